@@ -3,6 +3,7 @@
 
 mod below;
 mod chance;
+mod content;
 mod delay;
 mod faulty;
 mod file;
@@ -13,6 +14,7 @@ mod null;
 mod partition;
 mod stripe;
 
+pub use content::holds_data;
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{

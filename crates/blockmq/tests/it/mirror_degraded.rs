@@ -440,3 +440,46 @@ fn after_it_has_settled_a_mirror_takes_nobody_back() {
     assert!(!up.mirror.take_back(1));
     assert_eq!(up.states(), [InSync, Out]);
 }
+
+#[test]
+fn an_empty_first_leg_is_never_copied_over_one_that_has_data() {
+    for record in [true, false] {
+        let legs = Legs::new(3);
+        // Far behind what lies at the front of most disks.
+        legs.disks[1].write_at(SIZE - 4096, vec![7; 4096]).unwrap();
+        let before = copy(&legs, 1);
+        let here = |n: usize| MirrorLeg::Here(legs.disks[n].clone());
+        let new = |n: usize| MirrorLeg::New(legs.disks[n].clone());
+        let open = |parts: Vec<MirrorLeg>| legs.open_with(parts, |options| options.record = record);
+        // A device that was new when it was opened may hold data by now.
+        let first = [vec![new(0), here(1)], vec![here(0), here(1)], vec![new(0), new(1)]];
+        for parts in first.into_iter().chain([vec![new(0), new(2), here(1)]]) {
+            let error = open(parts).err().expect("nothing would be the source");
+            let (first, other) = (legs.disks[0].name(), legs.disks[1].name());
+            assert!(error.contains(&format!("'{first}'")), "{error}");
+            assert!(error.contains(&format!("name '{other}' first")), "{error}");
+            assert!(copy(&legs, 1) == before && copy(&legs, 0) == copy(&legs, 2), "left alone");
+        }
+        // The advice works.
+        let up = open(vec![here(1), new(0)]).unwrap();
+        up.resynced();
+        up.close();
+        assert!(legs.data(0) == legs.data(1) && legs.data(0)[SIZE as usize - 4096] == 7);
+    }
+}
+
+#[test]
+fn legs_that_are_all_new_or_all_empty_make_a_mirror() {
+    for record in [true, false] {
+        let legs = Legs::new(2);
+        let here = |n: usize| MirrorLeg::Here(legs.disks[n].clone());
+        let new = |n: usize| MirrorLeg::New(legs.disks[n].clone());
+        for parts in [vec![new(0), new(1)], vec![here(0), here(1)], vec![new(0), here(1)]] {
+            let up = legs.open_with(parts, |options| options.record = record).unwrap();
+            up.close();
+            for disk in &legs.disks {
+                disk.write_zeroes(0, LEG).unwrap();
+            }
+        }
+    }
+}

@@ -18,6 +18,7 @@ mod listen;
 mod listener_thread;
 mod live;
 mod metrics;
+mod new_parts;
 mod parent;
 mod plan;
 mod progress;

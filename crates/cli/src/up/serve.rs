@@ -281,7 +281,7 @@ impl Server {
             .start_for(&self.manifest, &machine)
             .map_err(|error| failed("start call targets", &error))?;
         let missing = Arc::new(Missing::default());
-        missing.expect(&self.manifest);
+        missing.expect(&self.manifest, &self.manifest);
         let house = House {
             rings: FileRings::new(&machine),
             files: Arc::default(),

@@ -22,6 +22,7 @@ mod mirrors;
 mod mirrors_degraded;
 mod mirrors_legs;
 mod mirrors_members;
+mod new_parts;
 mod newest_kernel;
 #[cfg(feature = "object")]
 mod object;

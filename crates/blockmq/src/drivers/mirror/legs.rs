@@ -24,6 +24,8 @@ pub(super) struct Legs {
     /// A: those that are no legs any more. The keeper's.
     removed: AtomicU32,
     pub(super) states: LegStates,
+    /// I: legs that were made just now, a bit each, by the places in which they were given.
+    new: u32,
     /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
     called: AtomicU32,
     /// L: is the lock, held by the thread that gives a leg a device.
@@ -35,6 +37,9 @@ pub(super) struct Legs {
 pub enum MirrorLeg {
     /// A device.
     Here(Arc<dyn BlockDevice>),
+    /// A device that was made just now. It is refused as the first leg of a new mirror if another
+    /// leg may hold data.
+    New(Arc<dyn BlockDevice>),
     /// One that could not be had.
     Missing {
         /// What it is called.
@@ -123,10 +128,18 @@ impl Legs {
                 )));
             }
         }
+        let is_new = |leg: &MirrorLeg| matches!(leg, MirrorLeg::New(_));
+        let new = legs
+            .iter()
+            .enumerate()
+            .filter(|(_, leg)| is_new(leg))
+            .fold(0, |new, (n, _)| new | 1 << n);
         let epochs = Epochs::new();
         let leg = |leg: MirrorLeg| {
             let (name, device, why): (Arc<str>, _, _) = match leg {
-                MirrorLeg::Here(device) => (device.name().into(), Some(device), String::new()),
+                MirrorLeg::Here(device) | MirrorLeg::New(device) => {
+                    (device.name().into(), Some(device), String::new())
+                }
                 MirrorLeg::Missing { name, why } => (name.into(), None, why),
             };
             let load = Load::default();
@@ -147,7 +160,12 @@ impl Legs {
         let here = legs.iter().enumerate().filter(|(_, leg)| leg.there.read().is_some());
         let states = LegStates::new(here.fold(0, |here, (n, _)| here | 1 << n));
         let (called, removed) = (AtomicU32::new(0), AtomicU32::new(0));
-        Ok(Self { legs, len, removed, states, called, giving: Mutex::new(()) })
+        Ok(Self { legs, len, removed, states, new, called, giving: Mutex::new(()) })
+    }
+
+    /// Whether the leg that was given in this place was made just now.
+    pub(super) fn is_new(&self, place: usize) -> bool {
+        self.new & 1 << place != 0
     }
 
     /// The legs get these numbers, each a higher one than that before it; these others were removed. Before anybody else sees the mirror.

@@ -19,6 +19,7 @@ mod record;
 mod replace;
 mod requests;
 mod resync;
+mod source;
 
 use std::fmt;
 use std::sync::Arc;

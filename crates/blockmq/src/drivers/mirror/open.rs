@@ -11,7 +11,7 @@ use super::keeper::{Keeper, State};
 use super::legs::{Legs, MirrorLeg, all, each};
 use super::overlaps::Overlaps;
 use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
-use super::{EVENTS, Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy};
+use super::{EVENTS, Inner, Mirror, MirrorEvent, MirrorOptions, StackError, check, policy, source};
 use crate::device::BlockDevice;
 use crate::geometry::Geometry;
 use crate::regions::Regions;
@@ -35,8 +35,10 @@ impl Mirror {
     /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small (a new mirror is as large as
     /// the first one); where
     /// legs belong to different mirrors, are in another order than when it was made, or were used without each
-    /// other; where one without a record has something else in its place; where none that has everything can be
-    /// read, or the record can't be written. Without a record: where the first leg is missing, or one has a
+    /// other; where one without a record has something else in its place; where the first leg of a
+    /// new mirror, or of one without a record, is empty, and would be copied over one that isn't;
+    /// where none that has everything can be read, or the record can't be written. Without a
+    /// record: where the first leg is missing, or one has a
     /// record all the same, whatever mirror's that is.
     pub fn open(
         legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
@@ -86,6 +88,8 @@ impl Inner {
                 head
             }
             None => {
+                // No head was found, so each leg still has the place in which it was given.
+                source::may_be_first(&legs, room)?;
                 fit_on_all(&disk, &legs)?;
                 new_head(room, &options, legs.len())
             }

@@ -45,14 +45,21 @@ pub(super) fn open(
             Io::Uring => IoPath::Uring,
             Io::Threads => IoPath::Threads,
         });
-    if let (true, Some(size)) = (file.create, &file.size) {
+    let not_made = house.missing.why_not_made(name);
+    if let (true, Some(size), None) = (file.create, &file.size, &not_made) {
         options = options.size(size.value);
     }
     if let Some(log) = &file.write_log {
         options = options.write_log(log);
     }
-    let driver =
-        FileDriver::open(options, &house.workqueue).map_err(|error| failed(why(path, &error)))?;
+    let driver = FileDriver::open(options, &house.workqueue).map_err(|error| {
+        match (not_made, error.kind()) {
+            (Some(why), OpenErrorKind::NotFound | OpenErrorKind::BadSize { size: 0, .. }) => {
+                failed(why)
+            }
+            _ => failed(why(path, &error)),
+        }
+    })?;
     if driver.created() {
         let (device, size) = (name.to_owned(), driver.geometry().size);
         let file = NewFile { device, path: path.clone(), size };

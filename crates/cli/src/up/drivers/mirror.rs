@@ -8,7 +8,7 @@ use corewise::device::ProbeError;
 use corewise::sync::Mutex;
 
 use super::mirror_lines::Lines;
-use super::volume::Parts;
+use super::volume::{Origin, Parts};
 use super::{House, Volume};
 use crate::control::mirrors::names;
 use crate::manifest;
@@ -61,6 +61,7 @@ pub(super) fn open(
             leg.appear()
         });
     let side = |(leg, device): (&Arc<Volume>, Result<_, ProbeError>)| match device {
+        Ok(device) if leg.origin() != Origin::Before => MirrorLeg::New(device),
         Ok(device) => MirrorLeg::Here(device),
         Err(_) => MirrorLeg::Missing { name: leg.name().to_owned(), why: leg.why.lock().clone() },
     };

@@ -22,6 +22,7 @@ use corewise::workqueue::Workqueue;
 
 use super::calls::Calls;
 use super::cleanup::Cleanup;
+use super::new_parts;
 use super::report::Report;
 use crate::control::disks::Disks;
 use crate::manifest::{self, Manifest};
@@ -51,19 +52,29 @@ pub(crate) struct House {
     pub(crate) missing: Arc<Missing>,
 }
 
-/// Parts of mirrors, and what these are built over: they may be missing at the beginning.
+/// Parts of mirrors, and what these are built over, which may be missing at the beginning; and
+/// devices that must not be made.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     /// L: is the lock; guards the names of those that may be.
     may: Mutex<BTreeSet<String>>,
     /// L: is the lock; guards who is missing, and why.
     found: Mutex<Vec<(String, String)>>,
+    /// L: is the lock; guards the devices that must not be made, and why.
+    not_made: Mutex<BTreeMap<String, String>>,
 }
 
 impl Missing {
-    /// What may be missing in the bring-up that follows: of the devices of this manifest.
-    pub(crate) fn expect(&self, manifest: &Manifest) {
-        *self.may.lock() = manifest.may_be_missing();
+    /// Decides what may be missing in the bring-up of `added`, some or all devices of `manifest`,
+    /// and which devices of `manifest` must not be made from now on.
+    pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
+        *self.may.lock() = added.may_be_missing();
+        *self.not_made.lock() = new_parts::refused(manifest);
+    }
+
+    /// Returns why that device must not be made, unless it may.
+    fn why_not_made(&self, device: &str) -> Option<String> {
+        self.not_made.lock().get(device).cloned()
     }
 
     fn may(&self, device: &str) -> bool {

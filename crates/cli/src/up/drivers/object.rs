@@ -31,6 +31,10 @@ pub(super) fn open(
     let mut options = corewise_object::ObjectOptions::new(&asked.location.value)
         .name(device)
         .observer(move |event| report.object(&name, event));
+    if let Some(why) = house.missing.why_not_made(device).filter(|_| is_there(asked) == Some(false))
+    {
+        return Err(ProbeError::failed(format!("{}: {why}", asked.location.value)));
+    }
     if let Some(size) = &asked.size {
         options = options.size(size.value);
     }
@@ -89,8 +93,6 @@ fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
 #[cfg(feature = "object")]
 pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
     let mut wrong = Vec::new();
-    // Its first record, which is never deleted.
-    let volume_in = |folder: &Path| folder.join("log/00000000000000000001").exists();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
         let parent = asked.parent.as_ref().filter(|_| is_new).map(|parent| &parent.location);
@@ -123,6 +125,25 @@ pub(in crate::up) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
         wrong.extend(key(&at.value).err().map(|why| (at.place, why)));
     }
     wrong
+}
+
+/// Whether there is a volume in that folder: its first record is never deleted.
+#[cfg(feature = "object")]
+fn volume_in(folder: &Path) -> bool {
+    folder.join("log/00000000000000000001").exists()
+}
+
+/// Whether the volume is there, where this machine alone can tell, and it would be made.
+#[cfg(feature = "object")]
+pub(in crate::up) fn is_there(asked: &manifest::Object) -> Option<bool> {
+    let folder = asked.location.value.strip_prefix("file://").map(Path::new)?;
+    let is_there = volume_in(folder);
+    (is_there || asked.size.is_some()).then_some(is_there)
+}
+
+#[cfg(not(feature = "object"))]
+pub(in crate::up) fn is_there(_: &manifest::Object) -> Option<bool> {
+    None
 }
 
 /// A folder of a volume's objects, other than its log, that has some.

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{FileDriver, Mirror, Stripe};
+use corewise::blockmq::drivers::{FileDriver, Mirror, Stripe, holds_data};
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{Bound, ProbeError, ShutdownError};
 use corewise::nbd::Remote;
@@ -20,6 +20,7 @@ use crate::control::mirrors;
 use crate::control::stores::Snapshot;
 use crate::manifest;
 use crate::up::live::snapshots::Wish;
+use crate::up::new_parts;
 
 /// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
 pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
@@ -52,6 +53,30 @@ pub(super) struct Made {
     remote: Option<Arc<Remote>>,
     /// Where it was made for good, if nothing was there.
     new_at: Option<String>,
+    origin: Origin,
+}
+
+/// Where the data of a volume comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Nothing was there: this start made it.
+    New,
+    /// It was there before, or may have been.
+    Before,
+    /// It ends with the server, in memory.
+    Memory,
+}
+
+impl Origin {
+    /// That of a volume over those.
+    fn over(parts: &[Arc<Volume>]) -> Origin {
+        let all = |of: Origin| parts.iter().all(|part| part.origin() == of);
+        match (all(Origin::New), all(Origin::Memory)) {
+            (_, true) => Origin::Memory,
+            (true, _) => Origin::New,
+            _ => Origin::Before,
+        }
+    }
 }
 
 impl Volume {
@@ -87,6 +112,11 @@ impl Volume {
                 Err(ProbeError::failed(format!("'{name}' is missing: {why}")))
             }
         }
+    }
+
+    /// Where its data comes from. One that is missing was there before.
+    pub(super) fn origin(&self) -> Origin {
+        self.made.get().map_or(Origin::Before, |made| made.origin)
     }
 
     /// Makes it longer, and says how long it is then. Nothing may be built over it. May block.
@@ -242,11 +272,19 @@ impl Volume {
         let (house, parts) = (&self.house, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
         let mut in_file = None;
+        let mut origin = Origin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
-            manifest::Driver::Memory { size, block_size } => leaf::memory(*size, *block_size)?,
-            manifest::Driver::Null { size, block_size } => leaf::null(*size, *block_size),
+            manifest::Driver::Memory { size, block_size } => {
+                origin = Origin::Memory;
+                leaf::memory(*size, *block_size)?
+            }
+            manifest::Driver::Null { size, block_size } => {
+                origin = Origin::Memory;
+                leaf::null(*size, *block_size)
+            }
             manifest::Driver::File(file) => {
                 let opened = file::open(&self.device, file, house)?;
+                origin = if opened.began_empty() { Origin::New } else { Origin::Before };
                 // A file that was created goes again if the bring-up fails: it is told of later.
                 let was_empty = opened.began_empty() && !opened.created();
                 new_at = was_empty.then(|| file.path.value.display().to_string());
@@ -255,16 +293,21 @@ impl Volume {
             }
             manifest::Driver::Remote(asked) => {
                 let opened = remote::open(house, self.name(), asked)?;
+                origin = Origin::Before;
                 remote = Some(Arc::clone(&opened));
                 opened
             }
             manifest::Driver::Object(asked) => {
                 let opened = object::open(house, self.name(), asked)?;
                 new_at = object::created(&opened).then(|| asked.location.value.clone());
+                // A clone has what its parent has.
+                let is_new = new_at.is_some() && asked.parent.is_none();
+                origin = if is_new { Origin::New } else { Origin::Before };
                 object = Some(Arc::clone(&opened));
                 opened
             }
             manifest::Driver::Stripe { chunk, .. } => {
+                parts_are_of_one_time(self.name(), parts)?;
                 let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
                 Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
             }
@@ -288,8 +331,26 @@ impl Volume {
             object,
             remote,
             new_at,
+            origin,
         })
     }
+}
+
+/// A new part beside one that holds data has nothing of what the volume had there.
+fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), ProbeError> {
+    let of = |origin: Origin| parts.iter().filter(move |part| part.origin() == origin);
+    for new in of(Origin::New) {
+        // One that an earlier change of the running server has made may have data by now.
+        if holds_data(&*new.device()?) == Some(true) {
+            continue;
+        }
+        for old in of(Origin::Before) {
+            if holds_data(&*old.device()?) != Some(false) {
+                return Err(ProbeError::failed(new_parts::beside(volume, new.name(), old.name())));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The part of a driver that stands on one.

@@ -555,7 +555,7 @@ impl Live {
             fail("rq_affinity", format!("cannot start call targets: {error}"));
             return None;
         }
-        self.missing.expect(&adds);
+        self.missing.expect(&adds, new);
         let plan = Plan::new(&adds);
         let (theirs, decls) = (Arc::downgrade(self), plan.decls.clone());
         let observer = move |event: &Event<'_>| {

@@ -1,0 +1,34 @@
+//! Checks that a mirror doesn't begin with an empty first leg, which would be copied over data.
+
+use super::StackError;
+use super::legs::Legs;
+use crate::drivers::content::holds_data_before;
+
+/// Checks a mirror without a record, which will copy `size` bytes of its first leg to the others.
+pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
+    let Some(first) = legs.there(0).map(|there| there.device.clone()) else { return Ok(()) };
+    if legs.devices().any(|device| device.geometry().read_only) {
+        // Nothing is copied.
+        return Ok(());
+    }
+    let is_new = legs.is_new(0);
+    if holds_data_before(&*first, size).unwrap_or(!is_new) {
+        return Ok(());
+    }
+    let at_risk = (1..legs.len()).find_map(|n| {
+        let device = legs.there(n)?.device.clone();
+        match holds_data_before(&*device, size) {
+            Some(true) => Some((legs.name(n), "holds")),
+            None if !legs.is_new(n) => Some((legs.name(n), "may hold")),
+            _ => None,
+        }
+    });
+    let Some((other, holds)) = at_risk else { return Ok(()) };
+    let (first, state) = (legs.name(0), if is_new { "new" } else { "empty" });
+    Err(StackError::new(format!(
+        "the first leg '{first}' is {state}, and would be copied over '{other}', which {holds} \
+         data. If '{first}' had data, bring it back (is its disk mounted?). If that is lost, name \
+         '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
+         '{other}' before"
+    )))
+}
