@@ -271,6 +271,11 @@ impl Connection {
         self.refused.store(REFUSED, Ordering::Relaxed);
     }
 
+    /// Whether there was no place for this client.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether the client knows that there is no place for it.
     pub(crate) fn was_told(&self) -> bool {
         self.refused.load(Ordering::Relaxed) == TOLD

@@ -113,8 +113,8 @@ pub use remote::{
     Uri, UriError,
 };
 pub use server::{
-    ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, Listener,
-    Options, Server,
+    ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, HandshakeCounts,
+    Listener, Options, Server,
 };
 #[cfg(feature = "tls")]
 pub use tls::{RemoteTls, Tls};

@@ -188,6 +188,21 @@ fn clients(text: &mut Text, answer: &Answer) {
         text.family(name, "gauge", help);
         text.sample(name, &[], value as f64);
     }
+    if let Some(ended) = &answer.handshakes {
+        let name = "corewise_handshakes_ended_total";
+        text.family(name, "counter", "Handshakes that are over.");
+        for (result, count) in [
+            ("attached", ended.attached),
+            ("no_place", ended.no_place),
+            ("evicted", ended.evicted),
+            ("timed_out", ended.timed_out),
+            ("tls_failed", ended.tls_failed),
+            ("failed", ended.failed),
+            ("left", ended.left),
+        ] {
+            text.sample(name, &[("result", result)], count as f64);
+        }
+    }
     let memory = answer.memory.clone().unwrap_or_default();
     for (name, help, value) in [
         (

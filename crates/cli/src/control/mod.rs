@@ -114,6 +114,8 @@ pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clients: Option<Vec<served::Client>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handshakes: Option<served::Handshakes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<served::Memory>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) health: Option<health::Health>,

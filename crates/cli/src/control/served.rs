@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
-use corewise::nbd::{self, ClientStatus, ExportStatus, MemoryUse, Peer, Traffic};
+use corewise::nbd::{self, ClientStatus, ExportStatus, HandshakeCounts, MemoryUse, Peer, Traffic};
 use corewise::sync::time::now;
 use corewise::timeline::duration;
 use serde::{Deserialize, Serialize};
@@ -224,6 +224,32 @@ impl Client {
             None => "(handshake)",
             Some("") => "(the empty name)",
             Some(name) => name,
+        }
+    }
+}
+
+/// How handshakes have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Handshakes {
+    pub(crate) attached: u64,
+    pub(crate) no_place: u64,
+    pub(crate) evicted: u64,
+    pub(crate) timed_out: u64,
+    pub(crate) tls_failed: u64,
+    pub(crate) failed: u64,
+    pub(crate) left: u64,
+}
+
+impl From<HandshakeCounts> for Handshakes {
+    fn from(counts: HandshakeCounts) -> Handshakes {
+        Handshakes {
+            attached: counts.attached,
+            no_place: counts.no_place,
+            evicted: counts.evicted,
+            timed_out: counts.timed_out,
+            tls_failed: counts.tls_failed,
+            failed: counts.failed,
+            left: counts.left,
         }
     }
 }

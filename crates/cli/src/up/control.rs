@@ -681,6 +681,7 @@ fn all_but_pools(about: &About) -> Answer {
         disks: Some(disks),
         exports: Some(exports),
         clients: Some(served::clients(server)),
+        handshakes: Some(server.handshakes().into()),
         memory: Some(server.memory().into()),
         ..Answer::default()
     }

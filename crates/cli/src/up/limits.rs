@@ -37,7 +37,7 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
         format!(
             "clients that do their worst take {worst_case} of memory, and this process may use {most_of_all} at most, so they \
              can end it: raise the limit of the cgroup or of RLIMIT_AS and RLIMIT_DATA (`ulimit -v`, `-d`), or ask for less \
-             by 'memory' (\"64M\" at least) or 'clients'"
+             by 'memory' (64M at least) or 'clients'"
         )
     })
 }

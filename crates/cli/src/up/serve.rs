@@ -208,6 +208,7 @@ impl Server {
             service.stopping(&why);
         }
         let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
+        running.live.status.log_handshakes(running.server.handshakes());
         self.report.shutdown(&down);
         running.known.keep(&[&times, &down]);
         self.write_timelines(&[&times, &down], &mut complete);

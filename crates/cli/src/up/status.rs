@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use corewise::nbd::{self, Endpoint};
+use corewise::nbd::{self, Endpoint, HandshakeCounts};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise::sync::time::{now, wall};
@@ -16,6 +16,9 @@ use crate::control::disks::Disks;
 use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
 use crate::control::served::RecentExports;
 use crate::streams;
+
+/// The least time between two lines about handshakes.
+const HANDSHAKES_EVERY: Duration = Duration::from_secs(60);
 
 /// Notes of a running server. From any thread; each lock is held for a moment.
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ pub(crate) struct ServerStatus {
     validity: Mutex<Option<Validity>>,
     /// L: is the lock; guards earlier states of the counters of exports.
     pub(crate) recent_exports: Mutex<RecentExports>,
+    /// L: is the lock; guards which handshakes the log has been told of.
+    handshakes: Mutex<LoggedHandshakes>,
     /// L: is the lock; guards when a work item of the volumes has run last.
     beat: Mutex<Option<Instant>>,
 }
@@ -87,6 +92,21 @@ impl ServerStatus {
         *self.beat.lock() = Some(now());
         disks.tick();
         self.recent_exports.lock().note(&server.exports());
+        let logged = self.handshakes.lock().at;
+        if logged.is_none_or(|at| now().saturating_duration_since(at) >= HANDSHAKES_EVERY) {
+            self.log_handshakes(server.handshakes());
+        }
+    }
+
+    /// Logs how many clients got no export since the last line, if any. Those whose TLS failed have
+    /// lines of their own.
+    pub(crate) fn log_handshakes(&self, counts: HandshakeCounts) {
+        let mut logged = self.handshakes.lock();
+        let words = refusals(&logged.counts, &counts);
+        if !words.is_empty() {
+            tracing::warn!("clients got no export: {words}");
+            *logged = LoggedHandshakes { counts, at: Some(now()) };
+        }
     }
 
     /// Newcomers are shown another certificate.
@@ -137,6 +157,28 @@ impl ServerStatus {
     }
 }
 
+/// What the log has been told of handshakes, and when.
+#[derive(Debug, Default)]
+struct LoggedHandshakes {
+    counts: HandshakeCounts,
+    at: Option<Instant>,
+}
+
+/// How many clients the server refused or closed between two counts, by cause.
+fn refusals(before: &HandshakeCounts, now: &HandshakeCounts) -> String {
+    let causes = [
+        (now.no_place - before.no_place, "were told that all places are taken"),
+        (now.evicted - before.evicted, "were closed in their handshake, since others waited"),
+        (now.timed_out - before.timed_out, "took too long for their handshake"),
+        (
+            now.failed - before.failed,
+            "failed their handshake (at the level info the log names each)",
+        ),
+    ];
+    let some = causes.iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, cause)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
+}
+
 /// What a server knows of itself now, beside what these devices and its volumes tell.
 pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let status = &live.status;
@@ -167,4 +209,24 @@ pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let now = wall().as_secs_f64();
     let unread = streams::unread();
     ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_about_handshakes_has_those_since_the_last_one_by_cause() {
+        let counts = |no_place, evicted, left| {
+            let mut counts = HandshakeCounts::default();
+            (counts.no_place, counts.evicted, counts.left) = (no_place, evicted, left);
+            counts
+        };
+        assert_eq!(refusals(&counts(1, 0, 0), &counts(1, 0, 9)), "", "they left by themselves");
+        assert_eq!(
+            refusals(&counts(1, 0, 0), &counts(3, 700, 0)),
+            "2 were told that all places are taken, 700 were closed in their handshake, since \
+             others waited"
+        );
+    }
 }

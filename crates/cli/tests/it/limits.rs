@@ -191,3 +191,42 @@ fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the
         server.stop().ok();
     }
 }
+
+#[test]
+fn clients_that_got_no_export_are_counted_in_the_dump_in_metrics_and_in_few_lines_of_the_log() {
+    const HERD: u64 = 300;
+    let folder = Folder::new();
+    let manifest = "[server]\nunix = \"s\"\nmetrics = \"./m\"\nclients = 1\n[[device]]\nname = \"n\"\n\
+                    driver = \"null\"\nsize = \"1M\"\n[[export]]\ndevice = \"n\"\n";
+    folder.write("up.toml", manifest);
+    let server = Server::start(&folder, &["up.toml"]);
+    let _served = Client::new(&server.socket(), "n");
+    for _ in 0..HERD {
+        assert!(Client::over(connect(&server.socket()), "n").is_err());
+    }
+    loop {
+        let mut scraper = connect(&folder.join("m"));
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut metrics = String::new();
+        scraper.read_to_string(&mut metrics).unwrap();
+        assert!(metrics.contains("corewise_handshakes_ended_total{result=\"attached\"} 1\n"));
+        let all = format!("corewise_handshakes_ended_total{{result=\"no_place\"}} {HERD}\n");
+        if metrics.contains(&all) {
+            break;
+        }
+    }
+    let dump = folder.corewise(["dump", "--json"]).ok();
+    let dump: serde_json::Value = serde_json::from_str(&dump.stdout).unwrap();
+    let expected = serde_json::json!({ "attached": 1, "no_place": HERD, "evicted": 0,
+        "timed_out": 0, "tls_failed": 0, "failed": 0, "left": 0 });
+    assert_eq!(dump["handshakes"], expected);
+    let ran = server.stop().ok();
+    let told = ran.stderr.lines().filter_map(|line| {
+        let (_, counts) = line.split_once("clients got no export: ")?;
+        let (count, _) = counts.split_once(" were told that all places are taken")?;
+        count.parse::<u64>().ok()
+    });
+    let told: Vec<u64> = told.collect();
+    assert_eq!(told.iter().sum::<u64>(), HERD, "{ran}");
+    assert!(told.len() < HERD as usize / 10, "{ran}");
+}

@@ -39,7 +39,7 @@ use registry::Registry;
 
 pub use drain::{DrainReport, FlushOutcome};
 pub use listen::{Endpoint, Listener};
-pub use registry::{ClientStatus, ExportStatus};
+pub use registry::{ClientStatus, ExportStatus, HandshakeCounts};
 
 /// Listeners of a usual server: one client of each is on its way in.
 const LISTENERS: u64 = 2;
@@ -454,6 +454,11 @@ impl Server {
         self.inner.registry.disconnect(id)
     }
 
+    /// How many handshakes have ended, and how.
+    pub fn handshakes(&self) -> HandshakeCounts {
+        self.inner.registry.handshakes()
+    }
+
     /// How many connections there are, handshakes included.
     pub fn connections(&self) -> usize {
         self.inner.registry.connections()
@@ -625,7 +630,7 @@ impl Inner {
         let mut why = String::new();
         let served =
             catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker, &mut why)));
-        if let Err(panic) = served {
+        let end = served.unwrap_or_else(|panic| {
             let voice = &connection.voice;
             voice.tell(What::Ours, |Known { client, peer, .. }| {
                 let panic = text::message(panics::message(&*panic)).to_string();
@@ -637,9 +642,11 @@ impl Inner {
             why = "serving it panicked".to_string();
             connection.cut(|| why.clone());
             panics::discard(panic);
-        }
+            None
+        });
         connection.close();
-        if let Some((export, Identity { peer, pid, names })) = self.registry.leave(connection.id) {
+        let left = self.registry.leave(&connection, end.as_ref());
+        if let Some((export, Identity { peer, pid, names })) = left {
             let (id, names, export) = (connection.id, &*names, &*export);
             self.tell(&ClientEvent::Left { id, peer, pid, names, export, why: &why });
         }
@@ -655,8 +662,14 @@ impl Inner {
         }
     }
 
-    /// `why`: it left, where it had chosen an export.
-    fn converse(&self, connection: &Arc<Connection>, parker: &Parker, why: &mut String) {
+    /// How the handshake ended, if it came to no agreement. `why`: it left, where it had chosen an
+    /// export.
+    fn converse(
+        &self,
+        connection: &Arc<Connection>,
+        parker: &Parker,
+        why: &mut String,
+    ) -> Option<NoAgreement> {
         let mut deadline = Deadline::after(self.options().handshake_timeout);
         let deadline = &mut deadline;
         let voice = &connection.voice;
@@ -667,7 +680,10 @@ impl Inner {
         let (tls, extended) = (tls.as_ref(), self.options().extended_headers);
         let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
-            Err(end) => return tell_end(&end, voice.client, &desk.who(), voice),
+            Err(end) => {
+                tell_end(&end, voice.client, &desk.who(), voice);
+                return Some(end);
+            }
         };
         let Begun { agreed, attached: export, received, incoming } = begun;
         let limits = Limits::new(&agreed);
@@ -714,6 +730,7 @@ impl Inner {
             }),
         }
         voice.over();
+        None
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::*;
 use corewise_blockmq::Geometry;
 use corewise_nbd::wire::*;
-use corewise_nbd::{Endpoint, Error, Export, Options, Server};
+use corewise_nbd::{Endpoint, Error, Export, HandshakeCounts, Options, Server};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,68 @@ fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
         while haggling.opt_reply().kind != OptionReplyKind::ACK {}
         Client::new(silent).expect_end();
         haggling.expect_end();
+        assert_eq!(handshakes(&server, 2).timed_out, 2);
     });
+}
+
+/// Waits until so many handshakes have ended: how they ended.
+fn handshakes(server: &Server, ended: u64) -> HandshakeCounts {
+    loop {
+        let counts = server.handshakes();
+        let HandshakeCounts { attached, no_place, evicted, timed_out, .. } = counts;
+        let HandshakeCounts { tls_failed, failed, left, .. } = counts;
+        let all = attached + no_place + evicted + timed_out + tls_failed + failed + left;
+        assert!(all <= ended, "{counts:?}");
+        if all == ended {
+            return counts;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn each_handshake_is_counted_once_by_how_it_ended() {
+    let server = server_with(TestDevice::new(MIB), Options::new().max_connections(1));
+    let served = client(&server);
+    // Told three times that there is no place, then in the only way that EXPORT_NAME has.
+    let mut stubborn = Client::fixed(connect(&server));
+    for _ in 0..3 {
+        stubborn.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
+        assert_eq!(stubborn.opt_reply().kind, OptionReplyKind::ERR_POLICY);
+    }
+    stubborn.option(OptionKind::EXPORT_NAME, b"disk");
+    stubborn.expect_end();
+    let mut patient = Client::fixed(connect(&server));
+    patient.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
+    assert_eq!(patient.opt_reply().kind, OptionReplyKind::ERR_POLICY);
+    drop(served);
+    while server.connections() > 1 {
+        std::thread::yield_now();
+    }
+    patient.go("disk");
+    // These leave.
+    drop(connect(&server));
+    let mut polite = Client::fixed(connect(&server));
+    polite.option(OptionKind::GO, &GoRequest::encode("none", &[]));
+    assert_eq!(polite.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
+    polite.option(OptionKind::ABORT, &[]);
+    assert_eq!(polite.opt_reply().kind, OptionReplyKind::ACK);
+    polite.expect_end();
+    // These don't speak the protocol.
+    let mut garbage = Client::fixed(connect(&server));
+    garbage.send(&[9; 16]);
+    garbage.drain_to_end();
+    let mut wrong = Client::fixed(connect(&server));
+    wrong.option(OptionKind::EXPORT_NAME, b"none");
+    wrong.expect_end();
+    // The server closes this one.
+    let mut cut = Client::fixed(connect(&server));
+    let _ = server.drain(PATIENCE);
+    cut.drain_to_end();
+    let mut expected = HandshakeCounts::default();
+    (expected.attached, expected.no_place) = (2, 1);
+    (expected.failed, expected.left) = (2, 3);
+    assert_eq!(handshakes(&server, 8), expected);
 }
 
 #[test]
@@ -56,6 +117,10 @@ fn half_open_connections_lock_nobody_out() {
         client.drain_to_end();
     }
     assert!(server.connections() <= 12);
+    drop((half_open, served));
+    let counts = handshakes(&server, 24);
+    assert_eq!(counts.attached, 4);
+    assert!(counts.evicted >= 12 && counts.evicted + counts.left == 20, "{counts:?}");
 }
 
 #[test]

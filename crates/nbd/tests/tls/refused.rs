@@ -174,6 +174,11 @@ fn a_client_without_a_certificate_or_with_another_authority_s_is_refused() {
         let known = authority.client("vm1", &[]);
         connect(&server, &authority.believer(&[version], Some(&known))).go("disk");
     }
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    let counts = server.handshakes();
+    assert_eq!((counts.attached, counts.tls_failed), (2, 6), "{counts:?}");
 }
 
 #[test]

@@ -17,10 +17,11 @@ use crate::counts::Traffic;
 use crate::error::Error;
 use crate::export::{Export, Shared};
 use crate::handshake::{ExportOffer, NotOffered};
+use crate::negotiate::NoAgreement;
 use crate::policy;
 use crate::told::{Known, Voice, What};
 
-pub use status::{ClientStatus, ExportStatus};
+pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
 
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
@@ -45,6 +46,7 @@ struct Books {
     leaving: usize,
     /// By how many more handshakes were cut for a newcomer than came to the choice of an export.
     cut: usize,
+    handshakes: HandshakeCounts,
     last_id: u64,
 }
 
@@ -209,10 +211,6 @@ impl Registry {
         (exports, connections)
     }
 
-    pub(super) fn is_closing(&self) -> bool {
-        self.books.lock().closing
-    }
-
     /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
     /// made. Handshakes may have the places of clients that aren't there, and `max_half_open`
     /// beside. Where all are taken, a handshake leaves the books and is given to `evict` (inside
@@ -235,6 +233,7 @@ impl Registry {
         let mut books = self.books.lock();
         loop {
             if books.closing || stop() {
+                books.handshakes.left += 1;
                 return Err(Error::ShuttingDown);
             }
             let patience = policy::handshake_patience(books.cut, places);
@@ -308,16 +307,25 @@ impl Registry {
             entered.who.names.clone_from(&who.names);
         }
         books.half_open.remove(&id);
+        books.handshakes.attached += 1;
         books.has_chosen();
         Ok(export)
     }
 
     /// The thread of a connection ends; the export that it had, and what is known of the client.
-    pub(super) fn leave(&self, id: u64) -> Option<(String, Identity)> {
+    /// `end`: how the handshake ended, if it came to no agreement.
+    pub(super) fn leave(
+        &self,
+        connection: &Connection,
+        end: Option<&NoAgreement>,
+    ) -> Option<(String, Identity)> {
         let mut books = self.books.lock();
         books.threads -= 1;
-        books.half_open.remove(&id);
-        let gone = books.connections.remove(&id);
+        books.half_open.remove(&connection.id);
+        let gone = books.connections.remove(&connection.id);
+        if gone.as_ref().is_none_or(|gone| gone.export.is_none()) {
+            books.handshakes.count(connection.was_refused(), gone.is_none(), end);
+        }
         if gone.as_ref().is_some_and(|gone| gone.leaving) {
             books.leaving -= 1;
         }
@@ -354,10 +362,6 @@ impl Registry {
             }
             (books, _) = self.left.wait_timeout(books, left.min(clock.slice()));
         }
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        self.books.lock().connections.len()
     }
 
     /// Ends a connection now. False where there is none of that number.
@@ -681,9 +685,10 @@ mod tests {
         let admitted = || {
             let (connection, ()) = admit().unwrap();
             connection.note_wait();
-            connection.id
+            connection
         };
-        let ids: Vec<u64> = (0..2 * LIMIT).map(|_| admitted()).collect();
+        let first = admitted();
+        (1..2 * LIMIT).for_each(|_| drop(admitted()));
         assert_eq!(registry.connections(), LIMIT, "the others are being let go");
         let admitted = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -696,7 +701,7 @@ mod tests {
                 std::thread::yield_now();
                 assert!(!admitted.load(Ordering::Acquire));
             }
-            registry.leave(ids[0]);
+            registry.leave(&first, None);
             newcomer.join().unwrap();
             let closed_to = scope.spawn(|| admit().err());
             registry.close();

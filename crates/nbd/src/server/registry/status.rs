@@ -9,6 +9,8 @@ use crate::access::Identity;
 use crate::connection::{Connection, Peer};
 use crate::counts::Traffic;
 use crate::export::Export;
+use crate::handshake::CloseReason;
+use crate::negotiate::NoAgreement;
 
 /// One export, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +74,57 @@ pub struct ClientStatus {
     pub traffic: Traffic,
 }
 
+/// How handshakes have ended since the server was made. Each is counted once, when it is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandshakeCounts {
+    /// The client chose an export.
+    pub attached: u64,
+    /// The client was told that all places are taken.
+    pub no_place: u64,
+    /// The client had not chosen an export, and was closed for others that waited.
+    pub evicted: u64,
+    /// The client was closed at
+    /// [`Options::handshake_timeout`](crate::Options::handshake_timeout).
+    pub timed_out: u64,
+    /// TLS failed.
+    pub tls_failed: u64,
+    /// The client broke the protocol, or by `EXPORT_NAME` chose an export that it can't have; or
+    /// serving it panicked.
+    pub failed: u64,
+    /// The client left without an export, or was disconnected, or the server was shut down.
+    pub left: u64,
+}
+
+impl HandshakeCounts {
+    /// Counts one that ended without an export; `end`: as in [`Registry::leave`].
+    pub(super) fn count(&mut self, refused: bool, evicted: bool, end: Option<&NoAgreement>) {
+        let count = match end {
+            _ if refused => &mut self.no_place,
+            _ if evicted => &mut self.evicted,
+            Some(NoAgreement::TooSlow) => &mut self.timed_out,
+            Some(NoAgreement::Insecure(_)) => &mut self.tls_failed,
+            Some(NoAgreement::Closed(CloseReason::Aborted)) => &mut self.left,
+            Some(NoAgreement::Closed(_)) | None => &mut self.failed,
+            Some(_) => &mut self.left,
+        };
+        *count += 1;
+    }
+}
+
 impl Registry {
+    pub(in crate::server) fn handshakes(&self) -> HandshakeCounts {
+        self.books.lock().handshakes
+    }
+
+    pub(in crate::server) fn is_closing(&self) -> bool {
+        self.books.lock().closing
+    }
+
+    pub(in crate::server) fn connections(&self) -> usize {
+        self.books.lock().connections.len()
+    }
+
     pub(in crate::server) fn exports(&self) -> Vec<ExportStatus> {
         let books = self.books.lock();
         let closing = books.closing;
