@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
 use corewise_blockmq::{Geometry, IoErrorKind};
-use corewise_nbd::wire::Command;
+use corewise_nbd::wire::{Command, CommandFlags, ReplyError};
 use corewise_sync::{Mutex, MutexGuard};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -80,4 +80,21 @@ fn a_client_that_leaves_in_a_long_request_is_no_failure_of_the_device() {
     let seen = device.seen().len();
     assert!(seen < 16, "all {seen} pieces were wiped: there was nothing to give up");
     assert_eq!(WARNINGS.load(Ordering::Relaxed), before);
+}
+
+#[test]
+fn zeroes_that_would_not_be_fast_are_no_failure_of_the_device() {
+    let _alone = alone();
+    let geometry = Geometry { can_fast_zero: true, ..Geometry::new(1 << 20) };
+    let device = TestDevice::with(geometry);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    device.fail(IoErrorKind::NotSupported);
+    for (flags, warnings) in [(CommandFlags::FAST_ZERO, 0), (CommandFlags::empty(), 1)] {
+        let before = WARNINGS.load(Ordering::Relaxed);
+        client.request_with(flags, Command::WRITE_ZEROES, 1, 0, 4096);
+        let error = client.reply(0).error;
+        assert_eq!(ReplyError::from_code(error), Some(ReplyError::NotSup));
+        assert_eq!(WARNINGS.load(Ordering::Relaxed) - before, warnings);
+    }
 }

@@ -100,6 +100,8 @@ struct Inside {
     work: Work,
     /// A change that isn't listed.
     counted: bool,
+    /// It is to fail where it isn't faster than a write: that is an answer, and no failure.
+    fast: bool,
     /// Of a flush.
     covers: Covers,
 }
@@ -107,7 +109,7 @@ struct Inside {
 impl Inside {
     /// Something that changes nothing.
     fn without_change(work: Work) -> Inside {
-        Inside { work, counted: false, covers: Covers::default() }
+        Inside { work, counted: false, fast: false, covers: Covers::default() }
     }
 }
 
@@ -259,7 +261,9 @@ impl Session {
             (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
             (Ok(()), _) => self.form.done(tag),
             (Err(error), _) => {
-                self.tell_failure(&done, error);
+                if !inside.fast || error.kind() != IoErrorKind::NotSupported {
+                    self.tell_failure(&done, error);
+                }
                 self.form.failed(tag, error)
             }
         });

@@ -469,7 +469,8 @@ impl<'a> Reader<'a> {
             }
             _ => Covers::default(),
         };
-        let inside = Inside { work: session.work(&rq), counted, covers };
+        let (work, fast) = (session.work(&rq), rq.flags().fast);
+        let inside = Inside { work, counted, fast, covers };
         self.push(rq.quiet().on_complete(move |done| session.completed(tag, cost, inside, done)));
         Ok(())
     }
