@@ -206,7 +206,9 @@ impl SocketSink {
             if let Some(reply) = self.waiting.pop_front() {
                 self.keep(*reply);
             }
-            self.deadline = None;
+            if let Some(deadline) = self.deadline.take() {
+                self.exclude(deadline.paused());
+            }
         }
         self.sent_of_first = of_first;
         self.connection.settle(requests, cost);
@@ -221,6 +223,18 @@ impl SocketSink {
         let (since, bytes) = self.waiting_replies();
         self.connection.untaken.wait(since, bytes);
         self.shows = true;
+    }
+
+    /// Takes the time for which this process was stopped off what replies have waited.
+    fn exclude(&mut self, paused: Duration) {
+        if paused.is_zero() {
+            return;
+        }
+        let paused = u64::try_from(paused.as_nanos()).unwrap_or(u64::MAX);
+        let now = self.connection.clock().max(1);
+        for reply in self.waiting.iter_mut().filter(|reply| reply.waits != 0) {
+            reply.waits = reply.waits.saturating_add(paused).min(now);
+        }
     }
 
     /// Since when the first reply waits, and the bytes of all that do.
@@ -336,21 +350,35 @@ mod tests {
     use crate::memory::Pool;
     use crate::waiting::ArrivalSlot;
 
-    #[test]
-    fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
-        let (ours, mut client) = UnixStream::pair().unwrap();
-        let pool = Arc::new(Pool::new(1 << 20));
-        let voice = Voice::of_test(1);
+    fn sink() -> (SocketSink, UnixStream) {
+        let (ours, client) = UnixStream::pair().unwrap();
+        let (pool, voice) = (Arc::new(Pool::new(1 << 20)), Voice::of_test(1));
         let (connection, _) =
             Connection::new(voice.clone(), ours.into(), Budget::default(), 0, pool, false);
-        let connection = Arc::new(connection);
-        let mut sink = SocketSink::new(
-            Arc::clone(&connection),
-            Arc::new(voice),
-            Duration::MAX,
-            Parker::new(),
-            None,
-        );
+        let (connection, voice) = (Arc::new(connection), Arc::new(voice));
+        (SocketSink::new(connection, voice, Duration::MAX, Parker::new(), None), client)
+    }
+
+    #[test]
+    fn the_time_for_which_the_server_was_stopped_is_none_that_replies_have_waited() {
+        let (mut sink, _client) = sink();
+        for waits in [1, 0] {
+            let mut reply = Reply::more(BytesMut::zeroed(8));
+            reply.waits = waits;
+            sink.waiting.push_back(reply);
+        }
+        sink.exclude(Duration::from_nanos(5));
+        assert_eq!(sink.waiting_replies(), (6, 16));
+        sink.exclude(Duration::MAX);
+        let (since, _) = sink.waiting_replies();
+        assert!((7..=sink.connection.clock()).contains(&since), "it waits since now");
+        assert_eq!(sink.waiting[1].waits, 0, "it has not begun to wait");
+    }
+
+    #[test]
+    fn the_memory_of_small_replies_is_that_of_later_ones_and_only_so_much_is_kept() {
+        let (mut sink, mut client) = sink();
+        let connection = Arc::clone(&sink.connection);
         let mut send = |sink: &mut SocketSink, message: BytesMut| {
             connection.load.admit(Charge::NONE);
             let (inbox, len) = (Inbox::new(), message.len());
