@@ -292,7 +292,7 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     // The stamps of both lines are finer than a tick; else the printed time is better, since the
     // printing itself takes time on a slow console.
     // Where both are one although it took some time, the clock stood.
-    let stood = rules.ticks_call(index) || call.took.time > Duration::from_micros(3);
+    let stood = rules.ticks_call(index, call) || call.took.time > Duration::from_micros(3);
     let gap = gap(call.begun, call.ended, call.next.filter(|_| stood));
     let both = call.begun.zip(call.ended).filter(|_| gap.is_some());
     let mut what = Unplaced::new(name, SpanKind::Initcall, Length::ZERO);

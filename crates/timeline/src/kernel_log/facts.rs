@@ -1,5 +1,6 @@
 //! What was read of one boot, before anything is concluded from it.
 
+use super::clock_source::ClockSource;
 use super::message::{Function, Message, Step, Took};
 use super::prefix::{MICRO, Stamp};
 use super::said_ends::{SaidEnd, SaidEnds};
@@ -176,8 +177,8 @@ pub(crate) struct Facts {
     /// stamps.
     without_next: usize,
     last_ended: u64,
-    /// Which of them says that the clock behind printed durations ticks no more.
-    pub switched: Option<u64>,
+    /// What it said of the clock behind printed durations.
+    pub clock_source: ClockSource,
     pub last: Option<Stamp>,
     pub kernel: Option<String>,
     pub command_line: Option<String>,
@@ -499,7 +500,7 @@ impl Facts {
                 self.end_shutdowns(stamp, None);
                 self.over |= !self.shutdowns.is_empty();
             }
-            Message::ClockSource => self.switched = self.switched.or(Some(self.understood)),
+            Message::ClockSource { ticks } => self.clock_source.choose(ticks, self.understood),
             Message::Version(version) => self.kernel = Some(version.to_owned()),
             Message::CommandLine(text) => self.command_line = Some(text.to_owned()),
             Message::Machine(name) => self.machine = Some(name.to_owned()),

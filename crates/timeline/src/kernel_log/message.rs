@@ -92,8 +92,10 @@ pub(crate) enum Message<'a> {
     },
     /// The first thing after the last device's shutdown.
     ShutdownTail,
-    /// The clock behind printed durations ticks no more: the kernel has chosen a better one.
-    ClockSource,
+    /// The kernel has chosen the clock behind printed durations, which ticks or doesn't.
+    ClockSource {
+        ticks: bool,
+    },
     Version(&'a str),
     CommandLine(&'a str),
     Machine(&'a str),
@@ -164,10 +166,9 @@ impl Message<'_> {
             Message::PmStart { .. } => Form::PmStart,
             Message::Shutdown { .. } => Form::Shutdown,
             Message::ShutdownTail => Form::ShutdownTail,
-            Message::Version(_)
-            | Message::CommandLine(_)
-            | Message::Machine(_)
-            | Message::ClockSource => Form::BootMark,
+            Message::Version(_) => Form::Version,
+            Message::ClockSource { .. } => Form::ClockSource,
+            Message::CommandLine(_) | Message::Machine(_) => Form::BootMark,
             Message::Known(form) => *form,
             Message::Words { .. } | Message::Suspicious(_) | Message::Other => return None,
         })
@@ -196,7 +197,7 @@ impl Message<'_> {
             Message::Bridge { device, .. } => odd(device),
             Message::Shutdown { head, .. } => odd(head),
             Message::ShutdownTail
-            | Message::ClockSource
+            | Message::ClockSource { .. }
             | Message::Version(_)
             | Message::CommandLine(_)
             | Message::Machine(_)
@@ -288,11 +289,14 @@ fn plain(text: &str) -> Option<Message<'_>> {
         return Some(Message::Known(Form::ProbeCalled));
     }
     // kernel/time/timekeeping.c: tk_setup_internals; before 4.x without the capital, or another verb.
-    if text.starts_with("clocksource: Switched to clocksource ")
-        || text.starts_with("Switched to clocksource ")
-        || text.starts_with("Switching to clocksource ")
-    {
-        return Some(Message::ClockSource);
+    let switched = text.strip_prefix("clocksource: ").unwrap_or(text);
+    let clock = ["Switched to clocksource ", "Switching to clocksource "]
+        .iter()
+        .find_map(|words| switched.strip_prefix(words));
+    if let Some(clock) = clock {
+        return Some(Message::ClockSource {
+            ticks: matches!(clock, "jiffies" | "refined-jiffies"),
+        });
     }
     if let Some(rest) = text.strip_prefix("Linux version ") {
         return Some(Message::Version(rest.split(' ').next().unwrap_or(rest)));

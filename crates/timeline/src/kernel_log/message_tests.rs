@@ -72,7 +72,7 @@ fn the_kernel_says_when_its_clock_ticks_no_more() {
         "Switched to clocksource arch_sys_counter",
         "Switching to clocksource hpet",
     ] {
-        assert_eq!(parse(text), Message::ClockSource, "{text}");
+        assert_eq!(parse(text), Message::ClockSource { ticks: false }, "{text}");
     }
 }
 

@@ -93,6 +93,7 @@ macro_rules! named {
 mod assemble;
 mod carrier;
 mod clock;
+mod clock_source;
 mod collector;
 mod deferral;
 mod encoding;
@@ -351,9 +352,13 @@ named! {
         /// A device is shut down.
         Shutdown = "DRIVER DEVICE: shutdown",
         /// The devices are down.
-        ShutdownTail = "reboot: Restarting system",
-        /// Kernel, command line, machine, and the ends of the boot's phases.
-        BootMark = "Linux version VERSION",
+        ShutdownTail = "reboot: ACTION",
+        /// The first line of a boot.
+        Version = "Linux version VERSION",
+        /// The clock behind printed durations is another one from here on.
+        ClockSource = "clocksource: Switched to clocksource NAME",
+        /// Command line, machine, and the ends of the boot's phases.
+        BootMark = "Kernel command line: WORDS, DMI: MACHINE, Run PROGRAM as init process",
     }
 }
 

@@ -201,17 +201,34 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
             true => format!("whole ticks of {}", duration(ticks.tick)),
             false => "whole ticks, of unknown length and all of them zero".to_owned(),
         };
-        note(format!(
-            "the durations of the first {} are in {of}, and so only as exact; a duration is at most \
-             the time between the stamps of its two lines",
-            count(ticks.calls, "init call"),
-        ));
-        match facts.probes.iter().filter(|p| rules.ticks_probe(p)).count() {
-            0 => {}
-            1 => note("that of 1 probe that ended in that time is in whole ticks too".into()),
-            n => {
+        let calls = facts.initcalls.iter().enumerate();
+        let calls = calls.filter(|(i, call)| rules.ticks_call(*i, call)).count();
+        let probes = facts.probes.iter().filter(|p| rules.ticks_probe(p)).count();
+        if calls > 0 {
+            let which = if calls == ticks.calls { "the first " } else { "" };
+            note(format!(
+                "the durations of {which}{} are in {of}, and so only as exact; a duration is at most \
+                 the time between the stamps of its two lines",
+                count(calls, "init call"),
+            ));
+        }
+        match (probes, calls) {
+            (0, _) => {}
+            (n, 0) => note(format!(
+                "the durations of {} are in {of}: a probe took up to a tick more or less",
+                count(n, "probe")
+            )),
+            (1, _) => note("that of 1 probe that ended in that time is in whole ticks too".into()),
+            (n, _) => {
                 note(format!("those of {n} probes that ended in that time are in whole ticks too"))
             }
+        }
+        if ticks.again() {
+            note(
+                "the kernel took a clock that ticks (`Switched to clocksource jiffies`): from there on \
+                 durations are in whole ticks, until it takes a better one"
+                    .into(),
+            );
         }
     }
     match rules.unit {

@@ -52,6 +52,8 @@ pub(crate) struct Ticks {
     pub tick: Duration,
     /// Whether a duration of a whole tick shows how long one is.
     pub shown: bool,
+    /// Between which lines the clock ticked again.
+    again: Option<(u64, u64)>,
 }
 
 /// Ticks of kernels, in nanoseconds, for each rate that x86 and Arm can be built with.
@@ -87,7 +89,7 @@ impl Rules {
         gap: Option<Duration>,
     ) -> Estimate {
         let Took { time, unit } = call.took;
-        let ticks = self.ticks.filter(|ticks| index < ticks.calls);
+        let ticks = self.ticks.filter(|_| self.ticks_call(index, call));
         let told = match ticks {
             Some(ticks) => ticks.told(call.took, self.unit),
             None if unit > Duration::from_micros(1) => Estimate::cut_off(time, unit),
@@ -120,10 +122,11 @@ impl Rules {
     }
 
     /// Whether an init call without its first line may have taken longer than it says: one of another
-    /// thread may have set the clock of all of them. While that ticks there is one thread only, as a
-    /// program that loads modules needs a file system.
+    /// thread may have set the clock of all of them. While that ticks at first there is one thread only,
+    /// as a program that loads modules needs a file system.
     pub(crate) fn may_have_begun_before(&self, index: usize, call: &Initcall) -> bool {
-        call.lines.0.is_none() && self.one_clock && !self.ticks_call(index)
+        let at_first = self.ticks.is_some_and(|ticks| index < ticks.calls);
+        call.lines.0.is_none() && self.one_clock && !at_first
     }
 
     /// Likewise for a probe.
@@ -138,8 +141,12 @@ impl Rules {
     }
 
     /// Whether an init call ended while the clock behind its duration ticked.
-    pub(crate) fn ticks_call(&self, index: usize) -> bool {
-        self.ticks.is_some_and(|ticks| index < ticks.calls)
+    pub(crate) fn ticks_call(&self, index: usize, call: &Initcall) -> bool {
+        self.ticks.is_some_and(|ticks| {
+            let (first, last) = call.lines;
+            let again = |(from, to)| last > from && first.unwrap_or(last) < to;
+            index < ticks.calls || ticks.again.is_some_and(again)
+        })
     }
 
     /// Whether a probe's duration is in whole ticks.
@@ -147,7 +154,8 @@ impl Rules {
         self.ticks.is_some_and(|ticks| {
             let us = u64::try_from(probe.took.time.as_micros()).unwrap_or(u64::MAX);
             let whole = ticks_of(us, nanos(ticks.tick), Unit::Micros);
-            probe.line <= ticks.until && (us == 0 || whole.is_some())
+            ticks.ticks_again_at(probe.line)
+                || probe.line <= ticks.until && (us == 0 || whole.is_some())
         })
     }
 
@@ -155,7 +163,8 @@ impl Rules {
     /// time between its two lines.
     pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Estimate {
         let time = fixup.took.time;
-        let ticks = self.ticks.filter(|ticks| fixup.line <= ticks.until);
+        let ticked = |ticks: &Ticks| fixup.line <= ticks.until || ticks.ticks_again_at(fixup.line);
+        let ticks = self.ticks.filter(ticked);
         match (ticks, gap) {
             (Some(ticks), Some(gap)) => {
                 let least = ticks.told(fixup.took, Unit::Shifted).least.min(gap);
@@ -183,6 +192,16 @@ impl Rules {
 }
 
 impl Ticks {
+    /// Whether the clock ticked again after a better one.
+    pub(crate) fn again(self) -> bool {
+        self.again.is_some()
+    }
+
+    /// Whether it did at a line.
+    fn ticks_again_at(self, line: u64) -> bool {
+        self.again.is_some_and(|(from, to)| from < line && line < to)
+    }
+
     /// A duration in whole ticks: between those that it has begun and those that it has ended in.
     fn told(self, took: Took, unit: Unit) -> Estimate {
         let us = u64::try_from(took.time.as_micros()).unwrap_or(u64::MAX);
@@ -288,10 +307,71 @@ impl Estimate {
 /// A kernel begins with a clock that ticks, and says when it takes a better one. Durations that
 /// end before that line are whole ticks, zero among them. Where the log lacks the line, the first
 /// duration that is no whole tick ends that time; zeros before it may be of either clock.
+///
+/// A kernel that finds its better clock wrong goes back to the one that ticks, and says that too.
 fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
+    let first = ticks_of_calls(facts, version);
+    let first = first.or_else(|| Some((ticks_of_probes(facts)?, None)));
+    let Some((from, to)) = facts.clock_source.ticks_again else { return first };
+    let to = to.unwrap_or(u64::MAX);
+    let values = printed(facts).filter(|(line, _)| (from..to).contains(line));
+    let (tick, shown) = match (first, longest_tick(values.map(|(_, us)| us))) {
+        (Some((ticks, _)), _) if ticks.shown => (ticks.tick, true),
+        (_, Some((tick, shown, _))) if shown > 0 => (tick, true),
+        _ => (Duration::from_nanos(TICKS[0]), false),
+    };
+    let none = Ticks { calls: 0, until: 0, tick, shown, again: None };
+    let (ticks, unit) = first.unwrap_or((none, None));
+    Some((Ticks { again: Some((from, to)), tick, shown, ..ticks }, unit))
+}
+
+/// The microseconds that calls and probes printed, with the lines of their ends, in that order.
+fn printed(facts: &Facts) -> impl Iterator<Item = (u64, u64)> {
+    let calls = facts.initcalls.iter().map(|call| (call.lines.1, call.took));
+    let probes = facts.probes.iter().map(|probe| (probe.line, probe.took));
+    let mut all: Vec<(u64, Took)> = calls.chain(probes).collect();
+    all.sort_unstable_by_key(|(line, _)| *line);
+    let micros = |(line, took): (u64, Took)| {
+        let us = u64::try_from(took.time.as_micros()).ok();
+        us.filter(|_| took.unit == Duration::from_micros(1)).map(|us| (line, us))
+    };
+    all.into_iter().filter_map(micros)
+}
+
+/// The tick of which the most of the first of these values are multiples: how many are, without zeros,
+/// and how many with them.
+fn longest_tick(values: impl Iterator<Item = u64>) -> Option<(Duration, usize, usize)> {
+    let values: Vec<u64> = values.collect();
+    let fits = |tick: u64| {
+        let whole = |us: u64| us == 0 || ticks_of(us, tick, Unit::Micros).is_some();
+        let until = values.iter().position(|&us| !whole(us)).unwrap_or(values.len());
+        (values[..until].iter().filter(|&&us| us > 0).count(), tick, until)
+    };
+    let (shown, tick, until) = TICKS.map(fits).into_iter().max()?;
+    Some((Duration::from_nanos(tick), shown, until))
+}
+
+/// Likewise, by the values that probes printed. Where the kernel says when it changed its clock, all
+/// before that line are multiples of one tick, or zero; else three of them in a row, two not zero, show it.
+fn ticks_of_probes(facts: &Facts) -> Option<Ticks> {
+    let before = |&(line, _): &(u64, u64)| facts.clock_source.switched.is_none_or(|at| line < at);
+    let values: Vec<(u64, u64)> = printed(facts).take_while(before).collect();
+    let (tick, shown, until) = longest_tick(values.iter().map(|(_, us)| *us))?;
+    let all = facts.clock_source.switched.filter(|_| until == values.len() && until > 0);
+    if all.is_none() && (until < 3 || shown < 2) {
+        return None;
+    }
+    let until = all.unwrap_or_else(|| values[until - 1].0);
+    let calls = facts.initcalls.iter().filter(|call| call.lines.1 <= until).count();
+    let tick = if shown > 0 { tick } else { Duration::from_nanos(TICKS[0]) };
+    Some(Ticks { calls, until, tick, shown: shown > 0, again: None })
+}
+
+/// Likewise, by the values that init calls printed.
+fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
     let calls = &facts.initcalls[..];
     let begun = |call: &Initcall| call.lines.0.unwrap_or(call.lines.1);
-    let switched = facts.switched.map(|line| {
+    let switched = facts.clock_source.switched.map(|line| {
         let position = calls.iter().position(|call| begun(call) > line);
         position.unwrap_or(calls.len())
     });
@@ -305,7 +385,8 @@ fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Un
         let fine = |call: &Initcall| {
             let ticks = |us| us == 0 || ticks_of(us, tick, unit).is_some();
             // The clock is changed while one runs.
-            !printed(call).is_some_and(ticks) && facts.switched.is_none_or(|at| call.lines.1 < at)
+            !printed(call).is_some_and(ticks)
+                && facts.clock_source.switched.is_none_or(|at| call.lines.1 < at)
         };
         let until = calls.iter().position(fine).unwrap_or(calls.len());
         let shown = calls[..until].iter().filter(|call| printed(call) > Some(0)).count();
@@ -321,12 +402,12 @@ fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Un
     if until < 3 || shown == 0 && (switched.is_none() || until < calls.len()) {
         return None;
     }
-    let last = match facts.switched {
+    let last = match facts.clock_source.switched {
         Some(line) if until == calls.len() => line,
         _ => calls[until - 1].lines.1,
     };
     let tick = Duration::from_nanos(if shown > 0 { tick } else { TICKS[0] });
-    let ticks = Ticks { calls: until, until: last, tick, shown: shown > 0 };
+    let ticks = Ticks { calls: until, until: last, tick, shown: shown > 0, again: None };
     Some((ticks, (shown > 1).then_some(unit)))
 }
 

@@ -8,15 +8,15 @@ use corewise_timeline::{Outcome, html, json, text};
 /// Linux 4.19: each probe as its driver core prints it.
 const OLD: &str = "\
 [    0.000000] Linux version 4.19.0-5-amd64 (x)
-[    1.100000] probe of usb1 returned 1 after 1000 usecs
-[    1.200000] probe of usb2 returned 0 after 1000 usecs
+[    1.100000] probe of usb1 returned 1 after 1234 usecs
+[    1.200000] probe of usb2 returned 0 after 1234 usecs
 [    1.300000] foo: probe of usb3 failed with error -5
-[    1.300010] probe of usb3 returned 0 after 1000 usecs
+[    1.300010] probe of usb3 returned 0 after 1234 usecs
 [    1.400000] foo: probe of usb4 rejects match -19
-[    1.400010] probe of usb4 returned 0 after 1000 usecs
+[    1.400010] probe of usb4 returned 0 after 1234 usecs
 [    1.500000] platform usb5: Driver foo requests probe deferral
-[    1.500010] probe of usb5 returned 0 after 1000 usecs
-[    1.900000] probe of usb5 returned 1 after 3000 usecs
+[    1.500010] probe of usb5 returned 0 after 1234 usecs
+[    1.900000] probe of usb5 returned 1 after 3210 usecs
 ";
 
 fn outcome(log: &KernelLog, name: &str) -> Outcome {
@@ -39,7 +39,7 @@ fn a_line_within_an_older_kernels_probe_says_how_it_ended() {
         assert_eq!(outcome(&log, "usb5"), Outcome::Deferred("the driver asked for it".to_owned()));
         let usb5 = &log.deferrals[0];
         assert_eq!((usb5.device.as_str(), usb5.driver.as_deref()), ("usb5", Some("foo")));
-        assert_eq!((usb5.attempts, usb5.by_driver, usb5.total), (1, 1, us(1000).into()));
+        assert_eq!((usb5.attempts, usb5.by_driver, usb5.total), (1, 1, us(1234).into()));
         assert_eq!(usb5.bound, Bound::At(us(1_900_000)));
         // Nothing is said of the second one's reason, and of its driver neither.
         assert_eq!(outcome(&log, "usb2").as_str(), "skipped");

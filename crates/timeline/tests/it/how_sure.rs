@@ -226,3 +226,69 @@ fn the_forms_of_2_6_26_are_read() {
     assert!(told.allows(us(24_000)) && told.allows(us(24_999)) && !told.allows(us(28_000)));
     assert_eq!(took(&log, "0xc0123456").least(), us(10_000));
 }
+
+#[test]
+fn a_clock_that_ticks_is_known_by_probes_too() {
+    let probes = |values: &[u64]| {
+        let line = |(i, us): (usize, &u64)| {
+            let at = stamp(200_000 + 4000 * i as u64);
+            format!("[{at}] probe of d{i} returned 0 after {us} usecs\n")
+        };
+        values.iter().enumerate().map(line).collect::<String>()
+    };
+    let between = |least, most| Length::between(us(least), us(most));
+    let told = |log: &KernelLog, name: &str, expected: Length| {
+        let took = took(log, name);
+        assert_eq!((took.least(), took.most()), (expected.least(), expected.most()), "{name}");
+    };
+    // Up to the line that says that the clock ticks no more, one value is enough.
+    let later = "[    9.100000] probe of late returned 0 after 8000 usecs\n";
+    let log = read(&format!("{NEW}{}{SWITCHED}{later}", probes(&[4000, 0, 8000])));
+    told(&log, "d0", between(0, 8000));
+    told(&log, "d1", between(0, 4000));
+    told(&log, "d2", between(4000, 12_000));
+    assert_eq!(took(&log, "late"), us(8000));
+    assert!(!log.boot.serial_sum().is_exact());
+    let said = "the durations of 3 probes are in whole ticks of 4.00 ms: a probe took up to a tick";
+    assert!(notes(&log).contains(said), "{}", notes(&log));
+    let log = read(&format!("{NEW}{}{SWITCHED}", probes(&[0])));
+    told(&log, "d0", between(0, 10_000));
+    // A value that is no whole tick shows that it didn't tick.
+    let log = read(&format!("{NEW}{}{SWITCHED}", probes(&[4000, 12])));
+    assert!(log.boot.is_exact() && !notes(&log).contains("ticks"), "{}", notes(&log));
+    // Without that line three in a row show it, up to the first that is none.
+    let log = read(&probes(&[3333, 6666, 10_000, 8123, 0]));
+    let ticks = |n: u64| Duration::from_nanos(n * 3_333_333);
+    told(&log, "d1", Length::between(ticks(1), ticks(3)));
+    assert_eq!((took(&log, "d3"), took(&log, "d4")), (us(8123).into(), us(0).into()));
+    assert!(read(&probes(&[3333, 6666, 17])).boot.is_exact());
+}
+
+#[test]
+fn a_kernel_that_goes_back_to_the_ticking_clock_prints_whole_ticks_again() {
+    let text = "[    2.000000] clocksource: Switched to clocksource tsc\n\
+                [    2.100000] probe of fine returned 0 after 17 usecs\n\
+                [    2.200000] clocksource: Switched to clocksource jiffies\n\
+                [    2.300000] probe of a returned 0 after 4000 usecs\n\
+                [    2.400000] calling  b_init+0x0/0x10 @ 1\n\
+                [    2.404100] initcall b_init+0x0/0x10 returned 0 after 8000 usecs\n\
+                [    2.500000] probe of c returned 0 after 0 usecs\n\
+                [    2.600000] clocksource: Switched to clocksource hpet\n\
+                [    2.700000] probe of d returned 0 after 4000 usecs\n";
+    let log = read(&format!("{NEW}{text}"));
+    assert_eq!((took(&log, "fine"), took(&log, "d")), (us(17).into(), us(4000).into()));
+    let bounds = |name| (took(&log, name).least(), took(&log, name).most());
+    assert_eq!(bounds("a"), (us(0), Some(us(8000))));
+    assert_eq!(bounds("b_init"), (us(4000), Some(us(4100))));
+    assert_eq!(bounds("c"), (us(0), Some(us(4000))));
+    assert!(notes(&log).contains("the kernel took a clock that ticks"), "{}", notes(&log));
+    // A kernel may name a clock that ticks first.
+    let text = "[    1.200000] clocksource: Switched to clocksource jiffies\n\
+                [    1.300000] probe of a returned 0 after 4000 usecs\n\
+                [    1.400000] probe of b returned 0 after 0 usecs\n\
+                [    1.500000] clocksource: Switched to clocksource tsc\n\
+                [    1.600000] probe of c returned 0 after 4000 usecs\n";
+    let log = read(&format!("{NEW}{text}"));
+    assert_eq!((took(&log, "a").most(), took(&log, "b").most()), (Some(us(8000)), Some(us(4000))));
+    assert_eq!(took(&log, "c"), us(4000));
+}
