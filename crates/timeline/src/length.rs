@@ -145,6 +145,8 @@ impl Length {
             (Some(least), Some(most)) if format!("{least:.2}") == format!("{most:.2}") => {
                 format!("{least:.2}x")
             }
+            // A wide span has no middle that says anything.
+            (Some(least), Some(most)) if least < most / 5.0 * 4.0 => format!("≥{least:.2}x"),
             (Some(least), Some(most)) => format!("~{:.2}x", (least + most) / 2.0),
             (Some(least), None) => format!("≥{least:.2}x"),
             (None, Some(most)) => format!("≤{most:.2}x"),
@@ -220,7 +222,7 @@ impl Sub for Length {
     fn sub(self, other: Length) -> Length {
         let least = other.most.map_or(Duration::ZERO, |most| self.least.saturating_sub(most));
         let left = Length::bounds(least, self.most.map(|most| most.saturating_sub(other.least)));
-        match self.told == Some(self.least) && other.is_exact() {
+        match self.told == Some(self.least) && (other.is_exact() || !self.is_exact()) {
             true => Length { told: Some(least).filter(|l| !l.is_zero()).or(left.told), ..left },
             false => left,
         }
@@ -273,6 +275,8 @@ mod tests {
         assert_eq!(exact - gap, Length::between(ms(6), ms(10)));
         assert_eq!(gap - exact, Length::ZERO);
         assert_eq!(exact - unknown, Length::at_most(ms(10)));
+        let at_least = Length::between(ms(20), ms(900)).telling_any(ms(20));
+        assert_eq!([at_least, at_least - gap].map(|l| l.to_string()), ["≥20.0 ms", "≥16.0 ms"]);
         assert_eq!([exact, gap, gap].into_iter().sum::<Length>().most(), Some(ms(18)));
         // The whole allows each sum that the parts allow.
         for a in 0..=10 {
@@ -289,6 +293,9 @@ mod tests {
         assert_eq!(Length::at_most(ms(100)).times(exact(50)), "≤2.00x");
         assert_eq!(Length::at_most(ms(100)).times(Length::at_most(ms(50))), "-");
         assert_eq!(exact(100).times(Length::UNKNOWN), "-");
+        let between = |a, b| Length::between(Duration::from_millis(a), Duration::from_millis(b));
+        assert_eq!(between(100, 104).times(exact(50)), "~2.04x");
+        assert_eq!(between(100, 4000).times(exact(50)), "≥2.00x");
     }
 
     #[test]
