@@ -320,6 +320,20 @@ mod tests {
         let told = found("file:///x/y", "file:///x//y/");
         let told: Vec<_> = told.iter().map(|p| p.display("m").to_string()).collect();
         assert_eq!(told, ["m:8:12: device 'b': device 'a' has the same location"]);
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().display();
+        std::fs::create_dir_all(format!("{root}/real/there")).unwrap();
+        std::os::unix::fs::symlink("real", format!("{root}/link")).unwrap();
+        for volume in ["there", "new", "new/deeper"] {
+            let real = format!("file://{root}/real/{volume}");
+            let linked = format!("file://{root}/link/{volume}");
+            let told = found(&real, &linked);
+            let told: Vec<_> = told.iter().map(|p| p.display("m").to_string()).collect();
+            let words = "m:8:12: device 'b': device 'a' has the same location, by the path";
+            assert_eq!(told, [format!("{words} {real}")]);
+            assert_eq!(found(&linked, &format!("{real}/inner")).len(), 1);
+            assert_eq!(found(&real, &format!("{linked}2")), []);
+        }
         assert_eq!(found("file:///x/y", "file:///x/z"), []);
         for (outer, inner) in [("s3://b", "s3://b/x"), ("file:///x/", "file:///x/log/y")] {
             if cfg!(feature = "s3") || !outer.starts_with("s3") {

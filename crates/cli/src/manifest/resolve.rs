@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -103,26 +104,63 @@ pub(super) fn resolve(
 /// Where a device keeps its data, which no other one may change meanwhile.
 struct Home {
     place: Place,
+    /// Without links, where it is a folder.
     path: PathBuf,
+    /// What a person calls it.
+    name: String,
+    folder: Option<FolderId>,
     reads: bool,
     what: &'static str,
 }
 
+/// What tells a folder from others by whatever path it is named: device and inode of the deepest
+/// folder on that path that is there, and the names below it.
+type FolderId = (u64, u64, PathBuf);
+
+/// The path of a folder without links, as far as it is there, and its identity. Blocks.
+fn identify(folder: &Path) -> (PathBuf, Option<FolderId>) {
+    let there = folder.ancestors().find_map(|above| {
+        let (path, found) = (above.canonicalize().ok()?, above.metadata().ok()?);
+        Some((path, found, folder.strip_prefix(above).ok()?))
+    });
+    match there {
+        Some((path, found, below)) => {
+            (path.join(below), Some((found.dev(), found.ino(), below.to_owned())))
+        }
+        None => (folder.to_owned(), None),
+    }
+}
+
 impl Home {
     fn of(driver: &Driver) -> Option<Home> {
-        let (place, path, reads, what) = match driver {
+        let (place, name, (path, folder), reads, what) = match driver {
             Driver::File(file) => {
-                (file.path.place, file.path.value.clone(), file.read_only, "file")
+                let path = file.path.value.clone();
+                let name = path.display().to_string();
+                (file.path.place, name, (path, None), file.read_only, "file")
             }
             Driver::Object(object) if object.location.value != "memory:" => {
-                let server = object.endpoint.as_deref().unwrap_or_default();
-                let path = format!("{server}/{}", object.location.value);
-                (object.location.place, path.into(), false, "location")
+                let location = &object.location.value;
+                let at = match location.strip_prefix("file://") {
+                    Some(folder) => {
+                        let (path, id) = identify(Path::new(folder));
+                        (Path::new("file:").join(path.strip_prefix("/").unwrap_or(&path)), id)
+                    }
+                    None => {
+                        let server = object.endpoint.as_deref().unwrap_or_default();
+                        (format!("{server}/{location}").into(), None)
+                    }
+                };
+                (object.location.place, location.clone(), at, false, "location")
             }
             _ => return None,
         };
         let path = path.components().filter(|part| *part != Component::CurDir).collect();
-        Some(Home { place, path, reads, what })
+        Some(Home { place, path, name, folder, reads, what })
+    }
+
+    fn is_same_folder(&self, other: &Home) -> bool {
+        self.folder.is_some() && self.folder == other.folder
     }
 
     /// Why they can't both be, in words behind the name of the other one's device.
@@ -130,8 +168,13 @@ impl Home {
         let what = self.what;
         if what != other.what || self.reads && other.reads {
             None
-        } else if self.path == other.path {
-            Some(format!("has the same {what}"))
+        } else if self.path == other.path || self.is_same_folder(other) {
+            let is_named_alike =
+                Path::new(&self.name).components().eq(Path::new(&other.name).components());
+            Some(match what == "location" && !is_named_alike {
+                true => format!("has the same location, by the path {}", other.name),
+                false => format!("has the same {what}"),
+            })
         } else if what == "location" && self.path.starts_with(&other.path) {
             Some(
                 "has a location that this one's lies in: a volume has its folder for itself".into(),
@@ -148,14 +191,20 @@ impl Home {
 
 /// Two devices over one file would overwrite each other, unless both only read it, and two over one volume in an object store fence each other;
 /// one volume in the folder of another one may be taken for a part of it.
-/// Names of files that differ but lead to one (links) are found when the files are locked.
+/// Paths that differ but lead to one folder (links, bind mounts) are found here, those that lead to
+/// one file when the files are locked.
 fn shared_homes(
     raw: &RawManifest,
     drivers: &[Option<Driver>],
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
+    let homes: Vec<_> = drivers.iter().map(|driver| Home::of(driver.as_ref()?)).collect();
+    // The mount of a folder that is served may hang: it is only looked at for another folder.
+    let has_folders = homes.iter().flatten().any(|home| home.folder.is_some());
     let up = beside.into_iter().flat_map(|server| &server.devices);
+    let is_folder = |driver: &Driver| matches!(driver, Driver::Object(object) if object.location.value.starts_with("file://"));
+    let up = up.filter(|up| has_folders || !is_folder(&up.driver));
     let up: BTreeMap<PathBuf, (&String, Home)> = up
         .filter_map(|up| {
             let home = Home::of(&up.driver)?;
@@ -165,12 +214,14 @@ fn shared_homes(
     let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
     let mut stores: BTreeMap<PathBuf, (usize, Home)> = BTreeMap::new();
     let mut bad = Vec::new();
-    for (index, driver) in drivers.iter().enumerate() {
-        let Some(home) = driver.as_ref().and_then(Home::of) else { continue };
+    for (index, home) in homes.into_iter().enumerate() {
+        let Some(home) = home else { continue };
         let its_name = raw.devices[index].name.as_ref().map(|name| &name.value);
         let subject = || links::subject(&raw.devices[index]);
         // That there is one of its name has been complained about.
-        let others = near(&up, &home.path).filter(|(name, _)| its_name != Some(*name));
+        let by_id = up.values().filter(|(_, other)| home.is_same_folder(other));
+        let others = near(&up, &home.path).chain(by_id);
+        let others = others.filter(|(name, _)| its_name != Some(*name));
         let clash = |(name, other): &(&String, Home)| Some(((*name).clone(), home.clash(other)?));
         if let Some((other, clash)) = others.filter_map(clash).next() {
             let message = format!("the server's device '{other}' {clash}");
@@ -179,7 +230,9 @@ fn shared_homes(
         }
         if home.what == "location" {
             let clash = |(first, other): &(usize, Home)| Some((*first, home.clash(other)?));
-            if let Some((first, clash)) = near(&stores, &home.path).filter_map(clash).next() {
+            let by_id = stores.values().filter(|(_, other)| home.is_same_folder(other));
+            let near = near(&stores, &home.path).chain(by_id);
+            if let Some((first, clash)) = near.filter_map(clash).next() {
                 let other = links::subject(&raw.devices[first]);
                 problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
                 bad.extend([first, index]);
