@@ -97,7 +97,9 @@ impl ObjectDriver {
     /// asked of the driver from now on fails. Blocks.
     ///
     /// # Errors
-    /// The flush failed, another server has opened the volume, or the store lost what was written: then recent writes may be lost, and it says so.
+    /// The flush failed, another server has opened the volume, or the store lost what was written.
+    /// The message says whether recent writes may be lost, or the flush file has them. Or the store
+    /// has all, and lacks the record of the end: the next server waits for the lease.
     /// Or all is written, in a folder that isn't at its location any more (`ENOENT`).
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
@@ -224,18 +226,6 @@ fn error(fault: Fault) -> IoError {
     IoError::with(kind, fault.to_string())
 }
 
-/// As `error`, of a close: what may be lost.
-fn not_closed(fault: Fault) -> Fault {
-    let lost = |why: String| format!("{why}; recent writes may be lost");
-    match fault {
-        Fault::Fenced(why) => Fault::Fenced(lost(why)),
-        Fault::Store(why) => Fault::Store(lost(why)),
-        Fault::Full(why) => Fault::Full(lost(why)),
-        Fault::Damaged(why) => Fault::Damaged(lost(why)),
-        other => other,
-    }
-}
-
 fn no_thread(error: &io::Error) -> String {
     format!("no thread for it: {error}{}", text::thread_remedy(error))
 }
@@ -331,9 +321,9 @@ fn run(
                 Message::Close(closed) => {
                     // The flush, and then the record.
                     let ended = timeout(2 * options.patience, volume.close()).await;
-                    let slow = "it doesn't take the record of the end, so the next server waits for the lease";
+                    let slow = "it isn't closed in time; recent writes may be lost, and the next server waits for the lease";
                     let ended = ended.unwrap_or_else(|_| Err(Fault::Store(slow.into())));
-                    let _ = closed.send(ended.map_err(not_closed));
+                    let _ = closed.send(ended);
                 }
             }
         }

@@ -386,7 +386,7 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
         write(&volume, 0, 2, 7).await.unwrap();
         let closed = volume.close().await;
         assert!(
-            matches!(&closed, Err(Fault::Store(why)) if why.contains("the flush file has")),
+            matches!(&closed, Err(Fault::Store(why)) if why.ends_with("; the flush file has what was written: start the server again with it")),
             "{closed:?}"
         );
     });
@@ -394,6 +394,31 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
     run(async {
         let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
         assert_eq!(read(&volume, 0, 2).await.unwrap(), [7, 7]);
+    });
+}
+
+#[test]
+fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
+    let inner = store();
+    let is_refused = Arc::new(Mutex::new("nothing"));
+    let theirs = Arc::clone(&is_refused);
+    let judge = move |what: &str| {
+        let fate = if what.contains(*theirs.lock()) { Fate::Refused } else { Fate::Done };
+        (fate, Duration::ZERO)
+    };
+    let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    run(async {
+        let volume = super::open(&failing, 1).await.unwrap();
+        *is_refused.lock() = "";
+        write(&volume, 0, 2, 7).await.unwrap();
+        let Err(Fault::Store(why)) = volume.close().await else { panic!("it was closed") };
+        assert!(why.ends_with("; recent writes may be lost"), "{why}");
+        // Only the record of the end is lacking.
+        *is_refused.lock() = "nothing";
+        volume.flush().await.unwrap();
+        *is_refused.lock() = "put";
+        let Err(Fault::Store(why)) = volume.close().await else { panic!("it was closed") };
+        assert!(why.contains("it has all that was written"), "{why}");
     });
 }
 

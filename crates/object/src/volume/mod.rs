@@ -38,7 +38,9 @@ use crate::store::Store;
 
 /// How long a write waits at most where compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
+/// What a close says of recent writes, where the flush failed.
 const KEPT_THERE: &str = "the flush file has what was written: start the server again with it";
+const MAY_BE_LOST: &str = "recent writes may be lost";
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
 
@@ -624,19 +626,25 @@ impl Volume {
             Some(local) => local.sync(last).await,
             None => false,
         };
-        self.flush_to_store().await.map_err(|fault| match fault {
-            Fault::Store(why) if kept => Fault::Store(format!("{why}; {KEPT_THERE}")),
-            Fault::Full(why) if kept => Fault::Full(format!("{why}; {KEPT_THERE}")),
+        let writes = if kept { KEPT_THERE } else { MAY_BE_LOST };
+        let lost = |fault| match fault {
+            Fault::Store(why) => Fault::Store(format!("{why}; {writes}")),
+            Fault::Full(why) => Fault::Full(format!("{why}; {writes}")),
+            // The file isn't put over another server's changes, nor into a store that lost some.
+            Fault::Fenced(why) => Fault::Fenced(format!("{why}; {MAY_BE_LOST}")),
+            Fault::Damaged(why) => Fault::Damaged(format!("{why}; {MAY_BE_LOST}")),
             other => other,
-        })?;
-        self.find_trace().await?;
+        };
+        self.flush_to_store().await.map_err(lost)?;
+        self.find_trace().await.map_err(lost)?;
         let seq = {
             let mut state = self.state.write();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
             if state.open.blocks != 0 || !state.sealed.is_empty() {
-                return Err(Fault::Store("something was written while it was closed".into()));
+                let why = format!("something was written while it was closed; {MAY_BE_LOST}");
+                return Err(Fault::Store(why));
             }
             // Before the record is there: from then on nobody is told anything that a next writer may have changed.
             state.dead = Some(Fault::Closed);
@@ -654,7 +662,9 @@ impl Volume {
             Ok(Appended::Others(found)) => {
                 Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))
             }
-            Err(why) => Err(Fault::Store(why)),
+            Err(why) => Err(Fault::Store(format!(
+                "{why}; it has all that was written, but lacks the record of the end, so the next server waits for the lease"
+            ))),
         }
     }
 }
