@@ -111,6 +111,12 @@ impl ObjectDriver {
         self.volume.flush_file_fault()
     }
 
+    /// Whether flushes are kept in a [file](ObjectOptions::flush_file), which may be out. Any
+    /// context.
+    pub fn has_flush_file(&self) -> bool {
+        self.volume.state.read().local.is_some()
+    }
+
     /// Whether the volume was made by this driver: nothing was at its location.
     pub fn created(&self) -> bool {
         self.volume.is_new()
@@ -189,6 +195,19 @@ impl ObjectDriver {
         self.requests.send(what(told)).map_err(|_| gone())?;
         let answered = context::blocking("an object volume", || answered.blocking_recv());
         answered.map_err(|_| gone())?.map_err(error)
+    }
+
+    /// Returns why the store takes no writes, and since when, as time since 1970: it refuses them,
+    /// is full, or doesn't answer. Known some seconds after a write that it should have taken. Any
+    /// context.
+    pub fn store_refusal(&self) -> Option<(String, Duration)> {
+        self.volume.refusal()
+    }
+
+    /// Returns how many bytes of changes the store doesn't have yet. With a [flush
+    /// file](ObjectOptions::flush_file), those that were flushed are in that file. Any context.
+    pub fn not_stored(&self) -> u64 {
+        self.volume.not_stored()
     }
 
     /// What was asked of the store so far, also by compaction.

@@ -64,6 +64,14 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
+    /// The store takes no writes: it refuses them, is full, or doesn't answer. Writes that were
+    /// taken from clients wait for it.
+    Unwritable {
+        /// In words.
+        why: String,
+    },
+    /// The store takes writes again.
+    Writable,
 }
 
 type Told = dyn Fn(&ObjectEvent) + Send + Sync;

@@ -309,7 +309,10 @@ impl Store {
             }
         } else if let Some(room) = self.room().await.filter(|room| room.free < bytes) {
             // To try would take the room from small ones for a while.
-            return Err(self.trouble_by(format!("{} bytes for {bytes}", room.free), true));
+            return Err(self.trouble_by(
+                format!("{} bytes are free, for an object of {bytes}", room.free),
+                true,
+            ));
         }
         self.put_once(name, payload, create).await
     }

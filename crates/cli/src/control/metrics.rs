@@ -427,6 +427,16 @@ fn stores(text: &mut Text, answer: &Answer) {
     text.of_each(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.damaged)))
     });
+    let is_writable = "1 where the store of a volume takes writes, 0 where it doesn't.";
+    text.of_each(("corewise_store_writable", "gauge", is_writable), &stores, |(disk, store)| {
+        (vec![("volume", &*disk.name)], f64::from(u8::from(store.refuses.is_none())))
+    });
+    let not_stored = "Bytes of changes of a volume that its store doesn't have yet.";
+    text.of_each(
+        ("corewise_store_waiting_bytes", "gauge", not_stored),
+        &stores,
+        |(disk, store)| (vec![("volume", &*disk.name)], store.not_stored as f64),
+    );
 }
 
 fn pools(text: &mut Text, answer: &Answer) {

@@ -20,6 +20,10 @@ pub(crate) struct StoreOf {
     pub(crate) fenced: bool,
     /// Its store has lost objects of it, or has damaged ones, as far as a request found.
     pub(crate) damaged: bool,
+    /// Why its store takes no writes.
+    pub(crate) refuses: Option<Refuses>,
+    /// Bytes of changes that its store doesn't have yet.
+    pub(crate) not_stored: u64,
     pub(crate) puts: u64,
     pub(crate) gets: u64,
     pub(crate) lists: u64,
@@ -29,6 +33,17 @@ pub(crate) struct StoreOf {
     pub(crate) received: u64,
     pub(crate) space: Space,
     pub(crate) cache: Cache,
+}
+
+/// A store that takes no writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Refuses {
+    pub(crate) why: String,
+    /// In seconds since 1970.
+    pub(crate) since: u64,
+    /// Flushes are kept in a file, too.
+    pub(crate) has_flush_file: bool,
 }
 
 /// What its data takes in the store, in bytes.

@@ -337,6 +337,11 @@ impl Report {
                 self.event("object", || json!({"device": device, "what": "flush_file_back"}));
                 return;
             }
+            corewise_object::ObjectEvent::Unwritable { why } => ("unwritable", why),
+            corewise_object::ObjectEvent::Writable => {
+                self.event("object", || json!({"device": device, "what": "writable"}));
+                return;
+            }
             _ => return,
         };
         self.event("object", || json!({"device": device, "what": what, "why": why}));

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::common::Folder;
 use crate::common::client::{Client, pattern};
 use crate::common::server::Server;
+use crate::watching::{metrics_of, scrape};
 
 const BLOCK: usize = 4096;
 const FLUSHED: u64 = 10;
@@ -238,4 +239,50 @@ fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() 
     let ran = server.stop().ok();
     let told: Vec<_> = ran.stderr.lines().filter(|l| l.contains("flush file isn't used")).collect();
     assert!(told.len() == 1 && told[0].contains("leads to no file"), "{ran}");
+}
+
+#[test]
+fn a_store_that_takes_no_writes_is_told_of_within_seconds_and_gets_what_waited() {
+    for local in [true, false] {
+        let folder = Folder::new();
+        let mut device = manifest(&folder, "request_timeout = \"2s\"");
+        if !local {
+            device = device.replace("flush = \"local\"\nflush_file = \"flushes\"", "");
+        }
+        folder.write("up.toml", format!("[server]\nmetrics = 0\n{device}"));
+        let mut server = Server::start(&folder, &["up.toml"]);
+        let control = server.control().display().to_string();
+        let health = || folder.corewise(["health", "--control", &control]);
+        // A file where segments would go: each write of one fails, whatever the user may do.
+        let segments = folder.join("store/seg");
+        fs::write(&segments, "").unwrap();
+        let mut client = Client::new(&server.socket(), "v");
+        client.write(0, &pattern(1, 1 << 20), 0).unwrap();
+        assert_eq!(client.flush().is_ok(), local);
+        let event = server.wait_event("object");
+        assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"unwritable".into()));
+        let alone = ["flushes fail until they are", "are in its flush file alone"];
+        health().code(if local { 3 } else { 4 }).says(&[
+            "v: its store takes no writes since 20",
+            "1048576 bytes aren't there yet",
+            alone[usize::from(local)],
+            "Mend the store",
+        ]);
+        let metrics = scrape(&metrics_of(&server));
+        assert!(metrics.contains("corewise_store_writable{volume=\"v\"} 0"), "{metrics}");
+        assert!(
+            metrics.contains("corewise_store_waiting_bytes{volume=\"v\"} 1048576"),
+            "{metrics}"
+        );
+        fs::remove_file(&segments).unwrap();
+        let event = server.wait_event("object");
+        assert_eq!(event["what"], "writable", "{event}");
+        client.flush().unwrap();
+        let metrics = scrape(&metrics_of(&server));
+        assert!(metrics.contains("corewise_store_writable{volume=\"v\"} 1"), "{metrics}");
+        let ran = server.stop().ok();
+        for told in ["the object store takes no writes: ", "the object store takes writes again"] {
+            assert_eq!(ran.stderr.matches(told).count(), 1, "{told}: {ran}");
+        }
+    }
 }

@@ -235,6 +235,7 @@ impl Volume {
         self.room.close();
         self.durable.send_replace(u64::MAX);
         self.work.notify_one();
+        self.sent.notify_one();
         self.compacting.notify_one();
     }
 

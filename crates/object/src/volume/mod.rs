@@ -8,6 +8,7 @@ mod commit;
 mod flush_file;
 mod guard;
 mod read;
+mod refusal;
 mod room;
 mod snapshots;
 
@@ -23,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use self::refusal::Refusal;
 use crate::ahead::Streams;
 use crate::batch::{Batch, Built, Chunk};
 use crate::cache::Cache;
@@ -143,7 +145,7 @@ pub(crate) struct State {
     /// Bytes of records that are deleted once there is a newer map.
     dead_records: u64,
     /// Where flushes are kept, unless in the store alone.
-    local: Option<Arc<Local>>,
+    pub(crate) local: Option<Arc<Local>>,
     /// Whether the store says that flushes may be in that file only: in the records that are there, and in all that were begun.
     recorded_local: bool,
     tells_local: bool,
@@ -223,8 +225,10 @@ pub(crate) struct Volume {
     pub(super) moved: Mutex<Option<String>>,
     /// I: set once; the first object with data that was missing or damaged when it was read.
     damage: OnceLock<String>,
-    /// L: is the lock; guards why changes are refused for lack of room, if they are.
-    full: Mutex<Option<String>>,
+    /// L: is the lock; guards why the store takes no writes, if it takes none.
+    refusal: Mutex<Refusal>,
+    /// Something waits for the store.
+    sent: Notify,
     /// I: set once it is open. Told of what happens, on the volume's thread.
     observer: OnceLock<Observer>,
 }
@@ -293,7 +297,8 @@ impl Volume {
             snapshotting: Arc::default(),
             moved: Mutex::default(),
             damage: OnceLock::new(),
-            full: Mutex::default(),
+            refusal: Mutex::default(),
+            sent: Notify::new(),
             observer: OnceLock::new(),
         });
         if volume.store.is_measured() {
@@ -304,6 +309,7 @@ impl Volume {
         tokio::spawn(Arc::clone(&volume).compact_all());
         tokio::spawn(Arc::clone(&volume).leave_parent());
         tokio::spawn(Arc::clone(&volume).watch_store());
+        tokio::spawn(Arc::clone(&volume).watch_writes());
         if !opened.garbage.is_empty() {
             tokio::spawn(Arc::clone(&volume).delete(opened.garbage, false));
         }
@@ -445,13 +451,16 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, lacks data, isn't found by its location, refuses changes, or doesn't use its flush file, in a few words.
+    /// Why it serves nothing any more, lacks data, isn't found by its location, has a store that
+    /// takes no writes, or doesn't use its flush file, in a few words.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
-        let full = || self.full.lock().clone().map(|why| Fault::Full(why).to_string());
+        let full = || self.refusal.lock().full().map(|why| Fault::Full(why).to_string());
+        let stuck = || Some(format!("its store takes no writes: {}", self.refusal.lock().stuck()?));
         let file = || Some(format!("flushes wait for the store: {}", self.flush_file_fault()?));
         let damage = || Some(format!("data is missing or damaged: {}", self.damage.get()?));
-        dead.or_else(damage).or_else(|| self.moved.lock().clone()).or_else(full).or_else(file)
+        let moved = || self.moved.lock().clone();
+        dead.or_else(damage).or_else(moved).or_else(full).or_else(stuck).or_else(file)
     }
 
     /// What to do where it isn't found by its location, or doesn't use its flush file.
@@ -604,6 +613,7 @@ impl Volume {
         state.sealed.push_back(Sealed { seq, batch });
         state.uploads.push_back(Upload { seq, blocks, done });
         self.work.notify_one();
+        self.sent.notify_one();
         seq
     }
 

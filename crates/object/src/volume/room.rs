@@ -11,13 +11,12 @@ use crate::policy;
 impl Volume {
     /// Measures the store's room anew. Returns how many bytes wait for the store.
     pub(super) async fn measure(&self) -> u64 {
-        let pending = || (self.tuning.dirty - self.room.available_permits()) as u64 * BLOCK;
-        let before = pending();
+        let before = self.not_stored();
         let room = self.store.room().await;
         let (pending, budget) = {
             let mut state = self.state.write();
             // Of a batch that came into the store meanwhile it isn't known whether the room has it: it counts twice then, and never in neither.
-            let pending = pending().max(before);
+            let pending = self.not_stored().max(before);
             state.budget = room.map_or(u64::MAX, |room| policy::budget(room, pending));
             (pending, state.budget)
         };
@@ -65,20 +64,6 @@ impl Volume {
                 policy::kept(room)
             ),
             None => "free some there, or trim".into(),
-        }
-    }
-
-    /// Changes are refused for lack of room, or aren't: the log is told once.
-    fn told_full(&self, why: Option<String>) {
-        let was = std::mem::replace(&mut *self.full.lock(), why.clone());
-        match (was, why) {
-            (None, Some(why)) => {
-                tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
-            }
-            (Some(_), None) => {
-                tracing::info!(device = self.device(), at = %self.store, "the object store has room again")
-            }
-            _ => {}
         }
     }
 }

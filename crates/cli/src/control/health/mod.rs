@@ -99,6 +99,8 @@ pub(crate) enum Fault {
     Stalled,
     /// An object with data of a volume is missing or damaged.
     StoreDamaged,
+    /// The store of a volume takes no writes.
+    StoreUnwritable,
     /// Devices come up, and no client is let in yet.
     Starting,
     /// Devices go down, and no client is let in any more.
@@ -132,6 +134,7 @@ impl Fault {
             Fault::SocketGone => "socket_gone",
             Fault::Stalled => "stalled",
             Fault::StoreDamaged => "store_damaged",
+            Fault::StoreUnwritable => "store_unwritable",
             Fault::Starting => "starting",
             Fault::Stopping => "stopping",
             Fault::Unknown => "unknown",

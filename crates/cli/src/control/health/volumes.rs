@@ -31,6 +31,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         } else if disk.displaced {
             reasons.push(displaced(disk, &stack));
         }
+        reasons.extend(unwritable(disk));
         reasons.extend(of_requests(disk, facts));
         if let Some(mirror) = &disk.mirror {
             reasons.extend(of_mirror(&disk.name, mirror, facts, &stack));
@@ -48,6 +49,28 @@ fn untold(export: &Export) -> Reason {
     let todo = "Look after their data: the first flush of the next client that comes from the same \
                 place, or with the same certificate, fails to tell it";
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
+}
+
+/// Its store takes no writes: what clients wrote since is on this machine alone.
+fn unwritable(disk: &Disk) -> Option<Reason> {
+    let store = disk.store.as_ref()?;
+    let refuses = store.refuses.as_ref()?;
+    let (since, why) = (units::moment(refuses.since as f64), &refuses.why);
+    let mut what = format!("its store takes no writes since {since}: {why}");
+    let mut todo = "Mend the store (is it read-only or full? may this user write there? does it \
+                    answer?)"
+        .to_string();
+    if store.not_stored != 0 {
+        let bytes = units::count(store.not_stored, "byte");
+        let (only, keep) = match refuses.has_flush_file {
+            true => ("those that were flushed are in its flush file alone", "and keep that file"),
+            false => ("flushes fail until they are", "and don't stop this server"),
+        };
+        what += &format!("; {bytes} aren't there yet, and {only}");
+        todo += &format!(", {keep}: the waiting bytes are sent by themselves then");
+    }
+    let (fault, state) = (Fault::StoreUnwritable, HealthState::Degraded);
+    Some(Reason::new(fault, state, &disk.name, what).todo(todo))
 }
 
 /// Nothing is lost, but the next server may not find it, or nobody can change it.

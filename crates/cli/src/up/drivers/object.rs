@@ -180,12 +180,18 @@ fn may_be_made(folder: &Path) -> Result<(), String> {
 /// What it costs, by now.
 #[cfg(feature = "object")]
 pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
-    use crate::control::stores::{Cache, Space};
+    use crate::control::stores::{Cache, Refuses, Space};
     let (used, space, cache) = (driver.usage(), driver.space(), driver.cache());
     StoreOf {
         served: driver.is_served(),
         fenced: driver.is_fenced(),
         damaged: driver.damage().is_some(),
+        not_stored: driver.not_stored(),
+        refuses: driver.store_refusal().map(|(why, since)| Refuses {
+            why,
+            since: since.as_secs(),
+            has_flush_file: driver.has_flush_file(),
+        }),
         puts: used.puts,
         gets: used.gets,
         lists: used.lists,

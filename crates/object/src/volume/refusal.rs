@@ -1,0 +1,142 @@
+//! Whether the store takes what is written: one that refuses it, or is silent, is reported.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::time::wall;
+use tokio::time::sleep;
+
+use super::Volume;
+use crate::format::BLOCK;
+use crate::options::ObjectEvent;
+
+/// Pause between two looks while something waits for the store.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks in a row at which the store has taken nothing before that is reported: after a request
+/// failed, and without an answer. They are counted, so a pause of the server is one look.
+const FAILED: u32 = 2;
+const SILENT: u32 = 10;
+
+/// Why the store takes no writes.
+#[derive(Debug, Default)]
+pub(super) struct Refusal {
+    /// There is no room for them.
+    full: Option<String>,
+    /// Those that were taken from clients don't get there.
+    stuck: Option<String>,
+    /// When the first of both began, since 1970.
+    since: Duration,
+}
+
+impl Refusal {
+    fn why(&self) -> Option<&String> {
+        self.stuck.as_ref().or(self.full.as_ref())
+    }
+
+    pub(super) fn full(&self) -> Option<String> {
+        self.full.clone()
+    }
+
+    pub(super) fn stuck(&self) -> Option<String> {
+        self.stuck.clone()
+    }
+}
+
+impl Volume {
+    /// Why the store takes no writes, and since when, as time since 1970.
+    pub(crate) fn refusal(&self) -> Option<(String, Duration)> {
+        if self.has_ended() {
+            return None;
+        }
+        let refusal = self.refusal.lock();
+        Some((refusal.why()?.clone(), refusal.since))
+    }
+
+    /// Bytes of changes that aren't in the store yet.
+    pub(crate) fn not_stored(&self) -> u64 {
+        (self.tuning.dirty - self.room.available_permits()) as u64 * BLOCK
+    }
+
+    /// Reports a store that takes nothing of what waits for it, and the end of that.
+    pub(super) async fn watch_writes(self: Arc<Self>) {
+        loop {
+            self.sent.notified().await;
+            let (mut last, mut looks) = (None, 0);
+            loop {
+                let (waits, ended) = {
+                    let state = self.state.read();
+                    (!state.sealed.is_empty(), state.dead.is_some())
+                };
+                if ended {
+                    return;
+                }
+                let durable = *self.durable.borrow();
+                let is_still = last.replace(durable) == Some(durable);
+                if !waits || !is_still {
+                    self.told_stuck(None);
+                }
+                if !waits {
+                    break;
+                }
+                looks = if is_still { looks + 1 } else { 0 };
+                let trouble = self.store.trouble();
+                if looks >= SILENT || looks >= FAILED && !trouble.is_empty() {
+                    let why = trouble.strip_prefix(": ").unwrap_or("it doesn't answer");
+                    self.told_stuck(Some(why.to_owned()));
+                }
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    fn told_stuck(&self, why: Option<String>) {
+        match (self.note_refusal(|refusal| &mut refusal.stuck, why.clone()), why) {
+            (false, Some(why)) => {
+                tracing::error!(device = self.device(), at = %self.store, "the object store takes no writes: {why}. Is it read-only or full, may this user write there, does it answer? The waiting writes are sent once it does");
+            }
+            (true, None) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the object store takes writes again");
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes are refused for lack of room, or aren't: the log is told once.
+    pub(super) fn told_full(&self, why: Option<String>) {
+        match (self.note_refusal(|refusal| &mut refusal.full, why.clone()), why) {
+            (false, Some(why)) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
+            }
+            (true, None) => {
+                tracing::info!(device = self.device(), at = %self.store, "the object store has room again")
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets one of the reasons, and tells the observer of the first one and of the end of the last.
+    /// Returns whether there was one before.
+    fn note_refusal(
+        &self,
+        which: impl FnOnce(&mut Refusal) -> &mut Option<String>,
+        why: Option<String>,
+    ) -> bool {
+        let (was, event) = {
+            let mut refusal = self.refusal.lock();
+            let before = refusal.why().is_some();
+            let was = std::mem::replace(which(&mut refusal), why).is_some();
+            let event = match (before, refusal.why().cloned()) {
+                (false, Some(why)) => {
+                    refusal.since = wall();
+                    Some(ObjectEvent::Unwritable { why })
+                }
+                (true, None) => Some(ObjectEvent::Writable),
+                _ => None,
+            };
+            (was, event)
+        };
+        event.iter().for_each(|event| self.tell(event));
+        was
+    }
+}
