@@ -18,6 +18,8 @@ pub struct Cost {
     pub kind: SpanKind,
     /// The driver, by the first of its spans.
     pub driver: Option<String>,
+    /// True when no line names that driver; see [`Span::driver_inferred`](crate::Span::driver_inferred).
+    pub driver_inferred: bool,
     /// Its spans.
     pub spans: Vec<SpanId>,
     /// How often it ran, at known moments and at unknown ones: more than once where a probe was
@@ -118,7 +120,10 @@ impl Timeline {
         let mut costs: Vec<Cost> = Vec::new();
         for (id, span) in self.iter() {
             let at = *by_name.entry((span.kind, &span.name)).or_insert_with(|| {
-                costs.push(Cost::of(&span.name, span.kind, span.driver.as_deref()));
+                costs.push(Cost {
+                    driver_inferred: span.driver_inferred,
+                    ..Cost::of(&span.name, span.kind, span.driver.as_deref())
+                });
                 costs.len() - 1
             });
             let cost = &mut costs[at];
@@ -174,6 +179,7 @@ impl Cost {
             name: name.to_owned(),
             kind,
             driver: driver.map(str::to_owned),
+            driver_inferred: false,
             spans: Vec::new(),
             times: 0,
             own: Length::ZERO,
@@ -181,6 +187,11 @@ impl Cost {
             share: Share::default(),
             slack: Length::UNKNOWN,
         }
+    }
+
+    /// Its driver for people, with a mark where it is only the likeliest. Empty: not known.
+    pub(crate) fn driver_told(&self) -> String {
+        self.driver.as_deref().map_or_else(String::new, |name| marked(name, self.driver_inferred))
     }
 }
 
@@ -192,6 +203,9 @@ pub struct DriverCost {
     pub driver: String,
     /// How many spans it had.
     pub spans: usize,
+    /// How many of them have it only as their [likeliest](crate::Span::driver_inferred) driver. Lengths
+    /// are no less than those of the others.
+    pub inferred: usize,
     /// How long they ran, what ran inside them apart.
     pub own: Length,
     /// The longest of them, by its own time.
@@ -211,11 +225,19 @@ impl Timeline {
         for (id, span) in self.iter() {
             by_name.entry(span.driver.as_deref().unwrap_or_default()).or_default().push(id);
         }
-        let own = |ids: &[SpanId]| ids.iter().map(|&id| nesting.exclusive(id)).sum::<Length>();
+        let own = |&id: &SpanId| match (nesting.exclusive(id), self.span(id).driver_inferred) {
+            (own, true) => own.or_less(),
+            (own, false) => own,
+        };
+        let own = |ids: &[SpanId]| ids.iter().map(own).sum::<Length>();
         let mut drivers: Vec<(&str, Vec<SpanId>)> = by_name.into_iter().collect();
         drivers.sort_by_key(|(driver, ids)| (Reverse(own(ids).told()), *driver));
         drivers.truncate(most);
+        let parallel = |ids: &[SpanId]| super::tasks::chain_of(self, ids);
         let cost = |(driver, ids): (&str, Vec<SpanId>)| {
+            let named: Vec<SpanId> =
+                ids.iter().copied().filter(|&id| !self.span(id).driver_inferred).collect();
+            let inferred = ids.len() - named.len();
             let longest = ids
                 .iter()
                 .copied()
@@ -223,13 +245,31 @@ impl Timeline {
             Some(DriverCost {
                 driver: driver.to_owned(),
                 spans: ids.len(),
+                inferred,
                 own: own(&ids),
                 longest,
-                parallel: super::tasks::chain_of(self, &ids),
+                parallel: match inferred {
+                    0 => parallel(&ids),
+                    _ => parallel(&ids).or_as(parallel(&named)),
+                },
             })
         };
         drivers.into_iter().filter_map(cost).collect()
     }
+}
+
+impl DriverCost {
+    /// Its name for people, with a mark where it is only the likeliest for some of the spans.
+    pub(crate) fn driver_told(&self) -> String {
+        match self.driver.is_empty() {
+            true => "(not known)".to_owned(),
+            false => marked(&self.driver, self.inferred > 0),
+        }
+    }
+}
+
+fn marked(driver: &str, inferred: bool) -> String {
+    format!("{driver}{}", if inferred { "?" } else { "" })
 }
 
 /// What all spans of one kind cost together.

@@ -141,13 +141,12 @@ fn worst(out: &mut String, t: &Timeline) {
         .take(ROWS)
         .filter_map(|cost| {
             let first = *cost.spans.first()?;
-            let driver = cost.driver.as_deref().unwrap_or_default();
             Some(vec![
                 go(t, first),
                 cost.own.to_string(),
                 cost.share.to_string(),
                 cost.slack.to_string(),
-                shown(driver),
+                shown(&cost.driver_told()),
                 cost.kind.as_str().to_owned(),
                 cost.times.to_string(),
             ])
@@ -170,10 +169,8 @@ fn drivers(out: &mut String, t: &Timeline) {
         return;
     }
     let row = |cost: &DriverCost| {
-        let driver =
-            if cost.driver.is_empty() { "(not known)".into() } else { shown(&cost.driver) };
         vec![
-            driver,
+            shown(&cost.driver_told()),
             cost.own.to_string(),
             cost.parallel.to_string(),
             cost.spans.to_string(),

@@ -12,11 +12,12 @@ use serde_json::Value;
 /// {
 ///   "edges": 2, "edges_not_kept": 0,
 ///   "concurrency": { "exact": true, "mean": 1.2, "most": 2, "most_at_ns": 0, "time_at_ns": [0, 40, 10] },
-///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
+///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "driver_inferred": false,
+///                "spans": [0], "times": 1,
 ///                "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
 ///                "took_ns": 30, "took": { "least_ns": 30, "most_ns": 30 },
 ///                "share": 0.5, "share_between": [ 0.5, 0.5 ], "slack_ns": 0 } ],
-///   "drivers": [ { "driver": "file", "spans": 1, "longest": 0,
+///   "drivers": [ { "driver": "file", "spans": 1, "inferred": 0, "longest": 0,
 ///                  "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },
 ///                  "parallel_ns": 30, "parallel": { "least_ns": 30, "most_ns": 30 } } ],
 ///   "what_if": [ { "name": "2 workers",
@@ -33,7 +34,7 @@ use serde_json::Value;
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
 /// known), `what_if` is all asynchronous with so many workers, and `caveats` what its readers have to know. Numbers of `spans` and `longest` are
-/// indexes into the timeline's spans; `time_at_ns[n]` is for how long n ran at once, were each to take
+/// indexes into the timeline's spans; of a driver's spans `inferred` have it only as their likeliest; `time_at_ns[n]` is for how long n ran at once, were each to take
 /// as long as its bar (where that is how it was: `exact`).
 pub fn analysis(t: &Timeline, top: usize) -> Value {
     let placed = t.unplaced().is_empty() || !t.spans().is_empty();
@@ -60,6 +61,7 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
                 name: &cost.name,
                 kind: cost.kind.as_str(),
                 driver: cost.driver.as_deref(),
+                driver_inferred: cost.driver_inferred,
                 spans: cost.spans.iter().map(|id| id.index()).collect(),
                 times: cost.times,
                 own_ns: told(cost.own),
@@ -76,6 +78,7 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
             .map(|cost| DriverView {
                 driver: &cost.driver,
                 spans: cost.spans,
+                inferred: cost.inferred,
                 longest: cost.longest.index(),
                 own_ns: told(cost.own),
                 own: cost.own.into(),
@@ -171,6 +174,7 @@ struct CostView<'a> {
     name: &'a str,
     kind: &'static str,
     driver: Option<&'a str>,
+    driver_inferred: bool,
     spans: Vec<usize>,
     times: usize,
     own_ns: Option<u64>,
@@ -186,6 +190,7 @@ struct CostView<'a> {
 struct DriverView<'a> {
     driver: &'a str,
     spans: usize,
+    inferred: usize,
     longest: usize,
     own_ns: Option<u64>,
     own: Bounds,
@@ -259,11 +264,12 @@ mod tests {
         );
         assert_eq!(
             value["costs"],
-            json!([{ "name": "disk", "kind": "probe", "driver": "file", "spans": [0], "times": 1,
+            json!([{ "name": "disk", "kind": "probe", "driver": "file", "driver_inferred": false,
+                     "spans": [0], "times": 1,
                      "own_ns": 30, "own": exact(30), "took_ns": 30, "took": exact(30),
                      "share": 0.75, "share_between": [0.75, 0.75], "slack_ns": 0 }])
         );
-        let driver = json!({ "driver": "file", "spans": 1, "longest": 0, "own_ns": 30,
+        let driver = json!({ "driver": "file", "spans": 1, "inferred": 0, "longest": 0, "own_ns": 30,
                              "own": exact(30), "parallel_ns": 30, "parallel": exact(30) });
         assert_eq!(value["drivers"], json!([driver]));
         assert_eq!((&value["edges"], &value["edges_not_kept"]), (&json!(1), &json!(0)));

@@ -77,11 +77,8 @@ fn worst(out: &mut Lines, t: &Timeline, top: usize) {
         .iter()
         .take(top)
         .map(|cost| {
-            let mut row = vec![
-                cost.name.clone(),
-                cost.driver.clone().unwrap_or_default(),
-                cost.kind.as_str().to_owned(),
-            ];
+            let mut row =
+                vec![cost.name.clone(), cost.driver_told(), cost.kind.as_str().to_owned()];
             if placed {
                 row.push(cost.own.to_string());
                 row.push(cost.share.to_string());
@@ -111,13 +108,12 @@ fn drivers(out: &mut Lines, t: &Timeline, top: usize) {
     }
     out.line("");
     out.wrapped("drivers, all their devices one by one and side by side:", 2);
-    let named = |name: &str| if name.is_empty() { "(not known)".into() } else { name.to_owned() };
     let rows: Vec<Vec<String>> = t
         .driver_costs(top)
         .iter()
         .map(|cost| {
             vec![
-                named(&cost.driver),
+                cost.driver_told(),
                 cost.spans.to_string(),
                 cost.own.to_string(),
                 cost.parallel.to_string(),

@@ -77,6 +77,46 @@ fn each_form_marks_what_is_only_likely() {
 }
 
 #[test]
+fn the_tables_and_a_cut_name_mark_a_driver_that_is_only_likely() {
+    let long = "a_driver_with_a_name_that_no_column_has_room_for";
+    for name in ["foo", long] {
+        let log = read(&without_callers().replace("foo", name));
+        let driver = |cost: corewise_timeline::analysis::Cost| (cost.name, cost.driver_inferred);
+        let costs: Vec<_> = log.boot.costs().into_iter().map(driver).collect();
+        assert_eq!(
+            costs,
+            [(format!("{name}_init [{name}]"), false), ("0000:01:00.0".to_owned(), true)]
+        );
+        // The init call is the module's; the probe is likely its driver's.
+        let of = &log.boot.driver_costs(9)[0];
+        assert_eq!((of.driver.as_str(), of.spans, of.inferred), (name, 2, 1));
+        let (least, most) = (us(14_990), us(44_992));
+        assert_eq!((of.own.least(), of.own.most()), (least, Some(most)), "{:?}", of.own);
+        assert!(of.parallel.allows(least) && of.parallel.allows(us(15_001)), "{:?}", of.parallel);
+        for width in [60, 70, 80, 100, 200] {
+            let (bars, tables) =
+                (text::render(&log.boot, width), text::analysis(&log.boot, 9, width));
+            for text in [&bars, &tables] {
+                let is_probe = |l: &&str| l.trim_start_matches(['*', ' ']).starts_with("0000");
+                let row = text.lines().find(is_probe).expect("a row of the probe");
+                assert!(row.contains('?') || !row.contains(&name[..3]), "{text}");
+            }
+            let drivers = tables.split("drivers,").nth(1).expect("the table of drivers");
+            let row = drivers.lines().nth(2).expect("a driver");
+            assert!(row.split("  ").nth(1).is_some_and(|cell| cell.ends_with('?')), "{tables}");
+        }
+        let page = html::render(&html::Page { title: "", facts: &[], timelines: &[&log.boot] });
+        assert_eq!(page.matches(&format!("<td>{name}?</td>")).count(), 2, "{page}");
+        let view = json::analysis(&log.boot, 9);
+        assert_eq!(view["costs"][1]["driver_inferred"], true);
+        assert_eq!(
+            (&view["drivers"][0]["spans"], &view["drivers"][0]["inferred"]),
+            (&2.into(), &1.into())
+        );
+    }
+}
+
+#[test]
 fn a_probe_within_anothers_time_may_have_run_beside_it() {
     let log = read(
         "[    1.003000] probe of 1-1 returned 0 after 500 usecs\n\
