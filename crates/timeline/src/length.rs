@@ -81,12 +81,18 @@ impl Length {
 
     /// The same, and no longer than `whole`, of which it is a part.
     pub(crate) fn within(self, whole: Length) -> Length {
-        let Some(bound) = whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) else {
-            return self;
+        let part = match whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) {
+            None => self,
+            Some(bound) => {
+                let length = Length::between(self.least.min(bound), bound);
+                self.told.map_or(length, |told| length.telling(told.min(bound)))
+            }
         };
-        let least = self.least.min(bound);
-        let length = Length::between(least, bound);
-        self.told.map_or(length, |told| length.telling(told.min(bound)))
+        // Neither does it tell a greater number.
+        match part.told.zip(whole.told) {
+            Some((told, all)) if told > all && part.allows(all) => part.telling_any(all),
+            _ => part,
+        }
     }
 
     /// It took no less than that.
@@ -277,6 +283,12 @@ mod tests {
         assert_eq!(exact - unknown, Length::at_most(ms(10)));
         let at_least = Length::between(ms(20), ms(900)).telling_any(ms(20));
         assert_eq!([at_least, at_least - gap].map(|l| l.to_string()), ["≥20.0 ms", "≥16.0 ms"]);
+        let whole = Length::between(ms(286), ms(290)).telling(ms(286));
+        let part = Length::between(ms(200), ms(295)).within(whole);
+        assert_eq!(
+            (part.to_string(), part.least(), part.most()),
+            ("~286 ms".into(), ms(200), Some(ms(290)))
+        );
         assert_eq!([exact, gap, gap].into_iter().sum::<Length>().most(), Some(ms(18)));
         // The whole allows each sum that the parts allow.
         for a in 0..=10 {

@@ -169,10 +169,10 @@ fn what_if(out: &mut Lines, t: &Timeline) {
     out.line("");
     let predictions = WhatIf::usual_of(t);
     match &predictions[..] {
-        [(_, best)] => out.wrapped(
+        [_] => out.wrapped(
             &format!(
                 "what if everything were asynchronous: {} instead of {}, with any number of workers",
-                best.makespan,
+                WhatIf::new().all_async().predict(t).makespan,
                 t.makespan()
             ),
             2,

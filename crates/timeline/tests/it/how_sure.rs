@@ -2,6 +2,7 @@
 //! that moment.
 
 use crate::common::{read, stamp, us};
+use corewise_timeline::analysis::WhatIf;
 use corewise_timeline::kernel_log::KernelLog;
 use corewise_timeline::{Length, text};
 use std::fmt::Write as _;
@@ -195,6 +196,27 @@ fn callers_show_that_devices_are_shut_down_at_once() {
     );
     assert_eq!(log.shutdown.max_parallelism(), 3);
     assert!(notes(&log).contains("the next line of its thread"), "{}", notes(&log));
+}
+
+#[test]
+fn a_chain_tells_no_more_than_the_whole_of_which_it_is_a_part() {
+    // The first call may have begun a tick earlier, and the clock stood while the second one ran.
+    let text = "[    0.967866] initcall a_init+0x0/0x80 returned 0 after 0 usecs\n\
+                [    0.967866] calling  b_init+0x0/0x240 @ 1\n\
+                [    0.967866] initcall b_init+0x0/0x240 returned 0 after 0 usecs\n\
+                [    0.972420] calling  c_init+0x0/0x30 @ 1\n\
+                [    1.176710] initcall c_init+0x0/0x30 returned 0 after 4000 usecs\n\
+                [    1.250000] calling  d_init+0x0/0x30 @ 1\n\
+                [    1.254144] initcall d_init+0x0/0x30 returned 0 after 4000 usecs\n";
+    let boot = read(&format!("{NEW}{text}")).boot;
+    let whole = boot.makespan();
+    assert_eq!((whole.to_string(), whole.most()), ("~286 ms".into(), Some(us(290_278))));
+    let anew = WhatIf::new().all_async().predict(&boot);
+    for part in [boot.critical_path().length, anew.makespan, anew.bound] {
+        assert_eq!((part.to_string(), part.most()), ("~286 ms".into(), whole.most()), "{part:?}");
+    }
+    let told = "what if everything were asynchronous: ~286 ms instead of ~286 ms";
+    assert!(text::analysis(&boot, 9, 100).contains(told), "{}", text::analysis(&boot, 9, 100));
 }
 
 #[test]
