@@ -20,6 +20,8 @@ pub struct Timeline {
     notes: Vec<String>,
     /// What a log's stamps are cut off to, where that shows.
     resolution: Duration,
+    /// See [`Timeline::clock_went_back`].
+    clock_went_back: bool,
 }
 
 impl Timeline {
@@ -115,6 +117,22 @@ impl Timeline {
         self.resolution = resolution;
     }
 
+    /// Whether the clock of a log was set back between spans: those before and those after have no known
+    /// order, although their moments show one.
+    pub fn clock_went_back(&self) -> bool {
+        self.clock_went_back
+    }
+
+    /// Says that.
+    pub(crate) fn set_clock_went_back(&mut self, went_back: bool) {
+        self.clock_went_back = went_back;
+    }
+
+    /// Whether moments tell which span came before which.
+    pub(crate) fn has_order(&self) -> bool {
+        self.resolution.is_zero() && !self.clock_went_back
+    }
+
     /// Likewise.
     pub(crate) fn unplaced_mut(&mut self) -> &mut [Unplaced] {
         &mut self.unplaced
@@ -124,7 +142,7 @@ impl Timeline {
     /// two moments apart, and there is nothing but spans: only then are sums and chains exact.
     pub fn is_exact(&self) -> bool {
         let known = |span: &Span| span.took().is_exact() && !span.may_be_nested;
-        self.unplaced.is_empty() && self.resolution.is_zero() && self.spans.iter().all(known)
+        self.unplaced.is_empty() && self.has_order() && self.spans.iter().all(known)
     }
 
     /// One span.
@@ -157,6 +175,7 @@ impl Timeline {
     pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
         let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
         t.resolution = self.resolution;
+        t.clock_went_back = self.clock_went_back;
         let mut ids = vec![None; self.spans.len()];
         for (id, span) in self.iter().filter(|(_, s)| keep(&s.name, s.driver.as_deref())) {
             ids[id.0] = Some(t.push(span.clone()));

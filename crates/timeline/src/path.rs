@@ -60,8 +60,8 @@ pub struct Summary {
     pub critical_path: Length,
     /// See [`Timeline::max_parallelism`].
     pub max_parallelism: usize,
-    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, so that
-    /// more may have run at once.
+    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or the
+    /// [clock went back](Timeline::clock_went_back), so that more may have run at once.
     pub open_ended: bool,
     /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
     pub unplaced: usize,
@@ -95,6 +95,10 @@ impl Timeline {
         let longest = self.spans().iter().filter_map(before_zero).fold(longest, Duration::max);
         let shortest = shortest.saturating_sub(self.resolution());
         let longest = longest.saturating_add(self.resolution());
+        if self.clock_went_back() {
+            let longest = self.spans().iter().map(|span| span.took().least()).max();
+            return Length::at_least(longest.unwrap_or_default()).telling_any(drawn);
+        }
         let ends = |s: &Span| s.end_certainty != Certainty::Assumed;
         match self.unplaced().is_empty() && self.spans().iter().all(ends) {
             true => Length::between(shortest, longest).telling(drawn),
@@ -133,7 +137,7 @@ impl Timeline {
     pub fn critical_path(&self) -> CriticalPath {
         let (spans, length) = chain(self);
         // The bounds of a chain are sums of bounds, and those of the whole may be closer.
-        let bounded = self.resolution().is_zero();
+        let bounded = self.has_order();
         CriticalPath {
             spans,
             length: if bounded { length.within(self.makespan()) } else { length },
@@ -143,6 +147,9 @@ impl Timeline {
     /// Whether a span may have run longer than its bar, or beside the one that it seems to be inside of,
     /// and so beside more others than it seems.
     pub(crate) fn is_open_ended(&self) -> bool {
+        if self.clock_went_back() {
+            return true;
+        }
         let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
         self.spans().iter().any(|span| match span.took().most() {
             _ if span.seems_nested() => true,

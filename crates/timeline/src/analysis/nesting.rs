@@ -78,8 +78,9 @@ impl Nesting {
         let all: Length = exclusive.iter().copied().sum();
         let [twice, beside] = perhaps(t, &parents, &mut exclusive);
         let mut sum = all - twice + beside;
-        // A span without a place in time may have run inside any of them, or around them.
-        if t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
+        // A span without a place in time may have run inside any of them, or around them. So may those on
+        // the other side of a moment at which the clock went back.
+        if t.clock_went_back() || t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
             for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
                 *own = span.took().or_less();
             }

@@ -64,7 +64,7 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
     }
     // A span that is missing may hold up others, or have held them up for nothing. Stamps that are cut
     // off leave the graph itself open: which edges were kept, and what ran inside what.
-    match t.unplaced().is_empty() && t.resolution().is_zero() {
+    match t.unplaced().is_empty() && t.has_order() {
         _ if drawn.is_zero() && t.spans().iter().any(|span| span.took().told().is_none()) => {
             return Length::UNKNOWN;
         }
@@ -199,7 +199,7 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     // With other times another chain may be the longest: no bound follows.
     let others = of(Taking::Least).into_iter().zip(of(Taking::Most));
     let sure = |(drawn, (least, most)): (Duration, (Duration, Duration))| {
-        let known = t.resolution().is_zero() && !drawn.is_zero();
+        let known = t.has_order() && !drawn.is_zero();
         let same = known && drawn == least && drawn == most;
         if same { Length::exact(drawn) } else { Length::about(drawn) }
     };

@@ -146,7 +146,7 @@ impl WhatIf {
         // The bounds of a chain are sums of bounds: where nothing takes longer than it did and nobody
         // waits for a worker, those of the run itself may be closer.
         let bounded = self.workers.is_none() && self.factors.iter().all(|&(_, by)| by <= 1.0);
-        let whole = Some(t.makespan()).filter(|_| bounded && t.resolution().is_zero());
+        let whole = Some(t.makespan()).filter(|_| bounded && t.has_order());
         let within = |length: Length| whole.map_or(length, |whole| length.within(whole));
         Prediction {
             makespan: within(as_sure_as(t, |taking| end(&schedule(&of(taking), self.workers)))),
@@ -215,6 +215,7 @@ fn predicted(mut span: Span) -> Span {
 /// With the edges, and what is to be known of it.
 fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
     timeline.set_resolution(t.resolution());
+    timeline.set_clock_went_back(t.clock_went_back());
     for edge in t.edges() {
         timeline.push_edge(edge.before, edge.after, edge.kind);
     }

@@ -5,6 +5,7 @@
 //!   "name": "bring-up",
 //!   "notes": [],
 //!   "resolution_ns": 0,
+//!   "clock_went_back": false,
 //!   "summary": { "spans": 2, "ok": 2, "failed": 0, "skipped": 0, "cancelled": 0, "deferred": 0,
 //!                "no_callback": 0, "unplaced": 0,
 //!                "makespan_ns": 50, "makespan": { "least_ns": 50, "most_ns": 50 },
@@ -31,7 +32,8 @@
 //! measured where they are one. Without an upper bound the length itself is null. Runs at moments
 //! that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
 //! `driver`, `asynchronous`, `took_ns` and `took`. Where `resolution_ns` isn't 0, stamps are cut off to
-//! that, and moments and `max_parallelism` are known no better.
+//! that, and moments and `max_parallelism` are known no better. Where `clock_went_back` is true, the clock
+//! was set back between spans, and moments tell no order.
 
 mod analysis;
 mod read;
@@ -71,6 +73,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
         name: t.name(),
         notes: t.notes(),
         resolution_ns: ns(t.resolution()),
+        clock_went_back: t.clock_went_back(),
         summary: SummaryView {
             spans: s.spans,
             ok: s.ok,
@@ -173,6 +176,7 @@ struct TimelineView<'a> {
     name: &'a str,
     notes: &'a [String],
     resolution_ns: u64,
+    clock_went_back: bool,
     summary: SummaryView,
     spans: Vec<SpanView<'a>>,
     unplaced: Vec<UnplacedView<'a>>,
@@ -285,6 +289,7 @@ mod tests {
                 "name": "bring-up",
                 "notes": ["order only"],
                 "resolution_ns": 0,
+                "clock_went_back": false,
                 "summary": {
                     "spans": 3, "ok": 2, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
                     "no_callback": 1, "unplaced": 1,

@@ -54,6 +54,8 @@ struct TimelineView {
     notes: Vec<String>,
     #[serde(default)]
     resolution_ns: u64,
+    #[serde(default)]
+    clock_went_back: bool,
     spans: Vec<SpanView>,
     #[serde(default)]
     unplaced: Vec<UnplacedView>,
@@ -117,6 +119,7 @@ struct EdgeView {
 fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
     let mut t = Timeline::new(view.name);
     t.set_resolution(Duration::from_nanos(view.resolution_ns));
+    t.set_clock_went_back(view.clock_went_back);
     for note in view.notes {
         t.note(note);
     }

@@ -1,11 +1,12 @@
 //! From what was read to what it means: spans, their edges, and the sentences beside them.
 
 use super::deferral;
-use super::facts::{Facts, Initcall, Probe, Shutdown};
+use super::facts::Facts;
 use super::message::split_head;
 use super::nesting::{self, Item, Kind};
 use super::policy::{Estimate, Rules};
 use super::prefix::{MICRO, Stamp};
+use super::records::{Initcall, Probe, Shutdown};
 use super::{Form, KernelLog, Prefix, Split, names};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
 use crate::length::Length;
@@ -201,6 +202,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         timeline.push(draft.span);
     }
     timeline.set_resolution(coarsest);
+    timeline.set_clock_went_back(facts.went_back_between());
     Boot { timeline, ambiguous, too_short }
 }
 
@@ -405,6 +407,7 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
         span.end_certainty = if end.is_some() { Certainty::UpperBound } else { Certainty::Assumed };
         timeline.push(span);
     }
+    timeline.set_clock_went_back(shutdowns.iter().any(Shutdown::goes_back));
     let units = shutdowns.iter().flat_map(|s| [s.begun, s.ended]).flatten().filter(|s| !s.coarse);
     timeline.set_resolution(units.map(|s| cut_off(s.unit)).max().unwrap_or_default());
     timeline
@@ -525,7 +528,7 @@ fn split(boot: &Timeline) -> Option<Split> {
     let probes = boot.spans().iter().filter(|s| s.kind == SpanKind::Probe).filter(outermost);
     let mut exact = call.took().is_exact() && boot.unplaced().is_empty();
     let unit = boot.resolution();
-    exact &= unit.is_zero();
+    exact &= boot.has_order();
     // They come by start. A worker goes on with them when the call has stopped waiting.
     for inner in probes.filter(|s| s.start < call.end && s.end > call.start) {
         let (start, end) = (inner.start.max(call.start), inner.end.min(call.end));
@@ -534,10 +537,14 @@ fn split(boot: &Timeline) -> Option<Split> {
         let within = end.saturating_sub(start);
         let took = inner.took();
         share.1 = share.1
-            + match took.is_exact() && (unit.is_zero() || took == within) {
+            + match !boot.clock_went_back() && took.is_exact() && (unit.is_zero() || took == within)
+            {
                 true => Length::exact(within),
                 false => {
-                    let least = took.least().min(within.saturating_sub(unit));
+                    let least = match boot.clock_went_back() {
+                        true => Duration::ZERO,
+                        false => took.least().min(within.saturating_sub(unit)),
+                    };
                     Length::between(least, within.saturating_add(unit)).within(took)
                 }
             };

@@ -3,7 +3,8 @@
 use super::clock_source::ClockSource;
 use super::message::{Function, Message, Step, Took};
 use super::prefix::{MICRO, Stamp};
-use super::said_ends::{SaidEnd, SaidEnds};
+use super::records::{Fixup, Initcall, Probe, Shutdown};
+use super::said_ends::SaidEnds;
 use super::{BootSummary, Deferral, Form, KernelLog, Prefix, SuspiciousLine};
 use crate::graph::EdgeSource;
 use std::collections::{HashMap, HashSet};
@@ -30,73 +31,6 @@ const SEEN: usize = 1 << 18;
 
 /// How many threads are remembered in one init function at once.
 const AT_ONCE: usize = 1024;
-
-/// An init call whose end was seen.
-#[derive(Clone, Debug)]
-pub(crate) struct Initcall {
-    pub function: String,
-    pub module: Option<String>,
-    pub thread: Option<u32>,
-    pub begun: Option<Stamp>,
-    pub ended: Option<Stamp>,
-    /// The first stamp behind its last line that is later than that line's. Where a clock stands, that
-    /// line may have been written as late as this.
-    pub next: Option<Stamp>,
-    pub took: Took,
-    pub result: i64,
-    /// Which of the lines that were understood its first one is, and its last one: the order of
-    /// lines, which is known without any stamp.
-    pub lines: (Option<u64>, u64),
-    /// Another one began meanwhile. Since 4.17 all threads' init calls share one clock, which that
-    /// one has set: the printed time is counted from there.
-    pub overtaken: bool,
-}
-
-/// A probe whose end was seen, or whose cost was printed.
-#[derive(Clone, Debug)]
-pub(crate) struct Probe {
-    pub device: String,
-    pub driver: Option<String>,
-    pub thread: Option<u32>,
-    pub begun: Option<Stamp>,
-    pub ended: Option<Stamp>,
-    pub took: Took,
-    pub result: i64,
-    pub cpu: Option<u32>,
-    pub worker: Option<String>,
-    pub asynchronous: bool,
-    pub reason: Option<String>,
-    /// What a line within it said of its end, where its last line doesn't.
-    pub said: Option<SaidEnd>,
-    /// Which of the lines that were understood its end is.
-    pub line: u64,
-}
-
-/// A PCI fixup that took time.
-#[derive(Clone, Debug)]
-pub(crate) struct Fixup {
-    pub device: String,
-    pub function: String,
-    pub thread: Option<u32>,
-    pub begun: Option<Stamp>,
-    pub ended: Option<Stamp>,
-    pub took: Took,
-    /// Which of the lines that were understood its end is.
-    pub line: u64,
-}
-
-/// A device's shutdown.
-#[derive(Clone, Debug)]
-pub(crate) struct Shutdown {
-    /// Driver and device.
-    pub head: String,
-    pub thread: Option<u32>,
-    pub begun: Option<Stamp>,
-    /// The beginning of the next one of its thread, or what came after the last one.
-    pub ended: Option<Stamp>,
-    /// The log says where it began and where it was waited for.
-    pub asynchronous: bool,
-}
 
 /// The stamp of an init call's first line, its thread, and which of the lines it is.
 type Begun = (Option<Stamp>, Option<u32>, u64);
@@ -166,6 +100,8 @@ pub(crate) struct Facts {
     pub unstamped: u64,
     /// How often the clock went back before the shutdown.
     pub back: usize,
+    /// How many lines were understood when it first did so behind an init call or a probe.
+    back_at: Option<u64>,
     pub first: Option<Stamp>,
     /// How many stamps are the receiver's.
     pub received: u64,
@@ -324,9 +260,14 @@ impl Facts {
     pub(crate) fn see(&mut self, stamp: Option<Stamp>) {
         if let Some(now) = stamp.filter(|_| self.copy.is_none()) {
             let back = |last: Stamp| !last.coarse && now.ns.saturating_add(BACK) < last.ns;
-            self.back += usize::from(
-                self.shutdowns.is_empty() && !now.coarse && self.last.is_some_and(back),
-            );
+            if self.shutdowns.is_empty() && !now.coarse && self.last.is_some_and(back) {
+                self.back += 1;
+                let any = !(self.initcalls.is_empty()
+                    && self.probes.is_empty()
+                    && self.fixups.is_empty()
+                    && self.begun.is_empty());
+                self.back_at = self.back_at.or(Some(self.understood).filter(|_| any));
+            }
             self.first = self.first.or(stamp);
             self.last = stamp;
             if now.ns > self.last_ended {
@@ -335,6 +276,14 @@ impl Facts {
                 self.without_next = self.initcalls.len();
             }
         }
+    }
+
+    /// Whether the clock went back between init calls, probes and fixups, or during one.
+    pub(crate) fn went_back_between(&self) -> bool {
+        let calls = self.initcalls.iter().map(|call| call.lines.1);
+        let probes = self.probes.iter().map(|probe| probe.line);
+        let mut all = calls.chain(probes).chain(self.fixups.iter().map(|fixup| fixup.line));
+        self.back_at.is_some_and(|at| all.any(|line| line > at))
     }
 
     /// All of it, in short.

@@ -111,6 +111,7 @@ mod plain;
 mod policy;
 mod prefix;
 mod reader;
+mod records;
 mod said_ends;
 mod sequence;
 mod structured;

@@ -1,7 +1,7 @@
 //! The sentences beside the numbers: what a log does not say, and what was concluded instead.
 
 use super::assemble::{Boot, NOT_BOUND, error};
-use super::facts::{Facts, Shutdown};
+use super::facts::Facts;
 use super::policy::{Rules, Unit};
 use super::said_ends::SaidEnd;
 use super::{Form, Prefix};
@@ -190,9 +190,13 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     let initcalls = all_of(SpanKind::Initcall, |_| true);
     let mut note = |text: String| boot.timeline.note(text);
     if facts.back > 0 {
+        let so = match facts.went_back_between() {
+            true => ", so makespan and chains are estimates (`~`), and sums have bounds",
+            false => "",
+        };
         note(format!(
             "stamps go back {}: moments on different sides of such a point have no known order, \
-             although the bars show one",
+             although the bars show one{so}",
             count(facts.back, "time")
         ));
     }
@@ -383,9 +387,7 @@ fn of_shutdown(facts: &Facts, shutdown: &mut Timeline) {
             }
         });
     }
-    let back =
-        |s: &&Shutdown| s.begun.zip(s.ended).is_some_and(|(begun, ended)| ended.ns < begun.ns);
-    match facts.shutdowns.iter().filter(back).count() {
+    match facts.shutdowns.iter().filter(|s| s.goes_back()).count() {
         0 => {}
         n => shutdown.note(format!(
             "stamps go back {}: the durations of these shutdowns are not known",

@@ -1,9 +1,10 @@
 //! What a whole log says about how its kernel prints results and durations, and how much its stamps
 //! say.
 
-use super::facts::{Facts, Fixup, Initcall, Probe};
+use super::facts::Facts;
 use super::message::Took;
 use super::prefix::{Clock, MICRO, Stamp};
+use super::records::{Fixup, Initcall, Probe};
 use crate::length::Length;
 use std::time::Duration;
 

@@ -144,7 +144,7 @@ fn concurrency(out: &mut Lines, t: &Timeline) {
     let exact = t.spans().iter().all(|span| span.took().is_exact());
     let known = t.spans().iter().all(|span| span.took().told().is_some());
     let were = match exact {
-        _ if !t.resolution().is_zero() => "at once, as far as the stamps tell",
+        _ if !t.has_order() => "at once, as far as the stamps tell",
         _ if t.spans().iter().any(Span::seems_nested) => {
             "at once, as far as is known which span ran inside which"
         }

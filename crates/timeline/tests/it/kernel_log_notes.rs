@@ -1,6 +1,8 @@
 //! What a log leaves open is told beside the numbers, and bounds them.
 
 use crate::common::{read, us};
+use corewise_timeline::analysis::WhatIf;
+use corewise_timeline::{json, text};
 
 #[test]
 fn one_of_something_is_told_in_the_singular() {
@@ -68,4 +70,46 @@ fn a_clock_that_goes_back_in_a_boot_is_told() {
     // Two CPUs may print the wrong way round.
     let near = text.replace("0.700000", "1.199000");
     assert!(!read(&near).boot.notes().iter().any(|n| n.contains("go back")));
+}
+
+#[test]
+fn no_number_that_needs_an_order_is_exact_where_the_clock_goes_back() {
+    let before = "[  100.000000][    T1] calling  a_init+0x0/0x10 @ 1\n\
+                  [  100.050000][    T1] initcall a_init+0x0/0x10 returned 0 after 49990 usecs\n";
+    let after = "[   40.010000][    T1] calling  b_init+0x0/0x10 @ 1\n\
+                 [   40.020000][    T1] probe of dev returned 0 after 9000 usecs\n\
+                 [   40.050000][    T1] initcall b_init+0x0/0x10 returned 0 after 39990 usecs\n";
+    let boot = read(&format!("{before}{after}")).boot;
+    assert!(boot.clock_went_back() && !boot.is_exact());
+    // The bars show a minute between the two; what each took is known.
+    let both = [&boot, &json::read(&json::render(&boot)).unwrap()[0]];
+    for t in both {
+        let s = t.summary();
+        for length in [s.makespan, s.critical_path, WhatIf::new().workers(2).predict(t).makespan] {
+            assert!(length.to_string().starts_with('~') && length.allows(us(90_000)), "{length:?}");
+        }
+        assert!(s.serial_sum.allows(us(89_980)) && s.serial_sum.allows(us(98_980)));
+        assert!(!s.serial_sum.is_exact() && t.slack().iter().all(|slack| !slack.is_exact()));
+        assert_eq!(t.span(t.find("b_init").unwrap()).took(), us(39_990));
+        assert!(t.costs().iter().all(|cost| !cost.own.is_exact()), "{:?}", t.costs());
+        assert!(text::render(t, 100).contains("about 1 at once"), "{}", text::render(t, 100));
+        assert!(text::analysis(t, 9, 100).contains("at once, as far as the stamps tell"));
+    }
+    assert!(boot.notes().iter().any(|n| n.contains("makespan and chains are estimates (`~`)")));
+    // Nothing of what ran stands on both sides of the point.
+    for text in [format!("[  100.000000] x\n{after}"), format!("{before}[   40.000000] x\n")] {
+        let log = read(&text);
+        assert!(log.boot.notes().iter().any(|n| n.starts_with("stamps go back 1 time")));
+        assert!(log.boot.is_exact() && log.boot.makespan().is_exact(), "{text}");
+    }
+    // In a shutdown.
+    let log = read(
+        "[  100.000000] nvme a: shutdown\n[  101.000000] nvme b: shutdown\n\
+         [  100.995000] nvme c: shutdown\n[  101.200000] reboot: Power down\n",
+    );
+    let makespan = log.shutdown.makespan();
+    assert!(
+        makespan.to_string().starts_with('~') && makespan.allows(us(1_500_000)),
+        "{makespan:?}"
+    );
 }
