@@ -160,30 +160,34 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         ambiguous += usize::from(place.ambiguous);
     }
     // A printed duration can be too short: the clock is set while it runs. The time that an init call ran
-    // tells.
-    let mut least: HashMap<usize, Duration> = HashMap::new();
+    // tells. By all that seem to have run inside, and by those that surely did.
+    let mut least: HashMap<usize, [Duration; 2]> = HashMap::new();
     for (draft, place) in drafts.iter().zip(&places) {
         if let Some(outer) = place.inside {
             if draft.span.start < drafts[outer].span.start
                 && drafts[outer].item.kind == Kind::Initcall
             {
-                let least = least.entry(outer).or_default();
-                *least = (*least).max(drafts[outer].span.end.saturating_sub(draft.span.start));
+                let from = drafts[outer].span.end.saturating_sub(draft.span.start);
+                let [seeming, sure] = least.entry(outer).or_default();
+                *seeming = (*seeming).max(from);
+                if !place.unproven {
+                    *sure = (*sure).max(from);
+                }
             }
         }
     }
-    for (outer, least) in least {
+    for (outer, [seeming, sure]) in least {
         let Draft { span, item } = &mut drafts[outer];
         if Duration::from_nanos(item.start) >= span.start {
             continue;
         }
         // Less than the cut-off part of a stamp and a printed duration shows nothing.
-        too_short += usize::from(least > span.drawn() + Duration::from_micros(20));
+        too_short += usize::from(seeming > span.drawn() + Duration::from_micros(20));
+        let printed = span.took_between.map_or(span.drawn(), |(least, _)| least);
         span.start = Duration::from_nanos(item.start);
         span.queued = span.start;
-        let (drawn, bounds) = (span.drawn(), span.took_between);
-        let least = bounds.map_or(least, |(before, _)| before.max(least));
-        span.took_between = Some((least.min(drawn), drawn));
+        let drawn = span.drawn();
+        span.took_between = Some((printed.max(sure).min(drawn), drawn));
     }
     // A span runs on the thread of the outermost one around it.
     let workers: Vec<String> = (0..drafts.len())

@@ -117,6 +117,22 @@ fn the_tables_and_a_cut_name_mark_a_driver_that_is_only_likely() {
 }
 
 #[test]
+fn a_probe_that_may_have_run_beside_a_call_raises_no_lower_bound_of_it() {
+    // The call says that it took 2 ms, its lines allow 30, and the probe stands in the last 25 of them.
+    let text = CALLERS.replace("after 29991", "after 2000");
+    let bounds = |text: &str| {
+        let log = read(text);
+        let took = log.boot.span(log.boot.find("foo_init [foo]").expect("a call")).took();
+        (took.least(), took.most())
+    };
+    let unknown = text.replace("[  T100]", "").replace("[   T55]", "");
+    assert_eq!(bounds(&unknown), (us(2000), Some(us(30_000))));
+    // Callers prove that it ran inside.
+    let inside = text.replace("[   T55]", "[  T100]");
+    assert_eq!(bounds(&inside), (us(24_999 + 2), Some(us(30_000))));
+}
+
+#[test]
 fn a_probe_within_anothers_time_may_have_run_beside_it() {
     let log = read(
         "[    1.003000] probe of 1-1 returned 0 after 500 usecs\n\
