@@ -15,15 +15,16 @@
 //! from there.
 
 use std::io;
+use std::sync::OnceLock;
 
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::atomic::{AtomicU64, Ordering};
 
 /// The heap isn't looked through for less than this, in bytes.
 const WORTH: u64 = 16 << 20;
 
-/// A: the heap has bytes that are never given back. Relaxed: set before there are clients.
-static RESERVED: AtomicBool = AtomicBool::new(false);
+/// Set once the heap has bytes that are never given back, before there are clients.
+static RESERVED: OnceLock<()> = OnceLock::new();
 
 /// Limits what the C library's heap takes of the address space, as
 /// [`Server::new`](crate::Server::new) does: for a program that starts threads before it has a
@@ -40,8 +41,12 @@ pub fn limit_heap() {
 /// `OutOfMemory`: the limits of the process don't leave so much.
 pub fn reserve_heap(bytes: u64) -> io::Result<()> {
     let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    RESERVED.store(true, Ordering::Relaxed);
+    let _ = RESERVED.set(());
     heap::reserve(bytes)
+}
+
+fn is_reserved() -> bool {
+    RESERVED.get().is_some()
 }
 
 /// Counts what has been freed.
@@ -68,7 +73,7 @@ impl Freed {
     /// everything. May take milliseconds.
     pub(crate) fn give_to_system(&self) {
         let _one = self.heap.lock();
-        if !RESERVED.load(Ordering::Relaxed) {
+        if !is_reserved() {
             heap::cut_top();
         }
         if self.bytes.load(Ordering::Relaxed) >= WORTH {
@@ -85,10 +90,9 @@ mod heap {
     use std::hint::black_box;
     use std::io;
 
-    use corewise_sync::atomic::Ordering;
     use rustix::process::{Resource, getrlimit};
 
-    use super::RESERVED;
+    use super::is_reserved;
 
     const M_TRIM_THRESHOLD: c_int = -1;
     const M_MMAP_THRESHOLD: c_int = -3;
@@ -116,7 +120,7 @@ mod heap {
 
     pub(super) fn set_thresholds() {
         mallopt(M_MMAP_THRESHOLD, MMAP);
-        mallopt(M_TRIM_THRESHOLD, if RESERVED.load(Ordering::Relaxed) { KEEP } else { TOP });
+        mallopt(M_TRIM_THRESHOLD, if is_reserved() { KEEP } else { TOP });
         if let Some(space) = getrlimit(Resource::As).current {
             mallopt(M_ARENA_MAX, arenas(space));
         }
@@ -153,7 +157,7 @@ mod heap {
 
     pub(super) fn trim() {
         // The bytes that stay at the end of the main arena.
-        let pad = if RESERVED.load(Ordering::Relaxed) { usize::MAX / 2 } else { 0 };
+        let pad = if is_reserved() { usize::MAX / 2 } else { 0 };
         malloc_trim(pad);
     }
 
