@@ -99,7 +99,7 @@ pub(crate) fn timeline(
         span.outcome = record.outcome.clone();
         span.released_by = record.released_by.map(|d| graph.name(d).to_string());
         span.no_callback = record.no_callback;
-        span.driver = driver(record.device);
+        span.driver = driver(record.device).map(Into::into);
         ids[record.device.index()] = Some(timeline.push(span));
     }
     for (device, need, edge) in graph.edges() {

@@ -55,6 +55,7 @@
 //! [`Duration`]: std::time::Duration
 
 pub mod analysis;
+mod driver;
 mod graph;
 pub mod html;
 pub mod json;
@@ -71,6 +72,7 @@ pub mod sysfs;
 pub mod text;
 mod units;
 
+pub use driver::Driver;
 pub use graph::{DependencyError, DeviceGraph, EdgeSource, GraphEdge};
 pub use lanes::{Lane, LaneRow};
 pub use length::Length;

@@ -1,5 +1,6 @@
 //! The data model: a timeline of spans and the edges between them.
 
+use crate::Driver;
 use crate::length::Length;
 use std::time::Duration;
 
@@ -177,10 +178,13 @@ impl Timeline {
         t.resolution = self.resolution;
         t.clock_went_back = self.clock_went_back;
         let mut ids = vec![None; self.spans.len()];
-        for (id, span) in self.iter().filter(|(_, s)| keep(&s.name, s.driver.as_deref())) {
+        for (id, span) in
+            self.iter().filter(|(_, s)| keep(&s.name, s.driver.as_ref().map(Driver::name)))
+        {
             ids[id.0] = Some(t.push(span.clone()));
         }
-        let unplaced = self.unplaced.iter().filter(|u| keep(&u.name, u.driver.as_deref()));
+        let unplaced =
+            self.unplaced.iter().filter(|u| keep(&u.name, u.driver.as_ref().map(Driver::name)));
         t.unplaced.extend(unplaced.cloned());
         for id in ids.iter().flatten() {
             let mut outer = t.spans[id.0].nested_in;
@@ -268,7 +272,7 @@ pub struct Span {
     /// on it could go on. Renderers fold these.
     pub no_callback: bool,
     /// The driver (or the kind of subsystem) that was run for it. None: not known.
-    pub driver: Option<String>,
+    pub driver: Option<Driver>,
     /// How well `start` is known. Never [`Certainty::Assumed`]: that is for [`Unplaced`].
     pub start_certainty: Certainty,
     /// How well `end` is known.
@@ -287,9 +291,6 @@ pub struct Span {
     /// whether any did: `nested_in` and `worker` are then the likeliest, if they say anything. Own times,
     /// and all sums, are bounds then.
     pub may_be_nested: bool,
-    /// True when no line names the driver: it is the likeliest one by what the span seems to have run
-    /// inside of.
-    pub driver_inferred: bool,
 }
 
 impl Span {
@@ -315,7 +316,6 @@ impl Span {
             asynchronous: false,
             nested_in: None,
             may_be_nested: false,
-            driver_inferred: false,
         }
     }
 
@@ -353,12 +353,6 @@ impl Span {
         format!("{}{mark}", self.worker)
     }
 
-    /// Its driver, likewise.
-    pub(crate) fn driver_told(&self) -> Option<String> {
-        let mark = if self.driver_inferred { "?" } else { "" };
-        self.driver.as_ref().map(|driver| format!("{driver}{mark}"))
-    }
-
     /// How long its bar is. It may have taken less, or nobody knows: [`Span::took`] says so.
     pub(crate) fn drawn(&self) -> Duration {
         self.end.saturating_sub(self.start)
@@ -383,7 +377,7 @@ pub struct Unplaced {
     /// How it ended.
     pub outcome: Outcome,
     /// The driver that was run for it. None: not known.
-    pub driver: Option<String>,
+    pub driver: Option<Driver>,
     /// True when it is known to have run beside its starter.
     pub asynchronous: bool,
 }

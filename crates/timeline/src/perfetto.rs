@@ -42,9 +42,10 @@ fn other(t: &Timeline) -> Value {
         .unplaced()
         .iter()
         .map(|u| {
+            let driver = u.driver.as_ref().map(|d| printable(&d.to_string()).into_owned());
             json!({
                 "name": printable(&u.name), "kind": u.kind.as_str(), "took": u.took.to_string(),
-                "outcome": u.outcome.as_str(), "driver": u.driver.as_deref().map(printable),
+                "outcome": u.outcome.as_str(), "driver": driver,
             })
         })
         .collect();
@@ -171,8 +172,8 @@ fn arguments(t: &Timeline, span: &Span, critical: bool) -> Map<String, Value> {
     if let Some(message) = span.outcome.message() {
         say("message", text(message));
     }
-    if let Some(driver) = span.driver_told() {
-        say("driver", text(&driver));
+    if let Some(driver) = &span.driver {
+        say("driver", text(&driver.to_string()));
     }
     if let Some(cpu) = span.cpu {
         say("cpu", cpu.into());

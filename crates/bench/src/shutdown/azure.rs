@@ -89,7 +89,7 @@ fn read(text: &str) -> (Vec<Begun>, Duration) {
     let log = reader.finish();
     let begun = |span: &Span| Begun {
         at: span.start,
-        driver: span.driver.clone().unwrap_or_default(),
+        driver: span.driver.as_ref().map(|d| d.name().to_owned()).unwrap_or_default(),
         device: span.name.clone(),
     };
     let spans = log.shutdown.spans();

@@ -1,7 +1,7 @@
 //! What was asked to be predicted, for each timeline.
 
-use corewise::timeline::Timeline;
 use corewise::timeline::analysis::{Prediction, WhatIf};
+use corewise::timeline::{Driver, Timeline};
 
 use super::args::{Args, Faster};
 use super::source::Log;
@@ -79,8 +79,9 @@ impl Asked {
             what_if = what_if.workers(workers);
         }
         for Faster { name, factor } in &self.faster {
-            let meant =
-                t.iter().filter(|(_, span)| super::names(name, &span.name, span.driver.as_deref()));
+            let meant = t.iter().filter(|(_, span)| {
+                super::names(name, &span.name, span.driver.as_ref().map(Driver::name))
+            });
             what_if = what_if.scaled(meant.map(|(id, _)| id), *factor);
         }
         (!what_if.is_empty()).then_some(what_if)
@@ -104,10 +105,11 @@ impl Asked {
 /// Fails where a name means nothing in any log.
 fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
     let timelines = || logs.iter().flat_map(|log| &log.timelines);
-    let spans =
-        timelines().flat_map(Timeline::spans).map(|s| (s.name.as_str(), s.driver.as_deref()));
+    let spans = timelines()
+        .flat_map(Timeline::spans)
+        .map(|s| (s.name.as_str(), s.driver.as_ref().map(Driver::name)));
     let others = timelines().flat_map(Timeline::unplaced);
-    let others = others.map(|u| (u.name.as_str(), u.driver.as_deref()));
+    let others = others.map(|u| (u.name.as_str(), u.driver.as_ref().map(Driver::name)));
     let all: Vec<(&str, Option<&str>)> = spans.chain(others).collect();
     if all.iter().any(|&(its, driver)| super::names(name, its, driver)) {
         return Ok(());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewise::timeline::analysis::compare;
 use corewise::timeline::kernel_log::{BootSummary, Bound, Deferral, KernelLog, Split};
-use corewise::timeline::{GraphEdge, Length, Timeline, json as render};
+use corewise::timeline::{Driver, GraphEdge, Length, Timeline, json as render};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -131,7 +131,7 @@ struct KernelView<'a> {
     forms: BTreeMap<&'static str, u64>,
     prefixes: BTreeMap<&'static str, u64>,
     notes: &'a [String],
-    drivers: &'a BTreeMap<String, String>,
+    drivers: BTreeMap<&'a str, DriverView<'a>>,
     dependencies: Vec<DependencyView<'a>>,
     deferrals: Vec<DeferralView<'a>>,
     deferred_probe: Option<SplitView<'a>>,
@@ -154,7 +154,7 @@ impl KernelView<'_> {
             forms: counts(log.forms.iter().map(|&(form, n)| (form.as_str(), n)).collect()),
             prefixes: counts(log.prefixes.iter().map(|&(p, n)| (p.as_str(), n)).collect()),
             notes: &log.notes,
-            drivers: &log.drivers,
+            drivers: log.drivers.iter().map(|(d, driver)| (&**d, DriverView::of(driver))).collect(),
             dependencies: log.graph.edges().iter().map(DependencyView::of).collect(),
             deferrals: log.deferrals.iter().map(DeferralView::of).collect(),
             deferred_probe: log.deferred_probe.as_ref().map(SplitView::of),
@@ -163,6 +163,18 @@ impl KernelView<'_> {
                 .collect(),
             suspicious_total: log.suspicious_total,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct DriverView<'a> {
+    driver: &'a str,
+    driver_inferred: bool,
+}
+
+impl DriverView<'_> {
+    fn of(driver: &Driver) -> DriverView<'_> {
+        DriverView { driver: driver.name(), driver_inferred: driver.is_inferred() }
     }
 }
 
@@ -216,6 +228,7 @@ impl DependencyView<'_> {
 struct DeferralView<'a> {
     device: &'a str,
     driver: Option<&'a str>,
+    driver_inferred: bool,
     attempts: usize,
     by_driver: usize,
     first_ns: Option<u64>,
@@ -231,7 +244,8 @@ impl DeferralView<'_> {
     fn of(d: &Deferral) -> DeferralView<'_> {
         DeferralView {
             device: &d.device,
-            driver: d.driver.as_deref(),
+            driver: d.driver.as_ref().map(Driver::name),
+            driver_inferred: d.driver.as_ref().is_some_and(Driver::is_inferred),
             attempts: d.attempts,
             by_driver: d.by_driver,
             first_ns: d.first.map(ns),

@@ -192,21 +192,20 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
         }
         lines.join("\n")
     };
-    let longest = |f: fn(&Deferral) -> usize, most: usize| {
+    let driver = |d: &Deferral| d.driver.as_ref().map(ToString::to_string).unwrap_or_default();
+    let longest = |f: &dyn Fn(&Deferral) -> usize, most: usize| {
         kernel.deferrals.iter().take(args.top).map(f).max().unwrap_or(0).clamp(6, most)
     };
-    let widths = [
-        longest(|d| d.device.chars().count(), 30),
-        longest(|d| d.driver.as_deref().map_or(0, |d| d.chars().count()), 16),
-    ];
+    let widths =
+        [longest(&|d| d.device.chars().count(), 30), longest(&|d| driver(d).chars().count(), 16)];
     let told = kernel.deferrals.iter().take(args.top).any(|d| !d.reasons.is_empty());
     let reasons = if told { "waits for" } else { "" };
     let head = ["device", "driver", "tries", "wasted", "first at", "bound at", reasons];
     let _ = writeln!(out, "{}", styled(FAINT, row(head, widths)));
     for d in kernel.deferrals.iter().take(args.top) {
         let cells = [
-            &d.device,
-            d.driver.as_deref().unwrap_or_default(),
+            d.device.as_str(),
+            &driver(d),
             &d.attempts.to_string(),
             &d.total.to_string(),
             &d.first.map_or("?".to_owned(), stamp),

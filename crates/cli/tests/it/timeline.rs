@@ -276,6 +276,26 @@ fn what_a_deferred_probe_waits_for_is_shown_whole_beside_its_numbers_or_below_th
 }
 
 #[test]
+fn a_likely_driver_has_its_mark_among_the_drivers_and_the_deferred_probes() {
+    let folder = Folder::new();
+    folder.write(
+        "log",
+        "[    1.000000] calling  foo_init+0x0/0x10 [foo] @ 100\n\
+         [    1.002000] probe of a returned -517 after 5 usecs\n\
+         [    1.020000] probe of b returned 0 after 15001 usecs\n\
+         [    1.030000] initcall foo_init+0x0/0x10 [foo] returned 0 after 29991 usecs\n",
+    );
+    let text = run(&folder, &["log"]);
+    let deferred = text.split("Deferred probes").nth(1).unwrap();
+    assert!(deferred.lines().any(|line| line.starts_with("  a       foo?")), "{deferred}");
+    let kernel = &document(&folder, &["log"])["logs"][0]["kernel_log"];
+    let foo = json!({ "driver": "foo", "driver_inferred": true });
+    assert_eq!(kernel["drivers"], json!({ "b": foo }));
+    let deferral = &kernel["deferrals"][0];
+    assert_eq!((&deferral["driver"], &deferral["driver_inferred"]), (&json!("foo"), &json!(true)));
+}
+
+#[test]
 fn a_log_without_any_of_this_fails_and_says_how_to_get_one() {
     let folder = Folder::new();
     let log = folder.write("empty.txt", "[    0.000000] Linux version 6.12\nhello\n");

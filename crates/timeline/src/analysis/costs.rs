@@ -1,6 +1,7 @@
 //! What each device and each driver cost.
 
 use super::nesting::Nesting;
+use crate::Driver;
 use crate::length::Length;
 use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
 use std::cmp::Reverse;
@@ -17,9 +18,7 @@ pub struct Cost {
     /// What was done.
     pub kind: SpanKind,
     /// The driver, by the first of its spans.
-    pub driver: Option<String>,
-    /// True when no line names that driver; see [`Span::driver_inferred`](crate::Span::driver_inferred).
-    pub driver_inferred: bool,
+    pub driver: Option<Driver>,
     /// Its spans.
     pub spans: Vec<SpanId>,
     /// How often it ran, at known moments and at unknown ones: more than once where a probe was
@@ -120,10 +119,7 @@ impl Timeline {
         let mut costs: Vec<Cost> = Vec::new();
         for (id, span) in self.iter() {
             let at = *by_name.entry((span.kind, &span.name)).or_insert_with(|| {
-                costs.push(Cost {
-                    driver_inferred: span.driver_inferred,
-                    ..Cost::of(&span.name, span.kind, span.driver.as_deref())
-                });
+                costs.push(Cost::of(&span.name, span.kind, span.driver.as_ref()));
                 costs.len() - 1
             });
             let cost = &mut costs[at];
@@ -138,7 +134,7 @@ impl Timeline {
         }
         for Unplaced { name, kind, driver, took, .. } in self.unplaced() {
             let at = *by_name.entry((*kind, name)).or_insert_with(|| {
-                costs.push(Cost::of(name, *kind, driver.as_deref()));
+                costs.push(Cost::of(name, *kind, driver.as_ref()));
                 costs.len() - 1
             });
             let cost = &mut costs[at];
@@ -174,12 +170,11 @@ impl Timeline {
 }
 
 impl Cost {
-    fn of(name: &str, kind: SpanKind, driver: Option<&str>) -> Cost {
+    fn of(name: &str, kind: SpanKind, driver: Option<&Driver>) -> Cost {
         Cost {
             name: name.to_owned(),
             kind,
-            driver: driver.map(str::to_owned),
-            driver_inferred: false,
+            driver: driver.cloned(),
             spans: Vec::new(),
             times: 0,
             own: Length::ZERO,
@@ -191,7 +186,7 @@ impl Cost {
 
     /// Its driver for people, with a mark where it is only the likeliest. Empty: not known.
     pub(crate) fn driver_told(&self) -> String {
-        self.driver.as_deref().map_or_else(String::new, |name| marked(name, self.driver_inferred))
+        self.driver.as_ref().map(Driver::to_string).unwrap_or_default()
     }
 }
 
@@ -203,7 +198,7 @@ pub struct DriverCost {
     pub driver: String,
     /// How many spans it had.
     pub spans: usize,
-    /// How many of them have it only as their [likeliest](crate::Span::driver_inferred) driver. Lengths
+    /// How many of them have it only as their [likeliest](Driver::is_inferred) driver. Lengths
     /// are no less than those of the others.
     pub inferred: usize,
     /// How long they ran, what ran inside them apart.
@@ -223,9 +218,10 @@ impl Timeline {
         let nesting = Nesting::of(self);
         let mut by_name: HashMap<&str, Vec<SpanId>> = HashMap::new();
         for (id, span) in self.iter() {
-            by_name.entry(span.driver.as_deref().unwrap_or_default()).or_default().push(id);
+            by_name.entry(span.driver.as_ref().map_or("", Driver::name)).or_default().push(id);
         }
-        let own = |&id: &SpanId| match (nesting.exclusive(id), self.span(id).driver_inferred) {
+        let inferred = |id| self.span(id).driver.as_ref().is_some_and(Driver::is_inferred);
+        let own = |&id: &SpanId| match (nesting.exclusive(id), inferred(id)) {
             (own, true) => own.or_less(),
             (own, false) => own,
         };
@@ -235,8 +231,7 @@ impl Timeline {
         drivers.truncate(most);
         let parallel = |ids: &[SpanId]| super::tasks::chain_of(self, ids);
         let cost = |(driver, ids): (&str, Vec<SpanId>)| {
-            let named: Vec<SpanId> =
-                ids.iter().copied().filter(|&id| !self.span(id).driver_inferred).collect();
+            let named: Vec<SpanId> = ids.iter().copied().filter(|&id| !inferred(id)).collect();
             let inferred = ids.len() - named.len();
             let longest = ids
                 .iter()
@@ -263,13 +258,10 @@ impl DriverCost {
     pub(crate) fn driver_told(&self) -> String {
         match self.driver.is_empty() {
             true => "(not known)".to_owned(),
-            false => marked(&self.driver, self.inferred > 0),
+            false if self.inferred > 0 => Driver::inferred(&self.driver).to_string(),
+            false => self.driver.clone(),
         }
     }
-}
-
-fn marked(driver: &str, inferred: bool) -> String {
-    format!("{driver}{}", if inferred { "?" } else { "" })
 }
 
 /// What all spans of one kind cost together.
@@ -310,7 +302,7 @@ mod tests {
 
     fn push(t: &mut Timeline, name: &str, driver: &str, start: u64, end: u64) -> SpanId {
         let mut span = Span::new(name, SpanKind::Probe, ms(start), ms(end)).on("w", None);
-        span.driver = Some(driver.into()).filter(|driver: &String| !driver.is_empty());
+        span.driver = Some(driver).filter(|driver| !driver.is_empty()).map(Into::into);
         t.push(span)
     }
 

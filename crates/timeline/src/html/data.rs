@@ -130,7 +130,7 @@ fn view(t: &Timeline) -> TimelineView<'_> {
             e: at(span.end),
             o: span.outcome.as_str(),
             m: span.outcome.message().map(shown),
-            d: span.driver_told().map(|driver| shown(&driver).into_owned().into()),
+            d: span.driver.as_ref().map(|driver| shown(&driver.to_string()).into_owned().into()),
             c: place(span),
             b: span.released_by.as_deref().map(shown),
             p: nesting.parent(id).map(SpanId::index),

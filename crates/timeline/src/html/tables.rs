@@ -1,6 +1,7 @@
 //! What stands above the chart (the numbers, the notes, the legend) and below it (the critical path, the worst,
 //! the drivers, the predictions, the failures).
 
+use crate::Driver;
 use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};
 use crate::markup::{escape, shown};
 use crate::model::{SpanId, Timeline, Unplaced};
@@ -223,7 +224,7 @@ fn unplaced(out: &mut String, t: &Timeline) {
             shown(&u.name),
             u.took.to_string(),
             format!("<i class=\"length\" style=\"width:{:.1}em\"></i>", part * 20.0),
-            shown(u.driver.as_deref().unwrap_or_default()),
+            shown(&u.driver.as_ref().map(Driver::to_string).unwrap_or_default()),
             u.kind.as_str().to_owned(),
             shown(&u.worker),
             if u.asynchronous { format!("{outcome}, asynchronous") } else { outcome.to_owned() },

@@ -1,6 +1,7 @@
 //! What a timeline tells beyond its spans, as JSON.
 
 use super::{Bounds, ns, told};
+use crate::Driver;
 use crate::analysis::{Comparison, Prediction, Side, WhatIf, caveats};
 use crate::model::Timeline;
 use serde::Serialize;
@@ -60,8 +61,8 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
             .map(|cost| CostView {
                 name: &cost.name,
                 kind: cost.kind.as_str(),
-                driver: cost.driver.as_deref(),
-                driver_inferred: cost.driver_inferred,
+                driver: cost.driver.as_ref().map(Driver::name),
+                driver_inferred: cost.driver.as_ref().is_some_and(Driver::is_inferred),
                 spans: cost.spans.iter().map(|id| id.index()).collect(),
                 times: cost.times,
                 own_ns: told(cost.own),

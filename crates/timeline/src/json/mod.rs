@@ -15,10 +15,9 @@
 //!   "spans": [ { "name": "disk", "kind": "probe", "worker": "worker 0", "cpu": 0, "node": null,
 //!                "queued_ns": 0, "start_ns": 0, "end_ns": 30, "outcome": "ok", "message": null,
 //!                "released_by": null, "no_callback": false, "critical": true, "driver": "file",
-//!                "asynchronous": false, "start_certainty": "measured",
+//!                "driver_inferred": false, "asynchronous": false, "start_certainty": "measured",
 //!                "end_certainty": "measured", "took": { "least_ns": 30, "most_ns": 30 },
-//!                "nested_in": null, "may_be_nested": false,
-//!                "driver_inferred": false } ],
+//!                "nested_in": null, "may_be_nested": false } ],
 //!   "unplaced": [],
 //!   "edges": [ { "before": 0, "after": 1, "kind": "parent", "kept": true } ],
 //!   "critical_path": [0, 1]
@@ -31,13 +30,14 @@
 //! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it was
 //! measured where they are one. Without an upper bound the length itself is null. Runs at moments
 //! that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
-//! `driver`, `asynchronous`, `took_ns` and `took`. Where `resolution_ns` isn't 0, stamps are cut off to
-//! that, and moments and `max_parallelism` are known no better. Where `clock_went_back` is true, the clock
-//! was set back between spans, and moments tell no order.
+//! `driver`, `driver_inferred`, `asynchronous`, `took_ns` and `took`. Where `resolution_ns` isn't 0,
+//! stamps are cut off to that, and moments and `max_parallelism` are known no better. Where
+//! `clock_went_back` is true, the clock was set back between spans, and moments tell no order.
 
 mod analysis;
 mod read;
 
+use crate::Driver;
 use crate::length::Length;
 use crate::model::Timeline;
 use serde::{Serialize, Serializer};
@@ -108,14 +108,14 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 released_by: span.released_by.as_deref(),
                 no_callback: span.no_callback,
                 critical: critical[id.index()],
-                driver: span.driver.as_deref(),
+                driver: span.driver.as_ref().map(Driver::name),
+                driver_inferred: span.driver.as_ref().is_some_and(Driver::is_inferred),
                 asynchronous: span.asynchronous,
                 start_certainty: span.start_certainty.as_str(),
                 end_certainty: span.end_certainty.as_str(),
                 took: span.took().into(),
                 nested_in: span.nested_in.map(|id| id.index()).filter(|&i| i < t.spans().len()),
                 may_be_nested: span.may_be_nested,
-                driver_inferred: span.driver_inferred,
             })
             .collect(),
         unplaced: t
@@ -128,7 +128,8 @@ fn view(t: &Timeline) -> TimelineView<'_> {
                 cpu: u.cpu,
                 outcome: u.outcome.as_str(),
                 message: u.outcome.message(),
-                driver: u.driver.as_deref(),
+                driver: u.driver.as_ref().map(Driver::name),
+                driver_inferred: u.driver.as_ref().is_some_and(Driver::is_inferred),
                 asynchronous: u.asynchronous,
                 took_ns: told(u.took),
                 took: u.took.into(),
@@ -219,13 +220,13 @@ struct SpanView<'a> {
     no_callback: bool,
     critical: bool,
     driver: Option<&'a str>,
+    driver_inferred: bool,
     asynchronous: bool,
     start_certainty: &'static str,
     end_certainty: &'static str,
     took: Bounds,
     nested_in: Option<usize>,
     may_be_nested: bool,
-    driver_inferred: bool,
 }
 
 #[derive(Serialize)]
@@ -237,6 +238,7 @@ struct UnplacedView<'a> {
     outcome: &'a str,
     message: Option<&'a str>,
     driver: Option<&'a str>,
+    driver_inferred: bool,
     asynchronous: bool,
     took_ns: Option<u64>,
     took: Bounds,
@@ -317,8 +319,8 @@ mod tests {
                 ],
                 "unplaced": [
                     { "name": "somewhen", "kind": "probe", "worker": "w1", "cpu": null,
-                      "outcome": "ok", "message": null, "driver": null, "asynchronous": false,
-                      "took_ns": 7, "took": { "least_ns": 7, "most_ns": 7 } }
+                      "outcome": "ok", "message": null, "driver": null, "driver_inferred": false,
+                      "asynchronous": false, "took_ns": 7, "took": { "least_ns": 7, "most_ns": 7 } }
                 ],
                 "edges": [ { "before": 0, "after": 1, "kind": "supplier", "kept": true } ],
                 "critical_path": [0]

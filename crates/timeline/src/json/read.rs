@@ -1,5 +1,6 @@
 //! Reads back what [`render`](super::render) wrote.
 
+use crate::Driver;
 use crate::length::Length;
 use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use serde::Deserialize;
@@ -99,6 +100,8 @@ struct UnplacedView {
     outcome: String,
     message: Option<String>,
     driver: Option<String>,
+    #[serde(default)]
+    driver_inferred: bool,
     asynchronous: bool,
     took: Bounds,
 }
@@ -184,10 +187,14 @@ fn unplaced(view: UnplacedView) -> Result<Unplaced, ReadError> {
         worker: view.worker.unwrap_or_default(),
         cpu: view.cpu,
         outcome: outcome(&view.outcome, view.message)?,
-        driver: view.driver,
+        driver: driver(view.driver, view.driver_inferred),
         asynchronous: view.asynchronous,
         ..Unplaced::new(view.name, kind(&view.kind)?, took)
     })
+}
+
+fn driver(name: Option<String>, inferred: bool) -> Option<Driver> {
+    name.map(|name| if inferred { Driver::inferred(name) } else { Driver::from(name) })
 }
 
 fn kind(text: &str) -> Result<SpanKind, ReadError> {
@@ -218,7 +225,7 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
     span.outcome = outcome(&view.outcome, view.message)?;
     span.released_by = view.released_by;
     span.no_callback = view.no_callback;
-    span.driver = view.driver;
+    span.driver = driver(view.driver, view.driver_inferred);
     span.asynchronous = view.asynchronous;
     let sure = |text: Option<String>| match text {
         None => Ok(Measured),
@@ -235,7 +242,6 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
     }
     span.nested_in = view.nested_in.map(SpanId);
     span.may_be_nested = view.may_be_nested;
-    span.driver_inferred = view.driver_inferred;
     Ok(span)
 }
 
@@ -292,7 +298,7 @@ mod tests {
             somewhen.worker = "w".into();
             somewhen.cpu = Some(3);
             somewhen.outcome = Outcome::Deferred(message());
-            somewhen.driver = Some("file".into());
+            somewhen.driver = Some(Driver::inferred("file"));
             somewhen.asynchronous = true;
             t.push_unplaced(somewhen);
         }

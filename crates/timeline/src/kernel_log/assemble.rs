@@ -8,10 +8,11 @@ use super::policy::{Estimate, Rules};
 use super::prefix::{MICRO, Stamp};
 use super::records::{Initcall, Probe, Shutdown};
 use super::{Form, KernelLog, Prefix, Split, names};
+use crate::driver::{self, Driver, Drivers};
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
 use crate::length::Length;
 use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Concludes from the facts of one boot.
@@ -28,10 +29,9 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     for (id, driver) in registered(&boot.timeline) {
         let span = &mut boot.timeline.spans_mut()[id.index()];
         if span.outcome.is_ok() {
-            drivers.entry(span.name.clone()).or_insert_with(|| driver.clone());
+            driver.learn(&span.name, &mut drivers);
         }
-        tried.entry(span.name.clone()).or_insert_with(|| driver.clone());
-        span.driver_inferred = span.may_be_nested;
+        driver.learn(&span.name, &mut tried);
         span.driver = Some(driver);
     }
     let mut shutdown = shutdown(&facts.shutdowns, &drivers);
@@ -65,13 +65,14 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
 }
 
 /// The driver of each device, from the best line there is.
-fn drivers(facts: &mut Facts) -> BTreeMap<String, String> {
-    let mut drivers: BTreeMap<String, String> = facts.drivers.drain().collect();
+fn drivers(facts: &mut Facts) -> Drivers {
+    let told = facts.drivers.drain();
+    let mut drivers: Drivers = told.map(|(device, driver)| (device, driver.into())).collect();
     let known: HashSet<&str> = facts.probes.iter().map(|p| p.device.as_str()).collect();
     for shutdown in &facts.shutdowns {
         let Some((driver, device)) = head(&shutdown.head, &known) else { continue };
-        if !names::is_bus(driver) && !drivers.contains_key(device) {
-            drivers.insert(device.to_owned(), driver.to_owned());
+        if !names::is_bus(driver) {
+            Driver::from(driver).learn(device, &mut drivers);
         }
     }
     drivers
@@ -79,7 +80,7 @@ fn drivers(facts: &mut Facts) -> BTreeMap<String, String> {
 
 /// The probes right inside an init call, with what that registered: a module, as a rule, is the driver,
 /// and `NAME_driver_init` registers `NAME`. Only where no line says better.
-fn registered(boot: &Timeline) -> Vec<(SpanId, String)> {
+fn registered(boot: &Timeline) -> Vec<(SpanId, Driver)> {
     let mut found = Vec::new();
     let probe = |s: &Span| s.kind == SpanKind::Probe && s.driver.is_none();
     for (id, span) in boot.iter().filter(|(_, span)| probe(span)) {
@@ -89,8 +90,9 @@ fn registered(boot: &Timeline) -> Vec<(SpanId, String)> {
         }
         let name = call.name.split(' ').next().unwrap_or_default();
         let built_in = ["_driver_init", "_drv_init"].into_iter().find_map(|e| name.strip_suffix(e));
-        if let Some(driver) = call.driver.as_deref().or(built_in) {
-            found.push((id, driver.to_owned()));
+        if let Some(driver) = call.driver.as_ref().map(Driver::name).or(built_in) {
+            let inferred = span.may_be_nested;
+            found.push((id, if inferred { Driver::inferred(driver) } else { driver.into() }));
         }
     }
     found
@@ -117,7 +119,7 @@ struct Draft<'a> {
     item: Item<'a>,
 }
 
-fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boot {
+fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     let calls = facts.initcalls.iter().enumerate();
     let mut all: Vec<Placed<'_>> = calls.map(|(i, call)| initcall(call, i, rules)).collect();
     let mut put_off: HashSet<&str> = HashSet::new();
@@ -126,7 +128,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
         if matches!(outcome(probe, rules), Outcome::Deferred(_)) {
             put_off.insert(&probe.device);
         }
-        let driver = probe.driver.as_deref().or(drivers.get(&probe.device).map(String::as_str));
+        let driver = probe.driver.as_deref().or(drivers.get(&probe.device).map(Driver::name));
         all.push(self::probe(probe, driver, retry, rules));
     }
     for fixup in &facts.fixups {
@@ -135,7 +137,7 @@ fn boot(facts: &Facts, rules: &Rules, drivers: &BTreeMap<String, String>) -> Boo
             SpanKind::Task,
             Length::ZERO,
         );
-        what.driver = Some("PCI fixup".to_owned());
+        what.driver = Some("PCI fixup".into());
         let of = Of { kind: Kind::Fixup, thread: fixup.thread, name: &fixup.device, owner: None };
         let gap = self::gap(fixup.begun, fixup.ended, None);
         all.push(of.place(what, None, fixup.ended, rules.fixup(fixup, gap)));
@@ -302,7 +304,7 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
     let gap = gap(call.begun, call.ended, call.next.filter(|_| stood));
     let both = call.begun.zip(call.ended).filter(|_| gap.is_some());
     let mut what = Unplaced::new(name, SpanKind::Initcall, Length::ZERO);
-    what.driver.clone_from(&call.module);
+    what.driver = call.module.as_ref().map(Driver::from);
     what.outcome = match call.result {
         -19 | -6 => Outcome::Skipped(error(call.result)),
         // Handlers of kernel parameters are init calls too, and return 1.
@@ -325,7 +327,7 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
 
 fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Placed<'a> {
     let mut what = Unplaced::new(probe.device.clone(), SpanKind::Probe, Length::ZERO);
-    what.driver = driver.map(str::to_owned);
+    what.driver = driver.map(Driver::from);
     what.cpu = probe.cpu;
     what.worker = probe.worker.clone().unwrap_or_default();
     what.asynchronous = probe.asynchronous;
@@ -372,7 +374,7 @@ fn why(probe: &Probe, otherwise: &str) -> String {
     probe.reason.clone().unwrap_or_else(|| otherwise.to_owned())
 }
 
-fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timeline {
+fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
     let known: HashSet<&str> = drivers.keys().map(String::as_str).collect();
     let mut timeline = Timeline::new("shutdown");
     for shutdown in shutdowns {
@@ -384,7 +386,7 @@ fn shutdown(shutdowns: &[Shutdown], drivers: &BTreeMap<String, String>) -> Timel
         what.driver = drivers
             .get(device)
             .cloned()
-            .or_else(|| (!bus && !driver.is_empty()).then(|| driver.to_owned()));
+            .or_else(|| (!bus && !driver.is_empty()).then(|| driver.into()));
         what.asynchronous = shutdown.asynchronous;
         // One thread shuts down what is not said to be asynchronous.
         what.worker = match shutdown.thread {
@@ -507,16 +509,20 @@ pub(crate) fn join(timeline: &mut Timeline, graph: &DeviceGraph, shutdown: bool)
 /// How many devices without spans are gone through from one that has one.
 const THROUGH: usize = 1024;
 
-/// Says the driver of each device that has none yet.
-pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &BTreeMap<String, String>) {
+/// Says the driver of each device that has none yet, or a less sure one.
+pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &Drivers) {
+    // Another driver than the one that took the device may have failed.
+    let other = |s: &Span| {
+        s.driver.is_some() && matches!(s.outcome, Outcome::Failed(_) | Outcome::Skipped(_))
+    };
     for span in timeline.spans_mut() {
-        if span.driver.is_none() && span.kind != SpanKind::Initcall {
-            span.driver = drivers.get(&span.name).cloned();
+        if span.kind != SpanKind::Initcall && !other(span) {
+            driver::set(&mut span.driver, &span.name, drivers);
         }
     }
     for u in timeline.unplaced_mut() {
-        if u.driver.is_none() && u.kind != SpanKind::Initcall {
-            u.driver = drivers.get(&u.name).cloned();
+        if u.kind != SpanKind::Initcall {
+            driver::set(&mut u.driver, &u.name, drivers);
         }
     }
 }

@@ -3,24 +3,23 @@
 use super::facts::Facts;
 use super::policy::Rules;
 use super::{Bound, Deferral, assemble};
+use crate::driver::{Driver, Drivers};
 use crate::model::Outcome;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// All devices that were put off, those that cost most first.
-pub(crate) fn group(
-    facts: &Facts,
-    rules: &Rules,
-    drivers: &BTreeMap<String, String>,
-) -> Vec<Deferral> {
+pub(crate) fn group(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Vec<Deferral> {
     let mut groups: HashMap<&str, Deferral> = HashMap::new();
     for probe in &facts.probes {
         let ended = probe.ended.filter(|s| !s.coarse).map(|s| Duration::from_nanos(s.ns));
         match assemble::outcome(probe, rules) {
             Outcome::Deferred(_) => {
+                let known = drivers.get(&probe.device);
+                let named = probe.driver.as_ref().map(Driver::from);
                 let group = groups.entry(&probe.device).or_insert_with(|| Deferral {
                     device: probe.device.clone(),
-                    driver: drivers.get(&probe.device).cloned().or_else(|| probe.driver.clone()),
+                    driver: named.filter(|named| named.is_surer_than(known)).or(known.cloned()),
                     first: ended,
                     reasons: facts.reasons.get(&probe.device).cloned().unwrap_or_default(),
                     ..Deferral::default()

@@ -120,6 +120,7 @@ mod tasks;
 pub use encoding::Unread;
 pub use reader::Reader;
 
+use crate::driver::{self, Driver};
 use crate::graph::{DeviceGraph, EdgeSource};
 use crate::length::Length;
 use crate::model::{SpanId, Timeline};
@@ -136,8 +137,9 @@ pub struct KernelLog {
     /// Shutdowns of devices, by the same clock.
     pub shutdown: Timeline,
     /// The driver of each device that has one by this log. Where no line names it, it is the module
-    /// (or the part of the kernel) whose init call probed the device.
-    pub drivers: BTreeMap<String, String>,
+    /// (or the part of the kernel) whose init call probed the device, or
+    /// [seems to have](Driver::is_inferred).
+    pub drivers: BTreeMap<String, Driver>,
     /// The devices whose probes were put off, those that cost most first.
     pub deferrals: Vec<Deferral>,
     /// Where the time of the init call went that waits for deferred probes; None: it is not there.
@@ -179,16 +181,19 @@ impl KernelLog {
     pub const BOOTS_KEPT: usize = 1000;
 
     /// Adds what somebody else knows of the graph: the edges that are new go into both timelines,
-    /// the drivers to the devices that had none.
+    /// the drivers to the devices that had none, or only a [likely](Driver::is_inferred) one.
     pub fn apply(&mut self, graph: &DeviceGraph) {
         self.graph.merge(graph);
-        for (device, driver) in &graph.drivers {
-            self.drivers.entry(device.clone()).or_insert_with(|| driver.clone());
+        for (device, name) in &graph.drivers {
+            Driver::from(name).learn(device, &mut self.drivers);
         }
         assemble::join(&mut self.boot, &self.graph, false);
         assemble::join(&mut self.shutdown, &self.graph, true);
         assemble::set_drivers(&mut self.boot, &self.drivers);
         assemble::set_drivers(&mut self.shutdown, &self.drivers);
+        for deferral in &mut self.deferrals {
+            driver::set(&mut deferral.driver, &deferral.device, &self.drivers);
+        }
     }
 
     /// Where the edges come from, each source once.
@@ -234,7 +239,7 @@ pub struct Deferral {
     /// The device.
     pub device: String,
     /// Its driver, where the log tells.
-    pub driver: Option<String>,
+    pub driver: Option<Driver>,
     /// How many probes were put off.
     pub attempts: usize,
     /// How many of them the driver itself put off (517). The others (-517) did not get to it: the

@@ -84,7 +84,7 @@ pub(super) fn tooltip(span: &Span, critical: bool) -> String {
         Some(message) => format!("{}: {message}", span.outcome.as_str()),
         None => span.outcome.as_str().to_owned(),
     };
-    let kind = match span.driver_told() {
+    let kind = match &span.driver {
         Some(driver) => format!("{} by {driver}", span.kind.as_str()),
         None => span.kind.as_str().to_owned(),
     };

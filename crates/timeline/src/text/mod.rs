@@ -337,7 +337,7 @@ impl Row {
         let worker = Some(span.worker_told()).filter(|worker| !worker.is_empty());
         let both =
             worker.as_ref().zip(cpu.as_ref()).map(|(worker, cpu)| format!("{worker}, {cpu}"));
-        let with_driver = span.driver_told().map(|driver| format!("{} ({driver})", span.name));
+        let with_driver = span.driver.as_ref().map(|driver| format!("{} ({driver})", span.name));
         Row {
             critical,
             name: with_driver.into_iter().chain([span.name.clone()]).collect(),

@@ -1,6 +1,7 @@
 //! Rows of what ran nobody knows when: its length, and no bar.
 
 use super::{Lines, Noun, analysis, rest};
+use crate::Driver;
 use crate::model::{Timeline, Unplaced};
 use crate::select::{Rest, needs_seeing};
 use std::cmp::Reverse;
@@ -36,7 +37,7 @@ pub(super) fn table<'t>(
         let beside = if u.asynchronous { "asynchronous" } else { "" };
         vec![
             u.name.clone(),
-            u.driver.clone().unwrap_or_default(),
+            u.driver.as_ref().map(Driver::to_string).unwrap_or_default(),
             u.kind.as_str().to_owned(),
             u.worker.clone(),
             u.took.to_string(),

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use corewise_timeline::kernel_log::{KernelLog, Reader};
-use corewise_timeline::{Length, SpanKind};
+use corewise_timeline::{Driver, Length, SpanKind};
 use std::time::Duration;
 
 pub(crate) const fn us(n: u64) -> Duration {
@@ -49,7 +49,7 @@ pub(crate) fn check(log: &KernelLog, how: &str) {
         .boot
         .spans()
         .iter()
-        .map(|s| (s.name.as_str(), s.kind, s.start, s.end, s.driver.as_deref()))
+        .map(|s| (s.name.as_str(), s.kind, s.start, s.end, s.driver.as_ref().map(Driver::name)))
         .collect();
     let leds_driver = Some("leds");
     assert_eq!(

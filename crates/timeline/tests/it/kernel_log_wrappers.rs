@@ -1,8 +1,8 @@
 //! The same small log as containers, mails, terminals and crash dumps hand it on: an unknown prefix is
 //! found by what stands behind it, and nothing is read twice, in another order, or half.
 
-use corewise_timeline::Length;
 use corewise_timeline::kernel_log::{Prefix, Reader};
+use corewise_timeline::{Driver, Length};
 
 use crate::common::{LOG, check, plain, read, stamp, us, written};
 
@@ -86,7 +86,7 @@ fn behind_an_unknown_prefix_without_stamps_names_and_durations_are_right_and_not
             .boot
             .unplaced()
             .iter()
-            .map(|u| (u.name.as_str(), u.driver.as_deref(), u.took.known()))
+            .map(|u| (u.name.as_str(), u.driver.as_ref().map(Driver::name), u.took.known()))
             .collect();
         let probe = ("0000:01:00.0", Some("nvme"), Some(us(89_900)));
         let call = ("nvme_init [nvme]", Some("nvme"), Some(us(90_050)));
@@ -95,7 +95,7 @@ fn behind_an_unknown_prefix_without_stamps_names_and_durations_are_right_and_not
             .shutdown
             .unplaced()
             .iter()
-            .map(|u| (u.name.as_str(), u.driver.as_deref()))
+            .map(|u| (u.name.as_str(), u.driver.as_ref().map(Driver::name)))
             .collect();
         let devices =
             [("leds", Some("leds")), ("0000:01:00.0", Some("nvme")), ("Fixed MDIO bus.0", None)];

@@ -2,7 +2,7 @@
 //! where a folder `shared` lies beside the repository, and passed over, with a word, where not.
 
 use corewise_timeline::kernel_log::{Bound, Form, KernelLog, Prefix, Reader};
-use corewise_timeline::{Certainty, EdgeSource, Length, Outcome, Span, SpanKind, Timeline};
+use corewise_timeline::{Certainty, Driver, EdgeSource, Length, Outcome, Span, SpanKind, Timeline};
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,8 +73,12 @@ fn the_serial_shutdown_of_sixteen_disks_adds_up_to_what_was_logged() {
         let log = own(name);
         assert_eq!(count(&log, Form::Shutdown), 103, "{name}");
         assert_eq!(log.suspicious_total, 0, "{name}: {:?}", log.suspicious);
-        let disks: Vec<&Span> =
-            log.shutdown.spans().iter().filter(|s| s.driver.as_deref() == Some("nvme")).collect();
+        let disks: Vec<&Span> = log
+            .shutdown
+            .spans()
+            .iter()
+            .filter(|s| s.driver.as_ref().map(Driver::name) == Some("nvme"))
+            .collect();
         assert_eq!(disks.len(), 16, "{name}");
         // One after another without a gap: the sum is the time between the first and what follows.
         let sum: Duration = disks.iter().map(|s| most(s)).sum();
@@ -137,7 +141,9 @@ fn asynchronous_probes_are_inside_nothing_and_beside_each_other() {
         .boot
         .spans()
         .iter()
-        .filter(|s| s.driver.as_deref() == Some("nvme") && s.kind == SpanKind::Probe)
+        .filter(|s| {
+            s.driver.as_ref().map(Driver::name) == Some("nvme") && s.kind == SpanKind::Probe
+        })
         .collect();
     assert_eq!(disks.len(), 16);
     assert!(disks.iter().all(|s| s.nested_in.is_none() && s.asynchronous));
@@ -155,7 +161,7 @@ fn each_device_has_its_driver() {
         ("0000:00:1f.2", "ahci"),
         ("serio0", "atkbd"),
     ] {
-        assert_eq!(log.drivers.get(device).map(String::as_str), Some(driver), "{device}");
+        assert_eq!(log.drivers.get(device).map(Driver::name), Some(driver), "{device}");
     }
     // Nobody drives it: a bus stands in the driver's place.
     assert_eq!(log.drivers.get("pcspkr"), None);
@@ -173,15 +179,26 @@ fn todays_probe_lines_name_device_and_driver() {
         ("00:04", "serial", us(19_906)),
     ] {
         let probe = span(&log.boot, device);
-        assert_eq!((probe.driver.as_deref(), probe.took().known()), (Some(driver), Some(took)));
-        assert_eq!(log.drivers[device], driver);
-        assert_eq!(span(&log.shutdown, device).driver.as_deref(), Some(driver), "{device}");
+        assert_eq!(
+            (probe.driver.as_ref().map(Driver::name), probe.took().known()),
+            (Some(driver), Some(took))
+        );
+        assert_eq!(log.drivers[device].name(), driver);
+        assert_eq!(
+            span(&log.shutdown, device).driver.as_ref().map(Driver::name),
+            Some(driver),
+            "{device}"
+        );
     }
     let probed = log.boot.spans().iter().filter(|s| s.kind == SpanKind::Probe);
     assert!(probed.clone().all(|s| s.driver.is_some() && !s.name.contains(" with driver ")));
     // A driver that was tried and said no is that of the probe, and not of the device.
     for (device, driver) in [("serio1", "atkbd"), ("PNP0103:00", "hpet_acpi")] {
-        assert_eq!(span(&log.boot, device).driver.as_deref(), Some(driver), "{device}");
+        assert_eq!(
+            span(&log.boot, device).driver.as_ref().map(Driver::name),
+            Some(driver),
+            "{device}"
+        );
         assert_eq!(span(&log.shutdown, device).driver, None, "{device}");
         assert!(!log.drivers.contains_key(device), "{device}");
     }
@@ -303,7 +320,7 @@ fn most_probes_of_an_arm_laptop_were_put_off_and_are_grouped_by_device() {
 fn a_patched_kernel_names_drivers_and_the_deferred_probe_call_is_split_by_device() {
     let Some(log) = others("beagleplay-patched-probe-format.log") else { return };
     assert_eq!(count(&log, Form::ProbeEndPatched), 180);
-    assert_eq!(log.drivers["gpio-0:00"], "RTL8211F-VD Gigabit Ethernet");
+    assert_eq!(log.drivers["gpio-0:00"].name(), "RTL8211F-VD Gigabit Ethernet");
     let split = log.deferred_probe.unwrap();
     assert_eq!(split.total, us(394_128));
     assert_eq!(split.shares[0].0, "mdio");
@@ -319,7 +336,10 @@ fn caller_ids_and_a_wrapped_first_line_of_a_mail() {
     let first = &log.shutdown.spans()[0];
     assert_eq!((first.name.as_str(), most(first)), ("regulatory.0", us(1010)));
     assert!(log.shutdown.spans().iter().all(|s| s.worker == "pid 8227"));
-    assert_eq!(span(&log.shutdown, "ARMH0011:00").driver.as_deref(), Some("sbsa-uart"));
+    assert_eq!(
+        span(&log.shutdown, "ARMH0011:00").driver.as_ref().map(Driver::name),
+        Some("sbsa-uart")
+    );
     let longest = log.shutdown.spans().iter().max_by_key(|s| s.took().told()).unwrap();
     assert_eq!(longest.name, "0000:02:00.0");
     assert!(longest.took().told() > Some(ms(320)), "{:?}", longest.took());
@@ -331,7 +351,7 @@ fn nested_probes_with_three_modules_loading_at_once() {
     let call = "intel_lpss_pci_driver_init [intel_lpss_pci]";
     assert_eq!(around(&log.boot, "i2c_designware.0"), ["0000:00:15.0", call]);
     assert_eq!(around(&log.boot, "idma64.1"), ["0000:00:15.1", call]);
-    assert_eq!(log.drivers["0000:00:15.0"], "intel-lpss");
+    assert_eq!(log.drivers["0000:00:15.0"].name(), "intel-lpss");
     assert!(log.notes.iter().any(|n| n.contains("crct10dif_intel_mod_init")), "{:?}", log.notes);
 }
 

@@ -4,7 +4,7 @@
 use crate::common::{read, us};
 use corewise_timeline::analysis::{WhatIf, compare};
 use corewise_timeline::kernel_log::KernelLog;
-use corewise_timeline::{Length, SpanKind, html, json, perfetto, svg, text};
+use corewise_timeline::{DeviceGraph, Driver, Length, SpanKind, html, json, perfetto, svg, text};
 
 /// A probe on a thread of its own, while the init call of its driver runs.
 const CALLERS: &str = "\
@@ -25,7 +25,8 @@ fn own(log: &KernelLog, name: &str) -> Length {
 fn what_needs_the_thread_of_a_probe_is_bounded_where_no_line_names_it() {
     let (known, log) = (read(CALLERS), read(&without_callers()));
     let probe = log.boot.span(log.boot.find("0000:01:00.0").expect("a probe"));
-    assert!(probe.may_be_nested && probe.driver_inferred, "{probe:?}");
+    assert!(probe.may_be_nested, "{probe:?}");
+    assert_eq!(probe.driver, Some(Driver::inferred("foo")));
     // Nothing of it contradicts what the callers prove, and nothing is surer.
     for name in ["foo_init [foo]", "0000:01:00.0"] {
         let proven = own(&known, name).known().expect("callers prove it");
@@ -81,7 +82,9 @@ fn the_tables_and_a_cut_name_mark_a_driver_that_is_only_likely() {
     let long = "a_driver_with_a_name_that_no_column_has_room_for";
     for name in ["foo", long] {
         let log = read(&without_callers().replace("foo", name));
-        let driver = |cost: corewise_timeline::analysis::Cost| (cost.name, cost.driver_inferred);
+        let driver = |cost: corewise_timeline::analysis::Cost| {
+            (cost.name, cost.driver.is_some_and(|driver| driver.is_inferred()))
+        };
         let costs: Vec<_> = log.boot.costs().into_iter().map(driver).collect();
         assert_eq!(
             costs,
@@ -114,6 +117,45 @@ fn the_tables_and_a_cut_name_mark_a_driver_that_is_only_likely() {
             (&2.into(), &1.into())
         );
     }
+}
+
+#[test]
+fn a_likely_driver_has_its_mark_wherever_its_device_is_named_until_something_proves_one() {
+    let mut log = read(
+        "[    1.000000] calling  foo_init+0x0/0x10 [foo] @ 100\n\
+         [    1.002000] probe of b returned 5 after 5 usecs\n\
+         [    1.020000] probe of a returned 0 after 15001 usecs\n\
+         [    1.030000] initcall foo_init+0x0/0x10 [foo] returned 0 after 29991 usecs\n\
+         [    2.000000] probe of a returned -517 after 5 usecs\n\
+         probe of a returned -517 after 7 usecs\n\
+         [    9.000000] platform a: shutdown\n[    9.100000] reboot: Power down\n",
+    );
+    let all = |log: &KernelLog, device: &str| {
+        let phases = || [&log.boot, &log.shutdown].into_iter();
+        let spans = phases().flat_map(|t| t.spans()).map(|s| (&s.name, &s.driver));
+        let unplaced = phases().flat_map(|t| t.unplaced()).map(|u| (&u.name, &u.driver));
+        let deferrals = log.deferrals.iter().map(|d| (&d.device, &d.driver));
+        let of = spans.chain(unplaced).chain(deferrals).filter(|(name, _)| *name == device);
+        of.map(|(_, driver)| driver.as_ref().expect("a driver").to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(log.drivers["a"], Driver::inferred("foo"));
+    // Three probes, one of them without a place in time; the shutdown; the deferral.
+    assert_eq!(all(&log, "a"), ["foo?"; 5]);
+    let forms = |t| {
+        let page = html::render(&html::Page { title: "", facts: &[], timelines: &[t] });
+        [text::render(t, 100), svg::render(t), perfetto::render(&[t]), page]
+    };
+    for form in [&log.boot, &log.shutdown].into_iter().flat_map(forms) {
+        assert!(form.contains("foo?"), "{form}");
+    }
+    let again = json::read(&json::render(&log.boot)).expect("what was just written");
+    assert_eq!(again, std::slice::from_ref(&log.boot));
+
+    let links = "a = bar\nb = bar\n";
+    log.apply(&DeviceGraph::from_text(links).expect("two drivers"));
+    assert_eq!((&log.drivers["a"], all(&log, "a")), (&"bar".into(), vec!["bar".to_owned(); 5]));
+    // That a driver has the device now doesn't prove that it is the one that failed.
+    assert_eq!(all(&log, "b"), ["foo?"]);
 }
 
 #[test]
