@@ -103,9 +103,7 @@ impl Rules {
         };
         match gap {
             // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
-            Some(gap) if ticks.is_some() => {
-                Estimate { drawn: gap, least: told.least.min(gap), most: Some(gap) }
-            }
+            Some(gap) if ticks.is_some() => told.between_lines(gap),
             // The clock of all of them may have been set when it had long begun.
             None if call.overtaken || self.may_have_begun_before(index, call) => {
                 let since_boot = call.ended.and_then(since_boot);
@@ -168,8 +166,7 @@ impl Rules {
         let ticks = self.ticks.filter(ticked);
         match (ticks, gap) {
             (Some(ticks), Some(gap)) => {
-                let least = ticks.told(fixup.took, Unit::Shifted).least.min(gap);
-                Estimate { drawn: gap, least, most: Some(gap) }
+                ticks.told(fixup.took, Unit::Shifted).between_lines(gap)
             }
             (Some(ticks), None) => ticks.told(fixup.took, Unit::Shifted),
             (None, _) => Estimate { drawn: time, least: time, most: Some(shifted(time)) },
@@ -259,6 +256,12 @@ impl Estimate {
     /// The rest of a unit isn't printed.
     fn cut_off(time: Duration, unit: Duration) -> Estimate {
         Estimate { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
+    }
+
+    /// Whole ticks, between two lines. Where ticks that came late contradict the lines, they bound nothing.
+    fn between_lines(self, gap: Duration) -> Estimate {
+        let least = if self.least < gap { self.least } else { Duration::ZERO };
+        Estimate { drawn: gap, least, most: Some(gap) }
     }
 
     /// It took no longer than that: it lies between two lines. Where it was printed longer than that,

@@ -65,6 +65,18 @@ fn whole_ticks_are_known_at_each_rate_and_in_both_units() {
 }
 
 #[test]
+fn ticks_that_contradict_the_lines_bound_nothing() {
+    // Interrupts were off, and the ticks of that time came within the second call.
+    let text = calls("", &[(4100, 4000), (1831, 8000), (4000, 8000), (100, 0)])
+        + "[    2.000000] pci 0000:00:01.0: calling  q+0x0/0x1 @ 1\n\
+           [    2.001500] pci 0000:00:01.0: q+0x0/0x1 took 7812 usecs\n";
+    let log = read(&(text + SWITCHED));
+    for (name, gap) in [("f1_init", 1831), ("f2_init", 4000), ("q (0000:00:01.0)", 1500)] {
+        assert_eq!(took(&log, name), Length::at_most(us(gap)), "{name}");
+    }
+}
+
+#[test]
 fn zeros_are_of_the_ticking_clock_until_the_kernel_changes_it() {
     let ticking = [(3000, 4000), (200, 0), (300, 0), (250, 0)];
     // Cut before the kernel changed its clock, or before a duration shows that it has.
