@@ -449,7 +449,9 @@ impl Facts {
                 self.end_shutdowns(stamp, None);
                 self.over |= !self.shutdowns.is_empty();
             }
-            Message::ClockSource { ticks } => self.clock_source.choose(ticks, self.understood),
+            Message::ClockSource { ticks } => {
+                self.clock_source.choose(ticks, self.understood, stamp);
+            }
             Message::Version(version) => self.kernel = Some(version.to_owned()),
             Message::CommandLine(text) => self.command_line = Some(text.to_owned()),
             Message::Machine(name) => self.machine = Some(name.to_owned()),

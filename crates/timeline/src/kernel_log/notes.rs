@@ -101,6 +101,12 @@ fn were(n: u64) -> String {
     format!("{} {}", count(many(n), "line"), verb(many(n), "was", "were"))
 }
 
+/// `3 init calls and 1 probe`; None: none of them.
+fn listed(kinds: [(usize, &str); 2]) -> Option<String> {
+    let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
+    Some(kinds.collect::<Vec<_>>().join(" and ")).filter(|kinds| !kinds.is_empty())
+}
+
 /// Why there is no order in time.
 fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
     let mut notes = Vec::new();
@@ -164,10 +170,8 @@ fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
             ),
             false => {
                 let calls = t.unplaced().iter().filter(|u| u.kind == SpanKind::Initcall).count();
-                let kinds = [(calls, "init call"), (n - calls, "probe")];
-                let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
-                let kinds = kinds.collect::<Vec<_>>().join(" and ");
-                format!("for {kinds}, only the printed durations are known")
+                let kinds = listed([(calls, "init call"), (n - calls, "probe")]);
+                format!("for {}, only the printed durations are known", kinds.unwrap_or_default())
             }
         });
     }
@@ -226,6 +230,18 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
             (n, _) => {
                 note(format!("those of {n} probes that ended in that time are in whole ticks too"))
             }
+        }
+        let calls = facts.initcalls.iter().enumerate();
+        let calls = calls.filter(|(i, c)| rules.call_spans_clocks(c) && !rules.ticks_call(*i, c));
+        let probes = facts.probes.iter();
+        let probes = probes.filter(|p| rules.probe_spans_clocks(p) && !rules.ticks_probe(p));
+        let kinds = [(calls.count(), "init call"), (probes.count(), "probe")];
+        if let Some(kinds) = listed(kinds) {
+            note(format!(
+                "{kinds} may have begun before the kernel took a clock that doesn't tick, and ended \
+                 after that: printed durations across that change are up to a tick ({}) off",
+                duration(ticks.tick)
+            ));
         }
         if ticks.again() {
             note(
@@ -324,13 +340,10 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
             verb(nested, "it seems to have run", "they seem to have run")
         ));
     }
-    if calls + probes > 0 {
-        let kinds = [(calls, "init call"), (probes, "probe")];
-        let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
+    if let Some(kinds) = listed([(calls, "init call"), (probes, "probe")]) {
         note(format!(
-            "{} found no device that is {} (ENODEV, ENXIO); that is not a failure, and shown as \
+            "{kinds} found no device that is {} (ENODEV, ENXIO); that is not a failure, and shown as \
              skipped",
-            kinds.collect::<Vec<_>>().join(" and "),
             verb(calls + probes, "its own", "theirs")
         ));
     }

@@ -43,7 +43,7 @@ impl Unit {
 }
 
 /// The time in which the clock behind printed durations ticked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
     /// How many init calls ended in it.
     pub calls: usize,
@@ -55,6 +55,8 @@ pub(crate) struct Ticks {
     pub shown: bool,
     /// Between which lines the clock ticked again.
     again: Option<(u64, u64)>,
+    /// The lines at which it ceased to tick, with their stamps.
+    ceased: [Option<(u64, Option<Stamp>)>; 2],
 }
 
 /// Ticks of kernels, in nanoseconds, for each rate that x86 and Arm can be built with.
@@ -90,7 +92,8 @@ impl Rules {
         gap: Option<Duration>,
     ) -> Estimate {
         let Took { time, unit } = call.took;
-        let ticks = self.ticks.filter(|_| self.ticks_call(index, call));
+        let ticked = || self.ticks_call(index, call) || self.call_spans_clocks(call);
+        let ticks = self.ticks.filter(|_| ticked());
         let told = match ticks {
             Some(ticks) => ticks.told(call.took, self.unit),
             None if unit > Duration::from_micros(1) => Estimate::cut_off(time, unit),
@@ -131,7 +134,8 @@ impl Rules {
     /// Likewise for a probe.
     pub(crate) fn probe(&self, probe: &Probe) -> Estimate {
         let Took { time, unit } = probe.took;
-        match self.ticks.filter(|_| self.ticks_probe(probe)) {
+        let ticked = || self.ticks_probe(probe) || self.probe_spans_clocks(probe);
+        match self.ticks.filter(|_| ticked()) {
             Some(ticks) => ticks.told(probe.took, Unit::Micros),
             _ if unit > Duration::from_micros(1) => Estimate::cut_off(time, unit),
             _ => Estimate::exact(time),
@@ -158,16 +162,31 @@ impl Rules {
         })
     }
 
+    /// Whether an init call may have begun while the clock ticked, and ended when it no longer did: what
+    /// was printed is the difference of two clocks.
+    pub(crate) fn call_spans_clocks(&self, call: &Initcall) -> bool {
+        let (first, last) = call.lines;
+        self.ticks.is_some_and(|t| t.spans((first, last), (call.begun, call.ended), call.took.time))
+    }
+
+    /// Likewise for a probe.
+    pub(crate) fn probe_spans_clocks(&self, probe: &Probe) -> bool {
+        let Probe { line, begun, ended, took, .. } = probe;
+        self.ticks.is_some_and(|t| t.spans((None, *line), (*begun, *ended), took.time))
+    }
+
     /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is the
     /// time between its two lines.
     pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Estimate {
         let time = fixup.took.time;
-        let ticked = |ticks: &Ticks| fixup.line <= ticks.until || ticks.ticks_again_at(fixup.line);
+        let ticked = |ticks: &Ticks| {
+            fixup.line <= ticks.until
+                || ticks.ticks_again_at(fixup.line)
+                || ticks.spans((None, fixup.line), (fixup.begun, fixup.ended), time)
+        };
         let ticks = self.ticks.filter(ticked);
         match (ticks, gap) {
-            (Some(ticks), Some(gap)) => {
-                ticks.told(fixup.took, Unit::Shifted).between_lines(gap)
-            }
+            (Some(ticks), Some(gap)) => ticks.told(fixup.took, Unit::Shifted).between_lines(gap),
             (Some(ticks), None) => ticks.told(fixup.took, Unit::Shifted),
             (None, _) => Estimate { drawn: time, least: time, most: Some(shifted(time)) },
         }
@@ -198,6 +217,30 @@ impl Ticks {
     /// Whether it did at a line.
     fn ticks_again_at(self, line: u64) -> bool {
         self.again.is_some_and(|(from, to)| from < line && line < to)
+    }
+
+    /// Whether something between these lines and stamps, whose first ones may be unknown, may have begun
+    /// before the clock ceased to tick, and ended after that. Where the stamps don't tell, it may have.
+    fn spans(
+        &self,
+        (first, last): (Option<u64>, u64),
+        (begun, ended): (Option<Stamp>, Option<Stamp>),
+        took: Duration,
+    ) -> bool {
+        let longest = nanos(took.saturating_add(self.tick));
+        let earliest = |stamp: Stamp| match begun.filter(|begun| !begun.coarse) {
+            Some(begun) => begun.ns,
+            None => stamp.ns.saturating_sub(longest),
+        };
+        self.ceased.iter().flatten().any(|&(line, at)| {
+            let before = || {
+                ended.zip(at).is_none_or(|(ended, at)| {
+                    let known = if ended.coarse || at.coarse { 1_000_000_000 } else { at.unit };
+                    earliest(ended) < at.ns.saturating_add(known)
+                })
+            };
+            last > line && first.map_or_else(before, |first| first < line)
+        })
     }
 
     /// A duration in whole ticks: between those that it has begun and those that it has ended in.
@@ -316,6 +359,9 @@ impl Estimate {
 fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
     let first = ticks_of_calls(facts, version);
     let first = first.or_else(|| Some((ticks_of_probes(facts)?, None)));
+    let ceased = facts.clock_source.ceased;
+    let first = first.or_else(|| Some((unseen_ticks(facts)?, None)));
+    let first = first.map(|(ticks, unit)| (Ticks { ceased, ..ticks }, unit));
     let Some((from, to)) = facts.clock_source.ticks_again else { return first };
     let to = to.unwrap_or(u64::MAX);
     let values = printed(facts).filter(|(line, _)| (from..to).contains(line));
@@ -324,9 +370,17 @@ fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Un
         (_, Some((tick, shown, _))) if shown > 0 => (tick, true),
         _ => (Duration::from_nanos(TICKS[0]), false),
     };
-    let none = Ticks { calls: 0, until: 0, tick, shown, again: None };
+    let ceased = [None, ceased[1]];
+    let none = Ticks { tick, shown, ceased, ..Ticks::default() };
     let (ticks, unit) = first.unwrap_or((none, None));
     Some((Ticks { again: Some((from, to)), tick, shown, ..ticks }, unit))
+}
+
+/// Likewise, where a boot's log has no value from the time before the kernel changed its clock.
+fn unseen_ticks(facts: &Facts) -> Option<Ticks> {
+    let until = facts.clock_source.switched.filter(|_| facts.kernel.is_some())?;
+    let none = printed(facts).next().is_none_or(|(line, _)| line > until);
+    none.then(|| Ticks { until, tick: Duration::from_nanos(TICKS[0]), ..Ticks::default() })
 }
 
 /// The microseconds that calls and probes printed, with the lines of their ends, in that order.
@@ -368,7 +422,7 @@ fn ticks_of_probes(facts: &Facts) -> Option<Ticks> {
     let until = all.unwrap_or_else(|| values[until - 1].0);
     let calls = facts.initcalls.iter().filter(|call| call.lines.1 <= until).count();
     let tick = if shown > 0 { tick } else { Duration::from_nanos(TICKS[0]) };
-    Some(Ticks { calls, until, tick, shown: shown > 0, again: None })
+    Some(Ticks { calls, until, tick, shown: shown > 0, ..Ticks::default() })
 }
 
 /// Likewise, by the values that init calls printed.
@@ -411,7 +465,7 @@ fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, 
         _ => calls[until - 1].lines.1,
     };
     let tick = Duration::from_nanos(if shown > 0 { tick } else { TICKS[0] });
-    let ticks = Ticks { calls: until, until: last, tick, shown: shown > 0, again: None };
+    let ticks = Ticks { calls: until, until: last, tick, shown: shown > 0, ..Ticks::default() };
     Some((ticks, (shown > 1).then_some(unit)))
 }
 

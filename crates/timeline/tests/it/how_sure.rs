@@ -112,6 +112,44 @@ fn the_call_during_which_the_clock_changes_is_bounded_by_its_lines() {
 }
 
 #[test]
+fn what_begins_before_the_clock_ceases_to_tick_and_ends_after_it_is_off_by_up_to_a_tick() {
+    let ticking = [(3000, 4000), (200, 0), (300, 0)];
+    let text = calls(NEW, &ticking)
+        + "[    2.000000] calling  other_init+0x0/0x50 @ 2\n\
+           [    2.490000] calling  clocksource_done_booting+0x0/0x50 @ 1\n\
+           [    2.500000] clocksource: Switched to clocksource tsc-early\n\
+           [    2.500100] initcall clocksource_done_booting+0x0/0x50 returned 0 after 10033 usecs\n\
+           [    2.504000] calling  a_init+0x0/0x50 @ 1\n\
+           [    2.505000] initcall a_init+0x0/0x50 returned 0 after 990 usecs\n\
+           [    2.510000] probe of across returned 0 after 40700 usecs\n\
+           [    2.510200] probe of behind returned 0 after 6100 usecs\n\
+           [    2.520000] initcall other_init+0x0/0x50 returned 0 after 519000 usecs\n";
+    let log = read(&text);
+    let off = Length::between(us(36_700), us(44_700));
+    assert_eq!((took(&log, "across"), off.to_string()), (off, "~40.7 ms".into()));
+    assert_eq!(took(&log, "behind"), us(6100));
+    assert_eq!(took(&log, "a_init"), us(990));
+    let told = took(&log, "other_init");
+    assert_eq!((told.least(), told.most()), (us(515_000), Some(us(520_000))));
+    let said = "1 init call and 1 probe may have begun before the kernel took a clock that doesn't";
+    assert!(notes(&log).contains(said), "{}", notes(&log));
+    // Nothing shows how long a tick is.
+    let probe = "[    2.500000] clocksource: Switched to clocksource tsc-early\n\
+                 [    2.510000] probe of across returned 0 after 40700 usecs\n";
+    let told = took(&read(&format!("{NEW}{probe}")), "across");
+    assert_eq!((told.least(), told.most()), (us(30_700), Some(us(50_700))));
+    // It ticked again for a while.
+    let again = calls(NEW, &ticking)
+        + SWITCHED
+        + "[   10.000000] clocksource: Switched to clocksource jiffies\n\
+           [   11.000000] clocksource: Switched to clocksource hpet\n\
+           [   11.010000] probe of across returned 0 after 40700 usecs\n\
+           [   11.060000] probe of behind returned 0 after 40700 usecs\n";
+    let log = read(&again);
+    assert_eq!((took(&log, "across"), took(&log, "behind").known()), (off, Some(us(40_700))));
+}
+
+#[test]
 fn a_clock_that_stands_proves_nothing() {
     // All four lines have one stamp: the second call had ended by the next one that differs.
     let text = calls("", &[(3000, 4000), (200, 0)])
