@@ -265,7 +265,7 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         ),
         Unit::Either => {}
     }
-    let overtaken = facts.initcalls.iter().filter(|call| call.overtaken).count();
+    let overtaken = facts.initcalls.iter().filter(|call| rules.overtaken(call)).count();
     if overtaken > 0 {
         note(format!(
             "{} took longer than {}: another one began meanwhile, and kernels since 4.17 count \

@@ -108,12 +108,14 @@ impl Rules {
             // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
             Some(gap) if ticks.is_some() => told.between_lines(gap),
             // The clock of all of them may have been set when it had long begun.
-            None if call.overtaken || self.may_have_begun_before(index, call) => {
+            None if self.overtaken(call) || self.may_have_begun_before(index, call) => {
                 let since_boot = call.ended.and_then(since_boot);
                 Estimate { most: since_boot.map(|most| most.max(told.least)), ..told }
             }
             None => told,
-            Some(gap) if call.overtaken && gap > time + time / 50 + Duration::from_micros(100) => {
+            Some(gap)
+                if self.overtaken(call) && gap > time + time / 50 + Duration::from_micros(100) =>
+            {
                 Estimate { drawn: gap, most: Some(gap), ..told }
             }
             // So much no line takes to print: another one may have begun that isn't in the log.
@@ -121,6 +123,11 @@ impl Rules {
             Some(gap) => told.within(gap),
         }
         .since_boot(call.ended)
+    }
+
+    /// Whether the printed time of an init call may be counted from where another one began.
+    pub(crate) fn overtaken(&self, call: &Initcall) -> bool {
+        call.overtaken && self.one_clock
     }
 
     /// Whether an init call without its first line may have taken longer than it says: one of another

@@ -150,6 +150,21 @@ fn what_begins_before_the_clock_ceases_to_tick_and_ends_after_it_is_off_by_up_to
 }
 
 #[test]
+fn kernels_that_count_each_init_call_by_itself_are_known_by_their_version() {
+    let lines = "[    3.000000] calling  1_async_port_probe+0x0/0x50 @ 5\n\
+                 [    3.100000] calling  2_async_port_probe+0x0/0x50 @ 6\n\
+                 [    3.308000] initcall 1_async_port_probe+0x0/0x50 returned 0 after 300000 usecs\n\
+                 [    3.400000] initcall 2_async_port_probe+0x0/0x50 returned 0 after 299990 usecs\n";
+    for (head, own) in
+        [("", false), ("Linux version 6.12.0\n", false), ("Linux version 2.6.28\n", true)]
+    {
+        let log = read(&format!("{head}{lines}"));
+        assert_eq!(took(&log, "1_async_port_probe") == us(300_000), own, "{head}");
+        assert_eq!(notes(&log).contains("4.17"), !own, "{head}{}", notes(&log));
+    }
+}
+
+#[test]
 fn a_clock_that_stands_proves_nothing() {
     // All four lines have one stamp: the second call had ended by the next one that differs.
     let text = calls("", &[(3000, 4000), (200, 0)])
