@@ -14,7 +14,8 @@
 //! * where several init calls ran at that time, the one whose module or function is named like the
 //!   driver is meant; where none is, nobody knows.
 //!
-//! Only two lines that name one thread prove it. A place that time alone shows is likely, and marked as
+//! Only two lines that name one thread prove it: a thread runs one thing at a time, whatever speaks against
+//! it. A place that time alone shows is likely, and marked as
 //! unproven.
 
 use super::names;
@@ -262,14 +263,16 @@ fn within_probes(
                 && holds(&items[a], item)
                 && items[a].end - items[a].start >= item.end - item.start
                 && (calls[i].is_none() || calls[i] == calls[a])
-                && (items[a].thread.is_none()
-                    || item.thread.is_none()
-                    || items[a].thread == item.thread)
-                && (!item.retry || items[a].retry)
-                && !item.asynchronous
-                && (named_after(&items[a], item)
-                    || !places[i].asynchronous && groups[a] != groups[i])
-                && related(&items[a], item)
+                && match items[a].thread.zip(item.thread) {
+                    Some((one, other)) => one == other,
+                    None => {
+                        (!item.retry || items[a].retry)
+                            && !item.asynchronous
+                            && (named_after(&items[a], item)
+                                || !places[i].asynchronous && groups[a] != groups[i])
+                            && related(&items[a], item)
+                    }
+                }
         };
         let inside =
             active.iter().copied().filter(fits).min_by_key(|&a| items[a].end - items[a].start);

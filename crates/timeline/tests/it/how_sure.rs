@@ -2,7 +2,7 @@
 //! that moment.
 
 use crate::common::{read, stamp, us};
-use corewise_timeline::analysis::WhatIf;
+use corewise_timeline::analysis::{Nesting, WhatIf};
 use corewise_timeline::kernel_log::KernelLog;
 use corewise_timeline::{Length, text};
 use std::fmt::Write as _;
@@ -235,6 +235,28 @@ fn a_duration_that_is_longer_than_the_kernel_had_run_is_no_exact_one() {
     // `dmesg -H` counts from its first line, which may be any.
     let log = read("[  +0.000001] x\n[  +2.600000] probe of x returned 0 after 9999999 usecs\n");
     assert!(!notes(&log).contains("longer than"), "{}", notes(&log));
+}
+
+#[test]
+fn one_thread_works_no_longer_than_it_ran() {
+    // By their addresses or drivers, neither device registers the other one.
+    for [inner, outer] in [
+        ["0000:03:00.0", "0000:00:1c.0"],
+        ["0000:00:1d.0", "0000:00:1c.0"],
+        ["a with driver d", "b with driver d"],
+    ] {
+        for bridge in ["", "[    0.600000][    T1] pci 0000:00:1c.0: PCI bridge to [bus 03]\n"] {
+            let log = read(&format!(
+                "{bridge}[    1.053000][   T50] probe of {inner} returned 0 after 2500 usecs\n\
+                 [    1.054000][   T50] probe of {outer} returned 0 after 3900 usecs\n"
+            ));
+            assert_eq!(log.boot.serial_sum(), us(3900), "{inner}");
+            let nesting = Nesting::of(&log.boot);
+            let own: Vec<_> = log.boot.iter().map(|(id, _)| nesting.exclusive(id)).collect();
+            assert_eq!(own, [us(1400), us(2500)], "{inner}");
+            assert_eq!(log.boot.max_parallelism(), 1, "{inner}");
+        }
+    }
 }
 
 #[test]
