@@ -74,6 +74,8 @@ pub(crate) struct Facts {
     pub several_shut_down: bool,
     /// The machine was down.
     over: bool,
+    /// The last line with a stamp was one of those behind the last device's shutdown.
+    tail: bool,
     pub forms: HashMap<Form, u64>,
     pub prefixes: HashMap<Prefix, u64>,
     pub suspicious: Vec<SuspiciousLine>,
@@ -301,6 +303,11 @@ impl Facts {
         }
     }
 
+    /// Whether the machine is down by the last line.
+    pub(crate) fn is_down(&self) -> bool {
+        self.over || self.tail
+    }
+
     /// Whether the machine was down before this message, which so is of another boot: a device is
     /// shut down once, and nothing begins behind the last one.
     pub(crate) fn over_before(&self, message: &Message<'_>) -> bool {
@@ -327,6 +334,9 @@ impl Facts {
         stamp: Option<Stamp>,
         thread: Option<u32>,
     ) -> bool {
+        if stamp.is_some() {
+            self.tail = matches!(message, Message::ShutdownTail);
+        }
         let Some(form) = message.form() else {
             if let Message::Words { head } = message {
                 self.hear(head);

@@ -1,7 +1,7 @@
 //! Cuts a stream of bytes into lines, of bounded length.
 
 use super::mail::{Mail, MailLine};
-use super::plain::{plain_of, without_spelled_cr};
+use super::plain::{plain, without_spelled_cr};
 use std::borrow::Cow;
 
 /// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
@@ -25,13 +25,16 @@ pub(crate) struct Line<'a> {
     pub joined: bool,
     /// True when tags of HTML were taken out.
     pub html: bool,
+    /// True when characters without width were taken out.
+    pub invisible: bool,
 }
 
 impl Line<'_> {
     /// The same, to be kept.
     pub(crate) fn kept(&self) -> Line<'static> {
-        let Line { number, crlf, cut, count, joined, html, .. } = *self;
-        Line { number, text: Cow::Owned(self.text.to_string()), crlf, cut, count, joined, html }
+        let Line { number, crlf, cut, count, joined, html, invisible, .. } = *self;
+        let text = Cow::Owned(self.text.to_string());
+        Line { number, text, crlf, cut, count, joined, html, invisible }
     }
 }
 
@@ -126,10 +129,11 @@ fn hand_on(
     each: &mut impl FnMut(Line<'_>),
 ) {
     let mut one = |bytes: &[u8], cut: bool, count: u64| {
-        let (text, tagged) = plain_of(bytes);
+        let (text, taken) = plain(bytes);
         let (text, spelled) = without_spelled_cr(text);
-        let (crlf, html) = (crlf || spelled, tagged || count == 0);
-        each(Line { number, text, crlf, cut, count, joined: false, html });
+        let (crlf, html) = (crlf || spelled, taken.tags || count == 0);
+        let invisible = taken.invisible;
+        each(Line { number, text, crlf, cut, count, joined: false, html, invisible });
     };
     let (mut rest, mut count) = (bytes, count);
     while let Some((at, behind)) = line_break(rest) {

@@ -2,18 +2,23 @@
 
 use std::borrow::Cow;
 
-/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible.
+/// What was taken out of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TakenOut {
+    /// Tags of HTML.
+    pub tags: bool,
+    /// Characters without width, other than a byte order mark.
+    pub invisible: bool,
+}
+
+/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible. And what was taken
+/// out of it.
 ///
 /// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every other
 /// blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks of direction, a
 /// byte order mark), tags of HTML and colours of a terminal are taken out, and entities of HTML are what
 /// they stand for. So are colours whose first character was written out.
-pub(crate) fn plain(bytes: &[u8]) -> Cow<'_, str> {
-    plain_of(bytes).0
-}
-
-/// Likewise, and whether tags were taken out.
-pub(crate) fn plain_of(bytes: &[u8]) -> (Cow<'_, str>, bool) {
+pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
     // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
     let mut before = b' ';
     let is_plain = bytes.iter().all(|&byte| {
@@ -23,7 +28,7 @@ pub(crate) fn plain_of(bytes: &[u8]) -> (Cow<'_, str>, bool) {
         (b' '..=b'~').contains(&byte) && byte != b'&' && !colour && !tag
     });
     if is_plain {
-        return (String::from_utf8_lossy(bytes), false);
+        return (String::from_utf8_lossy(bytes), TakenOut::default());
     }
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -44,10 +49,11 @@ pub(crate) fn plain_of(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     if text.contains('<') {
         text = without_tags(&text);
     }
-    let tagged = text.len() < length;
+    let tags = text.len() < length;
     if text.contains('&') {
         text = without_entities(&text);
     }
+    let taken = TakenOut { tags, invisible: text.contains(|c| c != '\u{feff}' && invisible(c)) };
     if text.contains(|c| blank(c) || invisible(c)) {
         text = text
             .chars()
@@ -55,7 +61,7 @@ pub(crate) fn plain_of(bytes: &[u8]) -> (Cow<'_, str>, bool) {
             .map(|c| if blank(c) { ' ' } else { c })
             .collect();
     }
-    (text.into(), tagged)
+    (text.into(), taken)
 }
 
 /// The beginning of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.
@@ -204,6 +210,10 @@ fn entity(text: &str) -> Option<(char, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn plain(bytes: &[u8]) -> Cow<'_, str> {
+        super::plain(bytes).0
+    }
 
     #[test]
     fn every_blank_is_a_blank() {

@@ -12,6 +12,7 @@ use super::prefix::{self, Prefixes, Stamp, Stripped};
 use super::sequence::{HeldMessage, Sequence};
 use super::structured::{self, Entry, Pretty, Taken};
 use super::{BootSummary, Form, KernelLog, Prefix, assemble};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Reads kernel logs as they come, in any pieces. It is a plain value: it reads no clock and opens
@@ -58,6 +59,8 @@ struct State {
     keep_all: bool,
     /// Tags of HTML were taken out.
     html: bool,
+    /// Lines that characters without width were taken out of.
+    invisible: u64,
     /// The last message, if it was none of the forms: its end may stand on the next line.
     pending: Pending,
     /// The kernel's own clock was seen: one on the wall has nothing to add.
@@ -78,13 +81,18 @@ struct RepeatedBoot {
     prefixes: HashMap<Prefix, u64>,
     /// That line, and those behind it.
     messages: Vec<HeldMessage>,
-    /// How many of them have a later stamp, which the boot before never had.
+    /// How many of them have a later stamp, and the boot before never had them.
     others: usize,
+    /// How many of them have a later stamp, and the boot before had them.
+    equal: usize,
+    /// The boot before had ended. A few equal lines don't show that it is here twice.
+    down: bool,
     /// What further ones may take.
     room: usize,
 }
 
-/// So many messages that a boot never had settle that they are of another one: what a log has twice
+/// So many messages that a boot never had settle that they are of another one, and so many that it had, once
+/// the machine was down, that they are of that one: what a log has twice
 /// may be with less important lines one time.
 const OTHERS: usize = 64;
 
@@ -210,6 +218,14 @@ impl Reader {
         if self.state.html {
             notes.push("the log is HTML: its tags were taken out".into());
         }
+        if self.state.invisible > 0 {
+            let n = self.state.invisible;
+            notes.push(format!(
+                "characters without width (joiners, marks of direction) were taken out of {n} {}: names \
+                 that differ by nothing else became one",
+                if n == 1 { "line" } else { "lines" }
+            ));
+        }
         if self.state.sequence.reordered > 0 {
             let n = self.state.sequence.reordered;
             notes.push(format!(
@@ -257,7 +273,7 @@ impl Reader {
             state.entry(&entry);
         }
         state.in_order();
-        state.begin_again();
+        state.settle();
         state.flush();
         let last = std::mem::take(&mut state.facts);
         if last.events() {
@@ -281,6 +297,7 @@ impl State {
         self.facts.cut += u64::from(line.cut);
         self.facts.wrapped += u64::from(line.joined);
         self.html |= line.html;
+        self.invisible += u64::from(line.invisible);
         if line.crlf {
             self.count(Prefix::CrLf);
         }
@@ -312,7 +329,8 @@ impl State {
         }
         if entry.console {
             for text in entry.message.lines() {
-                self.console(&plain(text.as_bytes()));
+                let text = self.plain(text);
+                self.console(&text);
             }
             return;
         }
@@ -325,8 +343,16 @@ impl State {
         }
         // A journal keeps the parts of a message with several lines together.
         for part in entry.message.lines() {
-            self.message(&plain(part.as_bytes()), entry.stamp, entry.thread);
+            let text = self.plain(part);
+            self.message(&text, entry.stamp, entry.thread);
         }
+    }
+
+    /// The plain text of a part of an entry.
+    fn plain<'a>(&mut self, text: &'a str) -> Cow<'a, str> {
+        let (text, taken) = plain(text.as_bytes());
+        self.invisible += u64::from(taken.invisible);
+        text
     }
 
     /// A line with whatever stands before its message.
@@ -530,18 +556,27 @@ impl State {
     /// again, with the same stamp. Either another boot begins, or the log has this one twice.
     fn is_again(&mut self, record: &Record<'_>) -> bool {
         let Record { text, stamp, thread, moment, .. } = *record;
+        let version = text.starts_with("Linux version ");
+        let held = self.again.as_ref().and_then(|again| again.messages.last()?.stamp);
+        if version && held.zip(stamp).is_some_and(|(held, now)| now.ns < held.ns) {
+            self.settle();
+        }
         if self.again.is_none() {
             // Where nothing later was read, a console merely wrote its line twice.
             let went_on = |now: Stamp| self.facts.last.is_some_and(|last| now.ns < last.ns);
-            if !text.starts_with("Linux version ")
-                || !stamp.is_some_and(went_on)
-                || !self.facts.has(moment)
-            {
+            if !version || !stamp.is_some_and(went_on) || !self.facts.has(moment) {
                 return false;
             }
             let (lines, prefixes) = self.facts.before_line(self.lines, &self.kinds);
-            self.again =
-                Some(RepeatedBoot { lines, prefixes, messages: Vec::new(), others: 0, room: ROOM });
+            self.again = Some(RepeatedBoot {
+                lines,
+                prefixes,
+                messages: Vec::new(),
+                others: 0,
+                equal: 0,
+                down: self.facts.is_down(),
+                room: ROOM,
+            });
         }
         let had = self.facts.has(moment);
         let Some(again) = &mut self.again else { return false };
@@ -551,13 +586,22 @@ impl State {
         let held = HeldMessage { line, lines, text: text.to_owned(), stamp, thread, kinds };
         again.messages.push(held);
         again.others += usize::from(later && !had);
+        again.equal += usize::from(later && had);
         again.room = again.room.saturating_sub(text.len() + size_of::<HeldMessage>());
-        if later && had {
+        if again.equal >= if again.down { OTHERS } else { 1 } {
             self.go_on();
         } else if again.others >= OTHERS || again.room == 0 {
             self.begin_again();
         }
         true
+    }
+
+    /// Nothing more tells which boot the messages that waited are of: the most of them do.
+    fn settle(&mut self) {
+        match self.again.as_ref().is_some_and(|again| again.equal > again.others) {
+            true => self.go_on(),
+            false => self.begin_again(),
+        }
     }
 
     /// The messages that waited are of this boot.

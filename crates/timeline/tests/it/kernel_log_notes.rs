@@ -1,7 +1,8 @@
 //! What a log leaves open is told beside the numbers, and bounds them.
 
-use crate::common::{read, us};
+use crate::common::{read, stamp, us};
 use corewise_timeline::analysis::WhatIf;
+use corewise_timeline::kernel_log::Reader;
 use corewise_timeline::{json, text};
 
 #[test]
@@ -112,4 +113,57 @@ fn no_number_that_needs_an_order_is_exact_where_the_clock_goes_back() {
         makespan.to_string().starts_with('~') && makespan.allows(us(1_500_000)),
         "{makespan:?}"
     );
+}
+
+#[test]
+fn characters_without_width_that_are_taken_out_are_said() {
+    let line = |name: &str| format!("[    1.000000] probe of {name} returned 0 after 800 usecs\n");
+    let said = |text: &str| {
+        let found = read(text).notes.into_iter().find(|note| note.contains("without width"));
+        found.map(|note| note.split(':').next().unwrap_or_default().to_owned())
+    };
+    let of = |lines: &str| {
+        let what = "characters without width (joiners, marks of direction) were taken out of";
+        Some(format!("{what} {lines}"))
+    };
+    assert_eq!(said(&(line("a\u{202e}b") + &line("ab"))), of("1 line"));
+    assert_eq!(said(&(line("a\u{200d}b") + &line("\u{2066}ab"))), of("2 lines"));
+    // A byte order mark is no part of a name.
+    assert_eq!(said(&format!("\u{feff}{}", line("ab"))), None);
+    let json = r#"{"MESSAGE":"probe of a\u202eb returned 0 after 8 usecs","_SOURCE_MONOTONIC_TIMESTAMP":"5"}"#;
+    assert_eq!(said(json), of("1 line"));
+}
+
+#[test]
+fn what_follows_a_reboot_is_another_boot_though_its_first_lines_are_equal() {
+    for down in ["", " nvme 0000:01:00.0: shutdown\n"] {
+        let boot = |took: u64| {
+            let at = |moment: u64| stamp(moment + took);
+            let down = match down {
+                "" => String::new(),
+                down => format!("[{}]{down}", at(10_000_000)),
+            };
+            format!(
+                "[    0.000000] Linux version 6.12.1 (x)\n\
+                 [    0.500000] clocksource: Switched to clocksource tsc\n\
+                 [    1.010000] probe of dev0 returned 0 after {took} usecs\n\
+                 [    2.010000] probe of dev{took} returned 0 after 7000 usecs\n\
+                 {down}[{}] reboot: Restarting system\n",
+                at(10_090_000)
+            )
+        };
+        let text = boot(8000) + &boot(7000) + &boot(6000);
+        let mut reader = Reader::every_boot();
+        reader.feed(text.as_bytes());
+        let all = reader.finish_all();
+        assert_eq!(all.len(), 3, "{down}");
+        for (log, took) in all.iter().zip([8000, 7000, 6000]) {
+            assert_eq!(log.boot.spans().len(), 2, "{down}{took}");
+            assert_eq!(log.boot.spans()[0].took(), us(took), "{down}");
+            assert_eq!(log.lines, 5 + u64::from(!down.is_empty()), "{down}");
+            assert!(!log.notes.iter().any(|n| n.contains("there already")), "{:?}", log.notes);
+        }
+        // The same log twice is one.
+        assert!(read(&(boot(8000) + &boot(8000))).boots.is_empty(), "{down}");
+    }
 }
