@@ -6,6 +6,8 @@
 //! has been quiet for longest, a question has a longest length, and a client that doesn't take its answer
 //! isn't read from. Only this user, and root, are let in.
 
+mod last_events;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -180,6 +182,7 @@ impl Control {
             if let Err(error) = serving.run() {
                 tracing::warn!(%error, "the control socket stopped answering");
             }
+            last_events::send(serving.clients, last_events::AT_MOST);
         })?;
         Ok(Control { _thread: thread, path: bound.path })
     }
@@ -449,17 +452,21 @@ impl Client {
                 Err(_) => return Then::Close,
             }
         }
+        if self.send_events().is_ok() { Then::Keep } else { Then::Close }
+    }
+
+    /// Sends the events up to now, as far as can be done without waiting: `output` is what is left.
+    fn send_events(&mut self) -> io::Result<()> {
         loop {
-            if self.output.is_empty() {
-                if let Some(listening) = &self.listens {
-                    listening.take(&mut self.output);
-                }
+            if let (true, Some(listening)) = (self.output.is_empty(), &self.listens) {
+                listening.take(&mut self.output);
             }
-            match self.output.is_empty() {
-                true => return Then::Keep,
-                false if self.write().is_err() => return Then::Close,
-                false if !self.output.is_empty() => return Then::Keep,
-                false => {}
+            if self.output.is_empty() {
+                return Ok(());
+            }
+            self.write()?;
+            if !self.output.is_empty() {
+                return Ok(());
             }
         }
     }

@@ -529,11 +529,10 @@ impl Server {
         let Down { timeline: down, .. } = self.shut_down(&running, &mut complete);
         self.write_timelines(&[up, &down], &mut complete);
         // People have been told what is wrong; more would hide it.
-        if self.report.json {
-            self.report.bring_up(up);
-            self.report.shutdown(&down);
-            self.report.done(false, "");
-        }
+        let report = Report { quiet: true, ..self.report.clone() };
+        report.bring_up(up);
+        report.shutdown(&down);
+        report.done(false, "");
         leave(running, None);
         Err(Failure::Said)
     }

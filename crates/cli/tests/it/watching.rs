@@ -165,7 +165,11 @@ fn those_that_listen_hear_of_clients_changes_mirrors_and_the_end() {
         quiet.until(event);
     }
     quiet.until("stopping");
-    while listener.next().is_some() {}
+    for mut listener in [listener, quiet] {
+        let rest = std::iter::from_fn(|| listener.next()).map(|event| event["event"].clone());
+        // The thread of a client that goes may be slower than the end.
+        assert_eq!(rest.filter(|event| event != "left").collect::<Vec<_>>(), ["shutdown", "done"]);
+    }
 }
 
 #[test]
@@ -256,6 +260,8 @@ fn events_are_printed_as_lines_until_the_server_ends() {
     assert!(line.contains("Z attached client=") && line.contains("export=safe"), "{line}");
     lines.wait_line("a client", |line| line.starts_with("{\"event\":\"left\""));
     server.stop().ok();
+    text.wait_line("the end", |line| line.ends_with("Z done ok=true"));
+    lines.wait_line("the end", |line| line.starts_with("{\"event\":\"done\""));
     text.wait().code(1).complains(&["error: process ", "has ended"]);
     lines.wait().code(1).complains(&["has ended"]);
 }
