@@ -51,6 +51,13 @@ pub trait BlockDevice: Send + Sync {
         0
     }
 
+    /// Whether the device lacks changes that were flushed before it was opened: somebody opened it
+    /// without them, and nothing has changed it since. A mirror copies such a leg from another
+    /// one. Any context.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
     /// What tells that the device has become read-only: what stands on it has the same, or that of [all](ReadOnlyLatch::any) that it
     /// stands on. By default it is never set.
     fn read_only_latch(&self) -> ReadOnlyLatch {
@@ -192,6 +199,10 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
 
     fn losses(&self) -> u64 {
         (**self).losses()
+    }
+
+    fn is_outdated(&self) -> bool {
+        (**self).is_outdated()
     }
 
     fn read_only_latch(&self) -> ReadOnlyLatch {

@@ -142,6 +142,12 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
+    /// Whether the device lacks changes that were flushed before it was opened: see
+    /// [`BlockDevice::is_outdated`](crate::BlockDevice::is_outdated). Any context.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
     /// What tells that nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its
     /// geometry from then on finds it read-only; requests go on to the driver, which says why it refuses them. Asked once, when the queue is
     /// built.

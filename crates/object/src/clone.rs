@@ -58,6 +58,7 @@ impl Base {
             lease: 0,
             through: 0,
             local: false,
+            outdated: None,
             host: String::new(),
             origin: Some(self.origin.clone()),
         }

@@ -70,6 +70,18 @@ impl ObjectDriver {
     pub fn open(options: ObjectOptions) -> Result<Self, OpenError> {
         context::might_block("ObjectDriver::open");
         options.check()?;
+        let absent = options.absent_folders();
+        let opened = Self::open_here(&options);
+        if opened.is_err() {
+            // Only those that are empty: a volume may have been made.
+            for folder in &absent {
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
+        opened
+    }
+
+    fn open_here(options: &ObjectOptions) -> Result<Self, OpenError> {
         let (store, from) = options.there()?;
         let store = Arc::new(store.patience(options.patience));
         let (told, opened) = oneshot::channel();
@@ -454,6 +466,10 @@ impl Driver for ObjectDriver {
 
     fn displaced(&self) -> Option<Displaced> {
         self.volume.displaced().map(|todo| Displaced { todo, blocks_changes: false })
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.volume.opening.outdated.is_some()
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -214,6 +214,9 @@ pub(crate) struct Opening {
     pub(crate) through: u64,
     /// Whether what was flushed may be in a file of its machine only.
     pub(crate) local: bool,
+    /// The number of changes of a volume that was opened without changes that were flushed, as
+    /// long as it has no more.
+    pub(crate) outdated: Option<u64>,
     /// The machine that it runs on, for people.
     pub(crate) host: String,
     /// Of a clone: of what.
@@ -257,7 +260,7 @@ impl Opening {
         out.u64(self.size);
         out.u64(self.lease);
         out.u64(self.through);
-        out.u64(self.local.into());
+        out.u64(u64::from(self.local) | self.outdated.map_or(0, |through| (through + 1) << 1));
         out.text(&self.host);
         out.u64(self.origin.iter().len() as u64);
         self.origin.iter().for_each(|origin| origin.encode(&mut out));
@@ -271,13 +274,14 @@ impl Opening {
 
     fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
         let (size, lease) = (from.u64()?, from.u64()?);
-        let (through, local) = (from.u64()?, from.u64()? != 0);
+        let (through, flags) = (from.u64()?, from.u64()?);
+        let (local, outdated) = (flags & 1 != 0, (flags >> 1).checked_sub(1));
         let host = from.text()?;
         let origin = match from.u64()? {
             0 => None,
             _ => Some(Origin::decode(from)?),
         };
-        Ok(Self { size, lease, through, local, host, origin })
+        Ok(Self { size, lease, through, local, outdated, host, origin })
     }
 }
 
@@ -635,8 +639,12 @@ mod tests {
         let homes = vec!["a".into(), "b/c".into()];
         let origin = Origin { homes, snapshot: 7, epoch: 6, name: "n".into(), nonce: 1 << 99 };
         let origin = Some(origin);
-        let opening = Opening { size: 1 << 30, lease: 5000, through: 7, local: true, host, origin };
-        assert_eq!(Opening::decode(&opening.encode()), Ok(opening.clone()));
+        let (size, lease, through, local) = (1 << 30, 5000, 7, true);
+        let opening = Opening { size, lease, through, local, outdated: None, host, origin };
+        for (local, outdated) in [(false, Some(0)), (true, Some(7)), (false, None), (true, None)] {
+            let opening = Opening { local, outdated, ..opening.clone() };
+            assert_eq!(Opening::decode(&opening.encode()), Ok(opening));
+        }
         let (home, number, born) = (1, 5, 3);
         let segment = Segment {
             home,

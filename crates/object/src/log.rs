@@ -63,6 +63,9 @@ pub(crate) enum NotOpen {
     Local(String),
     /// The writer before kept flushes in a flush file and didn't close the volume, and that file isn't at hand.
     FlushesMissing(FlushesMissing),
+    /// There is no volume, and the flush file has changes of one: the opening that flushed them,
+    /// and how many, in words.
+    NoVolumeOfFile { of: OpeningId, changes: String },
     /// There is no volume, and no size for a new one.
     NoVolume,
     /// It has another size, and can't become shorter.
@@ -81,6 +84,9 @@ impl fmt::Display for NotOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotOpen::NoVolume => f.write_str("there is no volume"),
+            NotOpen::NoVolumeOfFile { of, changes } => {
+                write!(f, "there is no volume, and the flush file has {changes} of {of}")
+            }
             NotOpen::Size { has } => write!(f, "it has {has} bytes"),
             NotOpen::Overlap(Overlap::Around(place)) => {
                 write!(f, "a volume lies around it, at {place}")
@@ -132,6 +138,8 @@ pub(crate) struct FlushesAtHand {
     pub(crate) next: u128,
     /// What it has, in words.
     pub(crate) found: String,
+    /// Of a file that lacks changes, which were given up: the last change in front of them.
+    pub(crate) given_up_behind: Option<u64>,
 }
 
 impl FlushesAtHand {
@@ -615,7 +623,17 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         let lease = ask.lease.as_millis() as u64;
         let (through, local) = (known.through, ask.flushes.is_some());
         let origin = known.opening.as_ref().and_then(|before| before.origin.clone());
-        let opening = Opening { size, lease, through, local, host: ask.host.clone(), origin };
+        let missing = unfinished.as_ref().filter(|before| !ask.covers(before));
+        let given_up = match (missing, &ask.flushes) {
+            (Some(_), _) => Some(through),
+            (None, Some(at_hand)) => at_hand.given_up_behind,
+            (None, None) => None,
+        };
+        // Nobody has changed it since.
+        let before = known.opening.as_ref().and_then(|before| before.outdated);
+        let outdated = given_up.or(before.filter(|last| through <= *last));
+        let host = ask.host.clone();
+        let opening = Opening { size, lease, through, local, outdated, host, origin };
         let (seq, body) = (known.last + 1, opening.encode());
         let writer = Writer { epoch: seq, nonce: ask.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);

@@ -205,7 +205,7 @@ mod tests {
 
     fn opening() -> Opening {
         let host = String::new();
-        Opening { size: 0, lease: 0, through: 0, local: false, host, origin: None }
+        Opening { size: 0, lease: 0, through: 0, local: false, outdated: None, host, origin: None }
     }
 
     #[test]

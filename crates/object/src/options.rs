@@ -13,6 +13,7 @@ use crate::clone::From;
 use crate::codec::Compression;
 use crate::folder::{Folder, volume_around};
 use crate::format::BLOCK;
+use crate::local::A_LEG;
 use crate::log::{self, FlushesMissing, NotOpen};
 use crate::opening_id::OpeningId;
 use crate::policy::{self, Compaction};
@@ -278,6 +279,15 @@ impl ObjectOptions {
         }
     }
 
+    /// The folder that the location names, and those around it, that don't exist: the innermost
+    /// first.
+    pub(crate) fn absent_folders(&self) -> Vec<PathBuf> {
+        let folder = self.location.strip_prefix("file://").map(FilePath::new);
+        let around = folder.filter(|folder| folder.is_absolute()).into_iter();
+        let absent = |folder: &&FilePath| folder.try_exists().is_ok_and(|exists| !exists);
+        around.flat_map(FilePath::ancestors).take_while(absent).map(FilePath::to_owned).collect()
+    }
+
     /// The store that the location names, and of what in it the volume is to be a clone.
     pub(crate) fn there(&self) -> Result<(Store, Option<From>), OpenError> {
         let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
@@ -349,7 +359,16 @@ impl ObjectOptions {
                 };
                 let why = format!(
                     "the last server of the volume ({id}, on {host}) kept flushes in a flush file and wasn't stopped in order; {here}. Open \
-                     the volume with the file of that server. If it is lost, accept_lost_flushes = \"{id}\" opens the volume without what only the file had"
+                     the volume with the file of that server. If it is lost, accept_lost_flushes = \"{id}\" opens the volume without what only the file had ({A_LEG})"
+                );
+                self.error(OpenErrorKind::FlushFile, why)
+            }
+            NotOpen::NoVolumeOfFile { of, changes } => {
+                let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
+                let why = format!(
+                    "there is no volume here (is its store mounted?). The flush file {file} has {changes} that the \
+                     server {of} of a volume flushed, and they may be nowhere else: keep it, and start again when \
+                     the volume is there. To make another volume here, name another flush file"
                 );
                 self.error(OpenErrorKind::FlushFile, why)
             }

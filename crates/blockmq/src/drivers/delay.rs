@@ -234,6 +234,10 @@ impl Driver for Delay {
         true
     }
 
+    fn is_outdated(&self) -> bool {
+        self.line.below.is_outdated()
+    }
+
     fn read_only_latch(&self) -> ReadOnlyLatch {
         self.line.below.read_only_latch()
     }

@@ -207,6 +207,10 @@ impl Driver for Faulty {
         true
     }
 
+    fn is_outdated(&self) -> bool {
+        self.below.is_outdated()
+    }
+
     fn read_only_latch(&self) -> ReadOnlyLatch {
         self.below.read_only_latch()
     }

@@ -147,6 +147,10 @@ impl Driver for Stripe {
         true
     }
 
+    fn is_outdated(&self) -> bool {
+        self.children.iter().any(|child| child.is_outdated())
+    }
+
     fn read_only_latch(&self) -> ReadOnlyLatch {
         ReadOnlyLatch::any(self.children.iter().map(|child| child.read_only_latch()))
     }

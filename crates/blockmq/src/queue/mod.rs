@@ -195,6 +195,10 @@ impl BlockDevice for Queue {
         self.core.losses()
     }
 
+    fn is_outdated(&self) -> bool {
+        self.core.driver.is_outdated()
+    }
+
     fn read_only_latch(&self) -> ReadOnlyLatch {
         self.core.read_only.clone()
     }

@@ -21,6 +21,7 @@ mod mirror_check;
 mod mirror_degraded;
 mod mirror_members;
 mod mirror_model;
+mod mirror_outdated;
 mod mirror_record;
 mod mirror_replace;
 mod mistakes;

@@ -286,3 +286,57 @@ fn a_store_that_takes_no_writes_is_told_of_within_seconds_and_gets_what_waited()
         }
     }
 }
+
+#[test]
+fn a_leg_whose_flushes_were_given_up_is_restored_from_the_other_leg() {
+    for bitmap in [true, false] {
+        let folder = Folder::new();
+        let stack = |keys: &str, over: &str| {
+            let object = manifest(&folder, keys).replace("[[export]]\ndevice = \"v\"\n", "");
+            format!(
+                "{object}[[device]]\nname = \"b\"\ndriver = \"file\"\npath = \"b.img\"\nsize = \"16M\"\n\
+                 create = true\n[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = {over}\n\
+                 bitmap = {bitmap}\n[[export]]\ndevice = \"m\"\nname = \"v\"\n"
+            )
+        };
+        folder.write("up.toml", stack("", "[\"v\", \"b\"]"));
+        let mut server = Server::start(&folder, &["up.toml"]);
+        server.wait_mirror("resynced");
+        server.stop().ok();
+        flush_and_kill(Server::start(&folder, &["up.toml"]));
+        fs::remove_file(folder.join("flushes")).unwrap();
+        let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1);
+        assert!(ran.stderr.contains("the mirror copies everything to it"), "{ran}");
+        let accepted = accept_lost_flushes(&ran.stderr);
+        folder.write("up.toml", stack(&accepted, "[\"v\", \"b\"]"));
+        if !bitmap {
+            // Also at the second start, when the flushes are given up already.
+            for _ in 0..2 {
+                let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
+                ran.code(1).complains(&["'v' was opened without changes", "Name 'b' first"]);
+            }
+            folder.write("up.toml", stack(&accepted, "[\"b\", \"v\"]"));
+        }
+        let server = Server::start(&folder, &["up.toml"]);
+        assert_eq!(kept(&server), FLUSHED as usize, "bitmap {bitmap}");
+        server.stop().ok();
+        let server = Server::start(&folder, &["up.toml"]);
+        assert_eq!(kept(&server), FLUSHED as usize, "bitmap {bitmap}");
+        server.stop().ok();
+    }
+}
+
+#[test]
+fn a_store_that_is_not_mounted_keeps_the_flush_file_and_leaves_no_folder() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest(&folder, ""));
+    flush_and_kill(Server::start(&folder, &["up.toml"]));
+    fs::rename(folder.join("store"), folder.join("away")).unwrap();
+    let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1);
+    ran.complains(&["is its store mounted?", "has 10 changes", "keep it"]);
+    assert!(!folder.join("store").exists());
+    fs::rename(folder.join("away"), folder.join("store")).unwrap();
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(kept(&server), FLUSHED as usize);
+    server.stop().ok();
+}

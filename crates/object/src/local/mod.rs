@@ -69,6 +69,16 @@ pub(crate) struct Found {
     pub(crate) cut: Option<(u64, u64)>,
 }
 
+impl Found {
+    /// How many changes it has, in words.
+    pub(crate) fn changes(&self) -> String {
+        match self.entries.iter().filter(|entry| !entry.is_mark()).count() {
+            1 => "1 change".to_owned(),
+            count => format!("{count} changes"),
+        }
+    }
+}
+
 /// What the store says of the writer whose changes a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Says {
@@ -81,10 +91,14 @@ pub(crate) struct Says {
     pub(crate) through: u64,
 }
 
+/// What becomes of a leg whose flushes are given up, for messages.
+pub(crate) const A_LEG: &str =
+    "if it is a leg, the mirror copies everything to it from a complete leg";
+
 /// How an operator opens a volume without the flushes of this opening, for messages.
 fn accept_lost(of: OpeningId) -> String {
     format!(
-        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\""
+        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\" ({A_LEG})"
     )
 }
 
@@ -102,8 +116,10 @@ pub(crate) struct Judged {
 pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
-            "it has {} changes of another volume; name another file, or delete it if they aren't needed",
-            found.entries.len()
+            "it has {} of another volume, flushed by its server {}, and they may be nowhere else. Keep it for that \
+             volume, and name another file for this one",
+            found.changes(),
+            found.head.id()
         ));
     }
     let through = says.followed.as_ref().map_or(says.through, |(_, through)| *through);

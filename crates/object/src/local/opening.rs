@@ -39,11 +39,17 @@ pub(crate) async fn open(
     if let Some(head) = newest {
         let found = file::entries(&*medium, head).map_err(failed)?;
         let none = Seen::default();
+        if seen.is_none() && !found.entries.is_empty() {
+            let (of, changes) = (head.id(), found.changes());
+            return Err(NotOpen::NoVolumeOfFile { of, changes });
+        }
         let seen = seen.as_ref().unwrap_or(&none);
         // Judge
         let says = says(&store, &ask, &seen.codec, &seen.epochs, seen.through, &head).await?;
         let gives_up = ask.accept_lost == Some(head.id());
-        judge(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
+        let judged = judge(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
+        let last = says.through + judged.lacking.len() as u64;
+        at_hand.given_up_behind = judged.given_up_from.map(|_| last);
         if says.known && says.followed.is_none() {
             (at_hand.epoch, at_hand.nonce) = (head.epoch, head.nonce);
         }
@@ -60,6 +66,7 @@ pub(crate) async fn open(
             let of = head.id();
             let device = ask.device.as_deref();
             tracing::warn!(device, at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
+            at_hand.given_up_behind = Some(last);
         }
         known = Some(found);
     }

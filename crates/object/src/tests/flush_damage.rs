@@ -107,6 +107,38 @@ fn either_head_may_be_damaged_at_any_time_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_volume_whose_flushes_were_given_up_is_outdated_until_it_is_changed() {
+    let (store, disk) = killed_after(1);
+    let last = HEAD * 2 + (FLUSHED as usize - 1) * (4096 + 80) + 99;
+    let flipped = damaged(&disk, |bytes| bytes[last] ^= 1);
+    for (file, kept_ones) in [(damaged(&disk, Vec::clear), 0), (flipped, FLUSHED - 1)] {
+        let (inner, server) = (with(&store), unfinished(&store));
+        let open = |file: &Arc<Disk>, nonce, accept_lost| {
+            let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+            let ask = Ask { accept_lost, ..ask(nonce) };
+            local::open(Arc::clone(file) as Arc<dyn Medium>, store, ask, tuning())
+        };
+        let is_outdated = |volume: &Volume| volume.opening.outdated.is_some();
+        run(async {
+            let volume = open(&file, 400, Some(server)).await.unwrap();
+            assert!(is_outdated(&volume));
+            assert_eq!(kept(&volume).await, kept_ones);
+            volume.close().await.unwrap();
+            // The opening before changed nothing.
+            let volume = open(&file, 404, None).await.unwrap();
+            assert!(is_outdated(&volume));
+            write(&volume, 50, 1, 50).await.unwrap();
+            volume.close().await.unwrap();
+            let volume = open(&file, 408, Some(server)).await.unwrap();
+            assert!(!is_outdated(&volume));
+        });
+    }
+    let inner = with(&store);
+    let volume = run(open_with(&inner, &disk, 400, tuning())).unwrap();
+    assert!(volume.opening.outdated.is_none(), "nothing is lost");
+}
+
+#[test]
 fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_given_up() {
     for sessions in 0..3 {
         let (store, disk) = killed_after(sessions);

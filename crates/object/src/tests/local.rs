@@ -10,7 +10,7 @@ use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, ask, open_giving_up, passes, read, sealed_by, tuning, write};
+use super::{BLOCKS, ask, open_as, open_giving_up, passes, read, sealed_by, tuning, write};
 use crate::batch::Chunk;
 use crate::format::BLOCK;
 use crate::local::{self, FlushFile};
@@ -213,8 +213,15 @@ fn a_file_is_never_put_over_what_another_server_wrote() {
     });
     // Nor into another volume.
     run(async {
-        let refused = open_with(&store(), &disk, 3, tuning()).await;
-        assert!(matches!(&refused, Err(NotOpen::Local(why)) if why.contains("another volume")));
+        let other = store();
+        let refused = open_with(&other, &disk, 3, tuning()).await;
+        let says = |changes: &String| changes == "1 change";
+        let is = matches!(&refused, Err(NotOpen::NoVolumeOfFile { changes, .. }) if says(changes));
+        assert!(is, "{refused:?}");
+        drop(open_as(&other, 4, tuning()).await.unwrap());
+        let refused = open_with(&other, &disk, 3, tuning()).await;
+        let is = matches!(&refused, Err(NotOpen::Local(why)) if why.contains("1 change of another volume"));
+        assert!(is, "{refused:?}");
     });
 }
 

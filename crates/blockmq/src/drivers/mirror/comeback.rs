@@ -88,10 +88,10 @@ impl Inner {
         let found = keeper.disk.read_head(&self.legs, n)?;
         let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
         match found.filter(known).map(|head| (head.follows(&state.head), head.events)) {
-            Some((Follows::Yes, _)) => return Ok(()),
+            Some((Follows::Yes, _)) if !self.legs.device(n).is_outdated() => return Ok(()),
             Some((Follows::Apart, _)) => return Err(apart(&self.legs.name(n))),
             // Its own heads may have higher numbers than ours, and the highest one is the newest.
-            Some((Follows::No, events)) => state.head.events = state.head.events.max(events),
+            Some((_, events)) => state.head.events = state.head.events.max(events),
             None => vacant(&keeper.disk, &*self.legs.device(n))?,
         }
         // It isn't what it was: everything is to be copied.

@@ -68,6 +68,8 @@ struct Inner {
     legs: Legs,
     geometry: Geometry,
     overlaps: Overlaps,
+    /// Whether it began with a leg that lacked changes that were flushed.
+    outdated: bool,
     /// The keeper of the record, which also sees to resyncs.
     keeper: Keeper,
 }
@@ -586,6 +588,10 @@ impl Driver for Mirror {
 
     fn knows_extents(&self) -> bool {
         true
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.inner.outdated
     }
 
     fn poll(&self, _hctx: usize) -> Option<usize> {

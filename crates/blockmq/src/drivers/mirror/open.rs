@@ -101,10 +101,11 @@ impl Inner {
         legs.states.set(assembled.in_sync);
         let bits = bits(&disk, &legs, &assembled, regions.len())?;
         let geometry = Geometry { size: head.size, ..geometry };
+        let outdated = assembled.is_outdated();
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let state = State::new(head, bits);
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
-            Inner { legs, geometry, overlaps: Overlaps::default(), keeper }
+            Inner { legs, geometry, overlaps: Overlaps::default(), outdated, keeper }
         });
         inner.start(&assembled)?;
         Ok(inner)
@@ -121,7 +122,9 @@ fn from_record(
     for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
         vacant(disk, &*legs.device(n))?;
     }
-    let assembled = assemble(&found, |at| legs.name(at).to_string())?;
+    let is_outdated = |at: &usize| legs.there(*at).is_some_and(|it| it.device.is_outdated());
+    let outdated = (0..legs.len()).filter(is_outdated).fold(0, |mask, at| mask | 1 << at);
+    let assembled = assemble(&found, outdated, |at| legs.name(at).to_string())?;
     let removed = assembled.newest.as_ref().map_or(0, |head| head.removed);
     legs.renumber(&assembled.numbers, removed);
     disk.renumber(&assembled.numbers);
@@ -171,6 +174,18 @@ impl Inner {
         // A new mirror is one of its source alone before anything else is written to any leg.
         if assembled.newest.is_none() {
             self.record(keeper, &mut state).map_err(failed)?;
+        }
+        for leg in each(assembled.outdated) {
+            let device = &*self.legs.name(leg);
+            let what = match assembled.in_sync & 1 << leg != 0 {
+                true => "no other leg is complete: the mirror lacks these changes, too",
+                false => "everything is copied to it from a complete leg",
+            };
+            tracing::warn!(
+                leg,
+                device,
+                "a leg of a mirror was opened without changes that were flushed to it; {what}"
+            );
         }
         let dirty = state.dirty();
         // The bits first: who has a head is taken to lack no more than they say.
@@ -307,7 +322,7 @@ fn bits(
 ) -> Result<Vec<u8>, StackError> {
     let all = |n: usize| if (n + 1) * 8 <= regions { 0xFF } else { 0xFF >> (8 - regions % 8) };
     let everything = (0..regions.div_ceil(8)).map(all).collect();
-    if assembled.newest.is_none() || assembled.blank != 0 {
+    if assembled.newest.is_none() || assembled.blank != 0 || assembled.is_outdated() {
         return Ok(everything);
     }
     let mut bits = vec![0; regions.div_ceil(8)];

@@ -270,6 +270,9 @@ pub(super) struct Assembled {
     pub(super) blank: u32,
     /// Of those, legs without a record.
     pub(super) unwritten: u32,
+    /// Legs that had everything, and were opened without changes that were flushed. They lack
+    /// everything, or, where no other leg is in sync, one of them is the source.
+    pub(super) outdated: u32,
     /// Legs of which nothing is known.
     pub(super) missing: u32,
     /// The number of each leg, in the order in which they were given.
@@ -279,7 +282,12 @@ pub(super) struct Assembled {
 impl Assembled {
     /// Legs that had everything when the mirror was last up, and of which that isn't known any more.
     pub(super) fn lost(&self) -> u32 {
-        self.newest.as_ref().map_or(0, |head| head.in_sync) & !self.in_sync
+        self.newest.as_ref().map_or(0, |head| head.in_sync) & !self.in_sync & !self.outdated
+    }
+
+    /// Whether the mirror begins with a leg that lacks changes that were flushed.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.in_sync & self.outdated != 0
     }
 
     /// Whether it may come to life without the legs that are missing, and those that aren't what they were.
@@ -330,9 +338,11 @@ pub enum Degraded {
 }
 
 /// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read. The legs are given in the order of
-/// their numbers, which has a gap where one was removed; behind them those that are to be added.
+/// their numbers, which has a gap where one was removed; behind them those that are to be added. `outdated`: a bit for
+/// each place whose leg was opened without changes that were flushed.
 pub(super) fn assemble(
     found: &[Option<Option<Head>>],
+    outdated: u32,
     name: impl Fn(usize) -> String,
 ) -> Result<Assembled, StackError> {
     let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
@@ -363,22 +373,36 @@ pub(super) fn assemble(
         ..Assembled::default()
     };
     for ((at, found), &n) in found.iter().enumerate().zip(&numbers) {
-        let bit = 1 << n;
+        let (bit, is_outdated) = (1 << n, outdated & 1 << at != 0);
         match found {
             None => all.missing |= bit,
             Some(None) => (all.blank, all.unwritten) = (all.blank | bit, all.unwritten | bit),
+            // The changes that it lacks may be heads, too.
+            Some(Some(head))
+                if is_outdated && newest.in_sync & bit != 0 && head.is_seen_by(newest) =>
+            {
+                all.outdated |= bit;
+            }
             Some(Some(head)) if newest.in_sync & bit != 0 && head.is_up_to(newest) => {
                 all.in_sync |= bit;
             }
             // One that is added has nothing, whatever became of the last time.
             Some(Some(head)) => match head.follows(newest) {
                 Follows::Apart => return Err(apart(&name(at))),
-                Follows::Yes if newest.members() & bit != 0 => all.behind |= bit,
+                Follows::Yes if newest.members() & bit != 0 && !is_outdated => all.behind |= bit,
                 _ => all.blank |= bit,
             },
         }
     }
     all.numbers = numbers;
+    if all.in_sync == 0 {
+        all.in_sync = all.outdated & all.outdated.wrapping_neg();
+        if all.in_sync != 0 {
+            // The source may lack bits that say what the others lack.
+            all.blank |= std::mem::take(&mut all.behind);
+        }
+    }
+    all.blank |= all.outdated & !all.in_sync;
     if all.in_sync == 0 {
         let at = |n: usize| all.numbers.iter().position(|number| *number == n);
         let lost: Vec<_> = each(all.lost())
@@ -540,7 +564,7 @@ mod tests {
     }
 
     fn put_together(found: &[Option<Option<Head>>]) -> Result<Assembled, String> {
-        assemble(found, |n| format!("leg{n}")).map_err(|error| error.to_string())
+        assemble(found, 0, |n| format!("leg{n}")).map_err(|error| error.to_string())
     }
 
     #[test]

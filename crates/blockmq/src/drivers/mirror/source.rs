@@ -1,4 +1,5 @@
-//! Checks that a mirror doesn't begin with an empty first leg, which would be copied over data.
+//! Checks that a mirror doesn't begin with a first leg that is empty or outdated, which would be
+//! copied over data.
 
 use super::StackError;
 use super::legs::Legs;
@@ -11,12 +12,15 @@ pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
         // Nothing is copied.
         return Ok(());
     }
-    let is_new = legs.is_new(0);
-    if holds_data_before(&*first, size).unwrap_or(!is_new) {
+    let (is_new, is_outdated) = (legs.is_new(0), first.is_outdated());
+    if !is_outdated && holds_data_before(&*first, size).unwrap_or(!is_new) {
         return Ok(());
     }
     let at_risk = (1..legs.len()).find_map(|n| {
         let device = legs.there(n)?.device.clone();
+        if is_outdated && device.is_outdated() {
+            return None;
+        }
         match holds_data_before(&*device, size) {
             Some(true) => Some((legs.name(n), "holds")),
             None if !legs.is_new(n) => Some((legs.name(n), "may hold")),
@@ -24,6 +28,15 @@ pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
         }
     });
     let Some((other, holds)) = at_risk else { return Ok(()) };
+    if is_outdated {
+        let first = legs.name(0);
+        return Err(StackError::new(format!(
+            "the first leg '{first}' was opened without changes that were flushed to it, and would \
+             be copied over '{other}', which {holds} data, perhaps with these changes. Name \
+             '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
+             '{other}' before"
+        )));
+    }
     let (first, state) = (legs.name(0), if is_new { "new" } else { "empty" });
     Err(StackError::new(format!(
         "the first leg '{first}' is {state}, and would be copied over '{other}', which {holds} \

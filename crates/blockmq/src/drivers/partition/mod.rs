@@ -94,6 +94,10 @@ impl Driver for Partition {
         true
     }
 
+    fn is_outdated(&self) -> bool {
+        self.below.is_outdated()
+    }
+
     fn read_only_latch(&self) -> ReadOnlyLatch {
         self.below.read_only_latch()
     }
