@@ -108,6 +108,26 @@ impl Pair {
 }
 
 #[test]
+fn a_mirror_of_one_leg_begins_without_a_look_at_its_content() {
+    let rig = Rig::live();
+    let (leg, reads) = (Held::default(), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&reads);
+    leg.instead(move |mut rq| {
+        if rq.op() == Op::Read {
+            seen.lock().push(rq.offset());
+            rq.put_zeroes(rq.len());
+        }
+        rq.complete(Ok(()));
+        Dispatch::Started
+    });
+    let options = MirrorOptions::new().record(false);
+    drop(Mirror::open([rig.queue(leg) as Arc<dyn BlockDevice>], options, &rig.wq).unwrap());
+    let reads = reads.lock();
+    // The places where other mirrors have their records.
+    assert!(!reads.is_empty() && !reads.contains(&0), "{reads:?}");
+}
+
+#[test]
 fn a_read_that_fails_on_one_leg_is_answered_by_the_other_and_the_leg_is_dropped() {
     let p = pair();
     p.legs[0].fail(&[Op::Read]);

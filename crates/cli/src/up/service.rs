@@ -38,9 +38,11 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
     let wrong =
         |why: String| Failure::new(format!("cannot use the sockets that were passed: {why}"));
     let passed = sd_notify::listen_fds().map_err(|error| {
-        wrong(format!(
-            "{error} (LISTEN_FDS says that there are so many, from file descriptor 3 on)"
-        ))
+        let found = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().escape_debug().to_string();
+        let (fds, pid) = (found("LISTEN_FDS"), found("LISTEN_PID"));
+        wrong(format!("{error}: LISTEN_FDS is '{fds}', and LISTEN_PID '{pid}'")).help(
+            "LISTEN_FDS has to be how many sockets are passed, from file descriptor 3 on, and LISTEN_PID the id of this process",
+        )
     })?;
     if args.check {
         return Ok(Vec::new());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -59,9 +60,7 @@ impl Source {
             let what = format!("cannot read the manifest '{}': {refusal}", path.display());
             let failure = Failure::new(what);
             match (&refusal, refusal.help()) {
-                (Refusal::Unread(Unread::Io(error)), _)
-                    if error.kind() == std::io::ErrorKind::NotFound =>
-                {
+                (Refusal::Unread(Unread::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
                     failure.help("`corewise up` without a manifest uses a built-in one")
                 }
                 (_, Some(help)) => failure.help(help),
@@ -93,15 +92,21 @@ enum Refusal {
     Unread(Unread),
     /// Its bytes are those of another kind of file.
     NoText,
+    /// It is text, in UTF-16.
+    Utf16,
 }
 
 impl Refusal {
-    /// What to do, where a disk or its image was named in place of a manifest.
+    /// What to do, where a disk, its image or a folder was named in place of a manifest, or a text in another encoding.
     fn help(&self) -> Option<&'static str> {
         let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
                      path = \"disk.img\"; `corewise up --help` shows one";
-        let is_image = !matches!(self, Refusal::Unread(Unread::Io(_)));
-        is_image.then_some(image)
+        match self {
+            Refusal::Unread(Unread::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
+                .then_some("name the manifest in that folder, such as FOLDER/up.toml"),
+            Refusal::Utf16 => Some("save it as UTF-8"),
+            Refusal::Unread(_) | Refusal::NoText => Some(image),
+        }
     }
 }
 
@@ -113,6 +118,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::Unread(why) => why.fmt(f),
             Refusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
+            Refusal::Utf16 => f.write_str("a manifest is text in UTF-8, and this is UTF-16"),
         }
     }
 }
@@ -131,6 +137,10 @@ fn open(path: &Path) -> Result<File, Unread> {
 
 /// The text that these bytes are. TOML has no NUL, and most images begin with some.
 fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
+    // The byte order mark, which isn't UTF-8.
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(Refusal::Utf16);
+    }
     let text = String::from_utf8(bytes).map_err(|_| Refusal::NoText)?;
     if text.contains('\0') { Err(Refusal::NoText) } else { Ok(text) }
 }
@@ -156,6 +166,24 @@ mod tests {
         let source = Source::read(&path).unwrap();
         assert_eq!(source.base.as_deref(), Some(folder.path()));
         assert_eq!(source.text, "text");
+    }
+
+    #[test]
+    fn a_text_in_utf_16_and_a_folder_are_answered_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.toml");
+        let refusal = |path: &Path| match Source::read(path).unwrap_err() {
+            Failure::Message { message, help } => (message, help.unwrap()),
+            other => panic!("{other:?}"),
+        };
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            let text: Vec<u8> = "\u{feff}[server]".encode_utf16().flat_map(order).collect();
+            std::fs::write(&path, text).unwrap();
+            let (message, help) = refusal(&path);
+            assert!(message.ends_with("this is UTF-16") && help == "save it as UTF-8", "{message}");
+        }
+        let (message, help) = refusal(folder.path());
+        assert!(message.contains("Is a directory") && help.contains("FOLDER/up.toml"), "{message}");
     }
 
     #[test]

@@ -329,10 +329,15 @@ fn a_file_grows_under_its_clients_and_nothing_becomes_shorter() {
     new.write((2 << 20) - 512, &[2; 512], 0).unwrap();
     new.flush().unwrap();
     assert_eq!(new.read(1 << 20, 512).unwrap(), [0; 512]);
-    up.corewise(&["grow", "disk", "1M"]).code(1).complains(&["doesn't become shorter"]);
-    up.corewise(&["grow", "disk", "2000001"]).code(1).complains(&["doesn't become shorter"]);
-    up.corewise(&["grow", "disk", "3000001"]).code(1).complains(&["not whole blocks of 512"]);
-    up.corewise(&["grow", "ram", "2M"]).code(1).complains(&["a 'memory' device cannot grow"]);
+    for (args, why) in [
+        (["disk", "1M"], "doesn't become shorter"),
+        (["disk", "2000001"], "doesn't become shorter"),
+        (["disk", "3000001"], "not whole blocks of 512"),
+        (["ram", "2M"], "a 'memory' device cannot grow"),
+    ] {
+        up.corewise(&[&["grow"][..], &args[..]].concat()).code(1).complains(&[why]);
+        up.corewise(&[&["grow", "--dry-run"][..], &args[..]].concat()).code(1).complains(&[why]);
+    }
     let stale = up.corewise(&["reload"]).code(1);
     stale.complains(&["device 'disk' has 2 MiB by now, and the manifest says 1 MiB"]);
     let of = |size: &str| BASE.replacen("size = \"1M\"", &format!("size = \"{size}\""), 1);

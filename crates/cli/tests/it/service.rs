@@ -112,6 +112,19 @@ fn what_is_passed_and_no_stream_socket_is_refused_as_are_flags_beside_it() {
     assert!(!folder.join("disk.img").exists(), "nothing was begun");
 }
 
+#[test]
+fn a_number_of_sockets_that_is_none_is_shown() {
+    let folder = folder();
+    for wrong in ["x", "-1", "99999999999", "60000"] {
+        let mut command = folder.command("sh");
+        let script = r#"LISTEN_PID=$$ LISTEN_FDS=$1 exec "$0" up x.toml"#;
+        command.args(["-c", script, COREWISE, wrong]);
+        let found = format!("LISTEN_FDS is '{wrong}', and LISTEN_PID '");
+        let ran = crate::common::run(command).code(1);
+        ran.complains(&[&found, "help: LISTEN_FDS has to be how many sockets are passed"]);
+    }
+}
+
 /// What a manager has been told, as it comes.
 struct Manager(UnixDatagram);
 

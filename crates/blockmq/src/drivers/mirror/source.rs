@@ -7,6 +7,10 @@ use crate::drivers::content::holds_data_before;
 
 /// Checks a mirror without a record, which will copy `size` bytes of its first leg to the others.
 pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
+    if legs.len() == 1 {
+        // Nothing is copied, and a look would go through all mirrors below.
+        return Ok(());
+    }
     let Some(first) = legs.there(0).map(|there| there.device.clone()) else { return Ok(()) };
     if legs.devices().any(|device| device.geometry().read_only) {
         // Nothing is copied.

@@ -119,6 +119,30 @@ impl Volume {
         self.made.get().map_or(Origin::Before, |made| made.origin)
     }
 
+    /// Returns why it can't become longer, as far as that is known without trying it.
+    pub(crate) fn may_grow(&self, size: Option<u64>) -> Result<(), String> {
+        use manifest::Driver;
+        let has = self.made.get().ok_or("it is missing")?.queue.geometry();
+        let block = u64::from(has.block_size);
+        match (&self.device.driver, size) {
+            (Driver::Object(_), None) => Err("an object store says no size: give one".to_string()),
+            (Driver::File(_) | Driver::Remote(_), None) => Ok(()),
+            (Driver::File(_) | Driver::Object(_) | Driver::Remote(_), Some(size)) => {
+                if size < has.size {
+                    let has = has.size;
+                    Err(format!(
+                        "it has {has} bytes, and doesn't become shorter: {size} were asked for"
+                    ))
+                } else if size % block != 0 {
+                    Err(format!("{size} bytes are not whole blocks of {block}"))
+                } else {
+                    Ok(())
+                }
+            }
+            (other, _) => Err(format!("a '{}' device cannot grow", other.name())),
+        }
+    }
+
     /// Makes it longer, and says how long it is then. Nothing may be built over it. May block.
     pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
         let made = self.made.get().ok_or("it is missing")?;

@@ -29,6 +29,7 @@ impl Live {
             return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
         }
         self.refuse_stuck(std::iter::once(name))?;
+        self.manager.bound::<Volume>(name).ok_or("it is not up")?.may_grow(size)?;
         let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
         if dry_run {
             return Ok(Changed { dry_run, steps: vec![step(name, size)], ..Changed::default() });

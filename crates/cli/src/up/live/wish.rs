@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::legs;
 use crate::control::Question;
 use crate::manifest::LegChange;
+use crate::units;
 
 /// What is wanted.
 pub(crate) enum Wish {
@@ -28,13 +29,37 @@ impl Wish {
                 Some(name) => Ok(Wish::Remove(name.clone())),
                 None => Err("'remove' needs a 'name'".to_string()),
             },
-            "grow" => match &question.name {
-                Some(name) => Ok(Wish::Grow(name.clone(), question.size)),
-                None => Err("'grow' needs a 'name'".to_string()),
+            "grow" => match (&question.name, question.size) {
+                // The largest offset that a file has is 2^63 - 1.
+                (_, Some(size)) if size > i64::MAX as u64 => {
+                    Err(units::too_large(&size.to_string()))
+                }
+                (Some(name), size) => Ok(Wish::Grow(name.clone(), size)),
+                (None, _) => Err("'grow' needs a 'name'".to_string()),
             },
             "replace" | "add_leg" | "remove_leg" => legs::wish(question),
             "reload" => Ok(Wish::Reload),
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_grows_to_no_size_that_no_volume_has() {
+        let grow = |size| {
+            let name = Some("disk".to_string());
+            let question = Question { ask: "grow".to_string(), name, size, ..Question::dump() };
+            Wish::of(&question).unwrap().map(drop)
+        };
+        assert_eq!(grow(Some(i64::MAX as u64)), Ok(()));
+        assert_eq!(grow(None), Ok(()));
+        for size in [1 << 63, u64::MAX] {
+            let why = format!("'{size}' exceeds the largest volume, 8 EiB");
+            assert_eq!(grow(Some(size)), Err(why));
+        }
     }
 }
