@@ -220,6 +220,22 @@ async fn trims_and_deletions_go_on_where_others_have_taken_all_of_the_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_has_room_again_is_full_no_more_though_nobody_writes() {
+    for inline in INLINE {
+        let disk = Disk::new();
+        open(&disk, 1, inline).await.close().await.unwrap();
+        disk.leave(2 * MIB);
+        let volume = open(&disk, 3, inline).await;
+        assert!(matches!(write(&volume, 0, 1, 8).await, Err(Fault::Full(_))));
+        passes(Duration::from_secs(30)).await;
+        assert!(volume.refusal().is_some_and(|(why, _)| why.contains("bytes are free")));
+        disk.give_back();
+        passes(Duration::from_secs(2)).await;
+        assert_eq!(volume.refusal(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flush_says_that_the_store_is_full_and_loses_nothing() {
     let disk = Disk::new();
     let volume = open(&disk, 1, 0).await;

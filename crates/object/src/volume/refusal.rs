@@ -71,15 +71,20 @@ impl Volume {
                 if ended {
                     return;
                 }
+                // Nobody asks for room where clients write no more.
+                if self.refusal.lock().full.is_some() {
+                    self.measure().await;
+                }
+                let is_full = self.refusal.lock().full.is_some();
                 let durable = *self.durable.borrow();
                 let is_still = last.replace(durable) == Some(durable);
                 if !waits || !is_still {
                     self.told_stuck(None);
                 }
-                if !waits {
+                if !waits && !is_full {
                     break;
                 }
-                looks = if is_still { looks + 1 } else { 0 };
+                looks = if waits && is_still { looks + 1 } else { 0 };
                 let trouble = self.store.trouble();
                 if looks >= SILENT || looks >= FAILED && !trouble.is_empty() {
                     let why = trouble.strip_prefix(": ").unwrap_or("it doesn't answer");
@@ -107,9 +112,11 @@ impl Volume {
         match (self.note_refusal(|refusal| &mut refusal.full, why.clone()), why) {
             (false, Some(why)) => {
                 tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
+                // The watch ends it.
+                self.sent.notify_one();
             }
             (true, None) => {
-                tracing::info!(device = self.device(), at = %self.store, "the object store has room again")
+                tracing::warn!(device = self.device(), at = %self.store, "the object store has room again")
             }
             _ => {}
         }
