@@ -312,9 +312,10 @@ impl Volume {
         // A record that the store doesn't take is tried for ever.
         let alone = within(self.tuning.patience, self.appending.lock()).await;
         let Ok(_alone) = alone else {
-            return Err(Fault::Store(
-                "it doesn't take a record, so another server may have the volume".into(),
-            ));
+            return Err(Fault::Store(format!(
+                "it takes no record{}. Without one this server can't verify that no other one has the volume",
+                self.store.trouble()
+            )));
         };
         let mut tries = Tries::new(Some(self.tuning.patience));
         loop {
