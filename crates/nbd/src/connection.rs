@@ -21,6 +21,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutd
 use crate::access::Identity;
 use crate::counts::Counts;
 use crate::deadline::Deadline;
+use crate::idle::IdleTime;
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
@@ -54,8 +55,8 @@ pub(crate) struct Connection {
     pub(crate) untaken: Untaken,
     pub(crate) partial: PartialRequest,
     made: Instant,
-    /// A: when something last came, in nanoseconds since `made`; kept only where somebody asks. Relaxed: a time.
-    active: Option<AtomicU64>,
+    /// L: is the lock, a leaf; guards how long it has been idle. `None`: there is no limit to that.
+    idle: Option<Mutex<IdleTime>>,
     /// A: when its handshake first had to wait for the client, in nanoseconds since `made`; 0: it
     /// has not. Relaxed: the books ask again.
     waits: AtomicU64,
@@ -123,13 +124,14 @@ fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
 }
 
 impl Connection {
+    /// `idle_limit`: the shortest limit to how long it may be idle.
     pub(crate) fn new(
         voice: Voice,
         socket: OwnedFd,
         budget: Budget,
         share: u64,
         pool: Arc<Pool>,
-        watched: bool,
+        idle_limit: Option<Duration>,
     ) -> (Connection, Parker) {
         let (load, parker) = Load::new(budget, share);
         let connection = Connection {
@@ -143,7 +145,7 @@ impl Connection {
             untaken: Untaken::default(),
             partial: PartialRequest::default(),
             made: time::now(),
-            active: watched.then(|| AtomicU64::new(0)),
+            idle: idle_limit.map(|limit| Mutex::new(IdleTime::new(limit))),
             waits: AtomicU64::new(0),
             refused: AtomicU8::new(NOT_REFUSED),
             cause: Mutex::new(None),
@@ -204,9 +206,7 @@ impl Connection {
                     let len = buffer.len() + got;
                     // SAFETY: the call initialized the first `got` bytes of the spare capacity.
                     unsafe { buffer.set_len(len) };
-                    if let Some(active) = &self.active {
-                        active.store(self.clock(), Ordering::Relaxed);
-                    }
+                    self.is_active();
                     return Ok(got);
                 }
                 Err(Errno::INTR) => {}
@@ -315,12 +315,27 @@ impl Connection {
         }
     }
 
-    /// How long nothing has come while nothing is owed; `None` where something is, or nobody asks.
+    /// The client sent something, or was sent a reply.
+    fn is_active(&self) {
+        if let Some(idle) = &self.idle {
+            idle.lock().restart();
+        }
+    }
+
+    /// For how long nothing has come or been owed, without the stops of this process. `None`: something is owed, or
+    /// there is no limit to it. While the reader waits for a request, it calls this once in each
+    /// [slice](Connection::idle_slice).
     pub(crate) fn idle(&self) -> Option<Duration> {
-        let active = Duration::from_nanos(self.active.as_ref()?.load(Ordering::Relaxed));
+        // Before the time, which begins anew before the load goes down.
         let load = self.load.snapshot();
+        let idle = self.idle.as_ref()?.lock().so_far();
         let is_idle = load.requests == 0 && !load.draining && !load.cut;
-        is_idle.then(|| self.age().saturating_sub(active))
+        is_idle.then_some(idle)
+    }
+
+    /// The longest wait between two calls of [`Connection::idle`]; `None`: nobody need call it.
+    pub(crate) fn idle_slice(&self) -> Option<Duration> {
+        self.idle.as_ref().map(|idle| idle.lock().slice())
     }
 
     /// Whether the client is there and has sent something that nobody has looked at. Never blocks.
@@ -417,6 +432,7 @@ impl Connection {
         if requests == 0 {
             return;
         }
+        self.is_active();
         let over = self.load.settle(requests, charge);
         if charge.pool() > 0 {
             self.pool.give_back(charge.pool());
@@ -442,11 +458,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_client_is_idle_from_its_last_reply_on() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let (budget, limit) = (Budget::default(), Some(Duration::ZERO));
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, limit);
+        connection.load.admit(Charge::NONE);
+        assert_eq!(connection.idle(), None, "it waits for its reply");
+        let before = time::now();
+        connection.settle(1, Charge::NONE);
+        let idle = connection.idle().unwrap();
+        assert!(idle <= time::now() - before, "{idle:?}");
+    }
+
+    #[test]
     fn a_panic_of_what_sends_replies_cuts_the_client_with_that_cause() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let pool = Arc::new(Pool::new(1 << 20));
         let (voice, budget) = (Voice::of_test(1), Budget::default());
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
         assert_eq!(connection.guard(|| 7), Some(7));
         assert!(!connection.load.snapshot().cut && connection.cause().is_none());
         assert_eq!(connection.guard(|| panic!("on purpose")), None::<()>);

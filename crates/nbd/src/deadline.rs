@@ -67,7 +67,7 @@ mod tests {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
         let budget = Budget::default();
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
         let over = || {
             let mut deadline = Deadline::after(Duration::ZERO);
             assert_eq!(deadline.wait(), Duration::ZERO);

@@ -79,6 +79,7 @@ mod edge;
 mod error;
 mod export;
 pub mod handshake;
+mod idle;
 mod load;
 mod losses;
 mod memory;

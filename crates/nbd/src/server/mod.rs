@@ -56,7 +56,7 @@ pub struct Options {
     pub max_connections: usize,
     /// How many of them may come from one address, or from one user of this machine; `None`: all.
     pub max_per_peer: Option<usize>,
-    /// Where places run short: lets the client go that has asked for nothing for longest, if it is as long as this; `None`:
+    /// Where places run short: lets the client go that has asked for nothing for longest since its last reply, if it is as long as this; `None`:
     /// keeps it, and refuses the newcomer.
     pub evict_idle: Option<Duration>,
     /// Handshakes at the same time, beside those that have the places of clients that aren't there.
@@ -76,7 +76,7 @@ pub struct Options {
     pub request_timeout: Duration,
     /// How long it may take to take a reply; a second more for each MiB of it.
     pub reply_timeout: Duration,
-    /// How long it may ask for nothing while nothing is owed to it; `None`: as long as it likes.
+    /// How long it may ask for nothing, from its last reply on, while nothing is owed to it; `None`: as long as it likes.
     pub idle_timeout: Option<Duration>,
     /// Whether clients may have extended headers, by which zeroes, trims, block status and prefetches have 64-bit lengths. Off,
     /// since their specification calls them experimental: it may change, and what speaks them today may not then.
@@ -600,14 +600,15 @@ impl Inner {
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Error> {
         let options = self.options();
-        let Options { budget, evict_idle, .. } = options;
+        let Options { budget, evict_idle, idle_timeout, .. } = options;
+        let idle_limit = evict_idle.into_iter().chain(idle_timeout).min();
         let who = Identity::of(&socket);
         let host = self.hosts.of(who.peer);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
             let voice = Voice::new(host, id, who.clone());
             let (connection, parker) =
-                Connection::new(voice, socket, budget, self.share, pool, evict_idle.is_some());
+                Connection::new(voice, socket, budget, self.share, pool, idle_limit);
             (Arc::new(connection), parker)
         };
         let evict = |oldest: &Connection| {

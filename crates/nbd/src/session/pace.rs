@@ -1,8 +1,8 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
 //! The clock is read only where a request has come in part, and the socket is told of a time only then. A client whose
-//! requests arrive whole costs neither. The time of a request is a [`Deadline`], so a client that
-//! sent everything while this process was stopped isn't late.
+//! requests arrive whole costs neither. The time of a request is a [`Deadline`], and a silence is timed by
+//! [`Connection::idle`]. So no client pays for a stop of this process.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -70,16 +70,23 @@ pub(super) struct Pace {
     patience: Option<Duration>,
     /// By when the rest has to come of a request that is there in part.
     rest: Option<Deadline>,
-    /// How long nothing has come.
-    quiet: Duration,
+    /// The next wait for a request; `None`: as long as it takes.
+    silence: Option<Duration>,
+    /// A wait for a request has ended, and nothing had come.
+    waited: bool,
 }
 
 impl Pace {
-    pub(super) fn new(deadlines: Deadlines, incoming: Option<Incoming>) -> Pace {
+    pub(super) fn new(
+        connection: &Connection,
+        deadlines: Deadlines,
+        incoming: Option<Incoming>,
+    ) -> Pace {
         // The socket takes no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
-        Pace { incoming, deadlines, patience: None, rest: None, quiet: Duration::ZERO }
+        let silence = connection.idle_slice();
+        Pace { incoming, deadlines, patience: None, rest: None, silence, waited: false }
     }
 
     /// A request has come whole, or its client had to wait: then its time begins anew.
@@ -103,9 +110,7 @@ impl Pace {
             // Once its time is over: what the socket has by then is still taken.
             let mut last = false;
             let patience = match expects {
-                Expects::Request if !in_part => {
-                    self.deadlines.idle.map(|idle| idle.saturating_sub(self.quiet))
-                }
+                Expects::Request if !in_part => self.silence,
                 _ => {
                     let bytes = if let Expects::Payload(part) = expects { part.of } else { 0 };
                     let rest = self.rest.get_or_insert_with(|| {
@@ -120,10 +125,7 @@ impl Pace {
                 }
             };
             // A time that was set for a part of a request may stay: it ends the wait for the next one once.
-            if !last
-                && patience != self.patience
-                && (patience.is_some() || self.quiet > Duration::ZERO)
-            {
+            if !last && patience != self.patience && (patience.is_some() || self.waited) {
                 self.patience = patience;
                 connection.set_patience(patience);
             }
@@ -146,24 +148,32 @@ impl Pace {
                 Err(error) => return Err(End::Failed(error.to_string())),
                 Ok(None) => continue,
                 Ok(Some(got)) => {
-                    self.quiet = Duration::ZERO;
+                    self.waited = false;
                     return Ok(got);
                 }
             }
-            if let Expects::Request = expects {
-                self.quiet += self.patience.unwrap_or_default();
-                let waits = connection.load.snapshot().requests > 0;
-                match self.deadlines.idle {
-                    Some(_) if waits => self.quiet = Duration::ZERO,
-                    Some(idle) if self.quiet >= idle => {
-                        // Debug: a length of time.
-                        let what = format!("it asked for nothing for {idle:?} (idle_timeout)");
-                        return Err(End::Idle(what));
-                    }
-                    _ => {}
-                }
+            if let (Expects::Request, false) = (expects, in_part) {
+                self.waited = true;
+                self.silence(connection)?;
             }
         }
+    }
+
+    /// No request has come for a while. An error if the client has been idle for too long.
+    fn silence(&mut self, connection: &Connection) -> Result<(), End> {
+        self.silence = connection.idle_slice();
+        let (Some(limit), Some(idle)) = (self.deadlines.idle, connection.idle()) else {
+            return Ok(());
+        };
+        // What came while this process was stopped lies in the socket.
+        if idle >= limit && !connection.has_sent() {
+            // Debug: a length of time.
+            return Err(End::Idle(format!("it asked for nothing for {limit:?} (idle_timeout)")));
+        }
+        // The socket takes no zero.
+        let left = limit.saturating_sub(idle).max(Duration::from_millis(1));
+        self.silence = self.silence.map(|slice| slice.min(left));
+        Ok(())
     }
 }
 
@@ -183,9 +193,9 @@ mod tests {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
         let budget = Budget::default();
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, false);
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
         let (request, reply) = (Duration::ZERO, Duration::ZERO);
-        let mut pace = Pace::new(Deadlines { request, reply, idle: None }, None);
+        let mut pace = Pace::new(&connection, Deadlines { request, reply, idle: None }, None);
         let mut buffer = BytesMut::with_capacity(64);
         let mut receive = |pace: &mut Pace, came, len| {
             let head = Expects::Head(Part { came, of: 28 });

@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
             batch: Vec::new(),
             cork: None,
             skipping: None,
-            pace: Pace::new(session.deadlines, incoming),
+            pace: Pace::new(&session.connection, session.deadlines, incoming),
             deficit: Deficit::default(),
             listed: false,
             odd: false,

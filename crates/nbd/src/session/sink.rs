@@ -354,7 +354,7 @@ mod tests {
         let (ours, client) = UnixStream::pair().unwrap();
         let (pool, voice) = (Arc::new(Pool::new(1 << 20)), Voice::of_test(1));
         let (connection, _) =
-            Connection::new(voice.clone(), ours.into(), Budget::default(), 0, pool, false);
+            Connection::new(voice.clone(), ours.into(), Budget::default(), 0, pool, None);
         let (connection, voice) = (Arc::new(connection), Arc::new(voice));
         (SocketSink::new(connection, voice, Duration::MAX, Parker::new(), None), client)
     }

@@ -574,7 +574,7 @@ mod tests {
             let pool = Arc::new(Pool::new(1 << 20));
             (
                 Arc::new(
-                    Connection::new(Voice::of_test(id), socket.into(), budget, 0, pool, false).0,
+                    Connection::new(Voice::of_test(id), socket.into(), budget, 0, pool, None).0,
                 ),
                 (),
             )
@@ -593,7 +593,13 @@ mod tests {
             let make = |id| {
                 let (budget, pool) = (Options::default().budget, Arc::new(Pool::new(1 << 20)));
                 let voice = Voice::of_test(id);
-                (Arc::new(Connection::new(voice, ours.into(), budget, 0, pool, true).0), ())
+                (
+                    Arc::new(
+                        Connection::new(voice, ours.into(), budget, 0, pool, Some(Duration::ZERO))
+                            .0,
+                    ),
+                    (),
+                )
             };
             let who = Voice::of_test(0).who;
             (registry.admit(who, &Options::new(), &|| false, make, |_| ()).unwrap().0, theirs)
