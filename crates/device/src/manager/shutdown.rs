@@ -12,6 +12,7 @@ use crate::shutdown::{
 };
 use crate::watch::Watch;
 use crate::{Error, Graph, History};
+use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, context, text};
 use std::sync::Arc;
 
@@ -56,14 +57,18 @@ impl DeviceManager {
             abort: options.abort.clone(),
             observed: options.observer.is_some(),
         };
+        let state = Arc::new(ShutdownState::new(plan));
+        let running =
+            state.first_deadline().map(|first| Mutex::new(PausableClock::for_timeout(first)));
         let run = Arc::new(ShutdownRun {
-            state: Arc::new(ShutdownState::new(plan)),
+            state,
             placer: self.placer.clone(),
             observer: options.observer.clone(),
             clock,
             on_hang: options.on_hang,
             counts_at_once: policy::counts_at_once(slow),
             pace: Mutex::default(),
+            running,
         });
         let listener: Arc<dyn crate::cancel::Listener> = run.state.clone();
         options.abort.listen(Arc::downgrade(&listener));

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Late {
     pub device: DeviceId,
-    /// How long it had been running when that was seen.
+    /// How long it had been running when that was seen, without the pauses of this process.
     pub after: Duration,
     /// How long it took in the end, if it has ended.
     pub took: Option<Duration>,
@@ -49,6 +49,11 @@ impl ShutdownState {
         own.chain(self.timeouts.device).chain(self.timeouts.run).min()
     }
 
+    /// This process was stopped until now, for so long.
+    pub(crate) fn was_paused(&self, now: Duration, length: Duration) {
+        self.state.lock().pauses.add(now, length);
+    }
+
     /// Finds what is late. Returns when to look again, if ever; and whether the counting has to
     /// begin first, since the loop is in a callback that is late, or it is late for all.
     pub(crate) fn look_at_deadlines(&self, now: Duration) -> (Option<Duration>, bool) {
@@ -57,11 +62,12 @@ impl ShutdownState {
         if self.stops(&st) {
             return (None, false);
         }
-        let run_left = self.timeouts.run.map(|run| run.saturating_sub(now));
+        let run_left =
+            self.timeouts.run.map(|run| run.saturating_sub(st.pauses.ran(Duration::ZERO, now)));
         let run_is_late = run_left == Some(Duration::ZERO);
         if let Some((place, since)) = self.loop_is_at(&st) {
             let timeout = self.timeout(self.outline.calls[place]);
-            let left = timeout.map(|t| since.saturating_add(t).saturating_sub(now));
+            let left = timeout.map(|t| t.saturating_sub(st.pauses.ran(since, now)));
             let next = [left, run_left].into_iter().flatten().min().map(|l| l.min(shortest));
             return (next, run_is_late || left == Some(Duration::ZERO));
         }
@@ -80,8 +86,9 @@ impl ShutdownState {
         }
         let mut named = Vec::new();
         let mut overdue = 0;
+        let st = &mut *st;
         for running in st.running.iter_mut().filter(|r| !r.overdue && !r.concluding) {
-            let after = now.saturating_sub(running.since);
+            let after = st.pauses.ran(running.since, now);
             let left = self.timeout(running.device).map(|t| t.saturating_sub(after));
             let is_late = left == Some(Duration::ZERO);
             if is_late || all_named {

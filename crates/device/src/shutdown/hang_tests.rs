@@ -210,3 +210,22 @@ fn stepped_a_device_may_have_a_deadline_of_its_own() {
     assert_eq!(s.state.first_deadline(), None);
     assert_eq!(s.state.look_at_deadlines(SECOND), (None, false));
 }
+
+#[test]
+fn stepped_a_stop_of_the_process_makes_no_callback_late_and_not_the_shutdown() {
+    let timeouts = Timeouts { device: None, run: Some(5 * SECOND), policy: HangPolicy::GiveUp };
+    let mut s = timed(&DEVICES, timeouts);
+    s.state.count(&mut s.scratch);
+    s.pass(SECOND);
+    s.pass(1000 * SECOND);
+    s.state.was_paused(s.now, 1000 * SECOND);
+    assert_eq!(s.look_at_deadlines(), Some(4 * SECOND));
+    let mut s = disk_hangs(HangPolicy::GiveUp);
+    s.pass(1000 * SECOND);
+    s.state.was_paused(s.now, 1001 * SECOND);
+    assert_eq!(s.look_at_deadlines(), Some(SECOND));
+    assert!(s.news.is_empty());
+    s.pass(SECOND);
+    s.look_at_deadlines();
+    assert_eq!(s.news[0], "disk is late");
+}

@@ -8,6 +8,7 @@ mod ends;
 mod hang;
 mod looped;
 mod options;
+mod pauses;
 mod plan;
 pub(crate) mod policy;
 mod ready;

@@ -17,6 +17,7 @@ use crate::takeover::Walk;
 use crate::watch::{Watch, Watched};
 use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::thread::Builder;
+use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, context, text};
 use corewise_timeline::Outcome;
 use corewise_topology::{CpuId, current_cpu};
@@ -36,6 +37,8 @@ pub(crate) struct ShutdownRun {
     pub counts_at_once: bool,
     /// L: is the lock; guards what the watch saw last.
     pub pace: Mutex<Pace>,
+    /// L: is the lock; guards how long this process was stopped. `None`: nothing can be late.
+    pub running: Option<Mutex<PausableClock>>,
 }
 
 impl ShutdownRun {
@@ -64,7 +67,23 @@ impl ShutdownRun {
     pub(crate) fn first_look(&self) -> Option<Duration> {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         let slow = parallel.then_some(SLOW);
-        slow.into_iter().chain(self.state.first_deadline()).min()
+        slow.into_iter().chain(self.slice()).min()
+    }
+
+    /// The longest time between two looks at the deadlines: a longer one is a pause of this process.
+    fn slice(&self) -> Option<Duration> {
+        self.running.as_ref().map(|clock| clock.lock().slice())
+    }
+
+    /// Notes for how long this process was stopped since the last look.
+    fn look_for_pauses(&self, now: Duration) {
+        let Some(clock) = &self.running else { return };
+        let mut clock = clock.lock();
+        let before = clock.paused();
+        clock.now();
+        let paused = clock.paused() - before;
+        drop(clock);
+        self.state.was_paused(now, paused);
     }
 
     /// The caller's part: the loop, then what is left by counters.
@@ -442,6 +461,7 @@ fn answered(answer: Answer) -> Outcome {
 impl Watched for ShutdownRun {
     fn look(self: Arc<Self>) -> Option<Duration> {
         let now = self.clock.now();
+        self.look_for_pauses(now);
         let look = self.state.look(now, &mut self.pace.lock(), is_blocked);
         let (mut deadline, counts) = self.state.look_at_deadlines(now);
         if counts || look == Look::Count {
@@ -460,6 +480,7 @@ impl Watched for ShutdownRun {
             Look::Over => None,
         };
         // A deadline of nothing is over before its callback begins.
+        let deadline = deadline.map(|deadline| self.slice().unwrap_or(deadline).min(deadline));
         again.into_iter().chain(deadline).min().map(policy::not_too_soon)
     }
 }

@@ -8,6 +8,7 @@
 use super::batch::Batch;
 use super::counted::Counted;
 use super::hang::{Late, News};
+use super::pauses::Pauses;
 use super::plan::{Kind, Outline, ShutdownPlan, Timeouts};
 use super::policy::{self, HelperRole, Load, SLOW};
 use super::ready::Ready;
@@ -82,6 +83,8 @@ pub(super) struct State {
     /// Somebody looks whether a batch is held up.
     pub(super) looked_at: bool,
     pub(super) running: Vec<Running>,
+    /// When this process was stopped.
+    pub(super) pauses: Pauses,
     /// Those that were skipped and have not ended, and since when they run.
     pub(super) skipped: Vec<(DeviceId, Duration)>,
     /// All that were late, in the order in which that was seen.
@@ -284,6 +287,7 @@ impl ShutdownState {
             later_seen: false,
             looked_at: false,
             running: Vec::new(),
+            pauses: Pauses::default(),
             skipped: Vec::new(),
             late: Vec::new(),
             overdue: 0,

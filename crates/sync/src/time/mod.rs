@@ -23,7 +23,7 @@
 //! | wait for the lock of a file (`blockmq`) | monotonic | The owner doesn't run either |
 //! | timers of work items, `every`, idle workers, shutdown of pools (`workqueue`) | monotonic | As Linux's timers. A periodic item doesn't run once for each period of a suspend |
 //! | reports of stuck work, of late calls and of computing items (`workqueue`, `smp`) | monotonic | Nothing is stuck because the machine slept |
-//! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic | The callback didn't run either |
+//! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic; those of a shutdown by a [`PausableClock`] | The callback didn't run either |
 //! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic, by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
 //! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
 //! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
