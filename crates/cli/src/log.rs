@@ -121,13 +121,12 @@ pub(crate) fn start(log: &Log, bars: Bars) {
         Level::Trace => LevelFilter::TRACE,
     };
     // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
-    // line, clients that are cut at the end of a drain, with their export, and legs that a mirror does without, with the mirror.
+    // line, and legs that a mirror does without, with the mirror.
     let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
     let events = if level <= LevelFilter::WARN { LevelFilter::OFF } else { level };
     let targets = Targets::new()
         .with_default(level)
         .with_target("corewise_device", told)
-        .with_target("corewise_nbd::server::drain", told)
         .with_target(MIRROR_EVENTS, events);
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;

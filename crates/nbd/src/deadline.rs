@@ -28,8 +28,12 @@ impl Deadline {
 
     /// How long to wait before this is asked again. Zero once the deadline has passed.
     pub(crate) fn wait(&mut self) -> Duration {
-        let left = self.at.saturating_duration_since(self.clock.now());
-        left.min(self.clock.slice())
+        self.left().min(self.clock.slice())
+    }
+
+    /// How long it is until the deadline.
+    pub(crate) fn left(&mut self) -> Duration {
+        self.at.saturating_duration_since(self.clock.now())
     }
 
     /// Moves the deadline to `time` after its beginning.

@@ -27,7 +27,7 @@ impl IdleTime {
         self.since = self.clock.now();
     }
 
-    /// How long it has been. Whoever waits for the client asks at least once in each
+    /// How long it has been. The thread that waits for the client asks at least once in each
     /// [slice](IdleTime::slice).
     pub(crate) fn so_far(&mut self) -> Duration {
         self.clock.now().saturating_duration_since(self.since)

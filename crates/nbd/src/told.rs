@@ -42,6 +42,8 @@ pub(crate) enum What {
     Cut,
     /// It was cut since it took too long.
     Slow,
+    /// It was cut at the deadline of a drain.
+    Late,
     /// It was let go since it asked for nothing.
     Idle,
     /// Its handshake came to nothing.
@@ -68,9 +70,10 @@ const ERRORS: [ReplyError; 8] = [
     ReplyError::Shutdown,
 ];
 /// What isn't the error of a reply.
-const OTHERS: [What; 8] = [
+const OTHERS: [What; 9] = [
     What::Cut,
     What::Slow,
+    What::Late,
     What::Idle,
     What::Handshake,
     What::Tls,
@@ -111,6 +114,7 @@ impl What {
             What::Refused(_) => "requests that were refused",
             What::Cut => "connections that were cut for what they sent",
             What::Slow => "connections that were too slow",
+            What::Late => "connections that were cut at the deadline of a drain",
             What::Idle => "connections that asked for nothing",
             What::Handshake => "handshakes that failed",
             What::Tls => "failures of TLS",

@@ -539,7 +539,7 @@ impl Server {
 
     /// Exports drain, volumes flush, each after those that need it.
     fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
-        running.server.stop_accepting();
+        running.server.close();
         let devices = running.manager.devices();
         // Before the first of them is flushed.
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));

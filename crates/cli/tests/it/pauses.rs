@@ -107,6 +107,67 @@ fn a_server_that_was_stopped_for_longer_than_its_timeouts_cuts_nobody_who_was_in
     server.stop().ok();
 }
 
+/// A server whose client reads is told to end, and stopped for longer than its `limits` allow. The client then waits
+/// until the second is over in which a request may still come, and reads on.
+fn ends_after_a_stop(limits: &str) {
+    let folder = Folder::new();
+    let devices = format!(
+        "{limits}[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"16M\"\n\
+         [[export]]\ndevice = \"m\"\n"
+    );
+    let server = start(&folder, "up.toml", 60, &devices);
+    let mut taker = Client::new(&server.socket(), "m");
+    let mut giver = Client::new(&server.socket(), "m");
+    giver.send_raw(&[0x25, 0x60, 0x95]).unwrap();
+    for n in 0..8 {
+        taker.send(READ, 0, n << 20, 1 << 20, &[]).unwrap();
+    }
+    until(&folder, &server, |clients| {
+        // Each request that comes later is refused.
+        clients[0]["in_flight"] == 8 && clients[1]["partial_seconds"].is_number()
+    });
+    server.signal(Signal::TERM);
+    until(&folder, &server, |clients| clients.iter().all(|client| client["leaving"] == true));
+    stopped(&server, || ());
+    assert!(giver.is_closed());
+    for _ in 0..8 {
+        taker.receive(1 << 20).unwrap().1.unwrap();
+    }
+    drop(taker);
+    let ran = server.wait().ok();
+    assert!(!ran.stderr.contains("disconnected"), "{ran}");
+}
+
+#[test]
+fn a_drain_does_not_count_the_time_for_which_its_server_was_stopped() {
+    ends_after_a_stop(&format!("drain = \"{TIMEOUT}s\"\n"));
+}
+
+#[test]
+fn a_shutdown_does_not_count_the_time_for_which_its_server_was_stopped() {
+    ends_after_a_stop(&format!(
+        "drain = \"1h\"\nshutdown_timeout = \"{TIMEOUT}s\"\non_hang = \"give-up\"\n"
+    ));
+}
+
+#[test]
+fn nobody_is_idle_while_the_server_is_stopped() {
+    let folder = Folder::new();
+    let devices = format!(
+        "clients = 1\nevict_idle = \"{TIMEOUT}s\"\nidle_timeout = \"{}s\"\n[[device]]\n\
+         name = \"m\"\ndriver = \"memory\"\nsize = \"16M\"\n[[export]]\ndevice = \"m\"\n",
+        TIMEOUT + 1
+    );
+    let server = start(&folder, "up.toml", TIMEOUT, &devices);
+    let mut client = Client::new(&server.socket(), "m");
+    assert!(client.read(0, 512).is_ok());
+    stopped(&server, || ());
+    assert!(Client::over(connect(&server.socket()), "m").is_err(), "its place is taken");
+    assert!(client.read(0, 512).is_ok());
+    drop(client);
+    server.stop().ok();
+}
+
 /// A disk that leaves its requests to the test.
 struct Held(Sender<Request>);
 

@@ -7,14 +7,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_blockmq::{BlockDevice, Request};
 use corewise_sync::{Completion, Mutex, time};
 
-use super::registry::Registry;
+use super::{ClientEvent, Inner};
+use crate::access::Identity;
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::export::Export;
+use crate::told::{Known, What};
 
 /// For how long requests that were begun may still come, and half the time that there is at most.
 const GRACE: Duration = Duration::from_secs(1);
@@ -84,10 +87,10 @@ impl fmt::Display for DrainReport {
 /// Drains these connections and flushes these exports, and says `why` to those that listen. They
 /// are closed to newcomers already. Blocks until the deadline at most.
 pub(super) fn drain(
-    registry: &Registry,
+    server: &Inner,
     exports: &[Export],
     connections: Vec<Arc<Connection>>,
-    deadline: Instant,
+    deadline: &mut Deadline,
     why: &str,
 ) -> DrainReport {
     let begin = time::now();
@@ -100,22 +103,22 @@ pub(super) fn drain(
     }
     // A request that a client has sent in part wasn't answered, so it may be lost; and one that isn't whole by now may never be. The
     // client's other requests are still answered.
-    let grace = GRACE.min(deadline.saturating_duration_since(begin) / 2);
-    let connections = registry.wait_until_gone(connections, begin + grace);
+    let mut grace = Deadline::after(GRACE.min(deadline.left() / 2));
+    let registry = &server.registry;
+    let connections = registry.wait_until_gone(connections, || grace.wait().min(deadline.wait()));
     for connection in &connections {
         connection.stop_reading();
     }
-    for connection in registry.wait_until_gone(connections, deadline) {
+    for connection in registry.wait_until_gone(connections, || deadline.wait()) {
         let late = |owed| format!("{why}, and it had {owed} unanswered requests at the deadline");
-        let owed = connection.cut(|| late(connection.load.snapshot().requests)).requests;
+        let was = connection.cut(|| late(connection.load.snapshot().requests));
+        // For another reason, which was told. Its requests are still in the device.
+        if was.cut {
+            continue;
+        }
         report.cut += 1;
-        report.requests_cut += u64::from(owed);
-        tracing::warn!(
-            client = connection.id,
-            peer = %connection.voice.who,
-            requests = owed,
-            "disconnected at the deadline of a drain"
-        );
+        report.requests_cut += u64::from(was.requests);
+        leave_behind(server, &connection, was.requests);
     }
     report.requests_completed = in_flight.saturating_sub(report.requests_cut);
     report.flushes = flush_all(exports, deadline);
@@ -123,9 +126,26 @@ pub(super) fn drain(
     report
 }
 
+/// Tells of a client that was cut with so many requests. Its thread may have to wait for its device, for
+/// longer than there is somebody to tell.
+fn leave_behind(server: &Inner, connection: &Connection, requests: u32) {
+    // Of a client without an export there is nothing to tell.
+    let Some((export, who)) = server.registry.leave_behind(connection) else { return };
+    connection.voice.tell(What::Late, |Known { client, .. }| {
+        let (peer, export) = (who.clone(), export.clone());
+        move |left_out: Option<u64>| {
+            tracing::warn!(client, %peer, export, requests, left_out,
+                "disconnected at the deadline of a drain");
+        }
+    });
+    let (Identity { peer, pid, names }, why) = (&who, connection.cause().unwrap_or_default());
+    let (id, names, export) = (connection.id, &**names, &*export);
+    server.tell(&ClientEvent::Left { id, peer: *peer, pid: *pid, names, export, why: &why });
+}
+
 /// Flushes every device that clients have changed, at the same time. A flush is asked for even after the deadline; it just
 /// isn't waited for then.
-fn flush_all(exports: &[Export], deadline: Instant) -> Vec<(String, FlushOutcome)> {
+fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<(String, FlushOutcome)> {
     let flushes: Vec<_> = exports
         .iter()
         .filter(|export| export.is_writable())
@@ -152,7 +172,12 @@ fn flush_all(exports: &[Export], deadline: Instant) -> Vec<(String, FlushOutcome
         .into_iter()
         .map(|(name, slot)| {
             // Where the time runs out the outcome says that it didn't finish.
-            let _ = slot.0.wait_timeout(deadline.saturating_duration_since(time::now()));
+            loop {
+                let wait = deadline.wait();
+                if slot.0.wait_timeout(wait) || wait.is_zero() {
+                    break;
+                }
+            }
             let outcome = slot.1.lock().clone();
             (name, outcome)
         })

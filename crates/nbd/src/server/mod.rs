@@ -13,10 +13,10 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewise_sync::hint::IN_MODEL;
-use corewise_sync::{Mutex, Parker, context, panics, text, time};
+use corewise_sync::{Mutex, Parker, context, panics, text};
 
 use crate::access::Identity;
 use crate::connection::{Connection, Peer};
@@ -27,7 +27,7 @@ use crate::handshake::{CloseReason, ExportOffer};
 use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
-use crate::policy::{self, Limits};
+use crate::policy::Limits;
 use crate::session::{Deadlines, End, STACK, Session, SharedWriter};
 use crate::tls::Tls;
 use crate::told::{Hosts, Known, Voice, What, tell};
@@ -43,6 +43,8 @@ pub use registry::{ClientStatus, ExportStatus, HandshakeCounts};
 
 /// Listeners of a usual server: one client of each is on its way in.
 const LISTENERS: u64 = 2;
+/// Why a client has left that was drained with all others.
+const SHUT_DOWN: &str = "the server was shut down";
 /// What a thread maps beside its stack, in bytes: guard pages, and a stack for signals.
 const BESIDE_STACK: u64 = 64 << 10;
 
@@ -242,7 +244,8 @@ pub enum ClientEvent<'a> {
         /// The export's name.
         export: &'a str,
     },
-    /// It has left, or was let go: nothing of it is in a device any more.
+    /// It has left, or was let go: nothing of it is in a device any more. Or it was cut at the deadline of
+    /// a drain, and its device may still have requests of it.
     Left {
         /// Its number.
         id: u64,
@@ -374,7 +377,7 @@ impl Server {
     /// where there is none.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_exports(&self, names: &[&str], deadline: Duration) -> Option<DrainReport> {
-        let until = after(deadline);
+        let mut until = Deadline::after(deadline);
         let registry = &self.inner.registry;
         let (mut exports, mut connections) = (Vec::new(), Vec::new());
         for (export, its_own) in names.iter().filter_map(|name| registry.close_export(name)) {
@@ -383,11 +386,11 @@ impl Server {
         }
         let others = |name: &&&str| !exports.iter().any(|export: &Export| export.name() == **name);
         let report = context::blocking("Server::remove_exports", || {
-            let why = "its export was removed";
+            let why = if registry.is_closing() { SHUT_DOWN } else { "its export was removed" };
             let report = (!exports.is_empty())
-                .then(|| drain::drain(registry, &exports, connections, until, why));
+                .then(|| drain::drain(&self.inner, &exports, connections, &mut until, why));
             for name in names.iter().filter(others) {
-                registry.wait_until_removed(name, until);
+                registry.wait_until_removed(name, &mut until);
             }
             report
         });
@@ -441,7 +444,7 @@ impl Server {
     }
 
     /// Has `tell` called for what happens to clients from now on, on the client's thread: no request of that client is served
-    /// meanwhile. A panic in it is discarded. False where there is such a function already, which stays.
+    /// meanwhile. A drain calls it on its own thread for the clients that it cuts. A panic in it is discarded. False where there is such a function already, which stays.
     pub fn observe(&self, tell: impl Fn(&ClientEvent<'_>) + Send + Sync + 'static) -> bool {
         self.inner.observer.set(Box::new(tell)).is_ok()
     }
@@ -532,17 +535,24 @@ impl Server {
         }
     }
 
+    /// Closes the server to newcomers, as [`Server::drain`] does first: for an owner that then
+    /// [removes](Server::remove_export) its exports one by one. Their clients are told that the server was
+    /// shut down. Waits for the listeners' threads, which end at once.
+    pub fn close(&self) {
+        let _ = self.inner.registry.close();
+        self.stop_accepting();
+    }
+
     /// Ends everything in order, by `deadline` from now at the latest: closes the listeners,
     /// refuses new requests with `ESHUTDOWN`, closes idle clients at once, lets what is in
     /// flight finish and be answered, flushes the devices, and cuts the clients that are left
     /// at the deadline. The server is of no use afterwards; calling it again is harmless. Blocks.
     pub fn drain(&self, deadline: Duration) -> DrainReport {
-        let until = after(deadline);
+        let mut until = Deadline::after(deadline);
         let (exports, connections) = self.inner.registry.close();
         self.stop_accepting();
         context::blocking("Server::drain", || {
-            let why = "the server was shut down";
-            let report = drain::drain(&self.inner.registry, &exports, connections, until, why);
+            let report = drain::drain(&self.inner, &exports, connections, &mut until, SHUT_DOWN);
             self.inner.hosts.tell_rest();
             report
         })
@@ -567,11 +577,6 @@ impl fmt::Debug for Server {
             .field("connections", &self.connections())
             .finish_non_exhaustive()
     }
-}
-
-/// The time `deadline` from now.
-fn after(deadline: Duration) -> Instant {
-    policy::after(time::now(), deadline)
 }
 
 impl Inner {

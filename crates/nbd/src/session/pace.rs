@@ -165,7 +165,7 @@ impl Pace {
         let (Some(limit), Some(idle)) = (self.deadlines.idle, connection.idle()) else {
             return Ok(());
         };
-        // What came while this process was stopped lies in the socket.
+        // A request that came while this process was stopped lies in the socket.
         if idle >= limit && !connection.has_sent() {
             // Debug: a length of time.
             return Err(End::Idle(format!("it asked for nothing for {limit:?} (idle_timeout)")));

@@ -294,6 +294,11 @@ fn a_client_that_the_server_lets_go_is_told_of_with_the_reason() {
     assert!(why_of(&newcomer).contains("a newcomer needed its place (evict_idle)"));
     let removed = |server: &Server| server.remove_export("disk", PATIENCE).and(None);
     assert_eq!(why_of(&removed), "its export was removed");
+    let closed = |server: &Server| {
+        server.close();
+        server.remove_export("disk", PATIENCE).and(None)
+    };
+    assert_eq!(why_of(&closed), "the server was shut down");
     let ended = |server: &Server| Some(server.drain(PATIENCE)).and(None);
     assert_eq!(why_of(&ended), "the server was shut down");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 use corewise_blockmq::Op;
 use corewise_nbd::wire::*;
-use corewise_nbd::{DrainReport, Error, Export, FlushOutcome, Options, Server};
+use corewise_nbd::{ClientEvent, DrainReport, Error, Export, FlushOutcome, Options, Server};
 
 const MIB: u64 = 1 << 20;
 
@@ -175,6 +175,33 @@ fn after_the_deadline_clients_are_cut_and_counted() {
     while server.connections() > 0 {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_client_that_is_cut_at_the_deadline_is_told_of_once_while_its_device_hangs() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let (told, hears) = std::sync::mpsc::channel();
+    server.observe(move |event| {
+        if let ClientEvent::Left { id, export, why, .. } = event {
+            told.send((*id, (*export).to_owned(), (*why).to_owned())).unwrap();
+        }
+    });
+    let mut stuck = client(&server);
+    device.hold();
+    stuck.request(Command::READ, 1, 0, 512);
+    device.wait_for_seen(1);
+    let report = server.remove_export("disk", Duration::ZERO).unwrap();
+    assert_eq!((report.cut, report.requests_cut), (1, 1));
+    let why = "its export was removed, and it had 1 unanswered requests at the deadline";
+    assert_eq!(hears.try_recv(), Ok((1, "disk".to_owned(), why.to_owned())));
+    let report = server.drain(Duration::ZERO);
+    assert_eq!((report.clients, report.cut, report.requests_cut), (1, 0, 0), "it was cut before");
+    device.release();
+    while server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(hears.try_recv().is_err());
 }
 
 #[test]

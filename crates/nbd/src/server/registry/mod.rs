@@ -2,18 +2,20 @@
 //! for a few instructions; never taken on the path of a request.
 
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use corewise_sync::time::PausableClock;
-use corewise_sync::{Condvar, Mutex, time};
+use corewise_sync::{Condvar, Mutex};
 
 use super::Options;
 use crate::access::Identity;
 use crate::connection::Connection;
 use crate::counts::Traffic;
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::{Export, Shared};
 use crate::handshake::{ExportOffer, NotOffered};
@@ -75,6 +77,8 @@ struct Entered {
     who: Identity,
     /// Its place was given to somebody else: it is being let go.
     leaving: bool,
+    /// The observer knows that it has left.
+    told: bool,
 }
 
 /// Whether a limit counts this connection.
@@ -188,15 +192,15 @@ impl Registry {
     }
 
     /// Waits until there is no export of that name that is being removed, or the deadline passes. Blocks.
-    pub(super) fn wait_until_removed(&self, name: &str, deadline: Instant) {
+    pub(super) fn wait_until_removed(&self, name: &str, deadline: &mut Deadline) {
         let mut books = self.books.lock();
         let closing = |entry: &Entry| entry.state == State::Closing;
         while books.exports.get(name).is_some_and(closing) {
-            let left = deadline.saturating_duration_since(time::now());
-            if left.is_zero() {
+            let wait = deadline.wait();
+            if wait.is_zero() {
                 return;
             }
-            (books, _) = self.left.wait_timeout(books, left);
+            (books, _) = self.left.wait_timeout(books, wait);
         }
     }
 
@@ -251,8 +255,13 @@ impl Registry {
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
-        let entered =
-            Entered { connection: Arc::clone(&connection), export: None, who, leaving: false };
+        let entered = Entered {
+            connection: Arc::clone(&connection),
+            export: None,
+            who,
+            leaving: false,
+            told: false,
+        };
         books.connections.insert(id, entered);
         books.threads += 1;
         Ok((connection, rest))
@@ -340,27 +349,33 @@ impl Registry {
         }
         drop(books);
         self.left.notify_all();
-        gone.and_then(|gone| Some((gone.export?, gone.who)))
+        gone.filter(|gone| !gone.told).and_then(|gone| Some((gone.export?, gone.who)))
     }
 
-    /// Waits until none of the connections is in the books, or the deadline passes; those that are
-    /// left. Blocks.
+    /// As [`Registry::leave`], for a client that is not waited for any more: its thread goes on. `None` also
+    /// where it has left.
+    pub(super) fn leave_behind(&self, connection: &Connection) -> Option<(String, Identity)> {
+        let mut books = self.books.lock();
+        let entered = books.connections.get_mut(&connection.id).filter(|one| !one.told)?;
+        entered.told = true;
+        Some((entered.export.clone()?, entered.who.clone()))
+    }
+
+    /// Waits until none of the connections is in the books, or `wait` is zero: how long to wait before it is
+    /// asked again. Returns those that are left. Blocks.
     pub(super) fn wait_until_gone(
         &self,
         mut connections: Vec<Arc<Connection>>,
-        deadline: Instant,
+        mut wait: impl FnMut() -> Duration,
     ) -> Vec<Arc<Connection>> {
-        // Clients that had no time to take their replies, as this process was stopped, get some.
-        let time = deadline.saturating_duration_since(time::now());
-        let mut clock = PausableClock::for_timeout(time);
         let mut books = self.books.lock();
         loop {
             connections.retain(|connection| books.connections.contains_key(&connection.id));
-            let left = deadline.saturating_duration_since(clock.now());
-            if connections.is_empty() || left.is_zero() {
+            let wait = wait();
+            if connections.is_empty() || wait.is_zero() {
                 return connections;
             }
-            (books, _) = self.left.wait_timeout(books, left.min(clock.slice()));
+            (books, _) = self.left.wait_timeout(books, wait);
         }
     }
 
@@ -522,196 +537,5 @@ impl Registry {
 
     pub(super) fn len(&self) -> usize {
         self.books.lock().exports.len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use corewise_blockmq::{BlockDevice, Geometry, Request};
-    use corewise_sync::atomic::{AtomicBool, Ordering};
-
-    use super::*;
-    use crate::memory::Pool;
-
-    struct Disk;
-
-    impl BlockDevice for Disk {
-        fn name(&self) -> &str {
-            "disk"
-        }
-        fn geometry(&self) -> Geometry {
-            Geometry::new(1 << 20)
-        }
-        fn submit(&self, _: Request) {}
-    }
-
-    #[test]
-    fn exports_of_one_device_share_it_and_nothing_is_kept_of_those_that_are_gone() {
-        let registry = Registry::new();
-        let (one, other): (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) =
-            (Arc::new(Disk), Arc::new(Disk));
-        let add = |name: &str, device: &Arc<dyn BlockDevice>| {
-            registry.add_export(Export::new(name, Arc::clone(device))).unwrap();
-            Arc::as_ptr(&registry.books.lock().exports[name].export.shared)
-        };
-        let first = add("a", &one);
-        assert_ne!(add("b", &other), first);
-        assert_eq!(add("c", &one), first);
-        registry.forget_export("a");
-        assert_eq!(add("d", &one), first, "'c' is still there");
-        for name in ["b", "c", "d"] {
-            registry.forget_export(name);
-        }
-        assert!(registry.books.lock().shared.is_empty());
-    }
-
-    fn admit_to(registry: &Registry, limit: usize) -> Result<(Arc<Connection>, ()), Error> {
-        let make = |id| {
-            let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
-            let budget = Options::default().budget;
-            let pool = Arc::new(Pool::new(1 << 20));
-            (
-                Arc::new(
-                    Connection::new(Voice::of_test(id), socket.into(), budget, 0, pool, None).0,
-                ),
-                (),
-            )
-        };
-        let who = Voice::of_test(0).who;
-        let options = Options::new().max_half_open(limit).max_connections(0);
-        registry.admit(who, &options, &|| false, make, |oldest| oldest.close())
-    }
-
-    #[test]
-    fn a_client_whose_request_lies_in_the_socket_is_not_idle() {
-        let registry = Registry::new();
-        registry.add_export(Export::new("disk", Arc::new(Disk))).unwrap();
-        let admit = || {
-            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-            let make = |id| {
-                let (budget, pool) = (Options::default().budget, Arc::new(Pool::new(1 << 20)));
-                let voice = Voice::of_test(id);
-                (
-                    Arc::new(
-                        Connection::new(voice, ours.into(), budget, 0, pool, Some(Duration::ZERO))
-                            .0,
-                    ),
-                    (),
-                )
-            };
-            let who = Voice::of_test(0).who;
-            (registry.admit(who, &Options::new(), &|| false, make, |_| ()).unwrap().0, theirs)
-        };
-        let options = Options::new().max_connections(1).evict_idle(Some(Duration::ZERO));
-        let attach = |connection: &Connection| {
-            let who = Voice::of_test(0).who;
-            registry.attach(connection.id, "disk", &who, &options).map(drop)
-        };
-        let ((first, mut client), (second, _theirs)) = (admit(), admit());
-        attach(&first).unwrap();
-        // As of a process that was stopped while it was sent.
-        std::io::Write::write_all(&mut client, b"request").unwrap();
-        assert!(attach(&second).unwrap_err().contains("all 1 places"));
-        let mut bytes = bytes::BytesMut::with_capacity(64);
-        assert_eq!(first.receive(&mut bytes).unwrap(), 7);
-        attach(&second).unwrap();
-        assert!(first.cause().is_some_and(|why| why.contains("evict_idle")));
-    }
-
-    #[test]
-    fn a_client_whose_thread_has_not_got_to_it_keeps_its_place_and_the_newcomer_waits() {
-        const LIMIT: usize = 2;
-        let registry = Registry::new();
-        let first: Vec<_> = (0..LIMIT).map(|_| admit_to(&registry, LIMIT).unwrap().0).collect();
-        let admitted = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let newcomer = scope.spawn(|| {
-                let id = admit_to(&registry, LIMIT).unwrap().0.id;
-                admitted.store(true, Ordering::Release);
-                id
-            });
-            for _ in 0..1000 {
-                std::thread::yield_now();
-                assert!(!admitted.load(Ordering::Acquire));
-            }
-            // The second one's client turns out to say nothing.
-            first[1].note_wait();
-            let newcomer = newcomer.join().unwrap();
-            let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
-            assert_eq!(here, [first[0].id, newcomer]);
-        });
-    }
-
-    #[test]
-    fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_not() {
-        let registry = Registry::new();
-        registry.add_export(Export::new("disk", Arc::new(Disk))).unwrap();
-        let admit = || {
-            let connection = admit_to(&registry, 3).unwrap().0;
-            connection.note_wait();
-            connection.id
-        };
-        let attach = |id| {
-            let options = Options::new().max_connections(0);
-            registry.attach(id, "disk", &Voice::of_test(0).who, &options).map(drop).unwrap_err()
-        };
-        let ids = [admit(), admit(), admit()];
-        // The first one is about to be told, the second one has been.
-        let (about_to, told) = (ids[0], ids[1]);
-        for id in [about_to, told] {
-            assert!(attach(id).contains("all 0 places"));
-        }
-        registry.books.lock().connections[&told].connection.note_wait();
-        let newcomer = admit();
-        let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
-        assert_eq!(here, [about_to, ids[2], newcomer]);
-        assert_eq!(registry.books.lock().cut, 0, "nobody was cut who hadn't been told");
-    }
-
-    #[test]
-    fn a_newcomer_that_waits_for_a_place_gives_up_with_its_listener() {
-        let registry = Registry::new();
-        let _first = admit_to(&registry, 1).unwrap();
-        let asked = AtomicBool::new(false);
-        let stop = || asked.swap(true, Ordering::Relaxed);
-        let options = Options::new().max_half_open(1).max_connections(0);
-        let make = |_| -> (Arc<Connection>, ()) { unreachable!("there is no place") };
-        let who = Voice::of_test(0).who;
-        let stopped = registry.admit(who, &options, &stop, make, |_| ()).map(|_| ());
-        assert!(matches!(stopped, Err(Error::ShuttingDown)), "{stopped:?}");
-    }
-
-    #[test]
-    fn as_many_threads_may_be_ending_as_may_shake_hands_and_newcomers_wait_until_one_has_ended() {
-        const LIMIT: usize = 2;
-        let registry = Registry::new();
-        let admit = || admit_to(&registry, LIMIT);
-        let admitted = || {
-            let (connection, ()) = admit().unwrap();
-            connection.note_wait();
-            connection
-        };
-        let first = admitted();
-        (1..2 * LIMIT).for_each(|_| drop(admitted()));
-        assert_eq!(registry.connections(), LIMIT, "the others are being let go");
-        let admitted = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let newcomer = scope.spawn(|| {
-                admit().unwrap();
-                admitted.store(true, Ordering::Release);
-            });
-            // It may not have begun to wait, which makes the look easier to pass, never harder.
-            for _ in 0..1000 {
-                std::thread::yield_now();
-                assert!(!admitted.load(Ordering::Acquire));
-            }
-            registry.leave(&first, None);
-            newcomer.join().unwrap();
-            let closed_to = scope.spawn(|| admit().err());
-            registry.close();
-            assert!(matches!(closed_to.join().unwrap(), Some(Error::ShuttingDown)));
-        });
     }
 }
