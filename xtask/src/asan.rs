@@ -1,12 +1,13 @@
-//! The step that runs the libraries' tests under AddressSanitizer: it finds uses of freed memory, accesses beyond their ends,
-//! double frees and, at the end of each program, memory that nobody can reach any more. It needs a nightly compiler.
+//! The step that runs the libraries' tests under AddressSanitizer: it finds uses of freed memory,
+//! accesses beyond their ends, double frees and, at the end of each program, memory that nobody can
+//! reach any more. It needs a nightly compiler.
 
 use std::process::Command;
 
 use crate::run::Run;
 
-/// The crates whose tests run so. The program and the benchmarks run as processes of their own, the simulator switches
-/// stacks, and `fuzz` and `xtask` have no `unsafe` code.
+/// The crates whose tests run so. The program and the benchmarks run as processes of their own, the
+/// simulator switches stacks, and `fuzz` and `xtask` have no `unsafe` code.
 const CRATES: &[&str] = &[
     "corewise-sync",
     "corewise-topology",
@@ -40,7 +41,8 @@ const LEAKS: &str = "xtask/asan-leaks.txt";
 /// Locals stay on the stack of their thread: the address of one says how much of the stack is left.
 const OPTIONS: &str = "detect_stack_use_after_return=0";
 
-/// Bytes of the stack of a thread, whose frames are several times as large as else: waits nest by the bytes that are left.
+/// Bytes of the stack of a thread, whose frames are several times as large as else: waits nest by
+/// the bytes that are left.
 const STACK: &str = "8388608";
 
 /// The step: in a long run alone, since it compiles all of these once more.

@@ -24,7 +24,8 @@ const PROGRAMS: &[Program] = &[
     ("qemu-nbd", "qemu-utils"),
 ];
 
-/// What only long runs need: the virtual machines whose kernel is a client, or is the newest. They are x86-64.
+/// What only long runs need: the virtual machines whose kernel is a client, or is the newest. They
+/// are x86-64.
 const LONG: &[Program] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),

@@ -11,7 +11,8 @@ use crate::stats::{PairedRatio, Summary};
 pub struct Record {
     /// The benchmark: `workqueue`, `calls`, ...
     pub bench: String,
-    /// The workload and its parameters; `headline` for the records that sum a call up, `interval95` for their intervals.
+    /// The workload and its parameters; `headline` for the records that sum a call up, `interval95`
+    /// for their intervals.
     pub case: String,
     /// `corewise`, `before` (the published old design), or a peer's name.
     pub variant: String,

@@ -58,8 +58,8 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
-    /// What tells that the device has become read-only: what stands on it has the same, or that of [all](ReadOnlyLatch::any) that it
-    /// stands on. By default it is never set.
+    /// What tells that the device has become read-only: what stands on it has the same, or that of
+    /// [all](ReadOnlyLatch::any) that it stands on. By default it is never set.
     fn read_only_latch(&self) -> ReadOnlyLatch {
         ReadOnlyLatch::never()
     }

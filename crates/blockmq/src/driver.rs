@@ -131,13 +131,15 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Whether data of the device is lost, or may be: flushes fail until it is opened again. Any context.
+    /// Whether data of the device is lost, or may be: flushes fail until it is opened again. Any
+    /// context.
     fn has_lost_data(&self) -> bool {
         false
     }
 
-    /// What follows from a file or a folder that the device uses and that isn't in its place, or isn't what it was, though nothing is lost. The
-    /// [condition](Self::condition) says what is wrong. `None`: all are in order. Any context.
+    /// What follows from a file or a folder that the device uses and that isn't in its place, or
+    /// isn't what it was, though nothing is lost. The [condition](Self::condition) says what is
+    /// wrong. `None`: all are in order. Any context.
     fn displaced(&self) -> Option<Displaced> {
         None
     }
@@ -148,9 +150,9 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
-    /// What tells that nothing of the device can be changed any more, though its geometry says so. A newcomer that asks the queue for its
-    /// geometry from then on finds it read-only; requests go on to the driver, which says why it refuses them. Asked once, when the queue is
-    /// built.
+    /// What tells that nothing of the device can be changed any more, though its geometry says so.
+    /// A newcomer that asks the queue for its geometry from then on finds it read-only; requests go
+    /// on to the driver, which says why it refuses them. Asked once, when the queue is built.
     fn read_only_latch(&self) -> ReadOnlyLatch {
         ReadOnlyLatch::never()
     }

@@ -77,7 +77,8 @@ impl IoError {
         self.detail.as_ref()?.words.as_deref()
     }
 
-    /// Whether a queue has told the log of it, so that its words needn't stand there once more: see [`Request::quiet`].
+    /// Whether a queue has told the log of it, so that its words needn't stand there once more: see
+    /// [`Request::quiet`].
     pub fn is_logged(&self) -> bool {
         self.detail.as_ref().is_some_and(|detail| detail.logged)
     }

@@ -204,7 +204,8 @@ impl Pending {
         self.rq = None;
     }
 
-    /// Tells the log why it failed, unless the submitter or the device below does, or there were too many.
+    /// Tells the log why it failed, unless the submitter or the device below does, or there were
+    /// too many.
     #[cold]
     fn log(&self, error: IoError) -> IoError {
         if error.is_logged() {

@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{CleanAt, Mutex};
 
-/// Tells that a device can't be changed any more, though its [geometry](crate::Geometry) says so: data of it is lost. That happens
-/// once, and for good.
+/// Tells that a device can't be changed any more, though its [geometry](crate::Geometry) says so:
+/// data of it is lost. That happens once, and for good.
 ///
-/// The driver of such a device makes [one](ReadOnlyLatch::unset), and [sets](ReadOnlyLatch::set) it. A driver that stands on
-/// others has the latch of [all](ReadOnlyLatch::any) of them. So a look at a stack of devices costs the same however high it is.
+/// The driver of such a device makes [one](ReadOnlyLatch::unset), and [sets](ReadOnlyLatch::set)
+/// it. A driver that stands on others has the latch of [all](ReadOnlyLatch::any) of them. So a look
+/// at a stack of devices costs the same however high it is.
 ///
 /// Clones are one latch.
 #[derive(Clone)]
@@ -61,7 +62,8 @@ impl ReadOnlyLatch {
         all
     }
 
-    /// Says that the device is only read from now on. Nothing happens to one that is [never](ReadOnlyLatch::never) set. Any context.
+    /// Says that the device is only read from now on. Nothing happens to one that is
+    /// [never](ReadOnlyLatch::never) set. Any context.
     pub fn set(&self) {
         if let Some(latch) = &self.0 {
             latch.set();
@@ -75,8 +77,9 @@ impl ReadOnlyLatch {
 }
 
 impl Latch {
-    /// Sets `above` with this one. Either the setter finds it in the list, or it was set before and is seen here: the lock is taken by
-    /// the setter behind its store, and by this thread before its load.
+    /// Sets `above` with this one. Either the setter finds it in the list, or it was set before and
+    /// is seen here: the lock is taken by the setter behind its store, and by this thread before
+    /// its load.
     fn sets(&self, above: &Arc<Self>) {
         let mut list = self.above.lock();
         let Above { latches, clean_at } = &mut *list;

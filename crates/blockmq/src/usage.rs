@@ -48,17 +48,21 @@
 //!
 //! # Ages
 //!
-//! Each count is three numbers in one word, a *generation* each. A request is counted in the generation that is current when it
-//! enters, and remembers which. An observer who asks for the age of the oldest request ends the current generation once a second,
-//! and begins one in which nobody is left. A request of a generation that has ended is at least as old as that end. Where each other
-//! generation still has a request the current one lasts on: the oldest request is in one of those, and its age is known all the same.
+//! Each count is three numbers in one word, a *generation* each. A request is counted in the
+//! generation that is current when it enters, and remembers which. An observer who asks for the age
+//! of the oldest request ends the current generation once a second, and begins one in which nobody
+//! is left. A request of a generation that has ended is at least as old as that end. Where each
+//! other generation still has a request the current one lasts on: the oldest request is in one of
+//! those, and its age is known all the same.
 //!
-//! So a request pays for its age with one load of a word that changes once a second, beside the depth that it reads anyway, and each
-//! of its read-modify-writes is the one that it did before. Such a load may be late: then the request counts for the generation that
-//! ended while it entered, before which its submission had begun.
+//! So a request pays for its age with one load of a word that changes once a second, beside the
+//! depth that it reads anyway, and each of its read-modify-writes is the one that it did before.
+//! Such a load may be late: then the request counts for the generation that ended while it entered,
+//! before which its submission had begun.
 //!
-//! A number has 21 bits. Where more requests come through one CPU in a second, which only those do that may not wait for room, the
-//! numbers of that count are wrong until these have left, and their sum is. Whether it is 0 is exact.
+//! A number has 21 bits. Where more requests come through one CPU in a second, which only those do
+//! that may not wait for room, the numbers of that count are wrong until these have left, and their
+//! sum is. Whether it is 0 is exact.
 //!
 //! # One for a queue
 //!
@@ -138,13 +142,15 @@ struct Ages {
 
 /// Per-CPU usage counts with a nested freeze, and a bound.
 pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
-    /// A: requests inside, by the CPU slot through which they entered; each a number for each [`Generation`].
+    /// A: requests inside, by the CPU slot through which they entered; each a number for each
+    /// [`Generation`].
     counts: Box<[CachePadded<AtomicU64>]>,
     /// A: how many freezes are in force.
     depth: Depth,
     /// A: the current generation. Relaxed: a request that takes the one before is counted there.
     generation: aside::AtomicU32,
-    /// L: is the lock, taken by those who ask for ages alone; guards when generations began and ended.
+    /// L: is the lock, taken by those who ask for ages alone; guards when generations began and
+    /// ended.
     ages: Mutex<Ages>,
     /// Those who wait until nobody is inside.
     left: WaitQueue,
@@ -181,8 +187,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// Enters through `slot`; `None` where the queue is frozen: the caller stays outside. Where it waits there it makes
-    /// sure, behind ParkFence, that it still is.
+    /// Enters through `slot`; `None` where the queue is frozen: the caller stays outside. Where it
+    /// waits there it makes sure, behind ParkFence, that it still is.
     #[must_use = "`None` means that the caller is not inside"]
     pub fn enter(&self, slot: usize) -> Option<Generation> {
         if self.is_frozen() {
@@ -215,8 +221,9 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// How long the oldest request has been inside, at least; `None` where nobody is. Known to a second where this is asked each
-    /// second: a request is as old as the end of the generation in which it entered.
+    /// How long the oldest request has been inside, at least; `None` where nobody is. Known to a
+    /// second where this is asked each second: a request is as old as the end of the generation in
+    /// which it entered.
     pub fn oldest(&self, now: Stamp) -> Option<Duration> {
         let mut ages = self.ages.lock();
         let current = Generation(self.generation.load(Ordering::Relaxed));

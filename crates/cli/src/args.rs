@@ -414,7 +414,8 @@ pub(crate) struct Up {
     /// Run without a control socket
     #[arg(long)]
     pub(crate) no_control: bool,
-    /// Stop in order when the process that started this one ends: for a server that a client starts by socket activation
+    /// Stop in order when the process that started this one ends: for a server that a client starts
+    /// by socket activation
     #[arg(long)]
     pub(crate) exit_with_parent: bool,
 }

@@ -1,5 +1,5 @@
-//! Files that a user names and that are read into memory. Each kind has a longest size, so a disk that was named by mistake is
-//! refused instead of taken into memory.
+//! Files that a user names and that are read into memory. Each kind has a longest size, so a disk
+//! that was named by mistake is refused instead of taken into memory.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,8 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::units;
 
-/// The longest certificate or key, in bytes: bundles of all public authorities have a quarter of it.
+/// The longest certificate or key, in bytes: bundles of all public authorities have a quarter of
+/// it.
 #[cfg(feature = "tls")]
 pub(crate) const LONGEST_PEM: u64 = 1 << 20;
 
@@ -35,7 +36,8 @@ impl fmt::Display for Unread {
     }
 }
 
-/// Reads a plain file of at most `most` bytes. Blocks on the disk, but never on a pipe whose other end doesn't come.
+/// Reads a plain file of at most `most` bytes. Blocks on the disk, but never on a pipe whose other
+/// end doesn't come.
 pub(crate) fn read_plain(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());

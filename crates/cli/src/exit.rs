@@ -67,8 +67,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says why a run failed, and turns its end into a code: 0 success, 1 failure; of `corewise health` alone 3 degraded and 4 lost. Wrong
-/// usage, 2, is clap's, which ends the process before anything has begun.
+/// Says why a run failed, and turns its end into a code: 0 success, 1 failure; of `corewise health`
+/// alone 3 degraded and 4 lost. Wrong usage, 2, is clap's, which ends the process before anything
+/// has begun.
 pub(crate) fn code(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) | Err(Failure::Unhealthy(HealthState::Ok)) => ExitCode::SUCCESS,

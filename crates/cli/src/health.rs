@@ -1,4 +1,5 @@
-//! `corewise health`: how a running `corewise up` is, in one word, and what to do where it isn't ok.
+//! `corewise health`: how a running `corewise up` is, in one word, and what to do where it isn't
+//! ok.
 
 use std::io::Write;
 

@@ -1,4 +1,5 @@
-//! JSON that is shown: names in it may come from anybody, and what shows nothing by itself is escaped.
+//! JSON that is shown: names in it may come from anybody, and what shows nothing by itself is
+//! escaped.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -15,7 +16,8 @@ pub(crate) fn pretty(value: &impl Serialize) -> Result<String, Failure> {
     Ok(escaped(&json).into_owned())
 }
 
-/// The same JSON, all of which can be seen. Characters that can't stand inside strings alone; line ends are between the values.
+/// The same JSON, all of which can be seen. Characters that can't stand inside strings alone; line
+/// ends are between the values.
 pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     let hidden = |c: char| c != '\n' && is_invisible(c);
     if !json.contains(hidden) {

@@ -20,9 +20,10 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump`, `health`, `watch`, `mirror` and `snapshot` ask a running one over its
-//! `control` socket, by which `change` changes it, `topo` shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone knows exit codes,
-//! `screen` how to write to a terminal.
+//! without touching anything, `up` does it and undoes it, `dump`, `health`, `watch`, `mirror` and
+//! `snapshot` ask a running one over its `control` socket, by which `change` changes it, `topo`
+//! shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone
+//! knows exit codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;

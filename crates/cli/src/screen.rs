@@ -99,7 +99,8 @@ pub(crate) fn width() -> usize {
     all_columns().clamp(60, 160)
 }
 
-/// Columns for text that is cut nowhere: a terminal's, within what can be read well, and no limit where there is none.
+/// Columns for text that is cut nowhere: a terminal's, within what can be read well, and no limit
+/// where there is none.
 pub(crate) fn whole_width() -> usize {
     if std::io::stdout().is_terminal() { width() } else { usize::MAX }
 }

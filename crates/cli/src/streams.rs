@@ -34,7 +34,8 @@ pub(crate) fn log(line: &[u8], lost: fn(u64) -> String) {
     STDERR.put(io::stderr().as_fd(), line, lost);
 }
 
-/// The streams that have a reader which doesn't read, each with how many lines it lacks. Never waits.
+/// The streams that have a reader which doesn't read, each with how many lines it lacks. Never
+/// waits.
 pub(crate) fn unread() -> Vec<(&'static str, u64)> {
     let all = [("stdout", &STDOUT), ("stderr", &STDERR)];
     let all = all.map(|(name, stream)| (name, stream.lacks.load(Ordering::Relaxed)));

@@ -13,7 +13,8 @@ pub(crate) fn closest<'k>(
         .map(|(_, word)| word)
 }
 
-/// What to do where `typed` is none of the `known` names of `what`: the one that was meant, else some of those that there are.
+/// What to do where `typed` is none of the `known` names of `what`: the one that was meant, else
+/// some of those that there are.
 pub(crate) fn help<'k>(
     typed: &str,
     known: impl IntoIterator<Item = &'k str> + Clone,

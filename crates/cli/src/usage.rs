@@ -44,7 +44,8 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("bench", &["benchmark", "perf", "measure"]),
 ];
 
-/// Names the command that an unknown word stands for. clap looks for words that are spelled alike: for 'serve' it finds 'remove'.
+/// Names the command that an unknown word stands for. clap looks for words that are spelled alike:
+/// for 'serve' it finds 'remove'.
 fn with_the_command_that_is_meant(mut error: Error) -> Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) => typed.to_lowercase(),

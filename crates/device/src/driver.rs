@@ -172,9 +172,10 @@ impl<'a> ProbeContext<'a> {
         self
     }
 
-    /// Adds a device from inside this probe, as [`DeviceManager::add`](crate::DeviceManager::add) does: a child that the
-    /// driver has found, say. So the driver needs no handle of its manager. One that it keeps for later, when the probe is
-    /// over, should be a [`Weak`](std::sync::Weak): an `Arc` keeps the manager until a shutdown.
+    /// Adds a device from inside this probe, as [`DeviceManager::add`](crate::DeviceManager::add)
+    /// does: a child that the driver has found, say. So the driver needs no handle of its manager.
+    /// One that it keeps for later, when the probe is over, should be a [`Weak`](std::sync::Weak):
+    /// an `Arc` keeps the manager until a shutdown.
     ///
     /// ```
     /// use corewise_device::{Bound, DeviceDecl, Driver, ProbeContext, ProbeError};
@@ -198,8 +199,8 @@ impl<'a> ProbeContext<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`DeviceManager::add`](crate::DeviceManager::add). [`Error::NoManager`] where the context is not a manager's,
-    /// but was [made](ProbeContext::new) for a test.
+    /// As for [`DeviceManager::add`](crate::DeviceManager::add). [`Error::NoManager`] where the
+    /// context is not a manager's, but was [made](ProbeContext::new) for a test.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
         self.registry.ok_or(Error::NoManager)?.add(decl)
     }
@@ -454,8 +455,8 @@ impl fmt::Debug for ShutdownError {
 
 impl std::error::Error for ShutdownError {}
 
-/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the payload when
-/// it is dropped, which is user code too.
+/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the
+/// payload when it is dropped, which is user code too.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = text::message(panics::message(&*payload)).to_string();

@@ -104,15 +104,16 @@
 //!
 //! # Devices that come and go
 //!
-//! A bring-up is one way in. [`DeviceManager::add`] takes one device, [`ProbeContext::add`] does so from inside a probe, and
-//! whatever it needs may come later; [`DeviceManager::remove`] and [`DeviceManager::unbind`] take
-//! those along that need it, from the outermost inwards. [`DeviceManager::link`] and
-//! [`DeviceManager::unlink`] change who needs whom. Drivers may come after their devices, match
-//! by name or by a table, and be taken back. A probe may ask to be called again
-//! ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for whom, and
-//! [`DeviceManager::devices`] what each device is at and what its probes have cost.
+//! A bring-up is one way in. [`DeviceManager::add`] takes one device, [`ProbeContext::add`] does so
+//! from inside a probe, and whatever it needs may come later; [`DeviceManager::remove`] and
+//! [`DeviceManager::unbind`] take those along that need it, from the outermost inwards.
+//! [`DeviceManager::link`] and [`DeviceManager::unlink`] change who needs whom. Drivers may come
+//! after their devices, match by name or by a table, and be taken back. A probe may ask to be
+//! called again ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for
+//! whom, and [`DeviceManager::devices`] what each device is at and what its probes have cost.
 //!
-//! To restart a device, unbind it, bind it, and wait for those that need it, which are unbound and probed with it:
+//! To restart a device, unbind it, bind it, and wait for those that need it, which are unbound and
+//! probed with it:
 //!
 //! ```
 //! # use corewise_device::*;
@@ -164,8 +165,8 @@
 //! * Probes and callbacks of devices that don't need each other may run at the same time; what must not
 //!   is declared.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
-//! * A shutdown lets go of the bound objects and then of the drivers. A driver or an object that keeps an `Arc` of its manager
-//!   keeps the manager until then, and no longer.
+//! * A shutdown lets go of the bound objects and then of the drivers. A driver or an object that
+//!   keeps an `Arc` of its manager keeps the manager until then, and no longer.
 //! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are quick, or
 //!   fewer than two are asynchronous.
 //!

@@ -98,9 +98,10 @@ impl DeviceManager {
     /// their order: synchronous probes are made by this call (near the device's node), asynchronous
     /// ones are queued (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their turn.
     ///
-    /// The driver is kept until [`DeviceManager::unregister`] or the end of a [`DeviceManager::shutdown`]. A driver that
-    /// adds devices in its probes does so by [`ProbeContext::add`](crate::ProbeContext::add), and needs no handle of the
-    /// manager. One that keeps an `Arc` of the manager keeps it, and so itself, until then.
+    /// The driver is kept until [`DeviceManager::unregister`] or the end of a
+    /// [`DeviceManager::shutdown`]. A driver that adds devices in its probes does so by
+    /// [`ProbeContext::add`](crate::ProbeContext::add), and needs no handle of the manager. One
+    /// that keeps an `Arc` of the manager keeps it, and so itself, until then.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What a manager leaves behind after an orderly shutdown: no thread, no descriptor. Its own program, since it counts those of
-//! the process.
+//! What a manager leaves behind after an orderly shutdown: no thread, no descriptor. Its own
+//! program, since it counts those of the process.
 #![cfg(target_os = "linux")]
 
 use corewise_device::{
@@ -39,8 +39,8 @@ fn count(folder: &str, counts: impl Fn(&str) -> bool) -> usize {
     entries.filter(|entry| entry.path().to_str().is_some_and(&counts)).count()
 }
 
-/// Waits until managers have so many threads. One that was joined may be in the list for a moment more, and a new one has its name
-/// when it runs.
+/// Waits until managers have so many threads. One that was joined may be in the list for a moment
+/// more, and a new one has its name when it runs.
 fn threads_become(wanted: usize) {
     let watches = |thread: &str| {
         // It may end meanwhile.

@@ -322,9 +322,9 @@ impl Connection {
         }
     }
 
-    /// For how long nothing has come or been owed, without the stops of this process. `None`: something is owed, or
-    /// there is no limit to it. While the reader waits for a request, it calls this once in each
-    /// [slice](Connection::idle_slice).
+    /// For how long nothing has come or been owed, without the stops of this process. `None`:
+    /// something is owed, or there is no limit to it. While the reader waits for a request, it
+    /// calls this once in each [slice](Connection::idle_slice).
     pub(crate) fn idle(&self) -> Option<Duration> {
         // Before the time, which begins anew before the load goes down.
         let load = self.load.snapshot();

@@ -361,8 +361,8 @@ pub fn most_cut(places: usize) -> usize {
 
 /// How long a handshake may wait for its client before it makes room for another one.
 ///
-/// `cut` is by how many more were cut than came to the choice of an export. A herd of clients that are
-/// alive chooses within the patience, however many there are: those behind them wait in the
+/// `cut` is by how many more were cut than came to the choice of an export. A herd of clients that
+/// are alive chooses within the patience, however many there are: those behind them wait in the
 /// system's queue. A flood of silent ones would keep that queue full for as long, so each time that
 /// it was cut out of all `places` the patience is halved.
 pub fn handshake_patience(cut: usize, places: usize) -> Duration {

@@ -311,8 +311,9 @@ impl Voice {
         Voice { client: self.client, who, export: export.to_owned(), host, kinds }
     }
 
-    /// Has what `make` makes tell the log, if it is time for it: with how many like it were left out before. It owns what it tells, since
-    /// it may be held back for a while. Any context, if both may be.
+    /// Has what `make` makes tell the log, if it is time for it: with how many like it were left
+    /// out before. It owns what it tells, since it may be held back for a while. Any context, if
+    /// both may be.
     pub(crate) fn tell<L: FnOnce(Option<u64>) + Send + 'static>(
         &self,
         what: What,

@@ -56,7 +56,8 @@ impl Volume {
                         sleep(PAUSE).await;
                     }
                     Err((segment, why)) => {
-                        // Once more: it may have been damaged on its way, or deleted by a server that has opened the volume.
+                        // Once more: it may have been damaged on its way, or deleted by a server
+                        // that has opened the volume.
                         if suspect.replace(segment) != Some(segment)
                             || self.look(true).await.is_err()
                         {

@@ -104,9 +104,10 @@ impl ObjectDriver {
         Ok(Self { geometry, volume, requests })
     }
 
-    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for the lease. Verifies that what this server
-    /// wrote last is still there, and that the volume's folder is still at its location. Everything that is
-    /// asked of the driver from now on fails. Blocks.
+    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for
+    /// the lease. Verifies that what this server wrote last is still there, and that the volume's
+    /// folder is still at its location. Everything that is asked of the driver from now on fails.
+    /// Blocks.
     ///
     /// # Errors
     /// The flush failed, another server has opened the volume, or the store lost what was written.
@@ -118,7 +119,8 @@ impl ObjectDriver {
         self.ask(Message::Close)
     }
 
-    /// Why flushes wait for the store, if they are to be kept in a [file](ObjectOptions::flush_file) and that isn't what it was. Any context.
+    /// Why flushes wait for the store, if they are to be kept in a
+    /// [file](ObjectOptions::flush_file) and that isn't what it was. Any context.
     pub fn flush_file_fault(&self) -> Option<String> {
         self.volume.flush_file_fault()
     }
@@ -134,7 +136,8 @@ impl ObjectDriver {
         self.volume.is_new()
     }
 
-    /// Whether it serves the volume still: no other server has opened it, nothing was lost, and it wasn't closed. Any context.
+    /// Whether it serves the volume still: no other server has opened it, nothing was lost, and it
+    /// wasn't closed. Any context.
     pub fn is_served(&self) -> bool {
         !self.volume.has_ended()
     }
@@ -144,8 +147,9 @@ impl ObjectDriver {
         self.volume.is_fenced()
     }
 
-    /// What of it isn't in the store any more, or is damaged there, as far as a request has found: its last record, the folder that it lies in, or
-    /// an object with data. The first of several, for as long as the driver is there: nobody looks whether it came back. Any context.
+    /// What of it isn't in the store any more, or is damaged there, as far as a request has found:
+    /// its last record, the folder that it lies in, or an object with data. The first of several,
+    /// for as long as the driver is there: nobody looks whether it came back. Any context.
     pub fn damage(&self) -> Option<String> {
         self.volume.damage()
     }
@@ -165,7 +169,8 @@ impl ObjectDriver {
         self.ask(|told| Message::Snapshot(name.map(str::to_owned), told))
     }
 
-    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one request and two for each clone.
+    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one
+    /// request and two for each clone.
     ///
     /// # Errors
     /// As of a read.

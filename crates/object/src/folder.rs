@@ -1,4 +1,5 @@
-//! The folder of a volume, held open: what is written reaches that folder, and no other that its name leads to later.
+//! The folder of a volume, held open: what is written reaches that folder, and no other that its
+//! name leads to later.
 
 use std::fs;
 use std::io;
@@ -15,9 +16,10 @@ const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"
 
 /// A folder that is held open.
 ///
-/// Files in it are reached by [`at`](Self::at), a path through the descriptor. The kernel resolves that to the folder that was
-/// opened, also if its file system was unmounted since (a plain `umount` finds it busy), or if it was renamed. If it was deleted
-/// nothing can be made in it any more, and no parent can be made for it: it has none.
+/// Files in it are reached by [`at`](Self::at), a path through the descriptor. The kernel resolves
+/// that to the folder that was opened, also if its file system was unmounted since (a plain
+/// `umount` finds it busy), or if it was renamed. If it was deleted nothing can be made in it any
+/// more, and no parent can be made for it: it has none.
 #[derive(Debug)]
 struct Held {
     folder: OwnedFd,
@@ -49,7 +51,8 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// The folder around this one, which needn't be there, that has a volume: a file of this name, its first record. Blocks.
+/// The folder around this one, which needn't be there, that has a volume: a file of this name, its
+/// first record. Blocks.
 pub(crate) fn volume_around(folder: &FilePath, first: &str) -> Option<PathBuf> {
     let has_volume = |around: &&FilePath| around.join(first).exists();
     let around = folder.ancestors().skip(1).find(|around| around.exists())?.canonicalize().ok()?;
@@ -76,7 +79,8 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Holds the folder `name` of a volume, which is there; the same folder is `prefix` in `above`. Blocks.
+    /// Holds the folder `name` of a volume, which is there; the same folder is `prefix` in `above`.
+    /// Blocks.
     pub(crate) fn open(name: &FilePath, above: &FilePath, prefix: &Path) -> io::Result<Self> {
         let own = Held::open(name)?;
         let above = match prefix.as_ref() {
@@ -102,7 +106,8 @@ impl Folder {
         &self.own.name
     }
 
-    /// Deletes the halves of objects that servers left behind which were killed: files that end in `#` and a number, which no list has. Blocks.
+    /// Deletes the halves of objects that servers left behind which were killed: files that end in
+    /// `#` and a number, which no list has. Blocks.
     ///
     /// A server that writes one just now fails, and tries again.
     pub(crate) fn sweep(&self) {

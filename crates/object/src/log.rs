@@ -61,7 +61,8 @@ pub(crate) enum NotOpen {
     Unfit(String),
     /// The flush file can't be used, or has what can't be put into the store.
     Local(String),
-    /// The writer before kept flushes in a flush file and didn't close the volume, and that file isn't at hand.
+    /// The writer before kept flushes in a flush file and didn't close the volume, and that file
+    /// isn't at hand.
     FlushesMissing(FlushesMissing),
     /// There is no volume, and the flush file has changes of one: the opening that flushed them,
     /// and how many, in words.
@@ -110,7 +111,8 @@ impl fmt::Display for NotOpen {
     }
 }
 
-/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be in that file alone.
+/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be
+/// in that file alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlushesMissing {
     pub(crate) epoch: u64,
@@ -355,8 +357,8 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume isn't opened: it would come up without
-    /// changes that were flushed.
+    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume
+    /// isn't opened: it would come up without changes that were flushed.
     pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
         match before {
             Some(before) if !self.covers(before) && self.accept_lost != Some(before.id()) => {
@@ -490,7 +492,8 @@ async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
     Ok(Begun { codec, is_new: first.is_none() })
 }
 
-/// Whether no other volume has objects among those of a new one, or the other way round, and no earlier one has left some there.
+/// Whether no other volume has objects among those of a new one, or the other way round, and no
+/// earlier one has left some there.
 pub(crate) async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen> {
     let mut tries = Tries::new(ask.patience);
     loop {
@@ -513,7 +516,8 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
     if first.is_new {
         stands_alone(store, ask).await?;
     }
-    // Under a name of its own: an earlier attempt may have had the same nonce, and deletes its object late.
+    // Under a name of its own: an earlier attempt may have had the same nonce, and deletes its
+    // object late.
     let name = u128::from_le_bytes(seal::random());
     fit::try_store(store, name, first.is_new, ask.patience).await?;
     let mut base: Option<Base> = None;

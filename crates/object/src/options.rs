@@ -46,21 +46,23 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
-    /// An object that has data of the volume is missing from the store, or damaged: a read of that data fails. The first one is told.
+    /// An object that has data of the volume is missing from the store, or damaged: a read of that
+    /// data fails. The first one is told.
     Damaged {
         /// In words.
         why: String,
     },
-    /// The [flush file](ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed, replaced, truncated or overwrote it, or it can't be written.
-    /// Flushes wait for the store meanwhile, and lose nothing by that.
+    /// The [flush file](ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed,
+    /// replaced, truncated or overwrote it, or it can't be written. Flushes wait for the store
+    /// meanwhile, and lose nothing by that.
     FlushFileOut {
         /// In words.
         why: String,
     },
     /// Flushes go to the flush file again.
     FlushFileBack,
-    /// The folder of the volume isn't at its location any more: it was renamed, or its file system unmounted. Writes still
-    /// reach the folder that was opened.
+    /// The folder of the volume isn't at its location any more: it was renamed, or its file system
+    /// unmounted. Writes still reach the folder that was opened.
     Moved {
         /// In words.
         why: String,
@@ -147,7 +149,8 @@ impl ObjectOptions {
         }
     }
 
-    /// What lines of the log call the device; nothing where nothing is said: the location is in them.
+    /// What lines of the log call the device; nothing where nothing is said: the location is in
+    /// them.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
@@ -201,17 +204,19 @@ impl ObjectOptions {
     /// into the store when the volume is opened with it. The file is refused if another server has opened the volume meanwhile. **A change that isn't in
     /// the store is lost with the machine, or its disk**, and another machine doesn't see it.
     ///
-    /// A volume whose last server kept flushes in a file and didn't [close](crate::ObjectDriver::close) it opens with that file only, also where
-    /// the next one has no flush file: see [`accept_lost_flushes`](Self::accept_lost_flushes).
+    /// A volume whose last server kept flushes in a file and didn't
+    /// [close](crate::ObjectDriver::close) it opens with that file only, also where the next one
+    /// has no flush file: see [`accept_lost_flushes`](Self::accept_lost_flushes).
     #[must_use]
     pub fn flush_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.flush_file = Some(path.into());
         self
     }
 
-    /// Opens the volume also where flushes are lost that the server of this opening kept in its [flush file](Self::flush_file). The error of
-    /// an opening that is refused for this names that server's opening. It stands for that server alone: one that stays in a
-    /// configuration gives up nothing later, not even of another volume that is made at this location.
+    /// Opens the volume also where flushes are lost that the server of this opening kept in its
+    /// [flush file](Self::flush_file). The error of an opening that is refused for this names that
+    /// server's opening. It stands for that server alone: one that stays in a configuration gives
+    /// up nothing later, not even of another volume that is made at this location.
     #[must_use]
     pub fn accept_lost_flushes(mut self, of: OpeningId) -> Self {
         self.accept_lost = Some(of);
@@ -510,8 +515,8 @@ pub enum OpenErrorKind {
     Key,
     /// Something in the store isn't as it was written.
     Damaged,
-    /// The [flush file](ObjectOptions::flush_file) can't be used, has what can't be put into the store any more, or lacks what the last server
-    /// flushed.
+    /// The [flush file](ObjectOptions::flush_file) can't be used, has what can't be put into the
+    /// store any more, or lacks what the last server flushed.
     FlushFile,
 }
 

@@ -18,7 +18,8 @@ pub(crate) fn map_is_due(records: u64, few: u64, entries: u64, places: u64) -> b
     records >= MANY || records >= few && entries >= places / 4
 }
 
-/// Bytes of a store that data doesn't get: room for a segment that is made by moving, as much for the map, and for records.
+/// Bytes of a store that data doesn't get: room for a segment that is made by moving, as much for
+/// the map, and for records.
 const KEPT: u64 = 16 << 20;
 
 /// Bytes of room that are kept for what gives room back: of a small store a part.
@@ -34,7 +35,8 @@ pub(crate) fn budget(room: Room, pending: u64) -> u64 {
 /// Bytes of a map for each piece, about.
 const PIECE: u64 = 40;
 
-/// Whether a new map gives room back, in a store that has little: by it, so many bytes of records can be deleted.
+/// Whether a new map gives room back, in a store that has little: by it, so many bytes of records
+/// can be deleted.
 pub(crate) fn map_gives_room(dead: u64, places: u64) -> bool {
     dead > places * PIECE
 }

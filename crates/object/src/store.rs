@@ -55,10 +55,12 @@ pub(crate) enum Overlap {
     Remains(String),
 }
 
-/// Bytes of the object that is given up where there is no room for a small one: some hundred records.
+/// Bytes of the object that is given up where there is no room for a small one: some hundred
+/// records.
 const RESERVE: u64 = 1 << 20;
 
-/// Names that are looked at for a volume inside a new one: where a volume is made there are few, as a rule none.
+/// Names that are looked at for a volume inside a new one: where a volume is made there are few, as
+/// a rule none.
 const INSIDE: usize = 10_000;
 
 /// What was asked of the store so far.
@@ -292,7 +294,8 @@ impl Store {
         }
     }
 
-    /// Writes an object; where `create`, only if there is none. A small one has the room of the reserve where there is no other.
+    /// Writes an object; where `create`, only if there is none. A small one has the room of the
+    /// reserve where there is no other.
     pub(crate) async fn put(
         &self,
         name: &str,
@@ -428,7 +431,8 @@ impl Store {
         self.within(self.silence, self.inner.head(&path)).await.map(|meta| meta.size)
     }
 
-    /// The names in a folder, without it, in order; none of what lies deeper, which isn't this volume's.
+    /// The names in a folder, without it, in order; none of what lies deeper, which isn't this
+    /// volume's.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
         count(&self.counts.lists, 1);
         let path = self.path(folder);
@@ -445,7 +449,8 @@ impl Store {
         Ok(names)
     }
 
-    /// A volume around this one's place, in it, or what remains of one there. Around a folder is for the folder to know; inside, the first names are looked at.
+    /// A volume around this one's place, in it, or what remains of one there. Around a folder is
+    /// for the folder to know; inside, the first names are looked at.
     pub(crate) async fn overlap(&self) -> Result<Option<Overlap>, Failure> {
         let parts: Vec<_> = match self.folder {
             Some(_) => Vec::new(),

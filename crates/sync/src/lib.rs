@@ -12,7 +12,8 @@
 //!   [`inbox`], [`list`], [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
-//! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within bounds.
+//! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within
+//!   bounds.
 //!
 //! Legend of the guard letters used on shared fields in all of Corewise:
 //!

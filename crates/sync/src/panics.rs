@@ -56,8 +56,9 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
 /// How many panics of destructors in a row [`discard`] catches.
 const DROPS: u32 = 8;
 
-/// Drops a payload. If that panics, drops the payload of that panic, and so on, eight times at most: a payload whose
-/// destructor always makes another one is leaked then. Runs the user's destructors, on this thread.
+/// Drops a payload. If that panics, drops the payload of that panic, and so on, eight times at
+/// most: a payload whose destructor always makes another one is leaked then. Runs the user's
+/// destructors, on this thread.
 pub fn discard(payload: Box<dyn Any + Send>) {
     let mut payload = payload;
     for _ in 0..DROPS {

@@ -99,8 +99,9 @@ pub fn cpus() -> usize {
     system::cpus()
 }
 
-/// The CPUs that a thread (`None`: the calling one) may use and that are online; `None` where the system doesn't
-/// tell, as on one with more CPUs than a mask has room for, or there is no such thread.
+/// The CPUs that a thread (`None`: the calling one) may use and that are online; `None` where the
+/// system doesn't tell, as on one with more CPUs than a mask has room for, or there is no such
+/// thread.
 pub fn affinity(thread: Option<Tid>) -> Option<Mask> {
     system::affinity(thread)
 }

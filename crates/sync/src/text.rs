@@ -1,7 +1,8 @@
 //! Text of the user's in log lines and errors: bounded, and escaped once.
 //!
-//! A name or the message of a panic can have any length. And an error that holds such a text is often the message of the
-//! next panic, by `unwrap`: were the text escaped as `str`'s `Debug` does, its backslashes would double with each level.
+//! A name or the message of a panic can have any length. And an error that holds such a text is
+//! often the message of the next panic, by `unwrap`: were the text escaped as `str`'s `Debug` does,
+//! its backslashes would double with each level.
 
 use std::fmt;
 use std::io;
@@ -11,11 +12,12 @@ const NAME: usize = 256;
 /// Bytes of a message that are shown.
 const MESSAGE: usize = 4096;
 
-/// A text as a log line or an error shows it: where it is too long, its middle is left out, with a sign. [`name`] and
-/// [`message`] make it.
+/// A text as a log line or an error shows it: where it is too long, its middle is left out, with a
+/// sign. [`name`] and [`message`] make it.
 ///
-/// `Debug` puts it into quotes. Line breaks and other characters that aren't printable are escaped; quotes and backslashes
-/// aren't, so the `Debug` form of a text that holds another one's `Debug` form hardly grows.
+/// `Debug` puts it into quotes. Line breaks and other characters that aren't printable are escaped;
+/// quotes and backslashes aren't, so the `Debug` form of a text that holds another one's `Debug`
+/// form hardly grows.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     text: &'a str,

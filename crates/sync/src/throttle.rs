@@ -15,8 +15,8 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Says which of many like messages go to the log: the first 8, then one every 10 seconds, which tells how many were left
 /// out before it. One for each thing that the messages are about, so that none hides another's.
 ///
-/// A message that says that one was left out is as long as the one that was. So the first that is left out is held back: where it stays the
-/// only one it is told itself, late.
+/// A message that says that one was left out is as long as the one that was. So the first that is
+/// left out is held back: where it stays the only one it is told itself, late.
 ///
 /// ```
 /// use corewise_sync::Throttle;
@@ -34,7 +34,8 @@ const EVERY: Duration = Duration::from_secs(10);
 pub struct Throttle {
     burst: u32,
     every: Duration,
-    /// L: is the lock, held for a few instructions; guards the count, and the message that is held back.
+    /// L: is the lock, held for a few instructions; guards the count, and the message that is held
+    /// back.
     count: SpinLock<Count>,
 }
 
@@ -67,7 +68,8 @@ impl LeftOut {
         self.messages
     }
 
-    /// Tells the message, where it is one, or has `several` tell how many there are. Nothing happens where there is none.
+    /// Tells the message, where it is one, or has `several` tell how many there are. Nothing
+    /// happens where there is none.
     pub fn tell(self, several: impl FnOnce(u64)) {
         match (self.messages, self.first) {
             (0, _) => {}
@@ -97,7 +99,8 @@ struct Count {
     /// The time up to which `may` was counted.
     since: Stamp,
     left_out: LeftOut,
-    /// A thread is about to bring the message that is held back: it isn't counted yet, and others that are left out are.
+    /// A thread is about to bring the message that is held back: it isn't counted yet, and others
+    /// that are left out are.
     held_soon: bool,
 }
 
@@ -122,9 +125,10 @@ impl Throttle {
         Throttle { burst, every: every.max(Duration::from_nanos(1)), count: SpinLock::new(count) }
     }
 
-    /// Tells a message, or leaves it out. `make` is called at once, by this thread, and only for one that is told or held back: it
-    /// returns what tells it, with how many were left out before; that owns what it tells, since another thread may call it, later. Any context
-    /// that both may be called in.
+    /// Tells a message, or leaves it out. `make` is called at once, by this thread, and only for
+    /// one that is told or held back: it returns what tells it, with how many were left out before;
+    /// that owns what it tells, since another thread may call it, later. Any context that both may
+    /// be called in.
     pub fn tell<L: FnOnce(Option<u64>) + Send + 'static>(&self, make: impl FnOnce() -> L) {
         self.tell_as(|| true, make);
     }
@@ -243,8 +247,8 @@ impl Count {
     }
 
     fn take_left_out(&mut self) -> LeftOut {
-        // Of one that is counted alone the message is about to come, or another thread has counted it while it made the first: then there
-        // are two in a moment.
+        // Of one that is counted alone the message is about to come, or another thread has counted
+        // it while it made the first: then there are two in a moment.
         if self.left_out.messages == 1 && self.left_out.first.is_none() {
             return LeftOut::default();
         }
@@ -258,7 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// A throttle that never refills, and what it tells: the message's number, and how many were left out before.
+    /// A throttle that never refills, and what it tells: the message's number, and how many were
+    /// left out before.
     fn told(burst: u32, messages: u64) -> (Throttle, Receiver<(u64, Option<u64>)>) {
         let throttle = Throttle::with_rate(burst, Duration::from_secs(1 << 30));
         let (tell, told) = channel();

@@ -38,8 +38,8 @@ pub fn fit(text: &str, width: usize) -> String {
     units::fit(text, width)
 }
 
-/// `text` without what would move a cursor, break a line, turn the direction of reading or take no room: names
-/// may come from anybody. Replaced by U+FFFD.
+/// `text` without what would move a cursor, break a line, turn the direction of reading or take no
+/// room: names may come from anybody. Replaced by U+FFFD.
 pub fn printable(text: &str) -> Cow<'_, str> {
     units::printable(text)
 }
@@ -49,16 +49,18 @@ pub fn is_invisible(c: char) -> bool {
     units::is_invisible(c)
 }
 
-/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP DIRECTIONAL
-/// ISOLATE, so that words keep their places: the number behind such a name would else be shown before it, its
-/// sign behind it. Brackets and commas around a word stay outside.
+/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP
+/// DIRECTIONAL ISOLATE, so that words keep their places: the number behind such a name would else
+/// be shown before it, its sign behind it. Brackets and commas around a word stay outside.
 ///
-/// For a line as it is written: the two characters have no width. Text that has them stays as it is.
+/// For a line as it is written: the two characters have no width. Text that has them stays as it
+/// is.
 pub fn isolate(line: &str) -> Cow<'_, str> {
     units::isolate(line)
 }
 
-/// `text` from somebody else's hands in a picture or page: [`printable`], [isolated](isolate), [escaped](escape).
+/// `text` from somebody else's hands in a picture or page: [`printable`], [isolated](isolate),
+/// [escaped](escape).
 pub(crate) fn shown(text: &str) -> String {
     escape(&units::isolate(&units::printable(text)))
 }

@@ -118,8 +118,8 @@ impl Timeline {
         self.resolution = resolution;
     }
 
-    /// Whether the clock of a log was set back between spans: those before and those after have no known
-    /// order, although their moments show one.
+    /// Whether the clock of a log was set back between spans: those before and those after have no
+    /// known order, although their moments show one.
     pub fn clock_went_back(&self) -> bool {
         self.clock_went_back
     }
@@ -287,9 +287,9 @@ pub struct Span {
     /// device, the init function that registered the driver. Its time holds this one's. None: it
     /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
     pub nested_in: Option<SpanId>,
-    /// True when it stands within the time of other spans, and nothing proves which of them ran it, or
-    /// whether any did: `nested_in` and `worker` are then the likeliest, if they say anything. Own times,
-    /// and all sums, are bounds then.
+    /// True when it stands within the time of other spans, and nothing proves which of them ran it,
+    /// or whether any did: `nested_in` and `worker` are then the likeliest, if they say anything.
+    /// Own times, and all sums, are bounds then.
     pub may_be_nested: bool,
 }
 

@@ -60,8 +60,8 @@ pub struct Summary {
     pub critical_path: Length,
     /// See [`Timeline::max_parallelism`].
     pub max_parallelism: usize,
-    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or the
-    /// [clock went back](Timeline::clock_went_back), so that more may have run at once.
+    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or
+    /// the [clock went back](Timeline::clock_went_back), so that more may have run at once.
     pub open_ended: bool,
     /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
     pub unplaced: usize,
@@ -144,8 +144,8 @@ impl Timeline {
         }
     }
 
-    /// Whether a span may have run longer than its bar, or beside the one that it seems to be inside of,
-    /// and so beside more others than it seems.
+    /// Whether a span may have run longer than its bar, or beside the one that it seems to be
+    /// inside of, and so beside more others than it seems.
     pub(crate) fn is_open_ended(&self) -> bool {
         if self.clock_went_back() {
             return true;
@@ -197,7 +197,8 @@ fn began_within(s: &Span) -> (Duration, Duration) {
     }
 }
 
-/// How long a span took at most whose start was computed and would lie before the zero of the clock.
+/// How long a span took at most whose start was computed and would lie before the zero of the
+/// clock.
 fn before_zero(s: &Span) -> Option<Duration> {
     let (_, most) = s.took_between?;
     (s.start_certainty == Certainty::Inferred && most > s.end).then_some(most)

@@ -42,8 +42,9 @@ pub(crate) fn how_sure(how: Certainty) -> &'static str {
     }
 }
 
-/// Whether a character shows nothing by itself: it moves a cursor, breaks a line, turns the direction of reading, or takes no room
-/// (Unicode's controls, line and paragraph separators, interlinear annotations, and `Default_Ignorable_Code_Point`).
+/// Whether a character shows nothing by itself: it moves a cursor, breaks a line, turns the
+/// direction of reading, or takes no room (Unicode's controls, line and paragraph separators,
+/// interlinear annotations, and `Default_Ignorable_Code_Point`).
 pub(crate) fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -68,7 +69,8 @@ pub(crate) fn is_invisible(c: char) -> bool {
         )
 }
 
-/// Replaces what shows nothing by itself, as names may come from a log that anyone could have written to.
+/// Replaces what shows nothing by itself, as names may come from a log that anyone could have
+/// written to.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(is_invisible) {
         true => text.replace(is_invisible, "\u{fffd}").into(),
@@ -82,12 +84,12 @@ fn is_rtl(c: char) -> bool {
         || matches!(c, '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
 }
 
-/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP DIRECTIONAL
-/// ISOLATE, so that words keep their places: the number behind such a name would else be shown before it, its
-/// sign behind it. Brackets and commas around a word stay outside.
+/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP
+/// DIRECTIONAL ISOLATE, so that words keep their places: the number behind such a name would else
+/// be shown before it, its sign behind it. Brackets and commas around a word stay outside.
 ///
-/// For a line as it is written, after everything that counts characters: the two have no width. A line
-/// that has them stays as it is.
+/// For a line as it is written, after everything that counts characters: the two have no width. A
+/// line that has them stays as it is.
 pub(crate) fn isolate(text: &str) -> Cow<'_, str> {
     if !text.contains(is_rtl) || text.contains('\u{2068}') {
         return text.into();

@@ -64,9 +64,9 @@ fn pin(whom: Option<Tid>, cpus: &CpuSet) -> Result<(), TopologyError> {
     sys::set_affinity(whom, &mask).map_err(wrong)
 }
 
-/// The CPUs that the calling thread may use: those of the system call, which proves them, and CPUs of its mask
-/// that are offline at the moment where the kernel tells about them. `None` if nothing could be learnt. Reads a
-/// file of `/proc`.
+/// The CPUs that the calling thread may use: those of the system call, which proves them, and CPUs
+/// of its mask that are offline at the moment where the kernel tells about them. `None` if nothing
+/// could be learnt. Reads a file of `/proc`.
 ///
 /// # Errors
 /// [`TopologyError::Content`] if the kernel's list of CPUs can't be read as one.
@@ -81,14 +81,15 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     })
 }
 
-/// The CPUs that a thread (`None`: the calling one) may use and that are online, by the system call. The kernel
-/// answers with the thread's mask and its own mask of active CPUs, so it beats what a file says: containers have
-/// files in `/sys` and `/proc` that somebody made up.
+/// The CPUs that a thread (`None`: the calling one) may use and that are online, by the system
+/// call. The kernel answers with the thread's mask and its own mask of active CPUs, so it beats
+/// what a file says: containers have files in `/sys` and `/proc` that somebody made up.
 pub(crate) fn proven(thread: Option<Tid>) -> Option<CpuSet> {
     sys::affinity(thread).map(|mask| mask.iter().map(CpuId::new).collect())
 }
 
-/// Those of `wanted` that the system call proves to be online: CPUs that some thread of this process may use.
+/// Those of `wanted` that the system call proves to be online: CPUs that some thread of this
+/// process may use.
 pub(crate) fn proven_of(wanted: &CpuSet) -> CpuSet {
     let mut found = CpuSet::new();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

@@ -93,8 +93,9 @@ fn parse_cpu(text: &str) -> Result<u32, String> {
 
 impl CpuSet {
     /// Reads the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
-    /// by commas (`00000000,0000010f`). Old sysfs trees have masks where new ones have lists too. One word alone
-    /// may be longer: some sandboxes write masks without commas, and their digits count from the right.
+    /// by commas (`00000000,0000010f`). Old sysfs trees have masks where new ones have lists too.
+    /// One word alone may be longer: some sandboxes write masks without commas, and their digits
+    /// count from the right.
     ///
     /// # Errors
     /// [`TopologyError::CpuList`], which names the word and its position.

@@ -133,10 +133,12 @@ impl RawMachine {
         Ok(Topology { source, cpus, nodes, llcs, kinds, allowed: all, isolated })
     }
 
-    /// The kinds of cores, by their lowest CPU. None, where all of which one is known are of one kind.
+    /// The kinds of cores, by their lowest CPU. None, where all of which one is known are of one
+    /// kind.
     fn kinds(&self) -> Vec<CoreKind> {
-        // Clusters of the same cores differ a little in what they can be clocked at. The kernel's scheduler takes
-        // capacities for different only where they are so by more than this (`capacity_greater` in fair.c).
+        // Clusters of the same cores differ a little in what they can be clocked at. The kernel's
+        // scheduler takes capacities for different only where they are so by more than this
+        // (`capacity_greater` in fair.c).
         let differ = |low: u32, high: u32| u64::from(high) * 1024 > u64::from(low) * 1078;
         let mut capacities: Vec<u32> = self
             .cpus

@@ -64,7 +64,8 @@ pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
         (one, other) => one.or(other),
     };
     let running = running.map(|running| {
-        // A CPU that the list lacks is offline, or the list is made up: threads that may use it tell.
+        // A CPU that the list lacks is offline, or the list is made up: threads that may use it
+        // tell.
         let missing = topology.allowed().difference(&running);
         if missing.is_empty() { running } else { running.union(&affinity::proven_of(&missing)) }
     });

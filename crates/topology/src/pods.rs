@@ -70,15 +70,17 @@ impl Pods {
     /// `shard_size` cores ([`shard_layout`]). Shards are computed for each last-level cache on its
     /// own, and siblings of a core are never in different ones.
     ///
-    /// Three departures from the kernel, of which the second and third change nothing on a machine of one kind
-    /// of cores with private L2s:
+    /// Three departures from the kernel, of which the second and third change nothing on a machine
+    /// of one kind of cores with private L2s:
     ///
     /// - No shard has one core where its cache has more of its kind, whatever the size.
-    /// - No shard cuts a [cluster](Cpu::cluster): of cores that share a lower cache, such as four efficient cores of a
-    ///   hybrid CPU and their L2, one shard has all that are allowed. Each cut of the plain layout moves to the nearest
-    ///   border between clusters, so shards may be larger than `shard_size`, and as large as a cluster at least.
-    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as the slow ones do, by
-    ///   chance. Each kind is divided for itself, so a kind with few cores has a small shard.
+    /// - No shard cuts a [cluster](Cpu::cluster): of cores that share a lower cache, such as four
+    ///   efficient cores of a hybrid CPU and their L2, one shard has all that are allowed. Each cut
+    ///   of the plain layout moves to the nearest border between clusters, so shards may be larger
+    ///   than `shard_size`, and as large as a cluster at least.
+    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as the
+    ///   slow ones do, by chance. Each kind is divided for itself, so a kind with few cores has a
+    ///   small shard.
     ///
     /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the
     /// caller can warn.
@@ -194,8 +196,9 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
     let mut shard_of = BTreeMap::new();
     let mut layouts = BTreeMap::new();
     for (llc, cpus) in caches {
-        // Of each kind, its clusters in the order of their lowest CPU, and of each cluster its cores. The lowest allowed
-        // thread of a core leads it: its siblings follow it, wherever their numbers are.
+        // Of each kind, its clusters in the order of their lowest CPU, and of each cluster its
+        // cores. The lowest allowed thread of a core leads it: its siblings follow it, wherever
+        // their numbers are.
         let of = |set: &CpuSet| -> Vec<&Cpu> {
             cpus.iter().copied().filter(|cpu| set.contains(cpu.cpu)).collect()
         };
@@ -221,7 +224,8 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
     (shard_of, layouts)
 }
 
-/// Cores by the lower cache that they share, in the order of the first one. A core of which none is known is alone.
+/// Cores by the lower cache that they share, in the order of the first one. A core of which none is
+/// known is alone.
 fn clusters(cores: Vec<CpuSet>, cpus: &[&Cpu]) -> Vec<Vec<CpuSet>> {
     let cluster_of: BTreeMap<CpuId, u32> =
         cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.cluster?))).collect();

@@ -1,8 +1,9 @@
 //! How one last-level cache is divided into shards: pure arithmetic on a number of cores.
 //!
 //! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, but for three
-//! things: no shard has one core where the cache has more, none cuts a cluster of cores that share a lower cache, and
-//! none mixes kinds of cores. For a machine of one kind with private L2s the layout is the kernel's.
+//! things: no shard has one core where the cache has more, none cuts a cluster of cores that share
+//! a lower cache, and none mixes kinds of cores. For a machine of one kind with private L2s the
+//! layout is the kernel's.
 
 /// The shard size, in cores, that is used where nobody asks for another one.
 pub const DEFAULT_SHARD_SIZE: u32 = 8;
@@ -70,19 +71,21 @@ impl ShardLayout {
         self.corrected
     }
 
-    /// The cores of each shard, in shard order. Of one kind of cores with private L2s, larger ones come first. Empty if
-    /// there are no cores.
+    /// The cores of each shard, in shard order. Of one kind of cores with private L2s, larger ones
+    /// come first. Empty if there are no cores.
     pub fn shards(&self) -> &[u32] {
         &self.shards
     }
 }
 
-/// Divides cores that are of one kind or of several, some of which share a lower cache: `kinds` has the sizes in cores
-/// of each kind's clusters, one after the other. Says how many cores are in each shard, kind by kind.
+/// Divides cores that are of one kind or of several, some of which share a lower cache: `kinds` has
+/// the sizes in cores of each kind's clusters, one after the other. Says how many cores are in each
+/// shard, kind by kind.
 ///
-/// Each kind is divided for itself, as by [`shard_layout`]; then each cut moves to the nearest border between clusters,
-/// the later one of two. Cuts that meet are one, and so is one that would leave a core alone, so a kind may have fewer
-/// shards than it would have with private caches, and larger ones. Only a kind that is one core has a shard of one.
+/// Each kind is divided for itself, as by [`shard_layout`]; then each cut moves to the nearest
+/// border between clusters, the later one of two. Cuts that meet are one, and so is one that would
+/// leave a core alone, so a kind may have fewer shards than it would have with private caches, and
+/// larger ones. Only a kind that is one core has a shard of one.
 pub(crate) fn clustered_layout(kinds: &[Vec<u32>], size: u32) -> ShardLayout {
     let shards = kinds.iter().flat_map(|clusters| whole_clusters(clusters, size)).collect();
     let cores = kinds.iter().flatten().sum();

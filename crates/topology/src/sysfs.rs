@@ -40,8 +40,9 @@ pub(crate) fn state(system: &Path) -> Result<(Option<CpuSet>, Option<CpuSet>)> {
     Ok((cpu_list(&cpu_dir, "online")?, cpu_list(&cpu_dir, "isolated")?))
 }
 
-/// Reads what the tree at `system` (a `devices/system`) reports. The CPUs in `proven` are known to be online,
-/// whatever a file of it says: in a container some are made up (LXCFS numbers the CPUs in `online` from 0).
+/// Reads what the tree at `system` (a `devices/system`) reports. The CPUs in `proven` are known to
+/// be online, whatever a file of it says: in a container some are made up (LXCFS numbers the CPUs
+/// in `online` from 0).
 pub(crate) fn read(system: &Path, proven: &CpuSet) -> Result<RawMachine> {
     let cpu_dir = system.join("cpu");
     // CPUs that are possible but not present have no thread and no facts; they don't count.
@@ -124,8 +125,8 @@ fn package(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     Ok(number(&topology.join("physical_package_id"))?.map(|id| Key::Ids(vec![id])))
 }
 
-/// The kinds of cores that x86 kernels have performance counters for, each with its own (`intel_pmu`), where there are
-/// several: a device `cpu_NAME` each, beside `system`.
+/// The kinds of cores that x86 kernels have performance counters for, each with its own
+/// (`intel_pmu`), where there are several: a device `cpu_NAME` each, beside `system`.
 fn kinds(system: &Path) -> Result<Vec<(String, CpuSet)>> {
     let devices = system.parent().filter(|_| system.ends_with("devices/system"));
     let Some(devices) = devices else { return Ok(Vec::new()) };
@@ -151,7 +152,8 @@ fn capacity(cpu: &Path) -> Result<Option<RawKind>> {
 /// The level of a cache and which one it is.
 type Cache = (u32, Key);
 
-/// The unified or data cache of the highest level for which it is known who shares it, and the one below that.
+/// The unified or data cache of the highest level for which it is known who shares it, and the one
+/// below that.
 fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
     let mut known: BTreeMap<u32, Key> = BTreeMap::new();
     for index in numbered(cache, "index")? {

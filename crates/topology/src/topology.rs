@@ -57,8 +57,8 @@ pub struct Cpu {
     pub package: Option<u32>,
     /// Its last-level cache: an index into [`Topology::llcs`].
     pub llc: Option<u32>,
-    /// The cache below the last-level one, where that is an L2 or higher: a dense number. Cores that share it are a
-    /// cluster, such as four efficient cores of a hybrid CPU.
+    /// The cache below the last-level one, where that is an L2 or higher: a dense number. Cores
+    /// that share it are a cluster, such as four efficient cores of a hybrid CPU.
     pub cluster: Option<u32>,
     /// The kind of its core: an index into [`Topology::kinds`]. `None` where all are of one kind.
     pub kind: Option<u32>,
@@ -72,7 +72,8 @@ pub struct Cpu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoreKind {
-    /// A dense number from 0, given in the order of the lowest CPU: its index in [`Topology::kinds`].
+    /// A dense number from 0, given in the order of the lowest CPU: its index in
+    /// [`Topology::kinds`].
     pub kind: u32,
     /// What the source calls it: `cpu_core`, `cpu_atom`, `capacity 446`, `IntelAtom`.
     pub name: String,
@@ -101,8 +102,8 @@ pub struct Llc {
     pub level: Option<u32>,
     /// The CPUs that share it.
     pub cpus: CpuSet,
-    /// Where one cache of the hardware spans several NUMA nodes (sub-NUMA clustering), it is divided along them: the
-    /// number of its first part. `None`: it is whole.
+    /// Where one cache of the hardware spans several NUMA nodes (sub-NUMA clustering), it is
+    /// divided along them: the number of its first part. `None`: it is whole.
     pub part_of: Option<u32>,
 }
 
@@ -125,10 +126,12 @@ pub struct Llc {
 /// - **Last-level cache**: the highest level of unified or data cache that a CPU has, be it an L3,
 ///   an L2 or an L1. Where no cache is reported, the package stands for it ([`Llc::level`] is
 ///   `None`). A cache that spans NUMA nodes (sub-NUMA clustering) is divided along them, as the
-///   kernel's scheduler does, so that whatever shares an LLC has one node; [`Llc::part_of`] says so.
-/// - **Kinds of cores**: on x86 those that sysfs lists as devices (`cpu_core`, `cpu_atom`, `cpu_lowpower`), in an export
-///   of hwloc its `<cpukind>`s; else cores whose `cpu_capacity` differs by more than 5 %, as the kernel's scheduler
-///   distinguishes them. A synthetic description has one kind.
+///   kernel's scheduler does, so that whatever shares an LLC has one node; [`Llc::part_of`] says
+///   so.
+/// - **Kinds of cores**: on x86 those that sysfs lists as devices (`cpu_core`, `cpu_atom`,
+///   `cpu_lowpower`), in an export of hwloc its `<cpukind>`s; else cores whose `cpu_capacity`
+///   differs by more than 5 %, as the kernel's scheduler distinguishes them. A synthetic
+///   description has one kind.
 /// - **NUMA**: where no nodes are reported, there is a single node 0, as in hwloc and in kernels
 ///   without NUMA. Where there is one node only, each CPU is in it.
 /// - **Offline CPUs** have no facts but their node, if that. Each is alone in its pods of the
@@ -323,8 +326,8 @@ impl Topology {
         &self.llcs
     }
 
-    /// The kinds of cores of a machine that has several; [`Cpu::kind`] is an index into them. Empty for a machine of
-    /// one kind.
+    /// The kinds of cores of a machine that has several; [`Cpu::kind`] is an index into them. Empty
+    /// for a machine of one kind.
     pub fn kinds(&self) -> &[CoreKind] {
         &self.kinds
     }

@@ -237,8 +237,8 @@ impl Export {
         Ok(())
     }
 
-    /// What a `<cpukind>` says of its cores. Those that differ only in their frequency, as favoured cores do, are of
-    /// one kind.
+    /// What a `<cpukind>` says of its cores. Those that differ only in their frequency, as favoured
+    /// cores do, are of one kind.
     fn core_kind(&mut self, info: &Element) {
         let kind = match (info.get("name"), info.get("value")) {
             (Some("CoreType"), Some(name)) if name.len() <= MAX_KIND => {

@@ -183,7 +183,8 @@ impl JoinError {
         JoinError::Panicked(PanicPayload::new(payload))
     }
 
-    /// Where it panicked, the panic's message as a whole. The error's text leaves out the middle of a long one.
+    /// Where it panicked, the panic's message as a whole. The error's text leaves out the middle of
+    /// a long one.
     pub fn message(&self) -> Option<&str> {
         match self {
             JoinError::Panicked(payload) => Some(payload.message()),

@@ -29,8 +29,8 @@ fn shows_debug(text: &str) -> bool {
     })
 }
 
-/// Whether a line of code has a field of a log line that is shown by `Debug`: `?name`, which isn't the operator behind a value, nor
-/// `?Sized`.
+/// Whether a line of code has a field of a log line that is shown by `Debug`: `?name`, which isn't
+/// the operator behind a value, nor `?Sized`.
 fn has_debug_field(code: &str) -> bool {
     code.match_indices('?').any(|(at, _)| {
         let before = code[..at].trim_end().chars().next_back();
@@ -73,7 +73,8 @@ fn is_in_debug(file: &SourceFile, i: usize) -> bool {
     false
 }
 
-/// Whether a comment on the line, or right above its statement, says why: `// Debug: a length of time.`
+/// Whether a comment on the line, or right above its statement, says why:
+/// `// Debug: a length of time.`
 fn is_argued(file: &SourceFile, i: usize) -> bool {
     for k in (0..=i).rev() {
         let line = &file.lines[k];

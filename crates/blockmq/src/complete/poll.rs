@@ -38,8 +38,9 @@ impl Drop for Polling {
 }
 
 impl Core {
-    /// Has the driver look for completions of hardware queue `hctx`: how many it found, `None` where it doesn't do
-    /// that, or where so many devices stand on this one that the thread's stack may not do for more.
+    /// Has the driver look for completions of hardware queue `hctx`: how many it found, `None`
+    /// where it doesn't do that, or where so many devices stand on this one that the thread's stack
+    /// may not do for more.
     pub(crate) fn poll(&self, hctx: usize) -> Option<usize> {
         let outer = POLLING.with(Cell::get);
         if outer >= NESTED_POLLS {

@@ -52,8 +52,8 @@ impl QueueBuilder {
         }
     }
 
-    /// The name under which logs and errors speak of the device; else the driver's kind. Of a name of more than 256 bytes the
-    /// middle is left out.
+    /// The name under which logs and errors speak of the device; else the driver's kind. Of a name
+    /// of more than 256 bytes the middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
         self

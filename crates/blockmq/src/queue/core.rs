@@ -57,7 +57,8 @@ pub(crate) struct Core {
     /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the first of them is answered; Acquire
     /// where the end of a later one asks.
     losses: AtomicU64,
-    /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for reports. One flush ends at a time.
+    /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for
+    /// reports. One flush ends at a time.
     doubt: AtomicBool,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) gate: RunGate,

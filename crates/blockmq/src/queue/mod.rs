@@ -153,15 +153,16 @@ impl Queue {
         self.core.usage.inside()
     }
 
-    /// Whether a flush, or a change with `fua`, has failed so that earlier changes may be lost, as [`losses`](BlockDevice::losses)
-    /// counts it, and no flush has succeeded since. Any context.
+    /// Whether a flush, or a change with `fua`, has failed so that earlier changes may be lost, as
+    /// [`losses`](BlockDevice::losses) counts it, and no flush has succeeded since. Any context.
     pub fn is_in_doubt(&self) -> bool {
         self.core.is_in_doubt()
     }
 
-    /// How long the oldest request inside has been there, at least; `None` where there is none. Call it once a second or more often:
-    /// the age of a request counts from the first call that comes a second after the one before, behind its submission. Requests
-    /// pay nothing for it. Any context that may take a lock for a moment.
+    /// How long the oldest request inside has been there, at least; `None` where there is none.
+    /// Call it once a second or more often: the age of a request counts from the first call that
+    /// comes a second after the one before, behind its submission. Requests pay nothing for it. Any
+    /// context that may take a lock for a moment.
     pub fn oldest(&self) -> Option<Duration> {
         self.core.usage.oldest(Stamp::coarse())
     }

@@ -314,8 +314,9 @@ impl Request {
         self
     }
 
-    /// Says that the submitter reports a failure of this request, so queues don't log it (Linux's `BIO_QUIET`). Its parts on other devices
-    /// are quiet, too: [`IoError::device_below`] names the one that failed.
+    /// Says that the submitter reports a failure of this request, so queues don't log it (Linux's
+    /// `BIO_QUIET`). Its parts on other devices are quiet, too: [`IoError::device_below`] names the
+    /// one that failed.
     #[must_use]
     pub fn quiet(self) -> Self {
         self.with_quiet(true)

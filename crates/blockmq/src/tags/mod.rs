@@ -243,8 +243,9 @@ impl TagSet {
         }
     }
 
-    /// A user that had no tag since the last call of this, and waits for none, no longer counts as one that shares, until it takes one. Done
-    /// every 20 ms at most where somebody is kept to its share.
+    /// A user that had no tag since the last call of this, and waits for none, no longer counts as
+    /// one that shares, until it takes one. Done every 20 ms at most where somebody is kept to its
+    /// share.
     pub fn sweep(&self) {
         let joined = self.0.users.joined.lock();
         let idle = joined.all.iter().filter_map(Weak::upgrade).filter(|one| one.retire_if_idle());

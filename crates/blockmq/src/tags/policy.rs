@@ -37,7 +37,8 @@ pub(super) fn share(depth: u32, users: u32) -> u32 {
     }
 }
 
-/// Whether a user has been idle from one sweep to the next: it has no tag, waits for none, and took none meanwhile.
+/// Whether a user has been idle from one sweep to the next: it has no tag, waits for none, and took
+/// none meanwhile.
 pub(super) fn is_idle(in_use: u32, waits: bool, taken_then: u64, taken_now: u64) -> bool {
     in_use == 0 && !waits && taken_then == taken_now
 }

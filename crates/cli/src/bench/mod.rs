@@ -126,7 +126,8 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
         return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
             .help("leave out the benchmark's name: the workload's name is enough"));
     }
-    // They share the time. A number of rounds that was asked for is kept, also on a machine that has much else to do.
+    // They share the time. A number of rounds that was asked for is kept, also on a machine that
+    // has much else to do.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = (args.quick && args.rounds.is_none()).then_some(QUICK_BUDGET / parts);
     let measured = |(which, groups): (&'static Bench, Vec<Vec<Cell>>)| {

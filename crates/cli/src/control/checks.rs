@@ -1,17 +1,19 @@
-//! When mirrors are checked that have a schedule. But for the schedule itself pure: over plain numbers, in seconds since 1970.
+//! When mirrors are checked that have a schedule. But for the schedule itself pure: over plain
+//! numbers, in seconds since 1970.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use corewise::sync::Mutex;
 
-/// A check comes up to this share of its period early, so that mirrors whose last checks ended together drift apart, also those of
-/// several servers.
+/// A check comes up to this share of its period early, so that mirrors whose last checks ended
+/// together drift apart, also those of several servers.
 const EARLY: f64 = 1.0 / 8.0;
 /// A check that couldn't begin for as long behind its period is overdue.
 const LATE: f64 = 1.0 / 8.0;
 
-/// When the next check of `mirror` is due, of which there was none since then: at most `every` later.
+/// When the next check of `mirror` is due, of which there was none since then: at most `every`
+/// later.
 pub(crate) fn due(mirror: &str, since: f64, every: Duration) -> f64 {
     let mut hasher = DefaultHasher::new();
     (mirror, since.to_bits()).hash(&mut hasher);
@@ -27,7 +29,8 @@ pub(crate) fn is_overdue(since: f64, every: f64, now: f64) -> bool {
 /// How often a mirror is checked by itself.
 #[derive(Debug, Default)]
 pub(crate) struct CheckSchedule {
-    /// L: is the lock, held for a moment, a leaf; guards the time after which it is. `None`: it isn't.
+    /// L: is the lock, held for a moment, a leaf; guards the time after which it is. `None`: it
+    /// isn't.
     every: Mutex<Option<Duration>>,
 }
 
@@ -50,7 +53,8 @@ pub(crate) struct Scheduled {
     pub(crate) is_whole: bool,
 }
 
-/// Which of these is to be checked now: the one that is due for longest. The caller asks only while no mirror is being checked.
+/// Which of these is to be checked now: the one that is due for longest. The caller asks only while
+/// no mirror is being checked.
 pub(crate) fn next(mirrors: &[Scheduled], now: f64) -> Option<usize> {
     // A clock that was set back: nobody knows how long ago the last check was.
     let is_due = |one: &Scheduled| one.is_whole && (one.due <= now || one.since > now + 60.0);

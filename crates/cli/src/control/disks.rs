@@ -82,8 +82,8 @@ impl Up {
     }
 }
 
-/// Begins the check of a mirror that is due, unless one is checked: one after the other, so that disks which mirrors share aren't
-/// read twice, and clients have the most of them.
+/// Begins the check of a mirror that is due, unless one is checked: one after the other, so that
+/// disks which mirrors share aren't read twice, and clients have the most of them.
 fn begin_due_check(up: &[Up]) {
     let mirrors = || up.iter().filter_map(|up| Some((up, &up.mirror.as_ref()?.0)));
     let scheduled: Vec<_> = mirrors()
@@ -138,8 +138,8 @@ impl Disks {
         self.known.lock().disks.iter().filter_map(up).collect()
     }
 
-    /// To be called once a second: ages of requests are known to the time between two calls, and what was done in the last minute
-    /// to that and a few seconds.
+    /// To be called once a second: ages of requests are known to the time between two calls, and
+    /// what was done in the last minute to that and a few seconds.
     pub(crate) fn tick(&self) {
         let up = self.up();
         begin_due_check(&up);
@@ -206,7 +206,8 @@ pub(crate) struct Disk {
     pub(crate) condition: Option<String>,
     /// It is a file that has lost data: `condition` says why.
     pub(crate) lost: bool,
-    /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says which.
+    /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says
+    /// which.
     pub(crate) displaced: bool,
     /// What to do about that, and whether no change is made until then.
     #[serde(skip)]

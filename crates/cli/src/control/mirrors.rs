@@ -288,8 +288,8 @@ impl MirrorOf {
         out
     }
 
-    /// What the last check has found that counts: the one that ends, or ended, since the server has the mirror, where it found anything or
-    /// looked at all; else the one before.
+    /// What the last check has found that counts: the one that ends, or ended, since the server has
+    /// the mirror, where it found anything or looked at all; else the one before.
     pub(crate) fn found(&self) -> Option<Found> {
         let of = |differ, unreadable, lost, repaired| Found { differ, unreadable, lost, repaired };
         let now = self.check.as_ref().filter(|check| {

@@ -36,8 +36,9 @@ pub(crate) const LONGEST_QUESTION: usize = 4096;
 pub(crate) struct Question {
     /// [`VERSION`].
     pub(crate) corewise: u32,
-    /// `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`, `check`, `replace`, `add_leg`,
-    /// `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`, `add`, `remove`, `grow` or `reload`.
+    /// `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`,
+    /// `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`,
+    /// `add`, `remove`, `grow` or `reload`.
     pub(crate) ask: String,
     /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

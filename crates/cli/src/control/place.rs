@@ -21,7 +21,8 @@ pub(crate) const SHORT: &str = "/tmp";
 
 /// Where a server puts its socket, and clients look for it: `corewise` in the runtime folder, or
 /// `corewise-UID` in that of temporary files. Both, since the two may have been started with other
-/// environments. Absolute, whether they exist or not. A folder with too long a path for a socket is none.
+/// environments. Absolute, whether they exist or not. A folder with too long a path for a socket is
+/// none.
 pub(crate) fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // After `sudo` it may still be another user's.

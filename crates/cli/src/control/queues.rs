@@ -24,7 +24,8 @@ fn names(width: usize) -> usize {
     if width == usize::MAX { width } else { (width / 5).clamp(13, 33) - 1 }
 }
 
-/// How many rows of a list of `len` are written. Where one alone would be left out it is written, too.
+/// How many rows of a list of `len` are written. Where one alone would be left out it is written,
+/// too.
 fn rows(width: usize, len: usize) -> usize {
     if width == usize::MAX || len <= ROWS + 1 { len } else { ROWS }
 }

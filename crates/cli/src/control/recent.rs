@@ -1,5 +1,6 @@
-//! What a disk did, or clients of an export were answered, in the last minute: the counters now, less those of a minute ago. A few
-//! earlier states of the counters are kept for that, so no request pays for it. Pure.
+//! What a disk did, or clients of an export were answered, in the last minute: the counters now,
+//! less those of a minute ago. A few earlier states of the counters are kept for that, so no
+//! request pays for it. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct LastMinute {
-    /// How long that was: of a disk that came up just now less than a minute, else up to a few seconds more.
+    /// How long that was: of a disk that came up just now less than a minute, else up to a few
+    /// seconds more.
     pub(crate) seconds: f64,
     pub(crate) requests: u64,
     pub(crate) errors: u64,
@@ -64,7 +66,8 @@ impl Recent {
         }
     }
 
-    /// Says of each operation what was done of it in the last minute. `ops`: the counters as they are now.
+    /// Says of each operation what was done of it in the last minute. `ops`: the counters as they
+    /// are now.
     pub(crate) fn fill(&self, now: Instant, ops: &mut Ops) {
         let Some((at, before)) = self.states.front() else { return };
         let seconds = now.saturating_duration_since(*at).as_secs_f64();
@@ -81,7 +84,8 @@ impl LastMinute {
     fn between(before: &OfOp, now: &OfOp, seconds: f64) -> LastMinute {
         let mut times = Vec::new();
         added(&mut times, &before.latency, &now.latency);
-        // None took longer than the longest ever, which is known exactly; a bucket's end may be beyond.
+        // None took longer than the longest ever, which is known exactly; a bucket's end may be
+        // beyond.
         let longest = now.latency.longest_seconds.unwrap_or(f64::INFINITY);
         let share = |share| quantile(&times, share).map(|seconds| seconds.min(longest));
         LastMinute {

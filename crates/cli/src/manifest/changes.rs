@@ -169,7 +169,8 @@ impl Changes {
     }
 }
 
-/// Whether a device is to stay as it is. Of what a volume was made, and what was lost before it was opened, says nothing of one that is there.
+/// Whether a device is to stay as it is. Of what a volume was made, and what was lost before it was
+/// opened, says nothing of one that is there.
 fn is_alike(device: &Device, other: &Device) -> bool {
     let mut same = Device { place: other.place, ..device.clone() };
     if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {

@@ -115,8 +115,8 @@ impl Manifest {
         consumers
     }
 
-    /// The devices that the others come up without: a mirror that may begin without all of its legs is built over each of them, in
-    /// however many steps.
+    /// The devices that the others come up without: a mirror that may begin without all of its legs
+    /// is built over each of them, in however many steps.
     pub(crate) fn may_be_missing(&self) -> BTreeSet<String> {
         let by_name = self.by_name();
         let degraded = |device: &&Device| matches!(&device.driver, Driver::Mirror(mirror) if mirror.begins_degraded());

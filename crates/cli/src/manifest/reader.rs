@@ -276,8 +276,8 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.asked
     }
 
-    /// Ends the reading: the problems found, an unknown key being one of them. `elsewhere` says what to do about one that belongs into
-    /// another table.
+    /// Ends the reading: the problems found, an unknown key being one of them. `elsewhere` says
+    /// what to do about one that belongs into another table.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         for key in self.keys() {
             let name = key.value.as_str();

@@ -17,7 +17,8 @@ use crate::bounded_file;
 use crate::exit::Failure;
 use crate::units::count;
 
-/// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel log may have any length.
+/// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
+/// log may have any length.
 pub(super) const LONGEST: u64 = 256 << 20;
 
 /// What was read from one file.

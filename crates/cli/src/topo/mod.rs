@@ -74,7 +74,8 @@ fn alike<'c>(
     rows
 }
 
-/// What a reader of the table may miss: kinds of cores, shared lower caches, memory without CPUs, divided caches.
+/// What a reader of the table may miss: kinds of cores, shared lower caches, memory without CPUs,
+/// divided caches.
 fn remarks(topology: &Topology) -> Vec<String> {
     let mut remarks = Vec::new();
     let kinds: Vec<String> = topology

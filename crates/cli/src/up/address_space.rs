@@ -1,11 +1,12 @@
 //! The address space: how much of it the process may have, what it keeps for itself, and how many
 //! clients that leaves room for.
 //!
-//! `RLIMIT_AS` and `RLIMIT_DATA` count what is mapped, and not what is used: each thread costs its whole stack, a volume in memory its
-//! whole size, from its first moment on. An allocation that finds nothing left ends the process. So
-//! the server reserves the memory that its clients may take, with the heap's loss, before the first
-//! of them comes ([`nbd::reserve_heap`]), and lets in as many as that and the rest have room for.
-//! After that only threads can run short, and a client can wait for one.
+//! `RLIMIT_AS` and `RLIMIT_DATA` count what is mapped, and not what is used: each thread costs its
+//! whole stack, a volume in memory its whole size, from its first moment on. An allocation that
+//! finds nothing left ends the process. So the server reserves the memory that its clients may
+//! take, with the heap's loss, before the first of them comes ([`nbd::reserve_heap`]), and lets in
+//! as many as that and the rest have room for. After that only threads can run short, and a client
+//! can wait for one.
 //!
 //! | for | bytes |
 //! | --- | --- |

@@ -91,7 +91,8 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Whether the name of a socket that this run has bound leads to nothing by now, or to something else.
+    /// Whether the name of a socket that this run has bound leads to nothing by now, or to
+    /// something else.
     pub(crate) fn has_lost(&self, path: &Path) -> bool {
         let held = self.held.lock();
         let identity = held.things.iter().rev().find_map(|thing| match thing {
@@ -112,7 +113,8 @@ impl Cleanup {
         Ok(())
     }
 
-    /// `device` is up, perhaps after everybody stopped waiting for it. Returns the new files that are the user's from now on.
+    /// `device` is up, perhaps after everybody stopped waiting for it. Returns the new files that
+    /// are the user's from now on.
     #[must_use]
     pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -187,7 +189,8 @@ impl Cleanup {
 }
 
 impl Held {
-    /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go with that.
+    /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go
+    /// with that.
     fn let_go(&mut self) -> Vec<NewFile> {
         let devices: Vec<String> = self.new_files.keys().cloned().collect();
         devices.iter().flat_map(|device| self.let_go_of(device)).collect()

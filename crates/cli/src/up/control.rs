@@ -413,8 +413,8 @@ impl Serving {
         answer
     }
 
-    /// Answers with the mirrors. A client that listens and goes by this answer hears of each change behind it, also where that undoes a
-    /// change in front of it.
+    /// Answers with the mirrors. A client that listens and goes by this answer hears of each change
+    /// behind it, also where that undoes a change in front of it.
     fn mirrors_now(&mut self) -> Vec<u8> {
         let disks = self.about.disks.mirrors();
         self.tell_mirrors(disks::each_mirror(&disks));

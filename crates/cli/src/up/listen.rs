@@ -37,7 +37,8 @@ pub(crate) fn tcp(address: &str) -> Result<Listener, String> {
     Listener::tcp(host_and_port(address)).map_err(|error| words(error, address))
 }
 
-/// What is looked up for `HOST:PORT`. The system knows the zone of a link-local address (`fe80::1%eth0`) by its name, and no brackets.
+/// What is looked up for `HOST:PORT`. The system knows the zone of a link-local address
+/// (`fe80::1%eth0`) by its name, and no brackets.
 pub(crate) fn host_and_port(address: &str) -> (&str, u16) {
     // The manifest has made sure of both.
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
@@ -114,7 +115,8 @@ mod tests {
         ] {
             assert_eq!(host_and_port(address), found);
         }
-        // The machine may have no such address, or no IPv6; the name of the interface is understood.
+        // The machine may have no such address, or no IPv6; the name of the interface is
+        // understood.
         let reason = tcp("[fe80::1%lo]:0").err().unwrap_or_default();
         assert!(!reason.contains("lookup"), "{reason}");
     }

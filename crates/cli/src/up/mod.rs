@@ -246,7 +246,8 @@ impl<'c> Scratch<'c> {
         Ok(path)
     }
 
-    /// Where a socket of our own is: in that folder, or, where that has too long a path for one, in another one.
+    /// Where a socket of our own is: in that folder, or, where that has too long a path for one, in
+    /// another one.
     fn socket(&mut self) -> Result<PathBuf, Failure> {
         let in_folder = |folder: &Path| folder.join("nbd.sock");
         // As long as the folder that is made.

@@ -1,19 +1,22 @@
 //! `--exit-with-parent`: the server stops in order when the process that started it has ended.
 //!
-//! `PR_SET_PDEATHSIG`, which nbdkit's option of this name takes, sends a signal when the *thread* that forked has ended, though
-//! its process may go on, and none where that was before the call. A descriptor of the parent (pidfd) becomes readable when the
-//! whole process has ended. It is opened in three steps:
+//! `PR_SET_PDEATHSIG`, which nbdkit's option of this name takes, sends a signal when the *thread*
+//! that forked has ended, though its process may go on, and none where that was before the call. A
+//! descriptor of the parent (pidfd) becomes readable when the whole process has ended. It is opened
+//! in three steps:
 //!
 //! 1. `ReadParent`: the id of the parent is read.
 //! 2. `OpenParent`: a descriptor for that id is opened.
 //! 3. `ReadAgain`: the id of the parent is read again.
 //!
-//! The race is a parent that ends between 1 and 2, whose id another process then has: the descriptor would be of a stranger. A
-//! process that ends first hands its children to another parent, and only then is its id free. So where 3 finds the id of 1,
-//! the parent had not ended at 2, and the descriptor is its own. Otherwise the parent is gone, and the server doesn't start.
+//! The race is a parent that ends between 1 and 2, whose id another process then has: the
+//! descriptor would be of a stranger. A process that ends first hands its children to another
+//! parent, and only then is its id free. So where 3 finds the id of 1, the parent had not ended at
+//! 2, and the descriptor is its own. Otherwise the parent is gone, and the server doesn't start.
 //!
-//! A parent that ended before 1 can't be told from one that never ends: the server has init, or a subreaper, as its parent then. 1 is
-//! among the first things that the program does, so that time is an `exec` and a parsed command line.
+//! A parent that ended before 1 can't be told from one that never ends: the server has init, or a
+//! subreaper, as its parent then. 1 is among the first things that the program does, so that time
+//! is an `exec` and a parsed command line.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -68,7 +71,8 @@ impl Parent {
 
     /// Blocks until it has ended.
     fn wait(&self) {
-        // Interrupted by a signal, or out of memory for a moment: again. A descriptor that can't be polled would be readable.
+        // Interrupted by a signal, or out of memory for a moment: again. A descriptor that can't be
+        // polled would be readable.
         while poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], None).is_err() {
             std::thread::yield_now();
         }

@@ -35,7 +35,8 @@ pub(crate) struct Report {
     pub(crate) events: Arc<Events>,
 }
 
-/// Where something about a mirror is told: what comes again and again is limited for people and for stdout.
+/// Where something about a mirror is told: what comes again and again is limited for people and for
+/// stdout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To {
     /// The programs that listen on the control socket.
@@ -288,7 +289,8 @@ impl Report {
         }
     }
 
-    /// Nothing was at `at`, so the new and empty volume `device` was made there, by this driver. From any thread.
+    /// Nothing was at `at`, so the new and empty volume `device` was made there, by this driver.
+    /// From any thread.
     pub(crate) fn made_at(&self, device: &str, driver: &str, at: &str, size: u64) {
         let bytes = units::size(size);
         screen::note(format_args!(
@@ -300,7 +302,8 @@ impl Report {
         }
     }
 
-    /// What happened to the file of `device`, and why, where there is a reason, which the log has in words. From any thread.
+    /// What happened to the file of `device`, and why, where there is a reason, which the log has
+    /// in words. From any thread.
     pub(crate) fn file(&self, device: &str, what: &str, why: Option<&str>) {
         self.event("file", || json!({"device": device, "what": what, "why": why}));
     }

@@ -96,7 +96,8 @@ struct Running {
 const TICK: Duration = Duration::from_secs(1);
 
 impl Running {
-    /// Has a work item of the volumes look at them and at the exports now and then. It ends when that is dropped.
+    /// Has a work item of the volumes look at them and at the exports now and then. It ends when
+    /// that is dropped.
     fn tick(&self) -> Option<Ticker> {
         let (live, disks) = (Arc::downgrade(&self.live), Arc::downgrade(&self.disks));
         let tick = move || {

@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. Where there is a manifest to read
-//! again SIGHUP does that.
+//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. Where
+//! there is a manifest to read again SIGHUP does that.
 
 use std::ffi::c_int;
 use std::io;
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// How long after the first one another signal still says the same. coreutils' `timeout` sends SIGTERM to the server and, some
-/// microseconds later, to its process group; a shell and a terminal do alike.
+/// How long after the first one another signal still says the same. coreutils' `timeout` sends
+/// SIGTERM to the server and, some microseconds later, to its process group; a shell and a terminal
+/// do alike.
 const SAME: Duration = Duration::from_secs(1);
 
 /// What a signal asks for.
@@ -49,8 +50,9 @@ impl Wishes {
     }
 }
 
-/// Starts the thread that waits for signals. It runs `came` with the name of each, on that thread; it may block. Signals that come
-/// together count as one. A SIGHUP that `hang_up` takes counts as none.
+/// Starts the thread that waits for signals. It runs `came` with the name of each, on that thread;
+/// it may block. Signals that come together count as one. A SIGHUP that `hang_up` takes counts as
+/// none.
 ///
 /// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal. SIGXFSZ never does: a client that writes beyond
 /// the size that the system lets files have (`ulimit -f`) gets an error, and the others go on.

@@ -97,7 +97,8 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// What to do, where a disk, its image or a folder was named in place of a manifest, or a text in another encoding.
+    /// What to do, where a disk, its image or a folder was named in place of a manifest, or a text
+    /// in another encoding.
     fn help(&self) -> Option<&'static str> {
         let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
                      path = \"disk.img\"; `corewise up --help` shows one";
@@ -123,7 +124,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are refused without a look at their bytes.
+/// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are
+/// refused without a look at their bytes.
 fn open(path: &Path) -> Result<File, Unread> {
     let meta = path.metadata().map_err(Unread::Io)?;
     if meta.file_type().is_block_device() {

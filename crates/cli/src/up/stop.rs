@@ -1,4 +1,5 @@
-//! When to stop: a signal, the end of `--for` or of the parent; and what happens when somebody can't wait.
+//! When to stop: a signal, the end of `--for` or of the parent; and what happens when somebody
+//! can't wait.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -35,9 +36,10 @@ struct Undo {
 }
 
 impl Stop {
-    /// From now on signals are handled: the first cancels a bring-up and ends a wait; one that comes a second later, or after that,
-    /// ends the process, after `cleanup` and after saying what is left undone. SIGHUP has the manifest read again,
-    /// where that can be done. The end of `parent` counts as a first signal.
+    /// From now on signals are handled: the first cancels a bring-up and ends a wait; one that
+    /// comes a second later, or after that, ends the process, after `cleanup` and after saying what
+    /// is left undone. SIGHUP has the manifest read again, where that can be done. The end of
+    /// `parent` counts as a first signal.
     pub(crate) fn watch(
         cleanup: Arc<Cleanup>,
         bars: Bars,

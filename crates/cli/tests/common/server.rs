@@ -172,7 +172,8 @@ impl Server {
         kill_process(pid, signal).expect("the server is our child and was not waited for");
     }
 
-    /// Sends a signal again and again, until the server is gone: one that comes soon after another counts for nothing.
+    /// Sends a signal again and again, until the server is gone: one that comes soon after another
+    /// counts for nothing.
     pub fn insist(&mut self, signal: Signal) {
         while self.child.try_wait().expect("a child can be waited for").is_none() {
             self.signal(signal);

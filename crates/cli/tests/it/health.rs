@@ -1,4 +1,5 @@
-//! `corewise health`: the word, the reasons, what to do about each, and the exit code; the same in metrics, dumps and events.
+//! `corewise health`: the word, the reasons, what to do about each, and the exit code; the same in
+//! metrics, dumps and events.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -216,7 +216,8 @@ fn a_leg_comes_back_while_fio_writes_and_verifies() {
 #[test]
 fn a_state_of_a_mirror_that_was_answered_is_told_to_those_that_listen_however_short_it_was() {
     let folder = Folder::new();
-    // It takes connections and says nothing, so that each try to take the leg back lasts for a moment.
+    // It takes connections and says nothing, so that each try to take the leg back lasts for a
+    // moment.
     let silent = std::os::unix::net::UnixListener::bind(folder.join("silent")).unwrap();
     let file = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"a.img\"\nsize = \"1M\"\ncreate = true\n";
     let mirror = "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\

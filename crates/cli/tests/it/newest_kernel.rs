@@ -1,5 +1,5 @@
-//! The newest kernel that Debian has, booted: `corewise timeline` against a parser of our own, so that a message that
-//! changes its form is found here.
+//! The newest kernel that Debian has, booted: `corewise timeline` against a parser of our own, so
+//! that a message that changes its form is found here.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ use crate::common::Folder;
 /// One line of a log that says how long something took, or that something is shut down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
-    /// What returned this after so many microseconds; of a probe with its driver, where the line has it.
+    /// What returned this after so many microseconds; of a probe with its driver, where the line
+    /// has it.
     Returned { kind: Kind, name: String, driver: Option<String>, code: i32, micros: u64 },
     /// A quirk of a PCI device: no span.
     Quirk,
@@ -146,8 +147,8 @@ impl Log {
     }
 }
 
-/// How a return code is shown: the outcome, and how its message begins. The kernel prints a probe's error as a
-/// positive number, and means it; an init function that returns one has done its work.
+/// How a return code is shown: the outcome, and how its message begins. The kernel prints a probe's
+/// error as a positive number, and means it; an init function that returns one has done its work.
 fn outcome(kind: Kind, code: i32) -> (&'static str, &'static str) {
     let number = if kind == Kind::Probe { code.abs() } else { -code };
     match number {
@@ -212,7 +213,8 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
                 let bounds = least..=most;
                 measured += usize::from(micros % 1000 != 0);
                 exact += usize::from(micros % 1000 != 0 && least == most);
-                // Whole ticks may be more than the stamps allow, and the clock of the stamps may stand.
+                // Whole ticks may be more than the stamps allow, and the clock of the stamps may
+                // stand.
                 let by_stamps = line.gap.map_or(*micros, |gap| gap.min(*micros));
                 let right = bounds.contains(micros) || bounds.contains(&by_stamps);
                 // A call during which another one began took what was printed or more.
@@ -326,12 +328,14 @@ fn a_message_that_changes_is_found() {
 
 const DISKS: usize = 5;
 
-/// Boots what `image` has in it, with four CPUs, three NVMe disks and a handful of virtio devices, and returns the log.
+/// Boots what `image` has in it, with four CPUs, three NVMe disks and a handful of virtio devices,
+/// and returns the log.
 fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
     let log = folder.join("console");
     let mut machine = Command::new("timeout");
-    // An end of its own, as long as it takes to find out that it hangs. One thread for all CPUs: with several, a CPU may run into the
-    // breakpoint of an instruction that another one has just finished patching, and the kernel oopses.
+    // An end of its own, as long as it takes to find out that it hangs. One thread for all CPUs:
+    // with several, a CPU may run into the breakpoint of an instruction that another one has just
+    // finished patching, and the kernel oopses.
     machine.args(["400", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max"]);
     machine.args(["-smp", "4", "-m", "512", "-display", "none", "-monitor", "none", "-no-reboot"]);
     machine.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd"));

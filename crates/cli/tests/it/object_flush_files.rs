@@ -1,4 +1,5 @@
-//! The flush file of a volume in a store: damaged, emptied or deleted when its server starts again, and while it is in use.
+//! The flush file of a volume in a store: damaged, emptied or deleted when its server starts again,
+//! and while it is in use.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
@@ -13,7 +14,8 @@ use crate::watching::{metrics_of, scrape};
 const BLOCK: usize = 4096;
 const FLUSHED: u64 = 10;
 
-/// A volume in the folder `store` with the flush file `flushes`. `keys` are more keys of the device.
+/// A volume in the folder `store` with the flush file `flushes`. `keys` are more keys of the
+/// device.
 fn manifest(folder: &Folder, keys: &str) -> String {
     format!(
         "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file://{}\"\nsize = \"16M\"\nlease = \"100ms\"\n\

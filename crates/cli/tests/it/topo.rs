@@ -264,8 +264,9 @@ fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
     assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
 }
 
-/// Runs the program on the highest CPU of this machine, where the list of online CPUs is made up: as in a container whose
-/// `/sys` counts its CPUs from 0, while masks have the host's numbers. `None`: that can't be had here.
+/// Runs the program on the highest CPU of this machine, where the list of online CPUs is made up:
+/// as in a container whose `/sys` counts its CPUs from 0, while masks have the host's numbers.
+/// `None`: that can't be had here.
 fn with_a_made_up_list(folder: &Folder, cpu: &str, args: &str) -> Option<crate::common::Ran> {
     let list = folder.write("online", "0\n");
     let script = format!(

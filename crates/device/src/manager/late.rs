@@ -15,11 +15,12 @@ impl DeviceManager {
     ///
     /// Returns what the device is at when this is through. A device that fails is no error.
     ///
-    /// May be called from a probe ([`ProbeContext::add`](crate::ProbeContext::add)), on whose thread a child that the probe registers is probed in
-    /// place (rule 1.2.12), before its parent is bound: hand the child what it needs in its
-    /// [`config`](DeviceDecl::config). Where its driver is asynchronous, the child waits for its
-    /// parent. Either way it goes when its parent is unbound, or fails. Probes in place take stack, each inside of
-    /// the one before: for devices that are more than some dozen deep, use an asynchronous driver.
+    /// May be called from a probe ([`ProbeContext::add`](crate::ProbeContext::add)), on whose
+    /// thread a child that the probe registers is probed in place (rule 1.2.12), before its parent
+    /// is bound: hand the child what it needs in its [`config`](DeviceDecl::config). Where its
+    /// driver is asynchronous, the child waits for its parent. Either way it goes when its parent
+    /// is unbound, or fails. Probes in place take stack, each inside of the one before: for devices
+    /// that are more than some dozen deep, use an asynchronous driver.
     ///
     /// Costs what the device's own links cost, however many devices there are. May block, where a
     /// driver is called.

@@ -29,8 +29,8 @@ impl DeviceManager {
     /// reported, and stop nothing.
     ///
     /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
-    /// needs; those left undone by an abort stay with the manager. Then the drivers are dropped, the one that was
-    /// registered last first, on the caller's thread.
+    /// needs; those left undone by an abort stay with the manager. Then the drivers are dropped,
+    /// the one that was registered last first, on the caller's thread.
     ///
     /// # Errors
     ///

@@ -48,7 +48,8 @@ fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes()
 #[test]
 fn probes_that_help_the_caller_go_to_each_shard_in_turn() {
     let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap());
-    // The choice: where a probe then runs is its queue's matter, which lets an idle pod take over from a busy one.
+    // The choice: where a probe then runs is its queue's matter, which lets an idle pod take over
+    // from a busy one.
     let cpus = (0..8).map(|_| placer.choose_elsewhere().1.map(CpuId::number));
     assert_eq!(cpus.collect::<Vec<_>>(), [0, 2, 1, 3, 0, 2, 1, 3].map(Some));
     let (tell, told) = mpsc::channel();

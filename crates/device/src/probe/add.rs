@@ -7,7 +7,8 @@ use corewise_sync::thread::current;
 use std::sync::Arc;
 
 impl Registry {
-    /// Adds a device, and probes it if it can be probed: see [`DeviceManager::add`](crate::DeviceManager::add).
+    /// Adds a device, and probes it if it can be probed: see
+    /// [`DeviceManager::add`](crate::DeviceManager::add).
     pub(crate) fn add(self: &Arc<Self>, decl: DeviceDecl) -> Result<DeviceState, Error> {
         let decl = Arc::new(decl);
         let me = current().id();

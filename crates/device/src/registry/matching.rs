@@ -86,12 +86,14 @@ impl Registered {
         self.driver.lock().clone()
     }
 
-    /// Lets go of the driver, which the caller is to drop without a lock: the last of a shutdown, which needs it no more.
+    /// Lets go of the driver, which the caller is to drop without a lock: the last of a shutdown,
+    /// which needs it no more.
     pub(crate) fn let_go(&self) -> Option<Arc<dyn Driver>> {
         self.driver.lock().take()
     }
 
-    /// Whether it may have the device. A driver that panics when asked may not, nor one that was let go.
+    /// Whether it may have the device. A driver that panics when asked may not, nor one that was
+    /// let go.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
         let Some(driver) = self.driver() else { return false };
         caught(move || driver.matches(decl)).unwrap_or_else(|message| {

@@ -1,4 +1,5 @@
-//! The time for which this process was stopped during a shutdown: no callback ran then, so none is late for it.
+//! The time for which this process was stopped during a shutdown: no callback ran then, so none is
+//! late for it.
 
 use std::time::Duration;
 

@@ -70,7 +70,8 @@ impl ShutdownRun {
         slow.into_iter().chain(self.slice()).min()
     }
 
-    /// The longest time between two looks at the deadlines: a longer one is a pause of this process.
+    /// The longest time between two looks at the deadlines: a longer one is a pause of this
+    /// process.
     fn slice(&self) -> Option<Duration> {
         self.running.as_ref().map(|clock| clock.lock().slice())
     }

@@ -1,4 +1,5 @@
-//! When a manager lets go of its drivers, and what a probe has in the place of a handle of the manager.
+//! When a manager lets go of its drivers, and what a probe has in the place of a handle of the
+//! manager.
 
 use crate::support::{Log, Rig, TestDriver};
 use corewise_device::{

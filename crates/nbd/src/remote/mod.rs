@@ -108,7 +108,8 @@ impl RemoteOptions {
         self
     }
 
-    /// What the log is to call the device, beside the URI. Of a name of more than 256 bytes the middle is left out.
+    /// What the log is to call the device, beside the URI. Of a name of more than 256 bytes the
+    /// middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
         self

@@ -181,8 +181,8 @@ fn host(authority: &str) -> Result<Address, UriError> {
     Ok(Address::Tcp(host, port))
 }
 
-/// An address that stood in brackets. A link-local one has a zone, behind `%25` (RFC 6874), or, as people write it and several
-/// programs take it, behind a bare `%`.
+/// An address that stood in brackets. A link-local one has a zone, behind `%25` (RFC 6874), or, as
+/// people write it and several programs take it, behind a bare `%`.
 fn address(text: &str) -> Result<String, UriError> {
     match text.split_once('%') {
         // The zone 25 itself may be written so.

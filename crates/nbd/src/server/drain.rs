@@ -126,8 +126,8 @@ pub(super) fn drain(
     report
 }
 
-/// Tells of a client that was cut with so many requests. Its thread may have to wait for its device, for
-/// longer than there is somebody to tell.
+/// Tells of a client that was cut with so many requests. Its thread may have to wait for its
+/// device, for longer than there is somebody to tell.
 fn leave_behind(server: &Inner, connection: &Connection, requests: u32) {
     // Of a client without an export there is nothing to tell.
     let Some((export, who)) = server.registry.leave_behind(connection) else { return };

@@ -58,8 +58,8 @@ pub struct Options {
     pub max_connections: usize,
     /// How many of them may come from one address, or from one user of this machine; `None`: all.
     pub max_per_peer: Option<usize>,
-    /// Where places run short: lets the client go that has asked for nothing for longest since its last reply, if it is as long as this; `None`:
-    /// keeps it, and refuses the newcomer.
+    /// Where places run short: lets the client go that has asked for nothing for longest since its
+    /// last reply, if it is as long as this; `None`: keeps it, and refuses the newcomer.
     pub evict_idle: Option<Duration>,
     /// Handshakes at the same time, beside those that have the places of clients that aren't there.
     /// Where all are taken a newcomer waits in the system's queue. The handshake that has waited
@@ -78,7 +78,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// How long it may take to take a reply; a second more for each MiB of it.
     pub reply_timeout: Duration,
-    /// How long it may ask for nothing, from its last reply on, while nothing is owed to it; `None`: as long as it likes.
+    /// How long it may ask for nothing, from its last reply on, while nothing is owed to it;
+    /// `None`: as long as it likes.
     pub idle_timeout: Option<Duration>,
     /// Whether clients may have extended headers, by which zeroes, trims, block status and prefetches have 64-bit lengths. Off,
     /// since their specification calls them experimental: it may change, and what speaks them today may not then.
@@ -244,8 +245,8 @@ pub enum ClientEvent<'a> {
         /// The export's name.
         export: &'a str,
     },
-    /// It has left, or was let go: nothing of it is in a device any more. Or it was cut at the deadline of
-    /// a drain, and its device may still have requests of it.
+    /// It has left, or was let go: nothing of it is in a device any more. Or it was cut at the
+    /// deadline of a drain, and its device may still have requests of it.
     Left {
         /// Its number.
         id: u64,
@@ -443,8 +444,10 @@ impl Server {
         self.inner.registry.clients()
     }
 
-    /// Has `tell` called for what happens to clients from now on, on the client's thread: no request of that client is served
-    /// meanwhile. A drain calls it on its own thread for the clients that it cuts. A panic in it is discarded. False where there is such a function already, which stays.
+    /// Has `tell` called for what happens to clients from now on, on the client's thread: no
+    /// request of that client is served meanwhile. A drain calls it on its own thread for the
+    /// clients that it cuts. A panic in it is discarded. False where there is such a function
+    /// already, which stays.
     pub fn observe(&self, tell: impl Fn(&ClientEvent<'_>) + Send + Sync + 'static) -> bool {
         self.inner.observer.set(Box::new(tell)).is_ok()
     }
@@ -536,8 +539,8 @@ impl Server {
     }
 
     /// Closes the server to newcomers, as [`Server::drain`] does first: for an owner that then
-    /// [removes](Server::remove_export) its exports one by one. Their clients are told that the server was
-    /// shut down. Waits for the listeners' threads, which end at once.
+    /// [removes](Server::remove_export) its exports one by one. Their clients are told that the
+    /// server was shut down. Waits for the listeners' threads, which end at once.
     pub fn close(&self) {
         let _ = self.inner.registry.close();
         self.stop_accepting();

@@ -6,7 +6,8 @@
 //! * **Completions** make replies and post them on the [reply path](crate::reply); they never
 //!   block.
 //! * The **writer** thread exists from the first time the socket was full; it takes the flush right
-//!   over and blocks instead. Where it can't be started, the server's **shared writer** thread sends for it.
+//!   over and blocks instead. Where it can't be started, the server's **shared writer** thread
+//!   sends for it.
 //!
 //! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
 //! reply has been sent or dropped, flushes the device where the server drains and this client has

@@ -1,8 +1,9 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
-//! The clock is read only where a request has come in part, and the socket is told of a time only then. A client whose
-//! requests arrive whole costs neither. The time of a request is a [`Deadline`], and a silence is timed by
-//! [`Connection::idle`]. So no client pays for a stop of this process.
+//! The clock is read only where a request has come in part, and the socket is told of a time only
+//! then. A client whose requests arrive whole costs neither. The time of a request is a
+//! [`Deadline`], and a silence is timed by [`Connection::idle`]. So no client pays for a stop of
+//! this process.
 
 use std::io::ErrorKind;
 use std::time::Duration;

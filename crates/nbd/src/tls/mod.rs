@@ -119,7 +119,8 @@ impl Tls {
         self
     }
 
-    /// From when until when the certificate is valid, or that one of those behind it which expires first.
+    /// From when until when the certificate is valid, or that one of those behind it which expires
+    /// first.
     pub fn valid(&self) -> Option<Range<SystemTime>> {
         self.valid.clone()
     }

@@ -40,7 +40,8 @@ pub(super) fn authority_fault(
     })
 }
 
-/// From when until when that one of these certificates is valid which expires first; `None` where none says so.
+/// From when until when that one of these certificates is valid which expires first; `None` where
+/// none says so.
 pub(super) fn first_to_expire(
     chain: &[CertificateDer<'_>],
     provider: &CryptoProvider,

@@ -420,8 +420,9 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// Runs a test with this time for a deadline of the server's, which the test's own steps have to keep too. On a machine that is
-/// short of time they may not: then it is run again, with four times the time, and four times at most.
+/// Runs a test with this time for a deadline of the server's, which the test's own steps have to
+/// keep too. On a machine that is short of time they may not: then it is run again, with four times
+/// the time, and four times at most.
 pub(crate) fn with_time(time: Duration, test: impl Fn(Duration)) {
     for times in [1, 4, 16, 64] {
         if catch_unwind(AssertUnwindSafe(|| test(time * times))).is_ok() {

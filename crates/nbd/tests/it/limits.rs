@@ -95,8 +95,8 @@ fn the_deadline_does_not_touch_a_client_that_has_chosen() {
         let options = Options::new().handshake_timeout(soon);
         let server = server_with(TestDevice::new(MIB), options);
         let mut chosen = client(&server);
-        // A silent one that came later is closed by its deadline: then the first one's deadline is over
-        // too.
+        // A silent one that came later is closed by its deadline: then the first one's deadline is
+        // over too.
         let mut later = Client::fixed(connect(&server));
         later.expect_end();
         assert_eq!(chosen.read(1, 0, 512).error, 0);

@@ -1,4 +1,5 @@
-//! A volume whose store is a folder that is renamed or deleted, or loses its objects, before an orderly end.
+//! A volume whose store is a folder that is renamed or deleted, or loses its objects, before an
+//! orderly end.
 
 use std::fs;
 use std::path::Path as FilePath;

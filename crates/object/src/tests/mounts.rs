@@ -1,4 +1,5 @@
-//! A volume in a folder of a small file system, which becomes full, or is unmounted: in a mount namespace of the test's own, where it may have one.
+//! A volume in a folder of a small file system, which becomes full, or is unmounted: in a mount
+//! namespace of the test's own, where it may have one.
 
 use std::fs;
 use std::io::Write;
@@ -17,8 +18,8 @@ use crate::volume::{Fault, Tuning, Volume};
 /// Says that this process has a mount namespace of its own.
 const INSIDE: &str = "COREWISE_OBJECT_MOUNTS";
 
-/// Runs a test in a process with a mount namespace of its own: this is it, with a new file system of so many megabytes in the folder. `None`: it was done there, or can't be
-/// done by this user.
+/// Runs a test in a process with a mount namespace of its own: this is it, with a new file system
+/// of so many megabytes in the folder. `None`: it was done there, or can't be done by this user.
 fn mounted(test: &str, megabytes: u64) -> Option<(tempfile::TempDir, PathBuf)> {
     if std::env::var_os(INSIDE).is_none() {
         let mut command = Command::new("unshare");

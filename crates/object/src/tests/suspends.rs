@@ -1,4 +1,5 @@
-//! A machine that is suspended while another one opens its volume. Timers stand still meanwhile, and the clock of leases goes on.
+//! A machine that is suspended while another one opens its volume. Timers stand still meanwhile,
+//! and the clock of leases goes on.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,15 +30,16 @@ pub(super) fn clock() -> BootStamp {
     BootStamp::from_nanos(1).plus(now - began + ASLEEP.get())
 }
 
-/// The machine sleeps for so long: for all volumes of the test, of which one has nothing to do meanwhile.
+/// The machine sleeps for so long: for all volumes of the test, of which one has nothing to do
+/// meanwhile.
 fn suspend(time: Duration) {
     ASLEEP.set(ASLEEP.get() + time);
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A volume whose lease has just begun and that has what it reads in memory, and what another one has written while it slept, by
-/// whose timers no time has passed.
+/// A volume whose lease has just begun and that has what it reads in memory, and what another one
+/// has written while it slept, by whose timers no time has passed.
 async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
     write(volume, 0, 8, 7).await.unwrap();
     volume.flush().await.unwrap();

@@ -304,7 +304,8 @@ impl Volume {
         is_there == Some(true)
     }
 
-    /// A whole map is there that was made after so many entries, and bytes of dead records, or isn't. The objects that nobody needs any more then.
+    /// A whole map is there that was made after so many entries, and bytes of dead records, or
+    /// isn't. The objects that nobody needs any more then.
     fn mapped(self: &Arc<Self>, seq: u64, since: (u64, u64), written: bool) -> Vec<String> {
         let mut state = self.state.write();
         state.mapping = false;

@@ -1,4 +1,5 @@
-//! Whether the store is still the one that was opened: at each moment where it is a folder, and at an orderly end.
+//! Whether the store is still the one that was opened: at each moment where it is a folder, and at
+//! an orderly end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::options::ObjectEvent;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Volume {
-    /// Looks at the volume's folder, and at its room, after each request to the store, and once a second at most.
+    /// Looks at the volume's folder, and at its room, after each request to the store, and once a
+    /// second at most.
     pub(super) async fn watch_store(self: Arc<Self>) {
         if !self.store.is_measured() {
             return;
@@ -30,8 +32,8 @@ impl Volume {
         }
     }
 
-    /// Finds out whether the folder is where it was: one that was deleted is lost, one that was moved is told of. Blocks for as long
-    /// as its file system.
+    /// Finds out whether the folder is where it was: one that was deleted is lost, one that was
+    /// moved is told of. Blocks for as long as its file system.
     async fn look_at_folder(&self) {
         let Some(folder) = self.store.folder().cloned() else { return };
         // An error: the look panicked.
@@ -54,7 +56,8 @@ impl Volume {
         }
     }
 
-    /// An object with data is missing or damaged, and stays so: it was asked for again, and there is no other writer.
+    /// An object with data is missing or damaged, and stays so: it was asked for again, and there
+    /// is no other writer.
     pub(crate) fn lacks_data(&self, why: &str) {
         if self.damage.set(why.to_owned()).is_ok() {
             let device = self.device();
@@ -71,7 +74,8 @@ impl Volume {
         }
     }
 
-    /// Looks for this writer's last record, and for the one that a later look would ask for: nobody asks for them again.
+    /// Looks for this writer's last record, and for the one that a later look would ask for: nobody
+    /// asks for them again.
     pub(super) async fn find_trace(&self) -> Result<(), Fault> {
         let _alone = self.appending.lock().await;
         let (earlier, last) = {

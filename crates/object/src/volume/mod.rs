@@ -146,7 +146,8 @@ pub(crate) struct State {
     dead_records: u64,
     /// Where flushes are kept, unless in the store alone.
     pub(crate) local: Option<Arc<Local>>,
-    /// Whether the store says that flushes may be in that file only: in the records that are there, and in all that were begun.
+    /// Whether the store says that flushes may be in that file only: in the records that are there,
+    /// and in all that were begun.
     recorded_local: bool,
     tells_local: bool,
     /// The record up to which there is a whole map, and entries of records since.
@@ -407,7 +408,8 @@ impl Volume {
         (self.clock)() < self.hold
     }
 
-    /// Whether a look that began at that moment still shows that there is no other writer, and for how long it has.
+    /// Whether a look that began at that moment still shows that there is no other writer, and for
+    /// how long it has.
     fn trusts(&self, looked: Option<BootStamp>) -> Option<Duration> {
         let age = (self.clock)().since(looked?);
         (age < self.lease).then_some(age)

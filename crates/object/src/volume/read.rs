@@ -354,7 +354,8 @@ impl Volume {
         }
     }
 
-    /// Which parts of a range hold data: number of blocks, and whether they do, in order. A copy takes a hole for zeroes.
+    /// Which parts of a range hold data: number of blocks, and whether they do, in order. A copy
+    /// takes a hole for zeroes.
     pub(crate) async fn extents(
         self: &Arc<Self>,
         start: u64,

@@ -1,4 +1,5 @@
-//! A store that is almost full: data is refused while there is still room for all that was taken, and for what gives room back.
+//! A store that is almost full: data is refused while there is still room for all that was taken,
+//! and for what gives room back.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ impl Volume {
         let room = self.store.room().await;
         let (pending, budget) = {
             let mut state = self.state.write();
-            // Of a batch that came into the store meanwhile it isn't known whether the room has it: it counts twice then, and never in neither.
+            // Of a batch that came into the store meanwhile it isn't known whether the room has it:
+            // it counts twice then, and never in neither.
             let pending = self.not_stored().max(before);
             state.budget = room.map_or(u64::MAX, |room| policy::budget(room, pending));
             (pending, state.budget)
@@ -27,7 +29,8 @@ impl Volume {
         pending
     }
 
-    /// Waits until there is room for so many bytes of data, which somebody else may take. An error: the store is full.
+    /// Waits until there is room for so many bytes of data, which somebody else may take. An error:
+    /// the store is full.
     pub(super) async fn find_room(self: &Arc<Self>, bytes: u64) -> Result<(), Fault> {
         if bytes <= self.state.read().budget {
             return Ok(());

@@ -68,7 +68,8 @@ impl Volume {
         place.map_err(of_mark)
     }
 
-    /// Where the clone lies that left a mark. `None`: there is none of that attempt to make one. Another attempt may have made the volume there.
+    /// Where the clone lies that left a mark. `None`: there is none of that attempt to make one.
+    /// Another attempt may have made the volume there.
     async fn clone_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
         let Some(place) = self.place_of(mark).await? else { return Ok(None) };
         let begun = clone::has_begun(&self.store, &place, mark, self.patience()).await;

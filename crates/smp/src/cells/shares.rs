@@ -391,7 +391,8 @@ impl<R> Iterator for Answers<R> {
 }
 
 impl<R> Drop for Answers<R> {
-    /// A value that panics when it is dropped keeps no other from being dropped. The first of such panics goes on.
+    /// A value that panics when it is dropped keeps no other from being dropped. The first of such
+    /// panics goes on.
     fn drop(&mut self) {
         let mut panicked = None;
         while !self.first.is_null() {

@@ -1,16 +1,18 @@
 //! The clocks that product code reads, one for deadlines of others, and histograms of times.
 //!
-//! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has no time: there the clock stands still,
-//! but for a wait whose time runs out, which may happen at any moment: it moves the clock on to its end. So
-//! code that compares deadlines sees what it would see on a machine whose threads are arbitrarily
-//! slow, and a seed replays it exactly.
+//! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has
+//! no time: there the clock stands still, but for a wait whose time runs out, which may happen at
+//! any moment: it moves the clock on to its end. So code that compares deadlines sees what it would
+//! see on a machine whose threads are arbitrarily slow, and a seed replays it exactly.
 //!
 //! # Which clock a deadline means
 //!
-//! On Linux the monotonic clock stands still while the system is suspended; the clock of [`BootStamp`] goes on. Waits (a
-//! [`Parker`](crate::Parker), a [`Completion`](crate::Completion), [`sys::Timer`](crate::sys::Timer), `poll`, tokio's timers) are by the monotonic clock: one that
-//! begins before a suspend may end late by that suspend. So a deadline that another machine counts on is compared with a [`BootStamp`] after the
-//! wait, and never taken for over or not over by the wait itself.
+//! On Linux the monotonic clock stands still while the system is suspended; the clock of
+//! [`BootStamp`] goes on. Waits (a [`Parker`](crate::Parker), a [`Completion`](crate::Completion),
+//! [`sys::Timer`](crate::sys::Timer), `poll`, tokio's timers) are by the monotonic clock: one that
+//! begins before a suspend may end late by that suspend. So a deadline that another machine counts
+//! on is compared with a [`BootStamp`] after the wait, and never taken for over or not over by the
+//! wait itself.
 //!
 //! | deadline | clock | why |
 //! | --- | --- | --- |
@@ -52,8 +54,8 @@ pub fn now() -> std::time::Instant {
     clock::now()
 }
 
-/// The time of day, since 1970: for what people read, and what outlives the system. It may be set, forwards and backwards. In a model
-/// it stands still. Any context.
+/// The time of day, since 1970: for what people read, and what outlives the system. It may be set,
+/// forwards and backwards. In a model it stands still. Any context.
 pub fn wall() -> Duration {
     if hint::IN_MODEL {
         return Duration::from_secs(1);
@@ -107,10 +109,12 @@ impl Stamp {
     }
 }
 
-/// A moment, as nanoseconds of the clock that also goes on while the system is suspended: for what another machine counts on. See
-/// [the table](self#which-clock-a-deadline-means). Meaningful within one run of the system only.
+/// A moment, as nanoseconds of the clock that also goes on while the system is suspended: for what
+/// another machine counts on. See [the table](self#which-clock-a-deadline-means). Meaningful within
+/// one run of the system only.
 ///
-/// On Linux it is `CLOCK_BOOTTIME`. Other systems, and backends of the facade, have the monotonic clock for it: there a suspend isn't seen.
+/// On Linux it is `CLOCK_BOOTTIME`. Other systems, and backends of the facade, have the monotonic
+/// clock for it: there a suspend isn't seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootStamp(u64);
 

@@ -36,8 +36,8 @@ pub struct Cost {
     pub slack: Length,
 }
 
-/// A part of a whole, as sure as the lengths that it was worked out of. Its text is a percentage, with
-/// the sign that a [`Length`] has, or `?`.
+/// A part of a whole, as sure as the lengths that it was worked out of. Its text is a percentage,
+/// with the sign that a [`Length`] has, or `?`.
 ///
 /// ```
 /// use corewise_timeline::{Length, analysis::Share};

@@ -78,8 +78,8 @@ impl Nesting {
         let all: Length = exclusive.iter().copied().sum();
         let [twice, beside] = perhaps(t, &parents, &mut exclusive);
         let mut sum = all - twice + beside;
-        // A span without a place in time may have run inside any of them, or around them. So may those on
-        // the other side of a moment at which the clock went back.
+        // A span without a place in time may have run inside any of them, or around them. So may
+        // those on the other side of a moment at which the clock went back.
         if t.clock_went_back() || t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
             for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
                 *own = span.took().or_less();
@@ -142,10 +142,11 @@ impl Nesting {
     }
 }
 
-/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it, and
-/// where no line names the thread nothing tells it of [many](Span::may_be_nested). Widens the own times
-/// of both to what can be. Gives the time of those that may so have been counted twice, and of those that
-/// may have been counted once too little, as they ran beside what they seem to be inside of.
+/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it,
+/// and where no line names the thread nothing tells it of [many](Span::may_be_nested). Widens the
+/// own times of both to what can be. Gives the time of those that may so have been counted twice,
+/// and of those that may have been counted once too little, as they ran beside what they seem to be
+/// inside of.
 fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> [Length; 2] {
     let unit = t.resolution();
     let [mut twice, mut beside] = [Length::ZERO; 2];

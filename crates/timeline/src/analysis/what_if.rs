@@ -143,8 +143,8 @@ impl WhatIf {
         for caveat in caveats(t) {
             timeline.note(format!("predicted: {caveat}"));
         }
-        // The bounds of a chain are sums of bounds: where nothing takes longer than it did and nobody
-        // waits for a worker, those of the run itself may be closer.
+        // The bounds of a chain are sums of bounds: where nothing takes longer than it did and
+        // nobody waits for a worker, those of the run itself may be closer.
         let bounded = self.workers.is_none() && self.factors.iter().all(|&(_, by)| by <= 1.0);
         let whole = Some(t.makespan()).filter(|_| bounded && t.has_order());
         let within = |length: Length| whole.map_or(length, |whole| length.within(whole));
@@ -162,8 +162,8 @@ fn sum(times: impl Iterator<Item = u64>) -> u64 {
     times.fold(0, u64::saturating_add)
 }
 
-/// Where it isn't known what ran inside what, it is between the run as it seems to have been and the one
-/// in which those ran beside each other.
+/// Where it isn't known what ran inside what, it is between the run as it seems to have been and
+/// the one in which those ran beside each other.
 fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
     let seeming = repeated_as_nested(t, &factor);
     if !t.spans().iter().any(Span::seems_nested) {
@@ -273,8 +273,8 @@ pub struct Prediction {
     /// Where the run was only repeated, it is the longest chain, which that run needn't come near.
     pub bound: Length,
     /// The run that was predicted. Its times count from the run's origin; spans and edges have the
-    /// ids that they have there. Beside the run's own notes it has those that a reader of a schedule
-    /// needs, such as that no dependency is known.
+    /// ids that they have there. Beside the run's own notes it has those that a reader of a
+    /// schedule needs, such as that no dependency is known.
     pub timeline: Timeline,
 }
 

@@ -1,5 +1,5 @@
-//! What stands above the chart (the numbers, the notes, the legend) and below it (the critical path, the worst,
-//! the drivers, the predictions, the failures).
+//! What stands above the chart (the numbers, the notes, the legend) and below it (the critical
+//! path, the worst, the drivers, the predictions, the failures).
 
 use crate::Driver;
 use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};

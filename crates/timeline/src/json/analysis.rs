@@ -29,14 +29,15 @@ use serde_json::Value;
 /// }
 /// ```
 ///
-/// Lengths are as in a [timeline](super); a share of what nobody knows is null; a slack that isn't exact is null. Where nothing has a place
-/// in time there are `costs` only, without shares and slack: `concurrency` is null, and the lists
-/// are empty.
+/// Lengths are as in a [timeline](super); a share of what nobody knows is null; a slack that isn't
+/// exact is null. Where nothing has a place in time there are `costs` only, without shares and
+/// slack: `concurrency` is null, and the lists are empty.
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
-/// known), `what_if` is all asynchronous with so many workers, and `caveats` what its readers have to know. Numbers of `spans` and `longest` are
-/// indexes into the timeline's spans; of a driver's spans `inferred` have it only as their likeliest; `time_at_ns[n]` is for how long n ran at once, were each to take
-/// as long as its bar (where that is how it was: `exact`).
+/// known), `what_if` is all asynchronous with so many workers, and `caveats` what its readers have
+/// to know. Numbers of `spans` and `longest` are indexes into the timeline's spans; of a driver's
+/// spans `inferred` have it only as their likeliest; `time_at_ns[n]` is for how long n ran at once,
+/// were each to take as long as its bar (where that is how it was: `exact`).
 pub fn analysis(t: &Timeline, top: usize) -> Value {
     let placed = t.unplaced().is_empty() || !t.spans().is_empty();
     let c = t.concurrency();

@@ -27,12 +27,13 @@
 //! Times are whole nanoseconds since the timeline's zero. `before`, `after`, `nested_in` and the
 //! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
 //!
-//! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it was
-//! measured where they are one. Without an upper bound the length itself is null. Runs at moments
-//! that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`, `message`,
-//! `driver`, `driver_inferred`, `asynchronous`, `took_ns` and `took`. Where `resolution_ns` isn't 0,
-//! stamps are cut off to that, and moments and `max_parallelism` are known no better. Where
-//! `clock_went_back` is true, the clock was set back between spans, and moments tell no order.
+//! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it
+//! was measured where they are one. Without an upper bound the length itself is null. Runs at
+//! moments that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`,
+//! `message`, `driver`, `driver_inferred`, `asynchronous`, `took_ns` and `took`. Where
+//! `resolution_ns` isn't 0, stamps are cut off to that, and moments and `max_parallelism` are known
+//! no better. Where `clock_went_back` is true, the clock was set back between spans, and moments
+//! tell no order.
 
 mod analysis;
 mod read;

@@ -78,8 +78,8 @@ fn drivers(facts: &mut Facts) -> Drivers {
     drivers
 }
 
-/// The probes right inside an init call, with what that registered: a module, as a rule, is the driver,
-/// and `NAME_driver_init` registers `NAME`. Only where no line says better.
+/// The probes right inside an init call, with what that registered: a module, as a rule, is the
+/// driver, and `NAME_driver_init` registers `NAME`. Only where no line says better.
 fn registered(boot: &Timeline) -> Vec<(SpanId, Driver)> {
     let mut found = Vec::new();
     let probe = |s: &Span| s.kind == SpanKind::Probe && s.driver.is_none();
@@ -284,7 +284,8 @@ fn cut_off(unit: u64) -> Duration {
     Duration::from_nanos(if unit > MICRO { unit } else { 0 })
 }
 
-/// The time between two stamps, where both are exact. Where they are one, `next` is the first later one.
+/// The time between two stamps, where both are exact. Where they are one, `next` is the first later
+/// one.
 fn gap(begun: Option<Stamp>, ended: Option<Stamp>, next: Option<Stamp>) -> Option<Duration> {
     let (begun, ended) = begun.zip(ended)?;
     let ended = next.filter(|_| begun.ns == ended.ns).unwrap_or(ended);

@@ -1,13 +1,13 @@
 //! A prefix that is none of the known ones: found by what stands behind it.
 //!
 //! Some messages of the kernel can be told anywhere in a line, as both of their ends are fixed:
-//! `calling  FUNCTION+0x0/0x0 @ PID`, for one. The text before one of those is a prefix, whatever wrote
-//! it. Its *shape* (what is no letter and no digit, and where words stand between) is then
-//! taken off other lines as well, whose messages have no such beginning: `nvme 0000:01:00.0: shutdown`
-//! behind a prefix could be any driver with blanks in its name.
+//! `calling FUNCTION+0x0/0x0 @ PID`, for one. The text before one of those is a prefix, whatever
+//! wrote it. Its *shape* (what is no letter and no digit, and where words stand between) is then
+//! taken off other lines as well, whose messages have no such beginning:
+//! `nvme 0000:01:00.0: shutdown` behind a prefix could be any driver with blanks in its name.
 //!
-//! A shape counts only if it has a mark besides blanks, and only for lines that have all of it. Where a
-//! prefix is known by its shape alone, its times are not read: nobody knows what they mean.
+//! A shape counts only if it has a mark besides blanks, and only for lines that have all of it.
+//! Where a prefix is known by its shape alone, its times are not read: nobody knows what they mean.
 
 use super::message::{self, Message};
 use super::prefix::digits;
@@ -25,7 +25,8 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// The message in `text`, whose known prefixes are taken off, if an unknown one stands before it.
+    /// The message in `text`, whose known prefixes are taken off, if an unknown one stands before
+    /// it.
     pub(crate) fn strip<'a>(&mut self, text: &'a str) -> Option<&'a str> {
         if let Some(at) = anchor(text) {
             let shape = shape(&text[..at]);

@@ -7,8 +7,8 @@ use super::prefix::Stamp;
 pub(crate) struct ClockSource {
     /// The first line from which on the clock ticks no more.
     pub switched: Option<u64>,
-    /// The lines between which it ticked, as the kernel said. None: up to the last one. A kernel goes
-    /// back to such a clock where the better one is wrong.
+    /// The lines between which it ticked, as the kernel said. None: up to the last one. A kernel
+    /// goes back to such a clock where the better one is wrong.
     pub ticks_again: Option<(u64, Option<u64>)>,
     /// The lines at which it ceased to tick, the first time and the last, with their stamps.
     pub ceased: [Option<(u64, Option<Stamp>)>; 2],

@@ -1,5 +1,5 @@
-//! Lines as they were written, from lines as they lie in a file: dumps by `pstore`, which lie there newest
-//! part first, and lines that a terminal broke where it ends.
+//! Lines as they were written, from lines as they lie in a file: dumps by `pstore`, which lie there
+//! newest part first, and lines that a terminal broke where it ends.
 
 use super::lines::Line;
 use super::message;
@@ -7,8 +7,8 @@ use super::prefix::Prefixes;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-/// What one dump's parts may take together, with what their lines take beside their text. `pstore` has
-/// room for some ten kilobytes, and a machine's firmware seldom for more than 64.
+/// What one dump's parts may take together, with what their lines take beside their text. `pstore`
+/// has room for some ten kilobytes, and a machine's firmware seldom for more than 64.
 const DUMP: usize = 1 << 20;
 const LINE: usize = 64;
 
@@ -119,8 +119,8 @@ impl WrappedLine {
         }
     }
 
-    /// Nothing goes on with what is held. The most of it that is one message is one. If none is, all of
-    /// it is some other message of the kernel, unless a mail broke it at a blank.
+    /// Nothing goes on with what is held. The most of it that is one message is one. If none is,
+    /// all of it is some other message of the kernel, unless a mail broke it at a blank.
     fn settle(&mut self, each: &mut impl FnMut(Line<'_>)) {
         let mut held = std::mem::take(&mut self.held);
         let joined =
@@ -145,7 +145,8 @@ impl WrappedLine {
     }
 }
 
-/// Whether a line may go on with the one before: it begins with no prefix, and is no message itself.
+/// Whether a line may go on with the one before: it begins with no prefix, and is no message
+/// itself.
 fn goes_on(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('{') && {
         let stripped = Prefixes::default().strip(text);

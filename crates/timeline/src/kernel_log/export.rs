@@ -1,5 +1,5 @@
-//! `journalctl -o export` and `-o verbose`: a field a line. An empty line stands behind each entry, or a
-//! line with its time before it.
+//! `journalctl -o export` and `-o verbose`: a field a line. An empty line stands behind each entry,
+//! or a line with its time before it.
 
 use super::Prefix;
 use super::prefix::{Clock, Stamp};

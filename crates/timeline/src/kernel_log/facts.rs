@@ -25,8 +25,8 @@ const ROOM: usize = 80 << 20;
 /// Stamps of two CPUs may stand the wrong way round, but not by so many nanoseconds.
 const BACK: u64 = 10_000_000;
 
-/// How many messages are remembered with their moments, to tell those that a log has twice. The longest
-/// logs of real machines have a tenth of that.
+/// How many messages are remembered with their moments, to tell those that a log has twice. The
+/// longest logs of real machines have a tenth of that.
 const SEEN: usize = 1 << 18;
 
 /// How many threads are remembered in one init function at once.
@@ -176,15 +176,16 @@ impl Facts {
         without(&mut self.prefixes, kinds);
     }
 
-    /// How many lines and prefixes there were without the last line, which is so many and has these.
+    /// How many lines and prefixes there were without the last line, which is so many and has
+    /// these.
     pub(crate) fn before_line(&self, lines: u64, kinds: &[Prefix]) -> (u64, HashMap<Prefix, u64>) {
         let mut prefixes = self.prefixes.clone();
         without(&mut prefixes, kinds);
         (self.lines.saturating_sub(lines), prefixes)
     }
 
-    /// The lines from `first` on are of another boot: these are its facts so far. There were so many
-    /// `lines` and `prefixes` before.
+    /// The lines from `first` on are of another boot: these are its facts so far. There were so
+    /// many `lines` and `prefixes` before.
     pub(crate) fn split_off(
         &mut self,
         first: u64,
@@ -208,9 +209,10 @@ impl Facts {
         moment.is_some_and(|moment| self.seen.contains(&moment))
     }
 
-    /// Whether a message that was there already, with this stamp, is another event: while the clock of the
-    /// stamps stands, two init functions of one name print the same lines. A call that is over begins
-    /// anew, and one that is open ends. Two consoles write each line twice at once instead.
+    /// Whether a message that was there already, with this stamp, is another event: while the clock
+    /// of the stamps stands, two init functions of one name print the same lines. A call that is
+    /// over begins anew, and one that is open ends. Two consoles write each line twice at once
+    /// instead.
     pub(crate) fn is_another(&self, message: &Message<'_>, stamp: Option<Stamp>) -> bool {
         let stands = stamp.zip(self.last).is_some_and(|(now, last)| now.ns == last.ns);
         let open = |function: &Function<'_>| {
@@ -248,8 +250,8 @@ impl Facts {
         self.copy = back.map(|(now, _)| now.ns).or(self.copy);
     }
 
-    /// Whether a line with this stamp is of a part that the log has again, and so of this boot. That part
-    /// ends where it reaches the last line, and where its own clock goes back.
+    /// Whether a line with this stamp is of a part that the log has again, and so of this boot.
+    /// That part ends where it reaches the last line, and where its own clock goes back.
     pub(crate) fn in_copy(&mut self, stamp: Option<Stamp>) -> bool {
         let (Some(before), Some(now)) = (self.copy, stamp) else { return self.copy.is_some() };
         let ends = self.last.is_none_or(|last| now.ns >= last.ns);
@@ -609,8 +611,8 @@ impl Facts {
         });
     }
 
-    /// Something begins that cannot begin before the last device is down: of `thread`, where both lines
-    /// name theirs, else of all.
+    /// Something begins that cannot begin before the last device is down: of `thread`, where both
+    /// lines name theirs, else of all.
     fn end_shutdowns(&mut self, stamp: Option<Stamp>, thread: Option<u32>) {
         let Facts { going_down, shutdowns, .. } = self;
         going_down.retain(|&at| {

@@ -2,8 +2,8 @@
 
 use super::lines::LONGEST;
 
-/// Decodes the bodies of mails whose heads say that they are quoted-printable. Other lines pass as they
-/// are.
+/// Decodes the bodies of mails whose heads say that they are quoted-printable. Other lines pass as
+/// they are.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     state: State,

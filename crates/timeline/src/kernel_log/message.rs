@@ -288,7 +288,8 @@ fn plain(text: &str) -> Option<Message<'_>> {
     if text.starts_with("platform probe ") && text.ends_with(" is being called") {
         return Some(Message::Known(Form::ProbeCalled));
     }
-    // kernel/time/timekeeping.c: tk_setup_internals; before 4.x without the capital, or another verb.
+    // kernel/time/timekeeping.c: tk_setup_internals; before 4.x without the capital, or another
+    // verb.
     let switched = text.strip_prefix("clocksource: ").unwrap_or(text);
     let clock = ["Switched to clocksource ", "Switching to clocksource "]
         .iter()

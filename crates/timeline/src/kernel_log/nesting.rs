@@ -14,9 +14,8 @@
 //! * where several init calls ran at that time, the one whose module or function is named like the
 //!   driver is meant; where none is, nobody knows.
 //!
-//! Only two lines that name one thread prove it: a thread runs one thing at a time, whatever speaks against
-//! it. A place that time alone shows is likely, and marked as
-//! unproven.
+//! Only two lines that name one thread prove it: a thread runs one thing at a time, whatever speaks
+//! against it. A place that time alone shows is likely, and marked as unproven.
 
 use super::names;
 
@@ -58,8 +57,8 @@ pub(crate) struct Place {
     pub asynchronous: bool,
     /// It stands within the time of several init calls, and nothing tells which one ran it.
     pub ambiguous: bool,
-    /// No line says on which thread it ran, so that it may have run beside the one that it is inside
-    /// of, or inside one that it seems to have run beside.
+    /// No line says on which thread it ran, so that it may have run beside the one that it is
+    /// inside of, or inside one that it seems to have run beside.
     pub unproven: bool,
     /// Stamps that are cut off leave open whether an init call ran it.
     unsure: bool,
@@ -163,8 +162,8 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
     calls
 }
 
-/// Whether nothing says on which thread a probe ran. One that was put off is tried again by a worker of
-/// the driver core.
+/// Whether nothing says on which thread a probe ran. One that was put off is tried again by a
+/// worker of the driver core.
 fn thread_unknown(item: &Item<'_>) -> bool {
     item.kind == Kind::Probe && item.thread.is_none() && !item.asynchronous && !item.retry
 }

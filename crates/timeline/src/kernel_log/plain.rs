@@ -11,13 +11,13 @@ pub(crate) struct TakenOut {
     pub invisible: bool,
 }
 
-/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible. And what was taken
-/// out of it.
+/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible. And what was
+/// taken out of it.
 ///
-/// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every other
-/// blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks of direction, a
-/// byte order mark), tags of HTML and colours of a terminal are taken out, and entities of HTML are what
-/// they stand for. So are colours whose first character was written out.
+/// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every
+/// other blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks
+/// of direction, a byte order mark), tags of HTML and colours of a terminal are taken out, and
+/// entities of HTML are what they stand for. So are colours whose first character was written out.
 pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
     // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
     let mut before = b' ';
@@ -67,8 +67,8 @@ pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
 /// The beginning of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.
 const SPELLED_ESCAPES: [&str; 6] = ["^[[", "#033[", "\\x1b[", "\\x1B[", "\\033[", "\\e["];
 
-/// `text` without the end that a CR leaves behind where a program writes it out, as `cat -v`, `cat -A`,
-/// `rsyslog` and quoting programs do; and whether there was one.
+/// `text` without the end that a CR leaves behind where a program writes it out, as `cat -v`,
+/// `cat -A`, `rsyslog` and quoting programs do; and whether there was one.
 pub(crate) fn without_spelled_cr(text: Cow<'_, str>) -> (Cow<'_, str>, bool) {
     const SPELLED: [&str; 7] = ["^M", "^M$", "#015", "\\r", "\\x0d", "\\015", "<CR>"];
     let mut end = text.len();

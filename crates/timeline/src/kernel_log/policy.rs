@@ -130,9 +130,9 @@ impl Rules {
         call.overtaken && self.one_clock
     }
 
-    /// Whether an init call without its first line may have taken longer than it says: one of another
-    /// thread may have set the clock of all of them. While that ticks at first there is one thread only,
-    /// as a program that loads modules needs a file system.
+    /// Whether an init call without its first line may have taken longer than it says: one of
+    /// another thread may have set the clock of all of them. While that ticks at first there is one
+    /// thread only, as a program that loads modules needs a file system.
     pub(crate) fn may_have_begun_before(&self, index: usize, call: &Initcall) -> bool {
         let at_first = self.ticks.is_some_and(|ticks| index < ticks.calls);
         call.lines.0.is_none() && self.one_clock && !at_first
@@ -169,8 +169,8 @@ impl Rules {
         })
     }
 
-    /// Whether an init call may have begun while the clock ticked, and ended when it no longer did: what
-    /// was printed is the difference of two clocks.
+    /// Whether an init call may have begun while the clock ticked, and ended when it no longer did:
+    /// what was printed is the difference of two clocks.
     pub(crate) fn call_spans_clocks(&self, call: &Initcall) -> bool {
         let (first, last) = call.lines;
         self.ticks.is_some_and(|t| t.spans((first, last), (call.begun, call.ended), call.took.time))
@@ -182,8 +182,8 @@ impl Rules {
         self.ticks.is_some_and(|t| t.spans((None, *line), (*begun, *ended), took.time))
     }
 
-    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is the
-    /// time between its two lines.
+    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is
+    /// the time between its two lines.
     pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Estimate {
         let time = fixup.took.time;
         let ticked = |ticks: &Ticks| {
@@ -200,8 +200,8 @@ impl Rules {
         .since_boot(fixup.ended)
     }
 
-    /// How many durations are longer than the kernel had run by the stamps of their lines: one of the
-    /// two clocks is wrong.
+    /// How many durations are longer than the kernel had run by the stamps of their lines: one of
+    /// the two clocks is wrong.
     pub(crate) fn longer_than_clock(facts: &Facts) -> usize {
         let calls = facts.initcalls.iter().map(|call| (call.took, call.ended));
         let probes = facts.probes.iter().map(|probe| (probe.took, probe.ended));
@@ -226,8 +226,9 @@ impl Ticks {
         self.again.is_some_and(|(from, to)| from < line && line < to)
     }
 
-    /// Whether something between these lines and stamps, whose first ones may be unknown, may have begun
-    /// before the clock ceased to tick, and ended after that. Where the stamps don't tell, it may have.
+    /// Whether something between these lines and stamps, whose first ones may be unknown, may have
+    /// begun before the clock ceased to tick, and ended after that. Where the stamps don't tell, it
+    /// may have.
     fn spans(
         &self,
         (first, last): (Option<u64>, u64),
@@ -308,7 +309,8 @@ impl Estimate {
         Estimate { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
     }
 
-    /// Whole ticks, between two lines. Where ticks that came late contradict the lines, they bound nothing.
+    /// Whole ticks, between two lines. Where ticks that came late contradict the lines, they bound
+    /// nothing.
     fn between_lines(self, gap: Duration) -> Estimate {
         let least = if self.least < gap { self.least } else { Duration::ZERO };
         Estimate { drawn: gap, least, most: Some(gap) }
@@ -327,8 +329,8 @@ impl Estimate {
         }
     }
 
-    /// It ended at that stamp, and can't have begun before the boot. Where it was printed longer than
-    /// that, two clocks disagree here too.
+    /// It ended at that stamp, and can't have begun before the boot. Where it was printed longer
+    /// than that, two clocks disagree here too.
     fn since_boot(self, ended: Option<Stamp>) -> Estimate {
         let Estimate { drawn, least, most } = self;
         let unit = Duration::from_nanos(ended.map_or(0, |ended| ended.unit));
@@ -403,8 +405,8 @@ fn printed(facts: &Facts) -> impl Iterator<Item = (u64, u64)> {
     all.into_iter().filter_map(micros)
 }
 
-/// The tick of which the most of the first of these values are multiples: how many are, without zeros,
-/// and how many with them.
+/// The tick of which the most of the first of these values are multiples: how many are, without
+/// zeros, and how many with them.
 fn longest_tick(values: impl Iterator<Item = u64>) -> Option<(Duration, usize, usize)> {
     let values: Vec<u64> = values.collect();
     let fits = |tick: u64| {
@@ -416,8 +418,9 @@ fn longest_tick(values: impl Iterator<Item = u64>) -> Option<(Duration, usize, u
     Some((Duration::from_nanos(tick), shown, until))
 }
 
-/// Likewise, by the values that probes printed. Where the kernel says when it changed its clock, all
-/// before that line are multiples of one tick, or zero; else three of them in a row, two not zero, show it.
+/// Likewise, by the values that probes printed. Where the kernel says when it changed its clock,
+/// all before that line are multiples of one tick, or zero; else three of them in a row, two not
+/// zero, show it.
 fn ticks_of_probes(facts: &Facts) -> Option<Ticks> {
     let before = |&(line, _): &(u64, u64)| facts.clock_source.switched.is_none_or(|at| line < at);
     let values: Vec<(u64, u64)> = printed(facts).take_while(before).collect();
@@ -463,7 +466,8 @@ fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, 
     };
     let all = units.iter().flat_map(|&unit| TICKS.map(|tick| (fits(tick, unit), tick, unit)));
     let ((shown, until), tick, unit) = all.max_by_key(|&((shown, _), tick, _)| (shown, tick))?;
-    // One round number proves nothing, and zeros only that the kernel had not changed its clock yet.
+    // One round number proves nothing, and zeros only that the kernel had not changed its clock
+    // yet.
     if until < 3 || shown == 0 && (switched.is_none() || until < calls.len()) {
         return None;
     }

@@ -214,7 +214,8 @@ impl Prefixes {
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
-                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`: the receiver's.
+                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`: the
+                // receiver's.
                 let received = ns >= EPOCH;
                 let clock = if received { Clock::Wall } else { Clock::Log };
                 s.stamp = Some(Stamp { coarse, received, ..Stamp::new(ns, clock) });
@@ -375,8 +376,8 @@ fn kmsg(text: &str) -> Option<Kmsg<'_>> {
     Some(Kmsg { stamp, thread, sequence: sequence.parse().ok()?, text })
 }
 
-/// The number with which the inside of a stamp's brackets begins, and what it says. Vendors write their
-/// own marks behind its six digits: `5.140900@1`, `5.140900s`.
+/// The number with which the inside of a stamp's brackets begins, and what it says. Vendors write
+/// their own marks behind its six digits: `5.140900@1`, `5.140900s`.
 fn printk(inside: &str) -> Option<(&str, (u64, bool))> {
     let number = inside.split([' ', '<']).next().unwrap_or_default();
     if let Some(stamp) = seconds(number) {

@@ -45,8 +45,8 @@ struct State {
     /// The line before was a message of `/dev/kmsg`, or a field of one.
     kmsg: bool,
     facts: Facts,
-    /// A boot seems to begin again with the very line that this one began with: messages until it is
-    /// known whether they are of another boot.
+    /// A boot seems to begin again with the very line that this one began with: messages until it
+    /// is known whether they are of another boot.
     again: Option<RepeatedBoot>,
     /// Boots before this one of which there is something to tell: the last, or all of them.
     earlier: Vec<Facts>,
@@ -91,9 +91,9 @@ struct RepeatedBoot {
     room: usize,
 }
 
-/// So many messages that a boot never had settle that they are of another one, and so many that it had, once
-/// the machine was down, that they are of that one: what a log has twice
-/// may be with less important lines one time.
+/// So many messages that a boot never had settle that they are of another one, and so many that it
+/// had, once the machine was down, that they are of that one: what a log has twice may be with less
+/// important lines one time.
 const OTHERS: usize = 64;
 
 /// Messages of this size settle it in any case: no kernel logs more before its clock runs.
@@ -119,7 +119,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put there.
+/// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put
+/// there.
 fn is_carrier(stripped: &Stripped<'_>, text: &str) -> bool {
     let kernels = |stamp: Stamp| stamp.clock == prefix::Clock::Boot;
     !stripped.stamp.is_some_and(kernels) && message::parse(text).form().is_none()
@@ -552,8 +553,8 @@ impl State {
         self.facts.add(text.len(), message, stamp, thread)
     }
 
-    /// Whether a message has to wait until it is known which boot it is of: this boot's first line came
-    /// again, with the same stamp. Either another boot begins, or the log has this one twice.
+    /// Whether a message has to wait until it is known which boot it is of: this boot's first line
+    /// came again, with the same stamp. Either another boot begins, or the log has this one twice.
     fn is_again(&mut self, record: &Record<'_>) -> bool {
         let Record { text, stamp, thread, moment, .. } = *record;
         let version = text.starts_with("Linux version ");

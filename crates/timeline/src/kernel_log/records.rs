@@ -12,8 +12,8 @@ pub(crate) struct Initcall {
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
-    /// The first stamp behind its last line that is later than that line's. Where a clock stands, that
-    /// line may have been written as late as this.
+    /// The first stamp behind its last line that is later than that line's. Where a clock stands,
+    /// that line may have been written as late as this.
     pub next: Option<Stamp>,
     pub took: Took,
     pub result: i64,

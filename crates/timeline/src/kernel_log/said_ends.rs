@@ -1,5 +1,5 @@
-//! How probes ended, by the lines within them: kernels before 5.14 print 0 at the end of each probe that
-//! did not bind its device, whatever the reason.
+//! How probes ended, by the lines within them: kernels before 5.14 print 0 at the end of each probe
+//! that did not bind its device, whatever the reason.
 
 use super::message::{DeferralSource, Took};
 use super::policy::version;

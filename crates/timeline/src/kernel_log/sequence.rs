@@ -1,4 +1,5 @@
-//! Messages that carry a number: netconsole sends each in a packet, and packets overtake each other.
+//! Messages that carry a number: netconsole sends each in a packet, and packets overtake each
+//! other.
 
 use super::Prefix;
 use super::prefix::Stamp;
@@ -40,8 +41,8 @@ impl Sequence {
         self.early.insert(at, (number, message));
     }
 
-    /// Whether numbers begin anew with this message, as those of another boot do: they go back by far, or
-    /// one comes again with another text. The messages of the boot before have to be
+    /// Whether numbers begin anew with this message, as those of another boot do: they go back by
+    /// far, or one comes again with another text. The messages of the boot before have to be
     /// [handed on](Sequence::end) first.
     pub(crate) fn begins_anew(&self, number: u64, text: &str) -> bool {
         let newest = self.early.last().map(|&(number, _)| number).max(self.last);

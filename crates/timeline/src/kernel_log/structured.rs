@@ -102,8 +102,8 @@ impl Fields {
     }
 }
 
-/// Reads a line that is a whole object, behind `data:` or a separator, as two forms of `journalctl -o
-/// json` have it.
+/// Reads a line that is a whole object, behind `data:` or a separator, as two forms of
+/// `journalctl -o json` have it.
 pub(crate) fn line(text: &str) -> Option<Entry> {
     let text = text.trim().trim_start_matches('\u{1e}').trim_end_matches(',');
     let text = text.strip_prefix("data: ").unwrap_or(text);

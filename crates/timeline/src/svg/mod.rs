@@ -1,12 +1,12 @@
 //! A timeline as a picture: a self-contained SVG with a lane per worker.
 //!
-//! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of
-//! it. One that may have been over sooner is pale, with a dashed outline, and its label has its sign
-//! and its time. In a lane, later bars never stand above earlier ones, and a thin line leads from one
-//! that was over to the next, so that what ran one after another doesn't look parallel where bars are
-//! narrower than their labels. Notes stand above the lanes, runs without a place in time below in words.
-//! The critical path has a dark outline and is joined by lines. Nothing is fetched from elsewhere and
-//! nothing is scripted, so that the file can be mailed or put into a page.
+//! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of it.
+//! One that may have been over sooner is pale, with a dashed outline, and its label has its sign
+//! and its time. In a lane, later bars never stand above earlier ones, and a thin line leads from
+//! one that was over to the next, so that what ran one after another doesn't look parallel where
+//! bars are narrower than their labels. Notes stand above the lanes, runs without a place in time
+//! below in words. The critical path has a dark outline and is joined by lines. Nothing is fetched
+//! from elsewhere and nothing is scripted, so that the file can be mailed or put into a page.
 
 mod words;
 
@@ -403,8 +403,8 @@ impl<'a> Chart<'a> {
         lane_top + 3.0 + row as f64 * self.row_height
     }
 
-    /// In the lane of one worker, a line from where each row's last bar is over to the first bar of the next row,
-    /// if that began no sooner.
+    /// In the lane of one worker, a line from where each row's last bar is over to the first bar of
+    /// the next row, if that began no sooner.
     fn neighbours(&self) -> String {
         let mut d = String::new();
         for (lane, top) in self.lanes.iter().zip(self.tops()).filter(|_| self.scale.label_each) {

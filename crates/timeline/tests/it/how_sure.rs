@@ -1,5 +1,5 @@
-//! A number is exact only where two lines, or a printed value, prove it at the resolution of the clock at
-//! that moment.
+//! A number is exact only where two lines, or a printed value, prove it at the resolution of the
+//! clock at that moment.
 
 use crate::common::{read, stamp, us};
 use corewise_timeline::analysis::{Nesting, WhatIf};
@@ -8,7 +8,8 @@ use corewise_timeline::{Length, text};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Init calls by the time between their lines and what was printed, each 100 µs behind the last one.
+/// Init calls by the time between their lines and what was printed, each 100 µs behind the last
+/// one.
 fn calls(head: &str, calls: &[(u64, u64)]) -> String {
     let (mut text, mut at) = (head.to_owned(), 1_000_000);
     for (i, (gap, printed)) in calls.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The same small log as containers, mails, terminals and crash dumps hand it on: an unknown prefix is
-//! found by what stands behind it, and nothing is read twice, in another order, or half.
+//! The same small log as containers, mails, terminals and crash dumps hand it on: an unknown prefix
+//! is found by what stands behind it, and nothing is read twice, in another order, or half.
 
 use corewise_timeline::kernel_log::{Prefix, Reader};
 use corewise_timeline::{Driver, Length};

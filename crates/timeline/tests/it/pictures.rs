@@ -1,4 +1,5 @@
-//! What a reader sees first: notes before bars, times beside names, order in a picture, names from right to left.
+//! What a reader sees first: notes before bars, times beside names, order in a picture, names from
+//! right to left.
 
 use crate::common::read;
 use corewise_timeline::analysis::WhatIf;

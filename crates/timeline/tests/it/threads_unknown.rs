@@ -1,5 +1,5 @@
-//! Probes of which no line names the thread: that they ran inside the init call in whose time they stand
-//! is likely, and no more.
+//! Probes of which no line names the thread: that they ran inside the init call in whose time they
+//! stand is likely, and no more.
 
 use crate::common::{read, us};
 use corewise_timeline::analysis::{WhatIf, compare};
@@ -160,7 +160,8 @@ fn a_likely_driver_has_its_mark_wherever_its_device_is_named_until_something_pro
 
 #[test]
 fn a_probe_that_may_have_run_beside_a_call_raises_no_lower_bound_of_it() {
-    // The call says that it took 2 ms, its lines allow 30, and the probe stands in the last 25 of them.
+    // The call says that it took 2 ms, its lines allow 30, and the probe stands in the last 25 of
+    // them.
     let text = CALLERS.replace("after 29991", "after 2000");
     let bounds = |text: &str| {
         let log = read(text);

@@ -1,17 +1,20 @@
 //! Two closures, the second of which a worker may run: a fork, and a join.
 //!
-//! A join that waits keeps its stack, and so its worker. Where the second closure joins again, and each of these runs on a
-//! worker of its own, a recursion takes one worker a level: all that a pool may have, and none is left for other queues. So
-//! a join inside an item of its queue decides by [`ForkPoint`] whether it offers the closure to workers. For this, a
-//! thread knows how many other threads wait for what runs on its stack, in a chain of joins.
+//! A join that waits keeps its stack, and so its worker. Where the second closure joins again, and
+//! each of these runs on a worker of its own, a recursion takes one worker a level: all that a pool
+//! may have, and none is left for other queues. So a join inside an item of its queue decides by
+//! [`ForkPoint`] whether it offers the closure to workers. For this, a thread knows how many other
+//! threads wait for what runs on its stack, in a chain of joins.
 //!
-//! *The closure that isn't offered runs on the calling thread after the first one.* That is what `join` promises, and what happens
-//! as well where no worker has started it. It runs inside the current item, which is of the same queue: in its pod, in its place
-//! under limits, in its turn of an ordered queue. It waits for nobody, so there is no wait that could not end.
+//! *The closure that isn't offered runs on the calling thread after the first one.* That is what
+//! `join` promises, and what happens as well where no worker has started it. It runs inside the
+//! current item, which is of the same queue: in its pod, in its place under limits, in its turn of
+//! an ordered queue. It waits for nobody, so there is no wait that could not end.
 //!
-//! *No chain has more than half of the workers of a pool* (or as many as its pod has CPUs). `stacks` grows by one from a join to
-//! its closure where that runs on another thread, and only there. With a sixteenth of the workers below it, a join offers nothing
-//! while there is a stack: so what others have taken, with little on their stacks, leaves a deep recursion the others to
+//! *No chain has more than half of the workers of a pool* (or as many as its pod has CPUs).
+//! `stacks` grows by one from a join to its closure where that runs on another thread, and only
+//! there. With a sixteenth of the workers below it, a join offers nothing while there is a stack:
+//! so what others have taken, with little on their stacks, leaves a deep recursion the others to
 //! fill. With half of them, it panics where the stack is full.
 
 use std::cell::Cell;
@@ -29,23 +32,25 @@ use crate::wait::policy::{Fork, ForkPoint};
 use crate::wait::stack;
 
 per_thread! {
-    /// How many other threads wait, each for the next, for what runs on this thread: in a chain of joins.
+    /// How many other threads wait, each for the next, for what runs on this thread: in a chain of
+    /// joins.
     static STACKS: Cell<usize> = Cell::new(0);
 }
 
 impl Workqueue {
-    /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then, on the calling
-    /// thread after `a`. Both may borrow, and both are over when it returns. `rayon::join`, by a
-    /// [`scope`](Workqueue::scope), under whose rules it waits.
+    /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then,
+    /// on the calling thread after `a`. Both may borrow, and both are over when it returns.
+    /// `rayon::join`, by a [`scope`](Workqueue::scope), under whose rules it waits.
     ///
-    /// Inside an item of this queue, `b` isn't offered to workers, and runs on the calling thread, where half of the thread's stack
-    /// is used, or where a sixteenth of the workers that a pool may have wait for it, one for the next. So a deep recursion
-    /// goes on to the next worker only when a stack is full, and never takes more than half of the workers away from other
-    /// queues.
+    /// Inside an item of this queue, `b` isn't offered to workers, and runs on the calling thread,
+    /// where half of the thread's stack is used, or where a sixteenth of the workers that a pool
+    /// may have wait for it, one for the next. So a deep recursion goes on to the next worker only
+    /// when a stack is full, and never takes more than half of the workers away from other queues.
     ///
     /// # Panics
-    /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`. Before either is run, where a
-    /// recursion has filled the stacks of half of the workers that a pool may have.
+    /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
+    /// Before either is run, where a recursion has filled the stacks of half of the workers that a
+    /// pool may have.
     ///
     /// ```
     /// # use corewise_topology::Machine;

@@ -81,8 +81,8 @@ impl Destination for Inner {
 }
 
 impl Workqueue {
-    /// A queue to be set up. The name stands in reports and the log. Of a name of more than 256 bytes the middle is left out,
-    /// and a sign stands there.
+    /// A queue to be set up. The name stands in reports and the log. Of a name of more than 256
+    /// bytes the middle is left out, and a sign stands there.
     pub fn builder(name: impl Into<String>) -> QueueBuilder {
         QueueBuilder::new(name.into())
     }

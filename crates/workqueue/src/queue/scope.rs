@@ -69,13 +69,14 @@ impl Workqueue {
     ///   same queue, on its only worker, goes on; also where the queue is ordered or its `max_active`
     ///   is reached: closures that are held back run in the place of the item that waits for them.
     /// * Outside of such an item, on a frozen queue, it waits for the thaw.
-    /// * In an atomic section it is reported as a wait ([`might_block`](corewise_sync::context::might_block)), before the body
-    ///   runs.
+    /// * In an atomic section it is reported as a wait
+    ///   ([`might_block`](corewise_sync::context::might_block)), before the body runs.
     ///
     /// # Panics
     /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
-    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped. Before the body runs, where this is a bottom-half
-    /// queue, and the caller an item of one: it can't wait there for what the CPU's only bottom-half worker is to run.
+    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped. Before the body runs, where
+    /// this is a bottom-half queue, and the caller an item of one: it can't wait there for what the
+    /// CPU's only bottom-half worker is to run.
     ///
     /// ```
     /// # use corewise_topology::Machine;

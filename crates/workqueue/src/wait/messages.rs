@@ -72,7 +72,8 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
 /// Somebody is about to open a scope, and so to wait for its closures.
 ///
 /// # Panics
-/// Where both the queue and the current item's are bottom-half: while the item waits, its worker runs nothing else.
+/// Where both the queue and the current item's are bottom-half: while the item waits, its worker
+/// runs nothing else.
 #[track_caller]
 pub(crate) fn for_scope(queue: &QueueCore) {
     context::might_block("Workqueue::scope");

@@ -1,7 +1,8 @@
-//! The decisions of a waiter, as pure functions of plain numbers: whether it runs an item that it waits for itself, and
-//! whether a join offers a closure to workers.
+//! The decisions of a waiter, as pure functions of plain numbers: whether it runs an item that it
+//! waits for itself, and whether a join offers a closure to workers.
 
-/// How deep items that were taken back may be nested on a stack of which nobody knows how much is left.
+/// How deep items that were taken back may be nested on a stack of which nobody knows how much is
+/// left.
 const TAKE_BACK_DEPTH: u32 = 32;
 /// How much of a stack an item is to have at least that is taken back in need: where it is small, a
 /// quarter of it.
@@ -42,8 +43,8 @@ pub(crate) struct TakeBack {
     pub(crate) own_pool: bool,
     /// It is on a CPU of that pool.
     pub(crate) near: bool,
-    /// The item is for the pool's own threads alone: because it must not leave its pod (other threads
-    /// may be moved at any time), or for their niceness.
+    /// The item is for the pool's own threads alone: because it must not leave its pod (other
+    /// threads may be moved at any time), or for their niceness.
     pub(crate) only_own: bool,
     /// The item is for the pool's bottom-half worker alone.
     pub(crate) bottom_half: bool,
@@ -56,7 +57,8 @@ impl TakeBack {
         if self.need {
             return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
         }
-        // Where half of the stack is used the wait blocks, and another worker starts with an empty one.
+        // Where half of the stack is used the wait blocks, and another worker starts with an empty
+        // one.
         !self.atomic && !self.blocking && self.stack.map_or(shallow, StackLeft::is_half)
     }
 
@@ -70,15 +72,16 @@ impl TakeBack {
         (self.own_pool || near && !self.only_own) && !self.bottom_half
     }
 
-    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that, so
-    /// it needn't be near.
+    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that,
+    /// so it needn't be near.
     pub(crate) fn allowed_in_place(&self) -> bool {
         let placed = self.own_pool || !self.only_own;
         self.waiter_may() && placed && !self.bottom_half
     }
 }
 
-/// What the decision depends on whether a join inside an item of its queue offers its second closure to workers.
+/// What the decision depends on whether a join inside an item of its queue offers its second
+/// closure to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ForkPoint {
     /// It must not block now.

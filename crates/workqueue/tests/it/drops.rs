@@ -300,7 +300,8 @@ fn a_value_that_nobody_took_and_that_panics_when_it_is_dropped_harms_nobody() {
     assert_eq!(pools.report()[0].threads_made, 1, "the worker goes on");
 }
 
-/// What something panics with. Its destructor panics as well, with another one of these, so many times.
+/// What something panics with. Its destructor panics as well, with another one of these, so many
+/// times.
 struct Payload(Arc<()>, u32);
 
 impl Drop for Payload {

@@ -19,8 +19,9 @@ pub enum FileEvent {
         /// What was found.
         why: IoError,
     },
-    /// Nothing is lost, but the path of the file doesn't lead to what is in use: the next server would find another file, or none. Or its
-    /// write log isn't in its place, or isn't what it was: then the device makes no change.
+    /// Nothing is lost, but the path of the file doesn't lead to what is in use: the next server
+    /// would find another file, or none. Or its write log isn't in its place, or isn't what it was:
+    /// then the device makes no change.
     Moved {
         /// What was found, and where the file is now.
         why: String,
@@ -117,7 +118,8 @@ impl Alarm {
         self.tell(&FileEvent::Lost { why: error.clone() });
     }
 
-    /// Says how the file, or its write log, isn't in its place; `None`: it is. Told where that changes, and not where only the words do. It may block.
+    /// Says how the file, or its write log, isn't in its place; `None`: it is. Told where that
+    /// changes, and not where only the words do. It may block.
     pub(super) fn moved(&self, now: Option<Misplaced>) {
         let device = self.device.as_deref();
         let before = std::mem::replace(&mut *self.moved.lock(), now.clone());

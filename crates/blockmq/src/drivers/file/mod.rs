@@ -66,14 +66,17 @@ use volume::Volume;
 /// flushes fail: it is gone with the process. A change with `fua` promises as much, and fails likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
 /// change and each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
 ///
-/// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises. [`FileDriver::look`] finds it, and the observer is told.
+/// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises.
+/// [`FileDriver::look`] finds it, and the observer is told.
 ///
 /// # Locking
-/// The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of QEMU) for as long as the driver lives, so
-/// that no second server, and no program of QEMU, writes to it. [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server
-/// that was killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The lock is
-/// advisory: programs that don't ask don't care. A block device that may be written is claimed as well (`O_EXCL`), as a mount does: under whatever name,
-/// it is one server's at a time, and none that is mounted.
+/// The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of QEMU) for
+/// as long as the driver lives, so that no second server, and no program of QEMU, writes to it.
+/// [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server that was
+/// killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The
+/// lock is advisory: programs that don't ask don't care. A block device that may be written is
+/// claimed as well (`O_EXCL`), as a mount does: under whatever name, it is one server's at a time,
+/// and none that is mounted.
 pub struct FileDriver {
     /// Its size is that at the beginning.
     geometry: Geometry,
@@ -121,9 +124,11 @@ impl FileDriver {
         open::open(options, wq)
     }
 
-    /// Looks whether the file, and its write log, have been truncated or unlinked, and whether their paths lead to them. The first time that
-    /// something is wrong the log and the observer are told. Only this finds a file that was renamed, replaced under another name, or hidden by a mount:
-    /// call it once a second or so. A block device is never looked at. It looks paths up, so it may block.
+    /// Looks whether the file, and its write log, have been truncated or unlinked, and whether
+    /// their paths lead to them. The first time that something is wrong the log and the observer
+    /// are told. Only this finds a file that was renamed, replaced under another name, or hidden by
+    /// a mount: call it once a second or so. A block device is never looked at. It looks paths up,
+    /// so it may block.
     ///
     /// # Errors
     /// What was found.
@@ -137,8 +142,9 @@ impl FileDriver {
         self.volume.store().alarm().found()
     }
 
-    /// How the file isn't in its place, or its write log isn't what it was, at the last [look](Self::look). Nothing is lost, but the next server
-    /// won't find the file, or no change is made without the log. Asks nobody; any context.
+    /// How the file isn't in its place, or its write log isn't what it was, at the last
+    /// [look](Self::look). Nothing is lost, but the next server won't find the file, or no change
+    /// is made without the log. Asks nobody; any context.
     pub fn moved(&self) -> Option<String> {
         self.misplaced().map(|misplaced| misplaced.why().to_owned())
     }
@@ -208,8 +214,8 @@ impl FileDriver {
         self.align
     }
 
-    /// Whether QEMU's programs notice that the file is in use. Some file systems don't have the locks that they ask for: then only
-    /// programs that ask for `flock` notice.
+    /// Whether QEMU's programs notice that the file is in use. Some file systems don't have the
+    /// locks that they ask for: then only programs that ask for `flock` notice.
     pub fn is_locked_for_qemu(&self) -> bool {
         self.volume.store().is_locked_for_qemu()
     }
@@ -219,7 +225,8 @@ impl FileDriver {
         self.created
     }
 
-    /// Whether the device has no data yet: opening created the file, or found it without a byte and made it as long as it was asked for.
+    /// Whether the device has no data yet: opening created the file, or found it without a byte and
+    /// made it as long as it was asked for.
     pub fn began_empty(&self) -> bool {
         self.began_empty
     }

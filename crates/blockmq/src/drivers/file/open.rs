@@ -114,7 +114,8 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     if let Ok(found) = std::fs::metadata(&options.path) {
         check_type(found.file_type())?;
         if found.file_type().is_block_device() && !options.read_only {
-            // A lock belongs to a node, and a disk may have several: in containers, say. A claim belongs to the disk.
+            // A lock belongs to a node, and a disk may have several: in containers, say. A claim
+            // belongs to the disk.
             how.custom_flags(OFlags::EXCL.bits() as i32);
         }
     }
@@ -143,7 +144,8 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
 /// Times that a file is opened again that was replaced before it was locked.
 const REPLACED: usize = 3;
 
-/// Opens the file, or creates it, and locks it. Whether it is new, and whether QEMU's locks are taken.
+/// Opens the file, or creates it, and locks it. Whether it is new, and whether QEMU's locks are
+/// taken.
 fn open_locked(options: &FileOptions) -> Result<(FileGuard, bool, bool), OpenErrorKind> {
     let mut again = REPLACED;
     loop {

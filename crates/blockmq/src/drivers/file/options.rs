@@ -138,7 +138,8 @@ impl FileOptions {
         self
     }
 
-    /// What the log is to call the device, beside the path. Of a name of more than 256 bytes the middle is left out.
+    /// What the log is to call the device, beside the path. Of a name of more than 256 bytes the
+    /// middle is left out.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
         self
@@ -218,12 +219,14 @@ pub enum OpenErrorKind {
     /// Somebody else has it locked, another server or another device of this one, and kept it for
     /// longer than 2 seconds.
     InUse,
-    /// A program of QEMU, or another one that takes QEMU's locks, has it open, and kept it for longer than 2 seconds.
+    /// A program of QEMU, or another one that takes QEMU's locks, has it open, and kept it for
+    /// longer than 2 seconds.
     InUseByQemu {
         /// Whether it has the file open for writing. Else it allows nobody to write.
         writes: bool,
     },
-    /// It is a block device that is mounted, or that a driver of the kernel or another program has claimed (`O_EXCL`), for longer than 2 seconds.
+    /// It is a block device that is mounted, or that a driver of the kernel or another program has
+    /// claimed (`O_EXCL`), for longer than 2 seconds.
     Claimed,
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {

@@ -305,10 +305,12 @@ impl Store {
         self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
     }
 
-    /// Looks whether the file, and its write log, are what they were, and in their places. Blocks as long as the lookup of a path does.
+    /// Looks whether the file, and its write log, are what they were, and in their places. Blocks
+    /// as long as the lookup of a path does.
     pub(super) fn look(&self) -> Result<(), IoError> {
         self.is_whole()?;
-        // Without its log it makes no change, which is worse than that the next server finds another file.
+        // Without its log it makes no change, which is worse than that the next server finds
+        // another file.
         let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
         let found = log.and_then(|()| match &self.length {
             Some(_) => self.file.verify().map_err(|fault| Misplaced::file(&fault)),

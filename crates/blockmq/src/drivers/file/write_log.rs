@@ -127,7 +127,8 @@ impl WriteLog {
         Ok(log)
     }
 
-    /// Whether what was logged is where the log was opened. Blocks as long as the lookup of its path does.
+    /// Whether what was logged is where the log was opened. Blocks as long as the lookup of its
+    /// path does.
     pub(super) fn verify(&self) -> Result<(), Misplaced> {
         self.file.verify().map_err(|fault| Misplaced::log(&self.name, &fault))
     }
@@ -340,8 +341,8 @@ mod tests {
         );
     }
 
-    /// Whether a change that comes when another one is done, and not logged yet, is over before that one. One that `may` be
-    /// is waited for; any other gets some chances.
+    /// Whether a change that comes when another one is done, and not logged yet, is over before
+    /// that one. One that `may` be is waited for; any other gets some chances.
     fn goes_by(first: &mut Request, second: &mut Request, may: bool) -> bool {
         let (_dir, path) = log();
         let (log, over) = (&WriteLog::open(&path).unwrap(), &AtomicBool::new(false));

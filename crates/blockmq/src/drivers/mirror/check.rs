@@ -43,7 +43,8 @@ pub struct MirrorCheck {
     pub places: Vec<MirrorPlace>,
 }
 
-/// The last check of a mirror that came to its end, also before a restart where the mirror keeps a record.
+/// The last check of a mirror that came to its end, also before a restart where the mirror keeps a
+/// record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorChecked {

@@ -215,7 +215,8 @@ pub(super) fn flush(legs: &Legs, which: u32) -> Ended {
     together(legs, each(which).map(|n| (n, Request::flush())))
 }
 
-/// Sends requests to legs, all at once, and waits for all of them. The caller tells of those that fail.
+/// Sends requests to legs, all at once, and waits for all of them. The caller tells of those that
+/// fail.
 fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> Ended {
     let requests: Vec<_> = requests.collect();
     let ended = Arc::new((Countdown::new(requests.len()), Mutex::new(Vec::new())));

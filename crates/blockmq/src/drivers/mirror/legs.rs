@@ -65,7 +65,8 @@ struct Leg {
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<Load>,
-    /// How often the log has that it was dropped, that it stays out, and that it failed and is kept: that may go on for ever.
+    /// How often the log has that it was dropped, that it stays out, and that it failed and is
+    /// kept: that may go on for ever.
     dropped: Throttle,
     stays: Throttle,
     kept: Throttle,

@@ -282,12 +282,14 @@ pub struct MirrorStatus {
     pub resynced: u64,
     /// Bytes of regions that the record says may differ: what a crash now would have resynced.
     pub dirty: u64,
-    /// The check that goes on, or the last one since the mirror was opened; `None`: there was none yet.
+    /// The check that goes on, or the last one since the mirror was opened; `None`: there was none
+    /// yet.
     pub check: Option<MirrorCheck>,
-    /// The last check that came to its end; `None`: the record knows of none, or there is no record, and was none since it was opened.
+    /// The last check that came to its end; `None`: the record knows of none, or there is no
+    /// record, and was none since it was opened.
     pub checked: Option<MirrorChecked>,
-    /// Since when there was no check, since 1970, to a second: since the last one ended, or the record began; without a record,
-    /// since the mirror was opened.
+    /// Since when there was no check, since 1970, to a second: since the last one ended, or the
+    /// record began; without a record, since the mirror was opened.
     pub unchecked_since: Duration,
 }
 

@@ -337,9 +337,10 @@ pub enum Degraded {
     Always,
 }
 
-/// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read. The legs are given in the order of
-/// their numbers, which has a gap where one was removed; behind them those that are to be added. `outdated`: a bit for
-/// each place whose leg was opened without changes that were flushed.
+/// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read.
+/// The legs are given in the order of their numbers, which has a gap where one was removed; behind
+/// them those that are to be added. `outdated`: a bit for each place whose leg was opened without
+/// changes that were flushed.
 pub(super) fn assemble(
     found: &[Option<Option<Head>>],
     outdated: u32,

@@ -14,8 +14,8 @@ use crate::regions::Entered;
 use crate::request::{Held, Op, PartDone, Request, Whole};
 
 impl Inner {
-    /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a leg that fails tells of it: clients may
-    /// never hear of that.
+    /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a
+    /// leg that fails tells of it: clients may never hear of that.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
         let (offset, len) = (whole.request().offset(), whole.request().len());
         let Some((n, there)) = self.choose(offset, len, 0) else { return };
@@ -153,7 +153,8 @@ impl Inner {
                     Err(error) => ends.failed.lock().push(Failed { n, era, error: error.clone() }),
                 }
             });
-            // A leg that is dropped is told of with the error, and so is the answer where all failed; a discard drops none.
+            // A leg that is dropped is told of with the error, and so is the answer where all
+            // failed; a discard drops none.
             there.device.submit(part.with_quiet(op != Op::Discard));
         }
     }

@@ -1,8 +1,10 @@
-//! How a server is, in one word, with each reason for it and what to do about it. Pure: from what the server knows of itself.
+//! How a server is, in one word, with each reason for it and what to do about it. Pure: from what
+//! the server knows of itself.
 //!
-//! This is the one place that decides what is a reason. `corewise health`, the metrics, `dump`, `top` and the status that a service
-//! manager is told show its findings and decide nothing. A new fault is a variant of [`Fault`], and a line in one of the functions below
-//! that finds it. `docs/monitoring.md` defines the three words and lists the faults.
+//! This is the one place that decides what is a reason. `corewise health`, the metrics, `dump`,
+//! `top` and the status that a service manager is told show its findings and decide nothing. A new
+//! fault is a variant of [`Fault`], and a line in one of the functions below that finds it.
+//! `docs/monitoring.md` defines the three words and lists the faults.
 
 mod server;
 mod stack;
@@ -30,7 +32,8 @@ pub(crate) use volumes::take_back;
 pub(crate) enum HealthState {
     /// None of the faults below is known.
     Ok,
-    /// All data is there and can be reached, but less protects it than was asked for, or a part of the server doesn't work.
+    /// All data is there and can be reached, but less protects it than was asked for, or a part of
+    /// the server doesn't work.
     Degraded,
     /// Data that clients were promised may be gone, or can't be reached through this server now.
     #[default]
@@ -51,8 +54,9 @@ impl HealthState {
     }
 }
 
-/// A request that is in flight for so long hangs, and so does a server of which no work item has run for so long: as long as Linux gives
-/// a disk for a request, and as the workqueue's watchdog lets work wait.
+/// A request that is in flight for so long hangs, and so does a server of which no work item has
+/// run for so long: as long as Linux gives a disk for a request, and as the workqueue's watchdog
+/// lets work wait.
 const HANGS: Duration = Duration::from_secs(30);
 
 /// What can be wrong. Its name in JSON and in metrics is a promise.

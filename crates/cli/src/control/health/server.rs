@@ -70,8 +70,9 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    /// Renewal programs renew when a third of the lifetime is left. Where half of that has passed too, renewal has failed for a while;
-    /// of a certificate of months, two weeks are enough to renew it by hand.
+    /// Renewal programs renew when a third of the lifetime is left. Where half of that has passed
+    /// too, renewal has failed for a while; of a certificate of months, two weeks are enough to
+    /// renew it by hand.
     const MOST_LEFT: f64 = 14.0 * 86_400.0;
 
     fn is_due(&self) -> bool {
@@ -148,7 +149,8 @@ fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
     Some(Reason::new(fault, HealthState::Degraded, SERVER, what).todo(todo))
 }
 
-/// A device that is on its way up or down is no fault: a change is being made. One that takes too long is told apart.
+/// A device that is on its way up or down is no fault: a change is being made. One that takes too
+/// long is told apart.
 fn of_device(device: &Device) -> Option<Reason> {
     if !matches!(device.state.as_str(), "failed" | "no_driver" | "deferred" | "cancelled") {
         return None;

@@ -1,4 +1,5 @@
-//! Which faults of a volume reach clients: a mirror keeps those of a leg from them as long as another leg has everything.
+//! Which faults of a volume reach clients: a mirror keeps those of a leg from them as long as
+//! another leg has everything.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,8 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// `depth`: how many volumes may stand on one another. A snapshot of a server that is being changed may show a cycle.
+    /// `depth`: how many volumes may stand on one another. A snapshot of a server that is being
+    /// changed may show a cycle.
     fn reaches_clients(&self, volume: &str, depth: usize) -> bool {
         let is_shown = self.facts.exports.iter().any(|e| e.device.as_deref() == Some(volume));
         let mut above = self.facts.disks.iter().filter(|disk| disk.stands_on(volume)).peekable();

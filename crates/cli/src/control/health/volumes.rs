@@ -182,7 +182,8 @@ fn hangs(disk: &Disk) -> Option<f64> {
     disk.oldest_seconds.filter(|age| *age >= HANGS.as_secs_f64())
 }
 
-/// Requests that failed in the last minute. Clients try what a device may refuse (fast zeroes, discards): that is no fault.
+/// Requests that failed in the last minute. Clients try what a device may refuse (fast zeroes,
+/// discards): that is no fault.
 fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     let ops =
         disk.ops.all().into_iter().filter(|(op, _)| matches!(*op, "read" | "write" | "flush"));
@@ -235,8 +236,8 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
     Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))
 }
 
-/// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place that one leg can't read is read
-/// from another one.
+/// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place
+/// that one leg can't read is read from another one.
 fn of_check(mirror: &str, found: Found, stack: &Stack<'_>) -> Reason {
     let Found { differ, unreadable, lost, repaired } = found;
     let state = match differ != 0 || lost != 0 {

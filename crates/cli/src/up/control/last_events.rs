@@ -10,7 +10,8 @@ use super::Client;
 /// How long the end of the server waits for those that listen to take their last events.
 pub(super) const AT_MOST: Duration = Duration::from_secs(2);
 
-/// Sends those that listen the events up to now, and waits at most so long until they have taken them.
+/// Sends those that listen the events up to now, and waits at most so long until they have taken
+/// them.
 pub(super) fn send(mut clients: Vec<Client>, at_most: Duration) {
     let until = Instant::now() + at_most;
     loop {

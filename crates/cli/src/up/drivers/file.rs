@@ -129,11 +129,12 @@ impl Drop for Told {
     }
 }
 
-/// How often the files are looked at. A flush finds one that was truncated or unlinked, and only this one that was renamed or replaced.
-/// Both looks take 3 to 8 µs a file.
+/// How often the files are looked at. A flush finds one that was truncated or unlinked, and only
+/// this one that was renamed or replaced. Both looks take 3 to 8 µs a file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The files of all volumes. Each is looked at by an item of its own, since the lookup of a path may hang.
+/// The files of all volumes. Each is looked at by an item of its own, since the lookup of a path
+/// may hang.
 #[derive(Default)]
 pub(crate) struct Files {
     /// L: is the lock; guards the files, and what looks at each.

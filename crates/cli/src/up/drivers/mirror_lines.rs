@@ -1,7 +1,8 @@
-//! How often it is told that a mirror does without a leg, and resyncs it: with `retry`, a leg that fails for good is dropped and resynced
-//! without an end.
+//! How often it is told that a mirror does without a leg, and resyncs it: with `retry`, a leg that
+//! fails for good is dropped and resynced without an end.
 //!
-//! The log and stdout get the first of these lines, and then one now and then. Programs that listen on the control socket hear of each.
+//! The log and stdout get the first of these lines, and then one now and then. Programs that listen
+//! on the control socket hear of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::up::report::{Report, To};
 pub(super) struct Lines {
     report: Report,
     device: String,
-    /// L: is the lock, held for a moment; guards a limit for each kind of line about each leg, of which there are few.
+    /// L: is the lock, held for a moment; guards a limit for each kind of line about each leg, of
+    /// which there are few.
     limits: Mutex<BTreeMap<(Kind, usize), Limit>>,
 }
 

@@ -93,7 +93,8 @@ impl Missing {
         let is_up = |name: &str| {
             up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
         };
-        // From each device that is neither up nor missing down to the missing ones that it stands on, directly or over missing ones.
+        // From each device that is neither up nor missing down to the missing ones that it stands
+        // on, directly or over missing ones.
         let devices = manifest.by_name();
         let is_out = |device: &&manifest::Device| {
             !missing.contains_key(&device.name) && !is_up(&device.name)

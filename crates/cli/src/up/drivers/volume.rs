@@ -382,7 +382,8 @@ fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
     parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
 }
 
-/// Whether the next server finds the file by its path. All that was flushed is in it, wherever it is.
+/// Whether the next server finds the file by its path. All that was flushed is in it, wherever it
+/// is.
 fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
     context::blocking("a look at a file", || file.look()).map_err(|error| {
         let todo = file.displaced().map_or("", |displaced| displaced.todo);

@@ -349,7 +349,8 @@ impl Live {
         }
     }
 
-    /// Removes devices of these names that the server doesn't have, since they failed to come up: others may take their names.
+    /// Removes devices of these names that the server doesn't have, since they failed to come up:
+    /// others may take their names.
     fn forget_failed(&self, has: &Manifest, of: impl Fn(&str) -> bool) {
         let is_down = |name: &str, state: &DeviceState| match state {
             DeviceState::Failed(_)

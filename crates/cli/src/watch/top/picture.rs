@@ -197,7 +197,8 @@ impl View {
             }
             line.trim_end().to_string()
         };
-        // Words in the last column say what is wrong: where there is no room beside the others they go on below.
+        // Words in the last column say what is wrong: where there is no room beside the others they
+        // go on below.
         let last = widths.len().saturating_sub(1);
         let left: usize = widths[..last].iter().map(|width| width + 2).sum();
         let lines_of = |row: &Vec<Cell>| {

@@ -173,7 +173,8 @@ fn errors(ops: &Ops) -> u64 {
     ops.all().iter().map(|(_, op)| op.errors).sum()
 }
 
-/// What 99 in a hundred requests of the last minute took at most, of that operation of which they took longest.
+/// What 99 in a hundred requests of the last minute took at most, of that operation of which they
+/// took longest.
 fn slowest(ops: &Ops) -> Option<Duration> {
     let times = ops.all().into_iter().filter_map(|(_, op)| op.last_minute.as_ref()?.p99_seconds);
     Duration::try_from_secs_f64(times.max_by(f64::total_cmp)?).ok()

@@ -352,8 +352,8 @@ impl Registry {
         gone.filter(|gone| !gone.told).and_then(|gone| Some((gone.export?, gone.who)))
     }
 
-    /// As [`Registry::leave`], for a client that is not waited for any more: its thread goes on. `None` also
-    /// where it has left.
+    /// As [`Registry::leave`], for a client that is not waited for any more: its thread goes on.
+    /// `None` also where it has left.
     pub(super) fn leave_behind(&self, connection: &Connection) -> Option<(String, Identity)> {
         let mut books = self.books.lock();
         let entered = books.connections.get_mut(&connection.id).filter(|one| !one.told)?;
@@ -361,8 +361,8 @@ impl Registry {
         Some((entered.export.clone()?, entered.who.clone()))
     }
 
-    /// Waits until none of the connections is in the books, or `wait` is zero: how long to wait before it is
-    /// asked again. Returns those that are left. Blocks.
+    /// Waits until none of the connections is in the books, or `wait` is zero: how long to wait
+    /// before it is asked again. Returns those that are left. Blocks.
     pub(super) fn wait_until_gone(
         &self,
         mut connections: Vec<Arc<Connection>>,
