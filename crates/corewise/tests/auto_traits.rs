@@ -92,7 +92,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, HandshakeCounts,
             Listener, MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteState, RemoteStatus, Server, TlsPart,
             Traffic, Uri, UriError;
-        timeline: Certainty, DependencyError, DeviceGraph, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
+        timeline: Certainty, DependencyError, DeviceGraph, Driver, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
             CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
         sync: CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;
