@@ -111,14 +111,16 @@ pub(super) fn drain(
     }
     for connection in registry.wait_until_gone(connections, || deadline.wait()) {
         let late = |owed| format!("{why}, and it had {owed} unanswered requests at the deadline");
+        // Before the cut, which makes its thread leave and tell of it.
+        let left = registry.leave_behind(&connection);
         let was = connection.cut(|| late(connection.load.snapshot().requests));
-        // For another reason, which was told. Its requests are still in the device.
-        if was.cut {
-            continue;
+        // Else it was cut for another reason, which was logged. Its requests are still in the device.
+        let requests = (!was.cut).then_some(was.requests);
+        report.cut += usize::from(requests.is_some());
+        report.requests_cut += u64::from(requests.unwrap_or(0));
+        if let Some((export, who)) = left {
+            tell_cut(server, &connection, &export, &who, requests);
         }
-        report.cut += 1;
-        report.requests_cut += u64::from(was.requests);
-        leave_behind(server, &connection, was.requests);
     }
     report.requests_completed = in_flight.saturating_sub(report.requests_cut);
     report.flushes = flush_all(exports, deadline);
@@ -126,20 +128,26 @@ pub(super) fn drain(
     report
 }
 
-/// Tells of a client that was cut with so many requests. Its thread may have to wait for its
-/// device, for longer than there is somebody to tell.
-fn leave_behind(server: &Inner, connection: &Connection, requests: u32) {
-    // Of a client without an export there is nothing to tell.
-    let Some((export, who)) = server.registry.leave_behind(connection) else { return };
-    connection.voice.tell(What::Late, |Known { client, .. }| {
-        let (peer, export) = (who.clone(), export.clone());
-        move |left_out: Option<u64>| {
-            tracing::warn!(client, %peer, export, requests, left_out,
-                "disconnected at the deadline of a drain");
-        }
-    });
-    let (Identity { peer, pid, names }, why) = (&who, connection.cause().unwrap_or_default());
-    let (id, names, export) = (connection.id, &**names, &*export);
+/// Tells of a client that was cut, with these requests where the deadline is the reason. Its thread
+/// may have to wait for its device, for longer than there is somebody to tell.
+fn tell_cut(
+    server: &Inner,
+    connection: &Connection,
+    export: &str,
+    who: &Identity,
+    requests: Option<u32>,
+) {
+    if let Some(requests) = requests {
+        connection.voice.tell(What::Late, |Known { client, .. }| {
+            let (peer, export) = (who.clone(), export.to_owned());
+            move |left_out: Option<u64>| {
+                tracing::warn!(client, %peer, export, requests, left_out,
+                    "disconnected at the deadline of a drain");
+            }
+        });
+    }
+    let (Identity { peer, pid, names }, why) = (who, connection.cause().unwrap_or_default());
+    let (id, names) = (connection.id, &**names);
     server.tell(&ClientEvent::Left { id, peer: *peer, pid: *pid, names, export, why: &why });
 }
 
