@@ -142,7 +142,7 @@ impl AddressSpace {
         let is_file = |device: &Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(is_file) { RINGS * self.cpus } else { 0 };
         let threads = (THREADS + 3 * self.cpus) * THREAD;
-        let theirs = devices.map(|device| mapped(device).saturating_add(cached(device)));
+        let theirs = devices.map(DeviceMemory::of).map(|it| it.mapped.saturating_add(it.allocated));
         theirs.fold(HEAP + threads + rings, u64::saturating_add)
     }
 
@@ -206,7 +206,8 @@ impl AddressSpace {
     ) -> Result<Option<u64>, String> {
         let Some(Limit { name, raise, .. }) = self.limit else { return Ok(None) };
         let clients = heap(options, tls);
-        let all = devices.map(cached).fold(clients.saturating_add(HEAP), u64::saturating_add);
+        let theirs = devices.map(|device| DeviceMemory::of(device).allocated);
+        let all = theirs.fold(clients.saturating_add(HEAP), u64::saturating_add);
         map_main_stack();
         nbd::reserve_heap(all).map_err(|error| {
             let all = units::about(all);
@@ -233,35 +234,35 @@ fn map_main_stack() {
     std::hint::black_box(&stack);
 }
 
-/// What a device maps beside the heap, in bytes.
-fn mapped(device: &Device) -> u64 {
-    match &device.driver {
-        Driver::Memory { size, .. } => *size,
-        Driver::Remote(asked) => asked.connections.unwrap_or(4) as u64 * THREAD,
-        Driver::Object(_) => STORE_THREADS * THREAD,
-        Driver::Null { .. }
-        | Driver::File(_)
-        | Driver::Stripe { .. }
-        | Driver::Mirror(_)
-        | Driver::Partition { .. }
-        | Driver::Delay { .. }
-        | Driver::Error { .. } => 0,
-    }
+/// What a device takes of the address space, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceMemory {
+    /// Bytes that it maps beside the heap.
+    mapped: u64,
+    /// Bytes that it allocates.
+    allocated: u64,
 }
 
-/// What a device allocates, in bytes.
-fn cached(device: &Device) -> u64 {
-    match &device.driver {
-        Driver::Remote(asked) => asked.connections.unwrap_or(4) as u64 * LINE,
-        Driver::Object(asked) => STORE.saturating_add(asked.read_cache.unwrap_or(READ_CACHE)),
-        Driver::Memory { .. }
-        | Driver::Null { .. }
-        | Driver::File(_)
-        | Driver::Stripe { .. }
-        | Driver::Mirror(_)
-        | Driver::Partition { .. }
-        | Driver::Delay { .. }
-        | Driver::Error { .. } => 0,
+impl DeviceMemory {
+    fn of(device: &Device) -> DeviceMemory {
+        match &device.driver {
+            Driver::Memory { size, .. } => DeviceMemory { mapped: *size, allocated: 0 },
+            Driver::Remote(asked) => {
+                let lines = asked.connections.unwrap_or(4) as u64;
+                DeviceMemory { mapped: lines * THREAD, allocated: lines * LINE }
+            }
+            Driver::Object(asked) => DeviceMemory {
+                mapped: STORE_THREADS * THREAD,
+                allocated: STORE.saturating_add(asked.read_cache.unwrap_or(READ_CACHE)),
+            },
+            Driver::Null { .. }
+            | Driver::File(_)
+            | Driver::Stripe { .. }
+            | Driver::Mirror(_)
+            | Driver::Partition { .. }
+            | Driver::Delay { .. }
+            | Driver::Error { .. } => DeviceMemory::default(),
+        }
     }
 }
 
