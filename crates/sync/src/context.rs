@@ -106,6 +106,12 @@ pub fn in_atomic_section() -> bool {
     SECTION.with(|s| s.get().is_some())
 }
 
+/// Whether this thread is in no atomic section and [puts nothing off](puts_off).
+#[inline]
+pub fn is_plain() -> bool {
+    SECTION.with(|section| section.get().is_none()) && puts_off() == 0
+}
+
 /// Says that the caller may block. Inside an atomic section this is a [`Violation`]: it is counted,
 /// and with debug assertions also logged (`tracing::error!`) and kept for [`take_violation`]. It
 /// never panics: the caller goes on, and blocks.

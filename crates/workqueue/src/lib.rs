@@ -56,6 +56,7 @@
 
 mod attributes;
 mod error;
+mod fork;
 mod handle;
 #[cfg(any(test, loom, shuttle))]
 #[doc(hidden)]

@@ -238,7 +238,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     #[cold]
-    fn push_slow(self: &Arc<Self>, index: usize) {
+    pub(super) fn push_slow(self: &Arc<Self>, index: usize) {
         let action = {
             let mut inner = self.pools[index].inner.lock();
             self.settle(index, &mut inner, false)
@@ -301,6 +301,9 @@ impl<F: FencePolicy> Group<F> {
             self.carries_out(me, running, taken_over);
             return true;
         }
+        if !aside && pool.lanes.any() && self.steals(me) {
+            return true;
+        }
         if me.pauses() {
             thread::yield_now();
             return true;
@@ -347,6 +350,13 @@ impl<F: FencePolicy> Group<F> {
         let tells = me.batch.with(|batch| batch.tells);
         if searched || intensive || tells || self.pools[me.pool].reading().concerns_taker() {
             self.took_slowly(me, intensive);
+        }
+    }
+
+    /// `me` has stolen a fork.
+    pub(super) fn has_stolen(self: &Arc<Self>, me: &Worker) {
+        if me.is_searching() || self.pools[me.pool].reading().concerns_taker() {
+            self.took_slowly(me, false);
         }
     }
 
@@ -553,7 +563,7 @@ impl<F: FencePolicy> Group<F> {
         let (reading, has_room) = self.publish(index, inner);
         // Recheck.
         let pending = pool.has_waiting();
-        if pending && reading.wake()
+        if reading.wake() && (pending || pool.lanes.need_thief())
             || spare && inner.counts().wants_spare()
             // Until now a push on a saturated pod found no room here: look after it.
             || has_room && self.others_need_help(index)

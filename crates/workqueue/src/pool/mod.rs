@@ -27,6 +27,7 @@ pub(crate) mod report;
 pub(crate) mod service_thread;
 pub(crate) mod spawn;
 mod stats;
+mod steal;
 #[cfg(test)]
 mod stepped;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use corewise_sync::fence::FencePolicy;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, spin, thread};
 use corewise_topology::{CpuId, CpuSet, current_cpu};
 
+use crate::fork::lane::Lanes;
 use crate::pool::policy::Counts;
 use crate::task::header::Queued;
 use choice::Candidate;
@@ -95,6 +97,8 @@ pub(crate) struct Pool<F: FencePolicy> {
     left: Condvar,
     /// Where its workers run now. Never locked together with `inner`.
     pins: Pins,
+    /// Where items offer their forks.
+    pub(crate) lanes: Lanes,
     pub(crate) stats: PoolStats,
 }
 
@@ -170,6 +174,7 @@ impl<F: FencePolicy> Pool<F> {
             })),
             left: Condvar::new(),
             pins: Pins::new(spec.cpus.clone(), pinning),
+            lanes: Lanes::new(),
             stats: PoolStats::default(),
             spec,
         }

@@ -15,6 +15,7 @@ use corewise_topology::AffinityScope;
 use super::current_worker;
 use super::group::{Group, Step};
 use super::idler::Idler;
+use super::steal::WatchEnd;
 use super::worker::Worker;
 use crate::error::shielded;
 use crate::pool::inherit;
@@ -32,15 +33,28 @@ fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
     let mut idler = Idler::new(group.idle);
     loop {
         while group.works(worker) {}
-        group.pools[worker.pool].pins.come_back(&worker.own_cpu);
+        let pool = &group.pools[worker.pool];
+        pool.pins.come_back(&worker.own_cpu);
+        let mut watches = pool.lanes.begin_watch();
         let mut step = idler.rest(worker, group);
         while let Step::Park { surplus } = step {
+            if watches {
+                if group.watches(worker) == WatchEnd::Works {
+                    break;
+                }
+                watches = pool.lanes.end_watch();
+                continue;
+            }
             if idler.wait(worker, group, surplus.then_some(group.idle_timeout)) {
                 break;
             }
             step = group.idle_timed_out(worker);
         }
+        if watches {
+            pool.lanes.leave_watch();
+        }
         if step == Step::Exit {
+            pool.lanes.leave();
             return;
         }
     }

@@ -7,6 +7,7 @@ use corewise_sync::atomic::Ordering;
 use crate::pwq::Pwq;
 use crate::pwq::counts::Careful;
 use crate::pwq::enter::leave;
+use crate::pwq::limit_slot::Admission;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::PwqSlot;
 use crate::pwq::submit::push;
@@ -38,6 +39,28 @@ impl Schedule for OfPwq {
             Place::Held => pwq.release(item),
             _ => pwq.group.unlist(pwq.pool, ticket.stripe(), item, place),
         }
+    }
+
+    unsafe fn share(&self, at: Spot) -> Option<Ticket> {
+        // SAFETY: as the caller says.
+        let of = unsafe { slot(at) };
+        // SAFETY: as above.
+        let limit = &unsafe { of.pwq() }.slot;
+        let counted = match limit.admit(limit.glance()) {
+            Admission::Free => false,
+            Admission::Counted => true,
+            Admission::Wait => return None,
+        };
+        // Enter, without Validate: the instance keeps the pwq, as where a place is Reused. It was
+        // never queued, for the statistics.
+        of.tally.pair(at.stripe, at.colour).enter();
+        of.tally.undo(at.stripe);
+        // SAFETY: the place was Entered just now, and is this ticket's.
+        let ticket = unsafe { Ticket::new(at) };
+        if counted {
+            ticket.count();
+        }
+        Some(ticket)
     }
 
     unsafe fn note(&self, at: Spot, what: Event) {

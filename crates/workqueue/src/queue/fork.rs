@@ -19,17 +19,28 @@
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, Location};
-use std::ptr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
-use corewise_sync::{context, panics, per_thread, thread};
+use corewise_sync::{context, hint, panics, per_thread, thread};
 
 use crate::attributes::At;
 use crate::error::JoinError;
+use crate::fork::lane::Lane;
+use crate::fork::record::{Fork, Forked, State};
+use crate::fork::ring::Pushed;
+use crate::fork::stack;
+use crate::pool::current_worker;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
-use crate::task::running::{self, Running};
-use crate::wait::policy::{Fork, ForkPoint};
-use crate::wait::stack;
+use crate::task::running::{self, ForksTo, Running};
+use crate::task::ticket::Ticket;
+use crate::wait::policy::{Fork as Decision, ForkPoint};
+
+/// How often a join looks whether a thief is done before it leapfrogs or sleeps.
+const LOOKS: u32 = if hint::IN_MODEL { 1 } else { 64 };
+/// How often it tries to leapfrog before it sleeps.
+const LEAPS: u32 = if hint::IN_MODEL { 1 } else { 8 };
 
 per_thread! {
     /// How many other threads wait, each for the next, for what runs on this thread: in a chain of
@@ -70,16 +81,107 @@ impl Workqueue {
     /// ```
     #[track_caller]
     pub fn join<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+        match self.lane() {
+            Some((lane, ticket)) if context::is_plain() => self.fork(lane, ticket, a, b),
+            _ => self.join_slowly(a, b),
+        }
+    }
+
+    /// Where the item of this queue that runs here offers its forks, and its ticket.
+    #[inline]
+    fn lane(&self) -> Option<(&Lane, NonNull<Ticket>)> {
+        running::current(|running| {
+            let running = running?;
+            let ForksTo { queue, lane } = running.forks.get();
+            if queue != Arc::as_ptr(self.shared()).cast() {
+                return self.open(running);
+            }
+            // SAFETY: it is the one of `open`: that of this thread, which is a worker until the item is over.
+            let lane = unsafe { &*lane.cast::<Lane>() };
+            Some((lane, NonNull::from(running.ticket()?)))
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open(&self, running: &Running) -> Option<(&Lane, NonNull<Ticket>)> {
+        let ticket = running.ticket()?;
+        let pwq = Pwq::of(ticket);
+        let is_here = ptr::eq(&*pwq.shared, &**self.shared());
+        let (group, pool) = current_worker::pool()?;
+        if !is_here || group != current_worker::key(&pwq.group) || running::spans_are_wanted() {
+            return None;
+        }
+        let lane = pwq.group.pools[pool].lanes.own(stack::floor)?;
+        let queue = Arc::as_ptr(self.shared()).cast();
+        running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane).cast() });
+        // SAFETY: the lane is there as long as its pool, which its worker, the calling thread, keeps.
+        Some((unsafe { &*ptr::from_ref(lane) }, NonNull::from(ticket)))
+    }
+
+    /// Offers `b` to thieves while it calls `a`.
+    #[inline]
+    #[track_caller]
+    fn fork<A, B: Send>(
+        &self,
+        lane: &Lane,
+        ticket: NonNull<Ticket>,
+        a: impl FnOnce() -> A,
+        b: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
+        let forked = Forked::new(b, ticket, Location::caller());
+        let pushed = if lane.has_stack_at(forked.pointer()) {
+            lane.ring.push(forked.pointer())
+        } else {
+            Pushed::Full
+        };
+        match pushed {
+            Pushed::Behind => {}
+            Pushed::First => has_forked(ticket),
+            Pushed::Full => {
+                // SAFETY: it isn't offered.
+                return self.join_slowly(a, unsafe { forked.take() });
+            }
+        }
+        let a = panic::catch_unwind(AssertUnwindSafe(a));
+        let popped = lane.ring.pop();
+        match a {
+            // SAFETY: it is popped.
+            Ok(a) if popped => (a, unsafe { forked.take() }()),
+            a => {
+                if !popped {
+                    join_stolen(lane, forked.fork());
+                }
+                let b = if forked.fork().state() == State::Over {
+                    // SAFETY: it is over.
+                    unsafe { forked.result() }
+                } else {
+                    // SAFETY: it is popped, or was returned.
+                    let b = unsafe { forked.take() };
+                    panic::catch_unwind(AssertUnwindSafe(b))
+                };
+                both(a, b.map_err(JoinError::panicked))
+            }
+        }
+    }
+
+    #[track_caller]
+    #[inline(never)]
+    fn join_slowly<A, B: Send>(
+        &self,
+        a: impl FnOnce() -> A,
+        b: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
         let point = self.fork_point();
-        match point.map_or(Fork::Offer, |point| point.decide()) {
-            Fork::Offer => self.offer(a, b),
-            Fork::Keep => {
+        match point.map_or(Decision::Offer, |point| point.decide()) {
+            Decision::Offer => self.offer(a, b),
+            Decision::Keep => {
                 let a = panic::catch_unwind(AssertUnwindSafe(a));
                 let b = || context::at_once(b);
                 let b = panic::catch_unwind(AssertUnwindSafe(b)).map_err(JoinError::panicked);
                 both(a, b)
             }
-            Fork::Refuse => {
+            Decision::Refuse => {
                 let (queue, point) = (self.name(), point.unwrap_or_default());
                 panic!(
                     "a recursion of joins on queue '{queue}' has filled {} stacks, and gets no more of the {} workers that its \
@@ -113,6 +215,41 @@ impl Workqueue {
             both(a, b.join())
         })
     }
+}
+
+/// Wakes a thief for the first fork of a ring, if need be.
+#[inline]
+fn has_forked(ticket: NonNull<Ticket>) {
+    // SAFETY: that of the item that runs here.
+    let pwq = Pwq::of(unsafe { ticket.as_ref() });
+    if let Some((_, pool)) = current_worker::pool() {
+        pwq.group.has_forked(pool);
+    }
+}
+
+/// Waits for a thief, which has stolen the newest fork of the lane, to be done with it.
+#[cold]
+fn join_stolen(lane: &Lane, fork: &Fork) {
+    let group = &Pwq::of(fork.ticket()).group;
+    for _ in 0..LEAPS {
+        for _ in 0..LOOKS {
+            if fork.is_settled() {
+                return;
+            }
+            hint::spin_loop();
+        }
+        let State::Stolen(thief) = fork.state() else { return };
+        // SAFETY: thieves are of the same pools, which the item keeps, and they their lanes.
+        let thief = unsafe { &*thief };
+        current_worker::with_own(group, |me| {
+            me.is_some_and(|me| group.leapfrogs(me, lane, thief, fork))
+        });
+    }
+    context::blocking_reported(|| {
+        while fork.begin_sleep() {
+            lane.sleep();
+        }
+    });
 }
 
 /// What both returned, or the panic of the first that did.

@@ -38,6 +38,11 @@ macro_rules! wanted {
     };
 }
 
+/// Whether a subscriber wants the spans of runs.
+pub(crate) fn spans_are_wanted() -> bool {
+    wanted!()
+}
+
 /// The span that a closure or future was spawned in. Holding it keeps it open.
 pub(crate) struct Spawner(Option<Box<Span>>);
 
@@ -67,13 +72,29 @@ pub(crate) struct Running {
     pub(crate) job: Job,
     /// The instance that waits for this one, further up the same stack.
     pub(crate) outer: Cell<*const Running>,
+    /// Where it offers its forks.
+    pub(crate) forks: Cell<ForksTo>,
+}
+
+/// Where an instance offers its forks: addresses that nobody but the forks' room looks behind.
+#[derive(Clone, Copy)]
+pub(crate) struct ForksTo {
+    /// Its queue; null until it forks, and where it offers nothing.
+    pub(crate) queue: *const (),
+    /// The lane of its worker.
+    pub(crate) lane: *const (),
+}
+
+impl ForksTo {
+    const NOBODY: ForksTo = ForksTo { queue: ptr::null(), lane: ptr::null() };
 }
 
 impl Running {
     #[inline]
     pub(crate) fn new(item: ItemRef, job: Job) -> Running {
         hint::reads(&item.header().table);
-        Running { table: item.header().table, item, job, outer: Cell::new(ptr::null()) }
+        let (outer, forks) = (Cell::new(ptr::null()), Cell::new(ForksTo::NOBODY));
+        Running { table: item.header().table, item, job, outer, forks }
     }
 
     /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be

@@ -34,6 +34,13 @@ pub(crate) trait Schedule: Sync {
     /// its place says so, of those that are held back. `None` where it isn't there (yet, or any more).
     fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued>;
 
+    /// Counts one more beside an instance: a part of it, which another thread runs meanwhile. `None`
+    /// where the limit of the queue has no place for that.
+    ///
+    /// # Safety
+    /// As [`note`](Schedule::note); that instance isn't over before the part is.
+    unsafe fn share(&self, at: Spot) -> Option<Ticket>;
+
     /// Counts what became of an instance.
     ///
     /// # Safety
@@ -163,6 +170,13 @@ impl Ticket {
     /// The instance was never queued: the queue didn't take it, or it has to be counted elsewhere.
     pub(crate) fn withdraw(self) {
         self.note(Event::Withdrawn);
+    }
+
+    /// A ticket for a part of its instance, which another thread runs, and which is over before it.
+    /// `None` where the limit of the queue has no place for that.
+    pub(crate) fn share(&self) -> Option<Ticket> {
+        // SAFETY: its instance isn't over.
+        unsafe { self.home().schedule.share(self.spot()) }
     }
 
     /// Counts what becomes of it.

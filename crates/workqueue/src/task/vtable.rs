@@ -163,6 +163,29 @@ impl<I: Alone, C> TableOf<I, C> {
 }
 
 impl Table {
+    /// The functions of an item that is a part of another one. It lives in the frame of the thread that
+    /// runs it, once; `release` is called where it isn't run.
+    pub(crate) const fn of_part(
+        name: fn() -> &'static str,
+        run: unsafe fn(NonNull<Header>),
+        release: unsafe fn(NonNull<Header>),
+    ) -> Table {
+        Table {
+            name,
+            run,
+            cancelled: |_| {},
+            panicked: |_, payload| panics::discard(payload),
+            spawner: |_| None,
+            release,
+            kept: true,
+            aside: 0,
+            unshelve: |_| None,
+            fires_in: |_| None,
+            once: true,
+            alone: true,
+        }
+    }
+
     /// Its items live in an `Arc`.
     pub(crate) fn is_counted(&self) -> bool {
         !self.kept

@@ -8,7 +8,6 @@
 
 pub(crate) mod messages;
 pub(crate) mod policy;
-pub(crate) mod stack;
 pub(crate) mod stuck;
 pub(crate) mod take_back;
 

@@ -1,31 +1,11 @@
 //! The decisions of a waiter, as pure functions of plain numbers: whether it runs an item that it
 //! waits for itself, and whether a join offers a closure to workers.
 
+use crate::fork::stack::StackLeft;
+
 /// How deep items that were taken back may be nested on a stack of which nobody knows how much is
 /// left.
 const TAKE_BACK_DEPTH: u32 = 32;
-/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
-/// quarter of it.
-const STACK_RESERVE: usize = 256 << 10;
-
-/// What is left of a thread's stack, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StackLeft {
-    pub(crate) left: usize,
-    /// Of so many.
-    pub(crate) size: usize,
-}
-
-impl StackLeft {
-    fn is_half(self) -> bool {
-        self.left >= self.size / 2
-    }
-
-    fn is_enough(self) -> bool {
-        self.left >= STACK_RESERVE.min(self.size / 4)
-    }
-}
-
 /// What the decision depends on whether a waiter runs the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TakeBack {
@@ -127,6 +107,7 @@ impl ForkPoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::stack::STACK_RESERVE;
 
     #[test]
     fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {

@@ -17,6 +17,7 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::{Completion, context, per_thread, text};
 
 use crate::attributes::QueueKind;
+use crate::fork::stack;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
@@ -27,9 +28,9 @@ use crate::task::header::{Job, Queued};
 use crate::task::running::{self, Running};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
+use crate::wait::messages;
 use crate::wait::policy::TakeBack;
 use crate::wait::stuck::PoolKey;
-use crate::wait::{messages, stack};
 
 per_thread! {
     /// How many items that were taken back run on this thread's stack.

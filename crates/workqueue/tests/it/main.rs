@@ -16,6 +16,7 @@ mod dump;
 mod execute;
 mod flush_inside;
 mod follow;
+mod forks;
 mod futures;
 mod held;
 mod item_rules;

@@ -507,6 +507,11 @@ impl<C: Care> Schedule for OfModel<C> {
         None
     }
 
+    unsafe fn share(&self, _: Spot) -> Option<Ticket> {
+        // Nothing forks here.
+        None
+    }
+
     unsafe fn note(&self, at: Spot, what: Event) {
         let Event::Again(many) = what else { return };
         // SAFETY: as the caller says.

@@ -4,7 +4,32 @@ use std::cell::Cell;
 
 use corewise_sync::{per_thread, sys};
 
-use crate::wait::policy::StackLeft;
+/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
+/// quarter of it.
+pub(crate) const STACK_RESERVE: usize = 256 << 10;
+
+/// What is left of a thread's stack, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackLeft {
+    pub(crate) left: usize,
+    /// Of so many.
+    pub(crate) size: usize,
+}
+
+impl StackLeft {
+    pub(crate) fn is_half(self) -> bool {
+        self.left >= self.size / 2
+    }
+
+    /// So many bytes are kept for what runs at the end of it.
+    fn reserve(self) -> usize {
+        STACK_RESERVE.min(self.size / 4)
+    }
+
+    pub(crate) fn is_enough(self) -> bool {
+        self.left >= self.reserve()
+    }
+}
 
 /// The lowest address of a thread's stack, and how many bytes it has.
 type Bounds = Option<(usize, usize)>;
@@ -27,6 +52,14 @@ pub(crate) fn left() -> Option<StackLeft> {
     let here = 0_u8;
     let left = (&raw const here).addr().checked_sub(lowest)?;
     (left <= size).then_some(StackLeft { left, size })
+}
+
+/// The lowest address from which the calling thread offers forks: below it too little of its stack is
+/// left. 0 where that isn't known.
+pub(crate) fn floor() -> usize {
+    let here = 0_u8;
+    let floor = |stack: StackLeft| (&raw const here).addr() - stack.left + stack.reserve();
+    left().map_or(0, floor)
 }
 
 #[cfg(all(test, not(miri)))]

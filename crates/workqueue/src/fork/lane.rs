@@ -1,0 +1,191 @@
+//! The lane of a worker: where its running items offer their forks. And the lanes of a pool.
+
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use corewise_sync::atomic::{AtomicU32, Ordering, aside};
+use corewise_sync::fence::{self, FencePolicy};
+use corewise_sync::{CachePadded, Mutex, Parker, hint, per_thread};
+
+use crate::fork::record::Fork;
+use crate::fork::ring::{Oldest, Ring};
+
+/// How many lanes a pool has at most. Items of further workers offer no forks.
+const MOST: usize = if hint::IN_MODEL { 4 } else { 256 };
+
+per_thread! {
+    /// The lane of the calling thread, which is a worker's; null until it forks or steals.
+    static OWN: Cell<*const Lane> = Cell::new(ptr::null());
+}
+
+/// Where the items that one worker runs offer their forks.
+pub(crate) struct Lane {
+    pub(crate) ring: Ring<Fork>,
+    /// O: the lowest address of the stack from which the owner offers forks.
+    floor: aside::AtomicUsize,
+    /// The owner sleeps here while a thief has a fork that it joins.
+    parker: Parker,
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane { ring: Ring::new(), floor: aside::AtomicUsize::new(0), parker: Parker::new() }
+    }
+
+    /// Whether a frame with this record may fork: enough of the stack is left.
+    #[inline]
+    pub(crate) fn has_stack_at(&self, record: NonNull<Fork>) -> bool {
+        record.addr().get() >= self.floor.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until somebody has woken the owner, or left the token earlier.
+    pub(crate) fn sleep(&self) {
+        self.parker.park();
+    }
+
+    pub(super) fn wake(&self) {
+        self.parker.unpark();
+    }
+}
+
+/// The lanes of a pool.
+pub(crate) struct Lanes {
+    /// A: the first `made` aren't null. Release, pairs with the Acquire of `iter`.
+    places: Box<[aside::AtomicPtr<Lane>]>,
+    /// A: how many lanes there are. As `places`.
+    made: aside::AtomicUsize,
+    /// A: whether an idle worker looks at the lanes now and then, so that pushes needn't wake one.
+    watched: CachePadded<AtomicU32>,
+    /// L: is the lock; guards those that no worker has.
+    free: Mutex<Vec<NonNull<Lane>>>,
+}
+
+// SAFETY: the pointers are those of lanes, which are shared and live as long as this.
+unsafe impl Send for Lanes {}
+// SAFETY: as above.
+unsafe impl Sync for Lanes {}
+
+impl Lanes {
+    pub(crate) fn new() -> Lanes {
+        Lanes {
+            places: (0..MOST).map(|_| aside::AtomicPtr::new(ptr::null_mut())).collect(),
+            made: aside::AtomicUsize::new(0),
+            watched: CachePadded::new(AtomicU32::new(0)),
+            free: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Whether any worker has ever forked here.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.made.load(Ordering::Relaxed) > 0
+    }
+
+    /// All lanes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        let made = self.made.load(Ordering::Acquire);
+        self.places[..made].iter().map(|place| {
+            // SAFETY: it was stored before it was counted, and is freed with the lanes.
+            unsafe { &*place.load(Ordering::Relaxed) }
+        })
+    }
+
+    /// The lane of the calling thread, which is a worker of this pool; a new one, with this floor,
+    /// where it has none yet. `None` where the pool has as many as it may have.
+    pub(crate) fn own(&self, floor: impl FnOnce() -> usize) -> Option<&Lane> {
+        let own = OWN.with(Cell::get);
+        // SAFETY: it is one of these, since a thread is a worker of one pool.
+        if let Some(own) = unsafe { own.as_ref() } {
+            return Some(own);
+        }
+        let own = self.take()?;
+        own.floor.store(floor(), Ordering::Relaxed);
+        OWN.with(|cell| cell.set(own));
+        Some(own)
+    }
+
+    #[cold]
+    fn take(&self) -> Option<&Lane> {
+        let mut free = self.free.lock();
+        let lane = match free.pop() {
+            Some(lane) => lane,
+            None => {
+                let made = self.made.load(Ordering::Relaxed);
+                let place = self.places.get(made)?;
+                let lane = Box::into_raw(Box::new(Lane::new()));
+                place.store(lane, Ordering::Relaxed);
+                self.made.store(made + 1, Ordering::Release);
+                NonNull::new(lane)?
+            }
+        };
+        // SAFETY: it is freed with the lanes.
+        Some(unsafe { lane.as_ref() })
+    }
+
+    /// The calling thread, a worker of this pool, ends: its lane is free for another one.
+    pub(crate) fn leave(&self) {
+        let own = OWN.with(|cell| cell.replace(ptr::null()));
+        self.free.lock().extend(NonNull::new(own.cast_mut()));
+    }
+
+    /// Whether any ring has a fork (a moment ago).
+    pub(crate) fn have_forks(&self) -> bool {
+        self.iter().any(|lane| lane.ring.has_forks())
+    }
+
+    /// The lanes that have forks, each with its oldest, from the calling worker's own on.
+    pub(crate) fn oldest(&self) -> impl Iterator<Item = (&Lane, Oldest)> {
+        let own = OWN.with(Cell::get);
+        let first = self.iter().position(|lane| ptr::eq(lane, own)).map_or(0, |own| own + 1);
+        let (before, after) = (self.iter().take(first), self.iter().skip(first));
+        after.chain(before).filter_map(|lane| Some((lane, lane.ring.oldest()?)))
+    }
+
+    /// Whether nobody watches the forks that there are.
+    pub(crate) fn need_thief(&self) -> bool {
+        self.any() && self.watched.load(Ordering::Relaxed) == 0 && self.have_forks()
+    }
+
+    /// Call, by an owner that has pushed the first fork of its ring: whether it has to wake a thief, if
+    /// one can be woken. If so, a full fence lies between the push and the end of this call.
+    #[inline]
+    pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
+        // Pairs with the heavy side in `end_watch`.
+        fence::light();
+        if self.watched.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        F::full();
+        true
+    }
+
+    /// Watch, by an idle worker: it looks at the lanes now and then. False where there is nothing to
+    /// watch, or another one does.
+    pub(crate) fn begin_watch(&self) -> bool {
+        self.need_thief() && self.watched.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// The watcher has found something to do. Another one watches, as soon as it takes that.
+    pub(crate) fn leave_watch(&self) {
+        self.watched.store(0, Ordering::Relaxed);
+    }
+
+    /// The watch is over; true where the watcher has to go on, since it found forks since.
+    pub(crate) fn end_watch(&self) -> bool {
+        self.watched.store(0, Ordering::Relaxed);
+        fence::heavy();
+        self.begin_watch()
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        for place in &self.places {
+            let lane = place.load(Ordering::Relaxed);
+            if !lane.is_null() {
+                // SAFETY: it came from a `Box`, and nobody uses it without the lanes.
+                drop(unsafe { Box::from_raw(lane) });
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The ring of a lane: a stack for its owner, a queue for thieves.
+//!
+//! `README.md` beside this file has the protocol. The comments here use its names for the steps.
+
+use std::array;
+use std::ptr::{self, NonNull};
+
+use corewise_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, aside};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+use corewise_sync::spin::Spin;
+use corewise_sync::{CachePadded, hint};
+
+/// Forks that a ring holds, and one. A fork beyond is called by its owner, and isn't offered.
+pub(crate) const CAPACITY: usize = if hint::IN_MODEL { 4 } else { 256 };
+
+/// The forks of one owner that are neither joined nor stolen.
+pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
+    owner: CachePadded<OwnerSide>,
+    thieves: CachePadded<ThievesSide>,
+    slots: [Slot<T>; CAPACITY],
+    policy: std::marker::PhantomData<P>,
+}
+
+/// Written by the owner.
+struct OwnerSide {
+    /// A: the position behind the newest fork. Release, at Push: pairs with the Acquire of a thief,
+    /// which then reads the slot.
+    tail: AtomicUsize,
+    /// O: forks ever pushed.
+    pushed: aside::AtomicU64,
+}
+
+/// Written by thieves, which hold the lock.
+struct ThievesSide {
+    /// A: the position of the oldest fork. Written under the lock.
+    head: AtomicUsize,
+    /// L: is the lock; its holder steals. The owner takes it to settle who has the last fork.
+    stealing: Spin<()>,
+}
+
+struct Slot<T> {
+    /// A: written by the owner before it moves the tail behind it; Relaxed: the tail orders.
+    fork: AtomicPtr<T>,
+    /// A: which push this was; as `fork`.
+    push: AtomicU64,
+}
+
+/// What a thief has seen of a ring: its oldest fork at that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Oldest {
+    position: usize,
+    push: u64,
+}
+
+/// What became of a push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// The ring was empty before: somebody may have to be woken for the fork.
+    First,
+    /// Older forks lie in the ring.
+    Behind,
+    /// The ring is full, and the fork isn't in it.
+    Full,
+}
+
+impl<T, P: AsymmetricPolicy> Ring<T, P> {
+    /// Returns an empty ring.
+    pub(crate) fn new() -> Self {
+        P::prepare();
+        let slot = |_| Slot { fork: AtomicPtr::new(ptr::null_mut()), push: AtomicU64::new(0) };
+        Ring {
+            owner: CachePadded::new(OwnerSide {
+                tail: AtomicUsize::new(0),
+                pushed: aside::AtomicU64::new(0),
+            }),
+            thieves: CachePadded::new(ThievesSide {
+                head: AtomicUsize::new(0),
+                stealing: Spin::new(()),
+            }),
+            slots: array::from_fn(slot),
+            policy: std::marker::PhantomData,
+        }
+    }
+
+    fn slot(&self, position: usize) -> &Slot<T> {
+        &self.slots[position % CAPACITY]
+    }
+
+    /// Push, by the owner: offers a fork to thieves until [`Ring::pop`].
+    #[inline]
+    pub(crate) fn push(&self, fork: NonNull<T>) -> Pushed {
+        let tail = self.owner.tail.load(Ordering::Relaxed);
+        let head = self.thieves.head.load(Ordering::Relaxed);
+        // A thief that is about to give up may have moved the head behind the tail. One slot stays
+        // free: the one that a thief reads which has moved the head past it.
+        let filled = tail.wrapping_sub(head) as isize;
+        if filled >= CAPACITY as isize - 1 {
+            return Pushed::Full;
+        }
+        let push = self.owner.pushed.load(Ordering::Relaxed) + 1;
+        self.owner.pushed.store(push, Ordering::Relaxed);
+        let slot = self.slot(tail);
+        slot.fork.store(fork.as_ptr(), Ordering::Relaxed);
+        slot.push.store(push, Ordering::Relaxed);
+        self.owner.tail.store(tail.wrapping_add(1), Ordering::Release);
+        if filled == 0 { Pushed::First } else { Pushed::Behind }
+    }
+
+    /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each push
+    /// that wasn't `Full` is popped once, the newest first.
+    #[inline]
+    pub(crate) fn pop(&self) -> bool {
+        let newest = self.owner.tail.load(Ordering::Relaxed).wrapping_sub(1);
+        // Retreat.
+        self.owner.tail.store(newest, Ordering::Relaxed);
+        P::light();
+        // Compare.
+        let head = self.thieves.head.load(Ordering::Relaxed);
+        if newest.wrapping_sub(head) as isize >= 0 { true } else { self.pop_contended(newest) }
+    }
+
+    /// Settle: a thief has stolen the newest fork, or is about to try.
+    #[cold]
+    #[inline(never)]
+    fn pop_contended(&self, newest: usize) -> bool {
+        // Thieves see the fork again, so that one which has advanced may as well have it.
+        self.owner.tail.store(newest.wrapping_add(1), Ordering::Relaxed);
+        let _stealing = self.thieves.stealing.lock();
+        let head = self.thieves.head.load(Ordering::Relaxed);
+        let mine = newest.wrapping_sub(head) as isize >= 0;
+        if mine {
+            self.owner.tail.store(newest, Ordering::Relaxed);
+        }
+        mine
+    }
+
+    /// Whether the ring holds a fork (a moment ago).
+    #[inline]
+    pub(crate) fn has_forks(&self) -> bool {
+        self.oldest().is_some()
+    }
+
+    /// The oldest fork (a moment ago).
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<Oldest> {
+        let position = self.thieves.head.load(Ordering::Relaxed);
+        let tail = self.owner.tail.load(Ordering::Relaxed);
+        let filled = tail.wrapping_sub(position) as isize > 0;
+        filled.then(|| Oldest { position, push: self.slot(position).push.load(Ordering::Relaxed) })
+    }
+
+    /// Steals the oldest fork, by a thief, if that is still the one which it has seen, and `takes`
+    /// agrees. `takes` is called with the ring locked. `None` also where another thief is at it.
+    pub(crate) fn steal(
+        &self,
+        seen: Oldest,
+        takes: impl FnOnce(NonNull<T>) -> bool,
+    ) -> Option<NonNull<T>> {
+        let _stealing = self.thieves.stealing.try_lock()?;
+        let head = self.thieves.head.load(Ordering::Relaxed);
+        if head != seen.position || !self.has_forks() {
+            return None;
+        }
+        // Advance.
+        self.thieves.head.store(head.wrapping_add(1), Ordering::Relaxed);
+        P::heavy();
+        // Check. Acquire pairs with Push.
+        let tail = self.owner.tail.load(Ordering::Acquire);
+        let is_there = tail.wrapping_sub(head) as isize > 0;
+        let fork = is_there.then(|| {
+            let slot = self.slot(head);
+            let same = slot.push.load(Ordering::Relaxed) == seen.push;
+            NonNull::new(slot.fork.load(Ordering::Relaxed)).filter(|_| same)
+        });
+        let fork = fork.flatten().filter(|fork| takes(*fork));
+        if fork.is_none() {
+            // GiveUp: the owner's Settle waits for the lock.
+            self.thieves.head.store(head, Ordering::Relaxed);
+        }
+        fork
+    }
+}

@@ -1,0 +1,202 @@
+//! Thieves: idle workers, and owners that wait for a stolen fork.
+//!
+//! `../fork/README.md` has the protocol (Watch, Steal, Leapfrog) and the policy.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::{hint, time};
+
+use super::Pool;
+use super::group::Group;
+use super::worker::Worker;
+use crate::fork::lane::Lane;
+use crate::fork::record::{Fork, Stolen};
+use crate::fork::ring::Oldest;
+use crate::fork::stack;
+use crate::task::header::Job;
+use crate::task::running::{self, Running};
+use crate::task::ticket::Ticket;
+
+/// How long a fork lies in its ring before a thief takes it: about what it costs both sides to
+/// steal it. A smaller one its owner calls sooner itself.
+const RIPE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 4 });
+/// How many lanes with forks a thief compares at once.
+const COMPARED: usize = 16;
+/// How long a watcher sleeps between two looks: at first, and at most.
+const NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_micros(400);
+/// After so many looks in a row that found no fork the watch ends.
+const EMPTY_LOOKS: u32 = if hint::IN_MODEL { 1 } else { 4 };
+
+/// How a watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WatchEnd {
+    /// The worker was woken, or has found a fork that is ripe: it is off the idle list.
+    Works,
+    /// Nobody forks any more.
+    Quiet,
+}
+
+/// The oldest forks of some lanes, at one moment.
+struct Forks<'a> {
+    seen: [Option<(&'a Lane, Oldest)>; COMPARED],
+}
+
+impl<'a> Forks<'a> {
+    fn of<F: FencePolicy>(pool: &'a Pool<F>) -> Forks<'a> {
+        let mut all = pool.lanes.oldest();
+        Forks { seen: std::array::from_fn(|_| all.next()) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.seen[0].is_none()
+    }
+
+    /// Those that are still the oldest of their lanes.
+    fn ripe(&self) -> impl Iterator<Item = (&'a Lane, Oldest)> + '_ {
+        let same = |(lane, oldest): &(&'a Lane, Oldest)| lane.ring.oldest() == Some(*oldest);
+        self.seen.iter().flatten().copied().filter(same)
+    }
+}
+
+/// Waits for about as long as a fork takes to get ripe, or until `ends`.
+fn ripen(ends: impl Fn() -> bool) {
+    let began = time::now();
+    while !ends() && time::now().duration_since(began) < RIPE {
+        for _ in 0..16 {
+            hint::spin_loop();
+        }
+    }
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// Calls a stolen fork, where a worker of the pool, which found no item, finds one that is ripe.
+    #[cold]
+    pub(super) fn steals(self: &Arc<Self>, me: &Worker) -> bool {
+        let pool = &self.pools[me.pool];
+        let forks = Forks::of(pool);
+        if forks.is_empty() {
+            return false;
+        }
+        ripen(|| pool.lists.any_has_next());
+        let Some(own) = pool.lanes.own(stack::floor) else { return false };
+        let stolen = forks.ripe().find_map(|(victim, oldest)| {
+            let (fork, ticket) = steal(victim, oldest, own, |_| true)?;
+            Some((victim, fork, ticket))
+        });
+        let Some((victim, fork, ticket)) = stolen else { return false };
+        self.has_stolen(me);
+        call(me, victim, fork, ticket);
+        true
+    }
+
+    /// Leapfrog: the caller waits for a fork that the owner of the lane `thief` has stolen. It steals
+    /// one that the thief has made since, and calls it. False where there is none that is ripe.
+    pub(crate) fn leapfrogs(&self, me: &Worker, own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
+        let Some(oldest) = thief.ring.oldest() else { return false };
+        ripen(|| awaited.is_settled());
+        if awaited.is_settled() {
+            return true;
+        }
+        // Asked when the fork is the caller's: what the thief has pushed by then, it has pushed
+        // before it settles the awaited one, and so as a part of that.
+        let descends = |_: &Fork| !awaited.is_settled();
+        let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
+        call(me, thief, fork, ticket);
+        running::current(|waits| {
+            if let Some(running) = waits {
+                me.shown.starts(running.label());
+            }
+        });
+        true
+    }
+
+    /// Watch: looks at the lanes now and then, as one of the idle workers. The caller has begun the watch.
+    pub(super) fn watches(self: &Arc<Self>, me: &Arc<Worker>) -> WatchEnd {
+        let pool = &self.pools[me.pool];
+        let (mut nap, mut empty) = (NAP, 0);
+        let mut before = Forks::of(pool);
+        loop {
+            if me.park(Some(nap)) {
+                return WatchEnd::Works;
+            }
+            if before.ripe().next().is_some() && self.rouse(me) {
+                return WatchEnd::Works;
+            }
+            before = Forks::of(pool);
+            if before.is_empty() {
+                empty += 1;
+                if empty == EMPTY_LOOKS {
+                    return WatchEnd::Quiet;
+                }
+            } else {
+                empty = 0;
+            }
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+    }
+
+    /// Rouse: an idle worker leaves the idle list by itself, if a core is free. True also where somebody
+    /// else has taken it off; then its token comes.
+    fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
+        let action = {
+            let mut inner = self.pools[me.pool].inner.lock();
+            match inner.idle.iter().position(|worker| Arc::ptr_eq(worker, me)) {
+                Some(_) if !inner.counts.has_core() => return false,
+                Some(position) => {
+                    inner.idle.remove(position);
+                    inner.counts.idle -= 1;
+                }
+                None => {
+                    drop(inner);
+                    me.park(None);
+                    return true;
+                }
+            }
+            self.settle(me.pool, &mut inner, false)
+        };
+        self.perform(me.pool, action);
+        true
+    }
+
+    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free, it
+    /// wakes somebody.
+    #[inline]
+    pub(crate) fn has_forked(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        if pool.lanes.calls::<F>() && pool.reading().wake() {
+            self.push_slow(index);
+        }
+    }
+}
+
+/// Steals a fork for the caller, whose lane is `own`, with a ticket to run it.
+fn steal(
+    victim: &Lane,
+    oldest: Oldest,
+    own: &Lane,
+    agrees: impl FnOnce(&Fork) -> bool,
+) -> Option<(NonNull<Fork>, Ticket)> {
+    let mut ticket = None;
+    let fork = victim.ring.steal(oldest, |fork| {
+        // SAFETY: the owner waits for the ring's lock before it may let go of the fork.
+        let fork = unsafe { fork.as_ref() };
+        ticket = if agrees(fork) { fork.ticket().share() } else { None };
+        if ticket.is_some() {
+            fork.is_stolen_by(own);
+        }
+        ticket.is_some()
+    });
+    fork.zip(ticket)
+}
+
+/// Runs a stolen fork as an item of its queue.
+fn call(me: &Worker, victim: &Lane, fork: NonNull<Fork>, ticket: Ticket) {
+    // SAFETY: the caller has stolen it.
+    let (stolen, site) = unsafe { (Stolen::new(fork, victim), fork.as_ref().site) };
+    let mut running = Running::new(stolen.item(), Job { ticket: ticket.into(), site });
+    running.run(&me.shown, None);
+}

@@ -1,0 +1,123 @@
+//! Joins inside items: their second closures are forks, which idle workers steal.
+
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+
+use corewise_topology::{AffinityScope, Machine};
+use corewise_workqueue::{WorkerPools, Workqueue, blocking};
+
+fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("valid");
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("forks").scope(AffinityScope::System).build(&pools);
+    (pools, queue.expect("a queue"))
+}
+
+/// Runs `f` in an item, on a worker.
+fn on_a_worker<R: Send + 'static>(
+    queue: &Workqueue,
+    f: impl FnOnce(&Workqueue) -> R + Send + 'static,
+) -> R {
+    let (own, (sends, result)) = (queue.clone(), mpsc::channel());
+    queue.execute(move || drop(sends.send(f(&own)))).expect("an open queue");
+    // Not by a wait that would take the item back.
+    result.recv().expect("no panic")
+}
+
+fn fib(queue: &Workqueue, n: u64) -> u64 {
+    if n < 2 {
+        return n;
+    }
+    let (one, other) = queue.join(|| fib(queue, n - 1), || fib(queue, n - 2));
+    one + other
+}
+
+#[test]
+fn a_tree_of_joins_comes_to_what_a_plain_recursion_does() {
+    let (_pools, queue) = queue(4);
+    for n in [0, 1, 2, 10, 20] {
+        let plain = (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0;
+        assert_eq!(on_a_worker(&queue, move |queue| fib(queue, n)), plain);
+    }
+}
+
+#[test]
+fn a_fork_is_stolen_while_its_owner_is_busy_and_runs_as_an_item_of_its_queue() {
+    let (pools, queue) = queue(2);
+    let (here, there): (ThreadId, ThreadId) = on_a_worker(&queue, |queue| {
+        let (tells, told) = mpsc::channel();
+        let busy = || {
+            blocking("the other closure", || told.recv()).expect("it is called");
+            thread::current().id()
+        };
+        let stolen = move || {
+            tells.send(()).expect("the owner waits");
+            thread::current().id()
+        };
+        queue.join(busy, stolen)
+    });
+    assert_ne!(here, there);
+    queue.flush();
+    assert_eq!(queue.stats().queued, 1, "a fork is a part of its item");
+    pools.shutdown();
+}
+
+#[test]
+fn a_join_runs_nothing_but_its_own_forks_so_that_locks_may_be_held_across_it() {
+    // Each item holds its own lock, and takes it again in no part: one that ran inside another item's
+    // join would find that one's lock taken on its own stack.
+    const ITEMS: usize = 500;
+    let (_pools, queue) = queue(4);
+    let lock = Arc::new(Mutex::new(0_u32));
+    let items = (0..ITEMS).map(|_| {
+        let (own, lock) = (queue.clone(), Arc::clone(&lock));
+        queue.spawn(move || {
+            let mut sum = lock.lock().expect("no panic");
+            let spin = |rounds: u64| (0..rounds).fold(0, |a, b| a ^ std::hint::black_box(b));
+            let nested = || own.join(|| spin(2_000), || spin(20_000));
+            let _ = own.join(nested, nested);
+            *sum += 1;
+        })
+    });
+    let items: Vec<_> = items.collect();
+    items.into_iter().for_each(|item| item.join().expect("no panic"));
+    assert_eq!(*lock.lock().expect("no panic"), ITEMS as u32);
+}
+
+#[test]
+fn a_queue_whose_limit_is_reached_lets_no_fork_be_stolen() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:4 pu:1").expect("valid");
+    let pools = WorkerPools::new(&machine);
+    let queue = Workqueue::builder("one").scope(AffinityScope::System).max_active(1);
+    let queue = queue.build(&pools).expect("a queue");
+    let spins = |queue: &Workqueue| {
+        let here = thread::current().id();
+        let there = || {
+            std::hint::black_box((0..100_000_u64).fold(0, |a, b| a ^ std::hint::black_box(b)));
+            thread::current().id()
+        };
+        for _ in 0..20 {
+            assert_eq!(queue.join(there, there), (here, here));
+        }
+    };
+    on_a_worker(&queue, spins);
+}
+
+#[test]
+fn a_panic_in_a_stolen_fork_ends_the_join() {
+    let (_pools, queue) = queue(2);
+    let message = on_a_worker(&queue, |queue| {
+        let (tells, told) = mpsc::channel();
+        let joins = || {
+            let busy = || blocking("the other closure", || told.recv()).expect("it is called");
+            queue.join(busy, move || {
+                tells.send(()).expect("the owner waits");
+                panic!("in the fork");
+            })
+        };
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(joins));
+        caught.expect_err("it panics").downcast_ref::<&str>().map(|text| (*text).to_owned())
+    });
+    assert_eq!(message.as_deref(), Some("in the fork"));
+}
