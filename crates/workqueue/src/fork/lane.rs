@@ -1,6 +1,7 @@
 //! The lane of a worker: where its running items offer their forks. And the lanes of a pool.
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use corewise_sync::atomic::{AtomicU32, Ordering, aside};
@@ -18,6 +19,11 @@ per_thread! {
     static OWN: Cell<*const Lane> = Cell::new(ptr::null());
 }
 
+/// Items fork, or have forked since a watch ended.
+const FORKING: u32 = 1;
+/// An idle worker looks at the lanes now and then, so that a push needn't wake one.
+const WATCHED: u32 = 2;
+
 /// Where the items that one worker runs offer their forks.
 pub(crate) struct Lane {
     pub(crate) ring: Ring<Fork>,
@@ -32,10 +38,11 @@ impl Lane {
         Lane { ring: Ring::new(), floor: aside::AtomicUsize::new(0), parker: Parker::new() }
     }
 
-    /// Whether a frame with this record may fork: enough of the stack is left.
-    #[inline]
-    pub(crate) fn has_stack_at(&self, record: NonNull<Fork>) -> bool {
-        record.addr().get() >= self.floor.load(Ordering::Relaxed)
+    /// Whether its owner, the caller, has enough left of its stack to fork.
+    #[inline(always)]
+    pub(crate) fn has_stack_here(&self) -> bool {
+        let here = MaybeUninit::<u8>::uninit();
+        (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
     }
 
     /// Sleeps until somebody has woken the owner, or left the token earlier.
@@ -54,8 +61,8 @@ pub(crate) struct Lanes {
     places: Box<[aside::AtomicPtr<Lane>]>,
     /// A: how many lanes there are. As `places`.
     made: aside::AtomicUsize,
-    /// A: whether an idle worker looks at the lanes now and then, so that pushes needn't wake one.
-    watched: CachePadded<AtomicU32>,
+    /// A: [`FORKING`] and [`WATCHED`].
+    watch: CachePadded<AtomicU32>,
     /// L: is the lock; guards those that no worker has.
     free: Mutex<Vec<NonNull<Lane>>>,
 }
@@ -70,7 +77,7 @@ impl Lanes {
         Lanes {
             places: (0..MOST).map(|_| aside::AtomicPtr::new(ptr::null_mut())).collect(),
             made: aside::AtomicUsize::new(0),
-            watched: CachePadded::new(AtomicU32::new(0)),
+            watch: CachePadded::new(AtomicU32::new(0)),
             free: Mutex::new(Vec::new()),
         }
     }
@@ -128,11 +135,6 @@ impl Lanes {
         self.free.lock().extend(NonNull::new(own.cast_mut()));
     }
 
-    /// Whether any ring has a fork (a moment ago).
-    pub(crate) fn have_forks(&self) -> bool {
-        self.iter().any(|lane| lane.ring.has_forks())
-    }
-
     /// The lanes that have forks, each with its oldest, from the calling worker's own on.
     pub(crate) fn oldest(&self) -> impl Iterator<Item = (&Lane, Oldest)> {
         let own = OWN.with(Cell::get);
@@ -141,39 +143,54 @@ impl Lanes {
         after.chain(before).filter_map(|lane| Some((lane, lane.ring.oldest()?)))
     }
 
-    /// Whether nobody watches the forks that there are.
-    pub(crate) fn need_thief(&self) -> bool {
-        self.any() && self.watched.load(Ordering::Relaxed) == 0 && self.have_forks()
-    }
-
-    /// Call, by an owner that has pushed the first fork of its ring: whether it has to wake a thief, if
-    /// one can be woken. If so, a full fence lies between the push and the end of this call.
+    /// Call, by an owner that has pushed the first fork of its ring: whether nobody watches, so that it
+    /// has to wake a thief, if one can be woken.
     #[inline]
     pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
         // Pairs with the heavy side in `end_watch`.
         fence::light();
-        if self.watched.load(Ordering::Relaxed) != 0 {
-            return false;
+        let watch = self.watch.load(Ordering::Relaxed);
+        if watch == 0 {
+            self.begin_forking::<F>();
         }
+        watch & WATCHED == 0
+    }
+
+    /// Open. From here on a worker that goes idle watches.
+    #[cold]
+    fn begin_forking<F: FencePolicy>(&self) {
+        self.watch.fetch_or(FORKING, Ordering::Relaxed);
+        // Pairs with the transition of a worker that goes idle: it sees FORKING, or the owner reads WAKE.
         F::full();
-        true
     }
 
-    /// Watch, by an idle worker: it looks at the lanes now and then. False where there is nothing to
-    /// watch, or another one does.
+    /// Whether there are forks that nobody watches (a moment ago).
+    pub(crate) fn need_thief(&self) -> bool {
+        self.watch.load(Ordering::Relaxed) == FORKING
+            && self.iter().any(|lane| lane.ring.has_forks())
+    }
+
+    /// Watch, by a worker that goes idle: it looks at the lanes now and then. False where no item forks,
+    /// or another worker watches.
     pub(crate) fn begin_watch(&self) -> bool {
-        self.need_thief() && self.watched.swap(1, Ordering::Relaxed) == 0
+        let (from, to) = (FORKING, FORKING | WATCHED);
+        self.watch.load(Ordering::Relaxed) == from
+            && self.watch.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The watcher has found something to do. Another one watches, as soon as it takes that.
+    /// The watcher has found something to do. Another one watches, as soon as it has taken that.
     pub(crate) fn leave_watch(&self) {
-        self.watched.store(0, Ordering::Relaxed);
+        self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
     }
 
-    /// The watch is over; true where the watcher has to go on, since it found forks since.
+    /// The watch is over, since no item seems to fork; true where the watcher has to go on, as it has
+    /// found a fork since.
     pub(crate) fn end_watch(&self) -> bool {
-        self.watched.store(0, Ordering::Relaxed);
+        self.watch.store(0, Ordering::Relaxed);
         fence::heavy();
+        if self.iter().any(|lane| lane.ring.has_forks()) {
+            self.watch.fetch_or(FORKING, Ordering::Relaxed);
+        }
         self.begin_watch()
     }
 }

@@ -13,6 +13,7 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
 
 use crate::fork::lane::Lane;
+use crate::fork::stack;
 use crate::task::header::Header;
 use crate::task::ticket::Ticket;
 use crate::task::vtable::{ItemRef, Table};
@@ -25,6 +26,8 @@ pub(crate) struct Fork {
     pub(crate) site: &'static Location<'static>,
     /// I: the ticket of the item that makes it, which outlives it.
     ticket: NonNull<Ticket>,
+    /// I: how many threads wait for what its owner runs, each for the next.
+    pub(crate) chain: usize,
     /// A: [`State`].
     state: AtomicPtr<Lane>,
 }
@@ -120,7 +123,13 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         site: &'static Location<'static>,
     ) -> Self {
         Forked {
-            fork: Fork { kind: &Self::KIND, site, ticket, state: AtomicPtr::new(OFFERED) },
+            fork: Fork {
+                kind: &Self::KIND,
+                site,
+                ticket,
+                chain: stack::chain(),
+                state: AtomicPtr::new(OFFERED),
+            },
             closure: UnsafeCell::new(ManuallyDrop::new(closure)),
             result: UnsafeCell::new(MaybeUninit::uninit()),
         }

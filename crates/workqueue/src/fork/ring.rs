@@ -10,8 +10,11 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 use corewise_sync::spin::Spin;
 use corewise_sync::{CachePadded, hint};
 
-/// Forks that a ring holds, and one. A fork beyond is called by its owner, and isn't offered.
-pub(crate) const CAPACITY: usize = if hint::IN_MODEL { 4 } else { 256 };
+/// Forks that a ring offers at most. Thieves take the oldest, so further ones, which are smaller,
+/// needn't be offered: their owner calls them, and that costs it next to nothing.
+const MOST: usize = if hint::IN_MODEL { 3 } else { 4 };
+/// Slots. One more than `MOST` is needed: a thief reads the slot that it has moved the head past.
+const CAPACITY: usize = (MOST + 1).next_power_of_two();
 
 /// The forks of one owner that are neither joined nor stolen.
 pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
@@ -52,17 +55,6 @@ pub(crate) struct Oldest {
     push: u64,
 }
 
-/// What became of a push.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    /// The ring was empty before: somebody may have to be woken for the fork.
-    First,
-    /// Older forks lie in the ring.
-    Behind,
-    /// The ring is full, and the fork isn't in it.
-    Full,
-}
-
 impl<T, P: AsymmetricPolicy> Ring<T, P> {
     /// Returns an empty ring.
     pub(crate) fn new() -> Self {
@@ -86,28 +78,32 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         &self.slots[position % CAPACITY]
     }
 
-    /// Push, by the owner: offers a fork to thieves until [`Ring::pop`].
+    /// Whether no further fork is to be pushed, as the owner knows it.
     #[inline]
-    pub(crate) fn push(&self, fork: NonNull<T>) -> Pushed {
+    pub(crate) fn is_full(&self) -> bool {
+        let tail = self.owner.tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize >= MOST as isize
+    }
+
+    /// Push, by the owner of a ring that isn't full: offers a fork to thieves until [`Ring::pop`]. True
+    /// where the ring was empty: somebody may have to be woken for the fork.
+    #[inline]
+    pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
         let head = self.thieves.head.load(Ordering::Relaxed);
-        // A thief that is about to give up may have moved the head behind the tail. One slot stays
-        // free: the one that a thief reads which has moved the head past it.
-        let filled = tail.wrapping_sub(head) as isize;
-        if filled >= CAPACITY as isize - 1 {
-            return Pushed::Full;
-        }
+        debug_assert!((tail.wrapping_sub(head) as isize) < MOST as isize);
         let push = self.owner.pushed.load(Ordering::Relaxed) + 1;
         self.owner.pushed.store(push, Ordering::Relaxed);
         let slot = self.slot(tail);
         slot.fork.store(fork.as_ptr(), Ordering::Relaxed);
         slot.push.store(push, Ordering::Relaxed);
         self.owner.tail.store(tail.wrapping_add(1), Ordering::Release);
-        if filled == 0 { Pushed::First } else { Pushed::Behind }
+        // A thief that is about to give up may have moved the head behind the tail.
+        tail == head
     }
 
-    /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each push
-    /// that wasn't `Full` is popped once, the newest first.
+    /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each fork
+    /// that was pushed is popped once, the newest first.
     #[inline]
     pub(crate) fn pop(&self) -> bool {
         let newest = self.owner.tail.load(Ordering::Relaxed).wrapping_sub(1);

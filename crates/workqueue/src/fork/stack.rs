@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 use corewise_sync::{per_thread, sys};
-
 /// How much of a stack an item is to have at least that is taken back in need: where it is small, a
 /// quarter of it.
 pub(crate) const STACK_RESERVE: usize = 256 << 10;
@@ -37,6 +36,25 @@ type Bounds = Option<(usize, usize)>;
 per_thread! {
     /// Once they were asked for.
     static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
+    /// How many other threads wait, each for the next, for what runs on this one: in a chain of joins.
+    static CHAIN: Cell<usize> = Cell::new(0);
+}
+
+/// How many other threads wait, each for the next one's fork, for what the calling thread runs.
+pub(crate) fn chain() -> usize {
+    CHAIN.with(Cell::get)
+}
+
+/// Runs `f`, for which so many other threads wait.
+pub(crate) fn in_chain<R>(chain: usize, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHAIN.with(|chain| chain.set(self.0));
+        }
+    }
+    let _restore = Restore(CHAIN.with(|cell| cell.replace(chain)));
+    f()
 }
 
 /// What is left of this thread's stack; `None` where that isn't known, as on one that somebody has

@@ -27,7 +27,7 @@ pub(crate) mod report;
 pub(crate) mod service_thread;
 pub(crate) mod spawn;
 mod stats;
-mod steal;
+pub(crate) mod steal;
 #[cfg(test)]
 mod stepped;
 #[cfg(test)]

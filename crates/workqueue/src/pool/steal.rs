@@ -9,14 +9,15 @@ use std::time::Duration;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::{hint, time};
 
-use super::Pool;
 use super::group::Group;
 use super::worker::Worker;
+use super::{Pool, current_worker, policy};
 use crate::fork::lane::Lane;
 use crate::fork::record::{Fork, Stolen};
 use crate::fork::ring::Oldest;
 use crate::fork::stack;
 use crate::task::header::Job;
+use crate::task::publication::Publication;
 use crate::task::running::{self, Running};
 use crate::task::ticket::Ticket;
 
@@ -83,34 +84,15 @@ impl<F: FencePolicy> Group<F> {
         }
         ripen(|| pool.lists.any_has_next());
         let Some(own) = pool.lanes.own(stack::floor) else { return false };
+        // A chain of waiting owners takes a part of the workers, not all.
+        let longest = policy::longest_chain(pool.spec.max, pool.spec.cpus.len());
         let stolen = forks.ripe().find_map(|(victim, oldest)| {
-            let (fork, ticket) = steal(victim, oldest, own, |_| true)?;
+            let (fork, ticket) = steal(victim, oldest, own, |fork| fork.chain < longest)?;
             Some((victim, fork, ticket))
         });
         let Some((victim, fork, ticket)) = stolen else { return false };
         self.has_stolen(me);
-        call(me, victim, fork, ticket);
-        true
-    }
-
-    /// Leapfrog: the caller waits for a fork that the owner of the lane `thief` has stolen. It steals
-    /// one that the thief has made since, and calls it. False where there is none that is ripe.
-    pub(crate) fn leapfrogs(&self, me: &Worker, own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
-        let Some(oldest) = thief.ring.oldest() else { return false };
-        ripen(|| awaited.is_settled());
-        if awaited.is_settled() {
-            return true;
-        }
-        // Asked when the fork is the caller's: what the thief has pushed by then, it has pushed
-        // before it settles the awaited one, and so as a part of that.
-        let descends = |_: &Fork| !awaited.is_settled();
-        let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
-        call(me, thief, fork, ticket);
-        running::current(|waits| {
-            if let Some(running) = waits {
-                me.shown.starts(running.label());
-            }
-        });
+        call(&me.shown, victim, fork, ticket);
         true
     }
 
@@ -193,10 +175,36 @@ fn steal(
     fork.zip(ticket)
 }
 
+/// Leapfrog: the caller waits for a fork that the owner of the lane `thief` has stolen. It steals
+/// one that the thief has made since, and calls it. False where there is none that is ripe.
+pub(crate) fn leapfrog(own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
+    let Some(oldest) = thief.ring.oldest() else { return false };
+    ripen(|| awaited.is_settled());
+    if awaited.is_settled() {
+        return true;
+    }
+    // Asked when the fork is the caller's: what the thief has pushed by then, it has pushed
+    // before it settles the awaited one, and so as a part of that.
+    let descends = |_: &Fork| !awaited.is_settled();
+    let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
+    current_worker::with_shown(|shown| {
+        call(shown, thief, fork, ticket);
+        running::current(|waits| {
+            if let Some(running) = waits {
+                shown.starts(running.label());
+            }
+        });
+    });
+    true
+}
+
 /// Runs a stolen fork as an item of its queue.
-fn call(me: &Worker, victim: &Lane, fork: NonNull<Fork>, ticket: Ticket) {
-    // SAFETY: the caller has stolen it.
-    let (stolen, site) = unsafe { (Stolen::new(fork, victim), fork.as_ref().site) };
+fn call(shown: &Publication, victim: &Lane, fork: NonNull<Fork>, ticket: Ticket) {
+    // SAFETY: the caller has stolen it, and it isn't settled.
+    let (stolen, site, chain) = unsafe {
+        let Fork { site, chain, .. } = *fork.as_ref();
+        (Stolen::new(fork, victim), site, chain)
+    };
     let mut running = Running::new(stolen.item(), Job { ticket: ticket.into(), site });
-    running.run(&me.shown, None);
+    stack::in_chain(chain + 1, || running.run(shown, None));
 }

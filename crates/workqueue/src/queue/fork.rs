@@ -17,20 +17,21 @@
 //! so what others have taken, with little on their stacks, leaves a deep recursion the others to
 //! fill. With half of them, it panics where the stack is full.
 
-use std::cell::Cell;
+use std::any::Any;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use corewise_sync::{context, hint, panics, per_thread, thread};
+use corewise_sync::context::puts_off;
+use corewise_sync::{context, hint, panics, thread};
 
 use crate::attributes::At;
 use crate::error::JoinError;
 use crate::fork::lane::Lane;
 use crate::fork::record::{Fork, Forked, State};
-use crate::fork::ring::Pushed;
 use crate::fork::stack;
 use crate::pool::current_worker;
+use crate::pool::steal;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::running::{self, ForksTo, Running};
@@ -41,12 +42,6 @@ use crate::wait::policy::{Fork as Decision, ForkPoint};
 const LOOKS: u32 = if hint::IN_MODEL { 1 } else { 64 };
 /// How often it tries to leapfrog before it sleeps.
 const LEAPS: u32 = if hint::IN_MODEL { 1 } else { 8 };
-
-per_thread! {
-    /// How many other threads wait, each for the next, for what runs on this thread: in a chain of
-    /// joins.
-    static STACKS: Cell<usize> = Cell::new(0);
-}
 
 impl Workqueue {
     /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then,
@@ -82,31 +77,33 @@ impl Workqueue {
     #[track_caller]
     pub fn join<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
         match self.lane() {
-            Some((lane, ticket)) if context::is_plain() => self.fork(lane, ticket, a, b),
-            _ => self.join_slowly(a, b),
+            // Deep in a recursion, as most joins are: others have enough to steal.
+            Some(lane) if lane.ring.is_full() && lane.has_stack_here() && puts_off() == 0 => {
+                one_by_one(a, b)
+            }
+            lane => self.join_one(lane, a, b),
         }
     }
 
-    /// Where the item of this queue that runs here offers its forks, and its ticket.
+    /// Where the item of this queue that runs here offers its forks.
     #[inline]
-    fn lane(&self) -> Option<(&Lane, NonNull<Ticket>)> {
+    fn lane(&self) -> Option<&Lane> {
         running::current(|running| {
             let running = running?;
             let ForksTo { queue, lane } = running.forks.get();
-            if queue != Arc::as_ptr(self.shared()).cast() {
-                return self.open(running);
+            if queue == Arc::as_ptr(self.shared()).cast() {
+                // SAFETY: it is the one of `open`: that of this thread, which is a worker until the item is over.
+                Some(unsafe { &*lane.cast::<Lane>() })
+            } else {
+                self.open(running)
             }
-            // SAFETY: it is the one of `open`: that of this thread, which is a worker until the item is over.
-            let lane = unsafe { &*lane.cast::<Lane>() };
-            Some((lane, NonNull::from(running.ticket()?)))
         })
     }
 
     #[cold]
     #[inline(never)]
-    fn open(&self, running: &Running) -> Option<(&Lane, NonNull<Ticket>)> {
-        let ticket = running.ticket()?;
-        let pwq = Pwq::of(ticket);
+    fn open(&self, running: &Running) -> Option<&Lane> {
+        let pwq = Pwq::of(running.ticket()?);
         let is_here = ptr::eq(&*pwq.shared, &**self.shared());
         let (group, pool) = current_worker::pool()?;
         if !is_here || group != current_worker::key(&pwq.group) || running::spans_are_wanted() {
@@ -116,52 +113,22 @@ impl Workqueue {
         let queue = Arc::as_ptr(self.shared()).cast();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane).cast() });
         // SAFETY: the lane is there as long as its pool, which its worker, the calling thread, keeps.
-        Some((unsafe { &*ptr::from_ref(lane) }, NonNull::from(ticket)))
+        Some(unsafe { &*ptr::from_ref(lane) })
     }
 
-    /// Offers `b` to thieves while it calls `a`.
-    #[inline]
+    /// By itself, so that the common path keeps few registers.
+    #[inline(never)]
     #[track_caller]
-    fn fork<A, B: Send>(
+    fn join_one<A, B: Send>(
         &self,
-        lane: &Lane,
-        ticket: NonNull<Ticket>,
+        lane: Option<&Lane>,
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        let forked = Forked::new(b, ticket, Location::caller());
-        let pushed = if lane.has_stack_at(forked.pointer()) {
-            lane.ring.push(forked.pointer())
-        } else {
-            Pushed::Full
-        };
-        match pushed {
-            Pushed::Behind => {}
-            Pushed::First => has_forked(ticket),
-            Pushed::Full => {
-                // SAFETY: it isn't offered.
-                return self.join_slowly(a, unsafe { forked.take() });
-            }
-        }
-        let a = panic::catch_unwind(AssertUnwindSafe(a));
-        let popped = lane.ring.pop();
-        match a {
-            // SAFETY: it is popped.
-            Ok(a) if popped => (a, unsafe { forked.take() }()),
-            a => {
-                if !popped {
-                    join_stolen(lane, forked.fork());
-                }
-                let b = if forked.fork().state() == State::Over {
-                    // SAFETY: it is over.
-                    unsafe { forked.result() }
-                } else {
-                    // SAFETY: it is popped, or was returned.
-                    let b = unsafe { forked.take() };
-                    panic::catch_unwind(AssertUnwindSafe(b))
-                };
-                both(a, b.map_err(JoinError::panicked))
-            }
+        let may_fork = |lane: &&Lane| !lane.ring.is_full() && lane.has_stack_here();
+        match lane.filter(may_fork) {
+            Some(lane) if context::is_plain() => fork(lane, a, b),
+            _ => self.join_slowly(a, b),
         }
     }
 
@@ -175,12 +142,7 @@ impl Workqueue {
         let point = self.fork_point();
         match point.map_or(Decision::Offer, |point| point.decide()) {
             Decision::Offer => self.offer(a, b),
-            Decision::Keep => {
-                let a = panic::catch_unwind(AssertUnwindSafe(a));
-                let b = || context::at_once(b);
-                let b = panic::catch_unwind(AssertUnwindSafe(b)).map_err(JoinError::panicked);
-                both(a, b)
-            }
+            Decision::Keep => one_by_one(a, || context::at_once(b)),
             Decision::Refuse => {
                 let (queue, point) = (self.name(), point.unwrap_or_default());
                 panic!(
@@ -202,18 +164,74 @@ impl Workqueue {
             let cpus = pwq.group.pools[pwq.pool].spec.cpus.len();
             Some((cpus, pwq.shared.pools.max_workers()))
         })?;
-        let (atomic, stacks) = (context::in_atomic_section(), STACKS.with(Cell::get));
+        let (atomic, stacks) = (context::in_atomic_section(), stack::chain());
         Some(ForkPoint { atomic, stack: stack::left(), stacks, cpus, workers: workers.max(cpus) })
     }
 
     #[track_caller]
     fn offer<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
-        let (site, from) = (Location::caller(), Waiter::here());
+        let (site, chain) = (Location::caller(), stack::chain());
+        let here = thread::current().id();
+        let b = move || {
+            let elsewhere = thread::current().id() != here;
+            stack::in_chain(chain + usize::from(elsewhere), b)
+        };
         self.scope(|s| {
-            let b = s.spawn_from(site, At::Here, move || from.calls(b));
+            let b = s.spawn_from(site, At::Here, b);
             let a = panic::catch_unwind(AssertUnwindSafe(a));
             both(a, b.join())
         })
+    }
+}
+
+/// Calls both, in this order.
+#[inline]
+fn one_by_one<A, B>(a: impl FnOnce() -> A, b: impl FnOnce() -> B) -> (A, B) {
+    match panic::catch_unwind(AssertUnwindSafe(a)) {
+        Ok(a) => (a, b()),
+        Err(payload) => after_panic(payload, b),
+    }
+}
+
+/// Calls the second closure though the first has panicked, and goes on with that panic.
+#[cold]
+#[inline(never)]
+fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
+    if let Err(other) = panic::catch_unwind(AssertUnwindSafe(b)) {
+        panics::discard(other);
+    }
+    panic::resume_unwind(payload)
+}
+
+/// Offers `b` to thieves while it calls `a`.
+#[inline]
+#[track_caller]
+fn fork<A, B: Send>(lane: &Lane, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+    let ticket = running::current(|running| running.and_then(Running::ticket).map(NonNull::from));
+    let ticket = ticket.expect("an item that has opened a lane");
+    let forked = Forked::new(b, ticket, Location::caller());
+    if lane.ring.push(forked.pointer()) {
+        has_forked(ticket);
+    }
+    let a = panic::catch_unwind(AssertUnwindSafe(a));
+    let popped = lane.ring.pop();
+    match a {
+        // SAFETY: it is popped.
+        Ok(a) if popped => (a, unsafe { forked.take() }()),
+        a => {
+            if !popped {
+                join_stolen(lane, forked.fork());
+            }
+            let b = if forked.fork().state() == State::Over {
+                // SAFETY: it is over.
+                unsafe { forked.result() }
+            } else {
+                // SAFETY: it is popped, or was returned.
+                let b = unsafe { forked.take() };
+                panic::catch_unwind(AssertUnwindSafe(b))
+            };
+            both(a, b.map_err(JoinError::panicked))
+        }
     }
 }
 
@@ -230,7 +248,6 @@ fn has_forked(ticket: NonNull<Ticket>) {
 /// Waits for a thief, which has stolen the newest fork of the lane, to be done with it.
 #[cold]
 fn join_stolen(lane: &Lane, fork: &Fork) {
-    let group = &Pwq::of(fork.ticket()).group;
     for _ in 0..LEAPS {
         for _ in 0..LOOKS {
             if fork.is_settled() {
@@ -241,9 +258,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
         let State::Stolen(thief) = fork.state() else { return };
         // SAFETY: thieves are of the same pools, which the item keeps, and they their lanes.
         let thief = unsafe { &*thief };
-        current_worker::with_own(group, |me| {
-            me.is_some_and(|me| group.leapfrogs(me, lane, thief, fork))
-        });
+        steal::leapfrog(lane, thief, fork);
     }
     context::blocking_reported(|| {
         while fork.begin_sleep() {
@@ -263,35 +278,5 @@ fn both<A, B>(a: thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
             }
             panic::resume_unwind(payload)
         }
-    }
-}
-
-/// The thread that waits for a closure, and how many threads wait for what runs there.
-#[derive(Clone, Copy)]
-struct Waiter {
-    /// The address of its [`STACKS`]: the thread is there as long as the closure.
-    thread: usize,
-    stacks: usize,
-}
-
-impl Waiter {
-    fn here() -> Waiter {
-        STACKS.with(|stacks| Waiter { thread: ptr::from_ref(stacks).addr(), stacks: stacks.get() })
-    }
-
-    /// Calls the closure that it waits for.
-    fn calls<B>(self, closure: impl FnOnce() -> B) -> B {
-        struct Restore(usize);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                STACKS.with(|stacks| stacks.set(self.0));
-            }
-        }
-        let here = Waiter::here();
-        let _restore = (here.thread != self.thread).then(|| {
-            STACKS.with(|stacks| stacks.set(self.stacks + 1));
-            Restore(here.stacks)
-        });
-        closure()
     }
 }
