@@ -63,7 +63,9 @@ pub(crate) struct Lanes {
     made: aside::AtomicUsize,
     /// A: [`FORKING`] and [`WATCHED`].
     watch: CachePadded<AtomicU32>,
-    /// L: is the lock; guards those that no worker has.
+    /// A: how many threads take part that are no workers. A hint: Relaxed.
+    guests: aside::AtomicUsize,
+    /// L: is the lock; guards those that nobody has.
     free: Mutex<Vec<NonNull<Lane>>>,
 }
 
@@ -78,6 +80,7 @@ impl Lanes {
             places: (0..MOST).map(|_| aside::AtomicPtr::new(ptr::null_mut())).collect(),
             made: aside::AtomicUsize::new(0),
             watch: CachePadded::new(AtomicU32::new(0)),
+            guests: aside::AtomicUsize::new(0),
             free: Mutex::new(Vec::new()),
         }
     }
@@ -127,6 +130,19 @@ impl Lanes {
         };
         // SAFETY: it is freed with the lanes.
         Some(unsafe { lane.as_ref() })
+    }
+
+    /// A lane for the calling thread, which is no worker, or is one that runs an item of another queue.
+    pub(crate) fn guest(&self, floor: usize) -> Option<GuestLane<'_>> {
+        let lane = self.take()?;
+        lane.floor.store(floor, Ordering::Relaxed);
+        self.guests.fetch_add(1, Ordering::Relaxed);
+        Some(GuestLane { lanes: self, lane })
+    }
+
+    /// How many threads take part that are no workers.
+    pub(crate) fn guests(&self) -> usize {
+        self.guests.load(Ordering::Relaxed)
     }
 
     /// The calling thread, a worker of this pool, ends: its lane is free for another one.
@@ -192,6 +208,19 @@ impl Lanes {
             self.watch.fetch_or(FORKING, Ordering::Relaxed);
         }
         self.begin_watch()
+    }
+}
+
+/// The lane of a guest, until it is dropped.
+pub(crate) struct GuestLane<'a> {
+    lanes: &'a Lanes,
+    pub(crate) lane: &'a Lane,
+}
+
+impl Drop for GuestLane<'_> {
+    fn drop(&mut self) {
+        self.lanes.guests.fetch_sub(1, Ordering::Relaxed);
+        self.lanes.free.lock().push(NonNull::from(self.lane));
     }
 }
 

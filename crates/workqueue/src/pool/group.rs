@@ -563,7 +563,7 @@ impl<F: FencePolicy> Group<F> {
         let (reading, has_room) = self.publish(index, inner);
         // Recheck.
         let pending = pool.has_waiting();
-        if reading.wake() && (pending || pool.lanes.need_thief())
+        if reading.wake() && (pending || pool.needs_thief(&inner.counts))
             || spare && inner.counts().wants_spare()
             // Until now a push on a saturated pod found no room here: look after it.
             || has_room && self.others_need_help(index)

@@ -10,8 +10,9 @@ use corewise_sync::fence::FencePolicy;
 use corewise_sync::{hint, time};
 
 use super::group::Group;
+use super::policy::{self, Counts};
 use super::worker::Worker;
-use super::{Pool, current_worker, policy};
+use super::{Pool, current_worker};
 use crate::fork::lane::Lane;
 use crate::fork::record::{Fork, Stolen};
 use crate::fork::ring::Oldest;
@@ -127,7 +128,7 @@ impl<F: FencePolicy> Group<F> {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             match inner.idle.iter().position(|worker| Arc::ptr_eq(worker, me)) {
-                Some(_) if !inner.counts.has_core() => return false,
+                Some(_) if !self.pools[me.pool].has_core_for_thief(&inner.counts) => return false,
                 Some(position) => {
                     inner.idle.remove(position);
                     inner.counts.idle -= 1;
@@ -152,6 +153,18 @@ impl<F: FencePolicy> Group<F> {
         if pool.lanes.calls::<F>() && pool.reading().wake() {
             self.push_slow(index);
         }
+    }
+}
+
+impl<F: FencePolicy> Pool<F> {
+    /// Whether a core is free for a thief, beside workers and guests.
+    fn has_core_for_thief(&self, counts: &Counts) -> bool {
+        counts.active() + self.lanes.guests() < counts.base
+    }
+
+    /// Whether there are forks that nobody looks at, and a core for a thief (a moment ago).
+    pub(super) fn needs_thief(&self, counts: &Counts) -> bool {
+        self.lanes.need_thief() && self.has_core_for_thief(counts)
     }
 }
 
@@ -189,11 +202,7 @@ pub(crate) fn leapfrog(own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
     let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
     current_worker::with_shown(|shown| {
         call(shown, thief, fork, ticket);
-        running::current(|waits| {
-            if let Some(running) = waits {
-                shown.starts(running.label());
-            }
-        });
+        running::show_again(shown);
     });
     true
 }

@@ -21,7 +21,7 @@ use crate::pools::{WorkerPools, nodes};
 use crate::pwq::Pwq;
 use crate::pwq::arc_field::ArcField;
 use crate::pwq::enter;
-use crate::pwq::limit_slot::Slot;
+use crate::pwq::limit_slot::{Admission, Slot};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
 use crate::pwq::submit::push_new;
@@ -253,6 +253,32 @@ impl PwqTable {
             self.shared().admit(gate, queued);
         }
         Ok(())
+    }
+
+    /// Enters, for an item that the calling thread runs at once. `None` where the queue doesn't take it, or
+    /// its limit has no place.
+    pub(crate) fn enter_here(&self) -> Option<Ticket> {
+        let gate = self.slot.glance();
+        if gate.closed() || gate.draining() {
+            return None;
+        }
+        let ticket = self.enter(At::Here, self.pick(At::Here));
+        let slot = &Pwq::of(&ticket).slot;
+        // ReadGate.
+        let gate = slot.gate();
+        let admission =
+            if gate.closed() || gate.draining() { Admission::Wait } else { slot.admit(gate) };
+        match admission {
+            Admission::Free => Some(ticket),
+            Admission::Counted => {
+                ticket.count();
+                Some(ticket)
+            }
+            Admission::Wait => {
+                ticket.withdraw();
+                None
+            }
+        }
     }
 
     /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.

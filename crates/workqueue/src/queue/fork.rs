@@ -75,13 +75,24 @@ impl Workqueue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
+    #[inline]
     pub fn join<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+        self.join_from(Location::caller(), a, b)
+    }
+
+    #[inline(always)]
+    pub(super) fn join_from<A, B: Send>(
+        &self,
+        site: &'static Location<'static>,
+        a: impl FnOnce() -> A,
+        b: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
         match self.lane() {
             // Deep in a recursion, as most joins are: others have enough to steal.
             Some(lane) if lane.ring.is_full() && lane.has_stack_here() && puts_off() == 0 => {
                 one_by_one(a, b)
             }
-            lane => self.join_one(lane, a, b),
+            lane => self.join_one(site, lane, a, b),
         }
     }
 
@@ -118,33 +129,37 @@ impl Workqueue {
 
     /// By itself, so that the common path keeps few registers.
     #[inline(never)]
-    #[track_caller]
     fn join_one<A, B: Send>(
         &self,
+        site: &'static Location<'static>,
         lane: Option<&Lane>,
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        let may_fork = |lane: &&Lane| !lane.ring.is_full() && lane.has_stack_here();
-        match lane.filter(may_fork) {
-            Some(lane) if context::is_plain() => fork(lane, a, b),
-            _ => self.join_slowly(a, b),
+        let Some(lane) = lane else {
+            let guest = self.as_guest(site, (a, b), |(a, b)| self.join_from(site, a, b));
+            return guest.unwrap_or_else(|(a, b)| self.join_slowly(site, a, b));
+        };
+        if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
+            fork(site, lane, a, b)
+        } else {
+            self.join_slowly(site, a, b)
         }
     }
 
-    #[track_caller]
     #[inline(never)]
     fn join_slowly<A, B: Send>(
         &self,
+        site: &'static Location<'static>,
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        let point = self.fork_point();
-        match point.map_or(Decision::Offer, |point| point.decide()) {
-            Decision::Offer => self.offer(a, b),
+        let Some(point) = self.fork_point() else { return self.offer(site, a, b) };
+        match point.decide() {
+            Decision::Offer => self.offer(site, a, b),
             Decision::Keep => one_by_one(a, || context::at_once(b)),
             Decision::Refuse => {
-                let (queue, point) = (self.name(), point.unwrap_or_default());
+                let queue = self.name();
                 panic!(
                     "a recursion of joins on queue '{queue}' has filled {} stacks, and gets no more of the {} workers that its \
                      pool may have (PoolsBuilder::max_workers): nest joins less deep, give the workers more stack \
@@ -168,9 +183,13 @@ impl Workqueue {
         Some(ForkPoint { atomic, stack: stack::left(), stacks, cpus, workers: workers.max(cpus) })
     }
 
-    #[track_caller]
-    fn offer<A, B: Send>(&self, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
-        let (site, chain) = (Location::caller(), stack::chain());
+    fn offer<A, B: Send>(
+        &self,
+        site: &'static Location<'static>,
+        a: impl FnOnce() -> A,
+        b: impl FnOnce() -> B + Send,
+    ) -> (A, B) {
+        let chain = stack::chain();
         let here = thread::current().id();
         let b = move || {
             let elsewhere = thread::current().id() != here;
@@ -205,11 +224,15 @@ fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
 
 /// Offers `b` to thieves while it calls `a`.
 #[inline]
-#[track_caller]
-fn fork<A, B: Send>(lane: &Lane, a: impl FnOnce() -> A, b: impl FnOnce() -> B + Send) -> (A, B) {
+fn fork<A, B: Send>(
+    site: &'static Location<'static>,
+    lane: &Lane,
+    a: impl FnOnce() -> A,
+    b: impl FnOnce() -> B + Send,
+) -> (A, B) {
     let ticket = running::current(|running| running.and_then(Running::ticket).map(NonNull::from));
     let ticket = ticket.expect("an item that has opened a lane");
-    let forked = Forked::new(b, ticket, Location::caller());
+    let forked = Forked::new(b, ticket, site);
     if lane.ring.push(forked.pointer()) {
         has_forked(ticket);
     }

@@ -11,6 +11,7 @@ mod execute;
 mod fork;
 mod future;
 pub(crate) mod future_state;
+mod guest;
 mod map;
 pub(crate) mod scope;
 

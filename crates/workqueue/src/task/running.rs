@@ -355,6 +355,15 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Shows the instance that runs on this thread again, after one that ran inside it has ended.
+pub(crate) fn show_again(shown: &Publication) {
+    current(|outer| {
+        if let Some(running) = outer {
+            shown.starts(running.label());
+        }
+    });
+}
+
 /// Calls `see` with the instance that runs on this thread; `None` off the workers, and between items.
 pub(crate) fn current<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
     // On a thread that is about to end nothing runs.

@@ -267,11 +267,7 @@ fn run_here(running: Running) {
     current_worker::with_shown(|shown| {
         running.run_once(shown, |next| {
             // The waiting items go on.
-            running::current(|waits| {
-                if let Some(running) = waits {
-                    shown.starts(running.label());
-                }
-            });
+            running::show_again(shown);
             DEPTH.with(|cell| cell.set(depth));
             next.into_iter().for_each(submit::requeue);
         });
