@@ -85,6 +85,7 @@ pub use pools::builder::{
 pub use pools::{StillRunning, Unfinished, WorkerPools};
 pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
+pub use queue::divide::Divisible;
 pub use queue::end::EndNotice;
 pub use queue::every::Ticker;
 pub use queue::scope::{Scope, ScopedJoinHandle};

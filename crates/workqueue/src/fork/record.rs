@@ -11,10 +11,12 @@ use std::ptr::{self, NonNull};
 use corewise_sync::atomic::{AtomicPtr, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
+use tracing::Span;
 
 use crate::fork::lane::Lane;
 use crate::fork::stack;
 use crate::task::header::Header;
+use crate::task::running::Spawner;
 use crate::task::ticket::Ticket;
 use crate::task::vtable::{ItemRef, Table};
 
@@ -28,6 +30,8 @@ pub(crate) struct Fork {
     ticket: NonNull<Ticket>,
     /// I: how many threads wait for what its owner runs, each for the next.
     pub(crate) chain: usize,
+    /// I: the span that it was made in, where a subscriber wants to know.
+    spawner: Spawner,
     /// A: [`State`].
     state: AtomicPtr<Lane>,
 }
@@ -113,7 +117,7 @@ pub(crate) struct Forked<C, R> {
 
 impl<R, C: FnOnce() -> R> Forked<C, R> {
     const KIND: Kind =
-        Kind { table: Table::of_part(type_name::<C>, run, release), call: Self::call };
+        Kind { table: Table::of_part(type_name::<C>, run, release, spawner), call: Self::call };
 
     /// A fork of the running item that has this ticket.
     #[inline]
@@ -128,6 +132,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
                 site,
                 ticket,
                 chain: stack::chain(),
+                spawner: Spawner::current(),
                 state: AtomicPtr::new(OFFERED),
             },
             closure: UnsafeCell::new(ManuallyDrop::new(closure)),
@@ -231,6 +236,15 @@ unsafe fn run(item: NonNull<Header>) {
     // SAFETY: it was stolen, and is of its kind.
     unsafe { (stolen.fork.as_ref().kind.call)(stolen.fork) };
     stolen.finish(OVER);
+}
+
+/// The span of the owner.
+///
+/// # Safety
+/// As [`run`], before that.
+unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
+    // SAFETY: as the caller says; the fork isn't settled.
+    unsafe { item.cast::<Stolen<'_>>().as_ref().fork.as_ref() }.spawner.span().map(NonNull::from)
 }
 
 /// A stolen fork that isn't called: something before that has panicked.

@@ -310,22 +310,6 @@ impl PwqTable {
         placed
     }
 
-    /// How many of `most` closures that are queued here could run at once, as far as cores go (a moment ago). At least
-    /// one, if that.
-    pub(crate) fn width(&self, most: usize) -> usize {
-        let plan = self.plan.load();
-        let (group, here) = (&plan.lease.group, plan.here(self.bound));
-        let pools = if group.soft { &group.pools[..] } else { &group.pools[here..=here] };
-        let mut wide = 0;
-        for pool in pools {
-            if wide >= most {
-                break;
-            }
-            wide += pool.concurrency();
-        }
-        wide.max(1).min(most)
-    }
-
     /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
     /// the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {

@@ -1,21 +1,14 @@
-//! Two closures, the second of which a worker may run: a fork, and a join.
+//! `join`: two closures, the second of which a thief may call.
 //!
-//! A join that waits keeps its stack, and so its worker. Where the second closure joins again, and
-//! each of these runs on a worker of its own, a recursion takes one worker a level: all that a pool
-//! may have, and none is left for other queues. So a join inside an item of its queue decides by
-//! [`ForkPoint`] whether it offers the closure to workers. For this, a thread knows how many other
-//! threads wait for what runs on its stack, in a chain of joins.
+//! Inside an item of the queue the second closure is a fork (`../fork/README.md`). Elsewhere the calling
+//! thread takes part as a guest (`guest.rs`), and the closure is one too. Where neither can be, it is
+//! spawned in a scope: as an item.
 //!
-//! *The closure that isn't offered runs on the calling thread after the first one.* That is what
-//! `join` promises, and what happens as well where no worker has started it. It runs inside the
-//! current item, which is of the same queue: in its pod, in its place under limits, in its turn of
-//! an ordered queue. It waits for nobody, so there is no wait that could not end.
-//!
-//! *No chain has more than half of the workers of a pool* (or as many as its pod has CPUs).
-//! `stacks` grows by one from a join to its closure where that runs on another thread, and only
-//! there. With a sixteenth of the workers below it, a join offers nothing while there is a stack:
-//! so what others have taken, with little on their stacks, leaves a deep recursion the others to
-//! fill. With half of them, it panics where the stack is full.
+//! *Stacks.* An owner that waits keeps its stack, and so its worker. Where a stolen closure joins again, and
+//! so on, each for the next, a recursion would take one worker a level. So a thief leaves a fork that many
+//! threads wait for to its owner (`longest_chain`), which calls it on its own stack. Where a stack is nearly
+//! full, [`ForkPoint`] decides: the closure is spawned as an item, so that it gets an empty stack, until
+//! half of the workers that a pool may have are in the chain. Then the join panics.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe, Location};
@@ -44,18 +37,30 @@ const LOOKS: u32 = if hint::IN_MODEL { 1 } else { 64 };
 const LEAPS: u32 = if hint::IN_MODEL { 1 } else { 8 };
 
 impl Workqueue {
-    /// Runs `a` on the calling thread, and `b` on a worker or, where none has started it by then,
-    /// on the calling thread after `a`. Both may borrow, and both are over when it returns.
-    /// `rayon::join`, by a [`scope`](Workqueue::scope), under whose rules it waits.
+    /// Calls `a`, and `b` after it, unless an idle worker has stolen `b` meanwhile. Both may borrow, and both
+    /// are over when it returns.
     ///
-    /// Inside an item of this queue, `b` isn't offered to workers, and runs on the calling thread,
-    /// where half of the thread's stack is used, or where a sixteenth of the workers that a pool
-    /// may have wait for it, one for the next. So a deep recursion goes on to the next worker only
-    /// when a stack is full, and never takes more than half of the workers away from other queues.
+    /// Inside an item of this queue a fork that nobody steals costs a few nanoseconds: no allocation, no
+    /// lock, no locked operation. The four oldest forks of a thread are offered to workers of the queue's
+    /// pools; deeper ones, which are smaller as a rule, it calls itself. From outside, the calling thread
+    /// takes part, if it is on a CPU of the queue's pools and the queue is neither strict nor has a
+    /// niceness; else `b` is spawned as an item.
+    ///
+    /// While a thief has `b` the caller calls what `b` forks, and sleeps if there is nothing. It calls
+    /// **nothing but parts of its own item**. So a lock may be held across a join. May block; in an atomic
+    /// section `b` isn't offered.
+    ///
+    /// A queue whose `max_active` is reached has no place for a stolen fork, so that nobody steals it.
+    ///
+    /// A deep recursion uses its own stack, as calls do. Where that is nearly full, `b` is spawned as an item,
+    /// which begins with an empty one, and never takes more than half of the workers away from other
+    /// queues.
+    ///
+    /// The idea is that of Cilk-5 and rayon, with leapfrogging (Wagner and Calder 1993).
     ///
     /// # Panics
     /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
-    /// Before either is run, where a recursion has filled the stacks of half of the workers that a
+    /// Before either is called, where a recursion has filled the stacks of half of the workers that a
     /// pool may have.
     ///
     /// ```
@@ -111,13 +116,24 @@ impl Workqueue {
         })
     }
 
+    /// Whether an item of this queue runs here that can offer forks.
+    pub(super) fn forks_here(&self) -> bool {
+        self.lane().is_some()
+    }
+
+    /// Whether thieves find nothing of what runs here: it had better fork once more.
+    #[inline]
+    pub(super) fn may_fork_more(&self) -> bool {
+        self.lane().is_some_and(|lane| !lane.ring.has_forks())
+    }
+
     #[cold]
     #[inline(never)]
     fn open(&self, running: &Running) -> Option<&Lane> {
         let pwq = Pwq::of(running.ticket()?);
         let is_here = ptr::eq(&*pwq.shared, &**self.shared());
         let (group, pool) = current_worker::pool()?;
-        if !is_here || group != current_worker::key(&pwq.group) || running::spans_are_wanted() {
+        if !is_here || group != current_worker::key(&pwq.group) {
             return None;
         }
         let lane = pwq.group.pools[pool].lanes.own(stack::floor)?;

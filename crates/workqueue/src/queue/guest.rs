@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use corewise_sync::{context, thread};
 use corewise_topology::current_cpu;
+use tracing::Span;
 
 use crate::attributes::QueueKind;
 use crate::fork::stack;
@@ -18,19 +19,27 @@ use crate::pool::current_worker;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::header::{Header, Job};
-use crate::task::running::{self, ForksTo, Running};
+use crate::task::running::{self, ForksTo, Running, Spawner};
 use crate::task::vtable::{ItemRef, Table};
 
 /// The item, in the frame of the thread that runs it.
 #[repr(C)]
 struct Guest<T, C, R> {
     header: Header,
+    spawner: Spawner,
     input: Cell<Option<(T, C)>>,
     result: Cell<Option<thread::Result<R>>>,
 }
 
 impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
-    const TABLE: Table = Table::of_part(type_name::<C>, Self::run, |_| {});
+    const TABLE: Table = Table::of_part(type_name::<C>, Self::run, |_| {}, Self::spawner);
+
+    /// # Safety
+    /// As [`Guest::run`].
+    unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
+        // SAFETY: as the caller says.
+        unsafe { item.cast::<Guest<T, C, R>>().as_ref() }.spawner.span().map(NonNull::from)
+    }
 
     /// # Safety
     /// The header is that of a `Guest<T, C, R>`, by a pointer to all of it.
@@ -53,7 +62,7 @@ impl Workqueue {
         input: T,
         f: C,
     ) -> Result<R, T> {
-        if !context::is_plain() || running::spans_are_wanted() {
+        if !context::is_plain() {
             return Err(input);
         }
         let Some(ticket) = self.table().enter_here() else { return Err(input) };
@@ -67,6 +76,7 @@ impl Workqueue {
         };
         let guest = Guest {
             header: Header::new(&Guest::<T, C, R>::TABLE),
+            spawner: Spawner::current(),
             input: Cell::new(Some((input, f))),
             result: Cell::new(None),
         };

@@ -1,35 +1,49 @@
 //! A function of many items, in parallel.
+//!
+//! The items are divided while others want some (lazy binary splitting; Tzannes and others 2010): a
+//! thread whose ring has no fork left, since a thief has taken it or there was none, forks the second
+//! half of its items. Else it calls the function with the next few. So where nobody steals the items are
+//! divided as often as their number can be halved.
 
-use std::iter::Enumerate;
+use std::mem::{self, MaybeUninit};
 use std::panic::{self, AssertUnwindSafe, Location};
+use std::ptr::{self, NonNull};
 use std::time::Duration;
-use std::{mem, vec};
 
-use corewise_sync::{Mutex, time};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{context, time};
 
 use crate::attributes::At;
 use crate::error::shielded;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
-use crate::queue::scope::Scope;
+use crate::queue::divide::Divisible;
+use crate::queue::divide::sealed::{Part, Store};
 use crate::task::running::{self, Running};
 
-/// After how long a closure that works through the items lets others have its worker.
+/// After how long a thread that works through items counts as one that computes for long, if other work
+/// waits for its worker.
 const TURN: Duration = Duration::from_millis(1);
+/// How long the function is called before a thread looks whether to divide what is left: between these.
+const SHORT: Duration = Duration::from_micros(2);
+const LONG: Duration = Duration::from_micros(8);
 
 impl Workqueue {
-    /// Calls `f` with each of the items, in parallel, and gives what it returned, in the order of the items. Both may
-    /// borrow. For what is in a slice or a file, let the items be chunks: [`chunks`](slice::chunks),
-    /// [`chunks_mut`](slice::chunks_mut) and their like. To hand an item out takes some 50 ns, so let one last for some
-    /// microseconds at least.
+    /// Calls `f` with each of the items, in parallel, and returns what it returned, in the order of the
+    /// items. Both may borrow. [`Divisible`] says what the items may be.
     ///
-    /// It is a [`scope`](Workqueue::scope), under whose rules it waits, inside items too: as many closures as the queue may
-    /// run at once take one item after the other, on its workers and, where these rules let it, on the calling thread. Each
-    /// lets go of its worker after a millisecond, between two items, if other work waits there. After the pools were shut
-    /// down the calling thread does all of it. The items are collected before the first of them is begun.
+    /// The items are forks of the item that calls it, as with [`Workqueue::join`]: idle workers steal
+    /// half of what is left at a time. From outside of the queue's items the calling thread takes part, if it
+    /// is on a CPU of the queue's pools and the queue is neither strict nor has a niceness. Else one item
+    /// does all of it, with thieves, and the calling thread waits. After the pools were shut down the
+    /// calling thread does all of it.
+    ///
+    /// A thread that is at it for a millisecond while other work waits for its worker counts as one that
+    /// computes for long ([`context::long_running`]): the pool starts that work beside it.
     ///
     /// # Panics
-    /// With the first panic of `f`, when all that has begun is over. The items that have not begun by then are dropped.
+    /// With the first panic of `f`, when all that has begun is over. The items that have not begun by then
+    /// are dropped.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -44,67 +58,263 @@ impl Workqueue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn map<I, R>(&self, items: I, f: impl Fn(I::Item) -> R + Sync) -> Vec<R>
-    where
-        I: IntoIterator<Item: Send>,
-        R: Send,
-    {
-        let items: Vec<_> = items.into_iter().collect();
-        let (count, site) = (items.len(), Location::caller());
-        let items = Mutex::new(items.into_iter().enumerate());
-        let all = All { items, results: Mutex::new(Vec::with_capacity(count)), f };
-        self.scope(|s| (0..self.table().width(count)).for_each(|_| all.share(s, site)));
-        let mut results = all.results.into_inner();
-        // Some rows, each in order.
-        results.sort_by_key(|(n, _)| *n);
-        results.into_iter().map(|(_, result)| result).collect()
+    pub fn map<I: Divisible, R: Send>(&self, items: I, f: impl Fn(I::Item) -> R + Sync) -> Vec<R> {
+        let mut store = items.store();
+        let part = store.part();
+        let count = part.count();
+        let mut results = Vec::with_capacity(count);
+        let room = NonNull::from(results.spare_capacity_mut()).cast::<MaybeUninit<R>>();
+        let into = Results { f, room };
+        let filled = self.bulk(Location::caller(), part, &into);
+        assert_eq!(filled.len, count, "each item has a result");
+        mem::forget(filled);
+        // SAFETY: so many are filled, from the first on, and they are the vector's from here on.
+        unsafe { results.set_len(count) };
+        results
     }
-}
 
-/// What the closures share.
-struct All<T, R, F> {
-    /// L: is the lock; guards those that nobody has begun.
-    items: Mutex<Enumerate<vec::IntoIter<T>>>,
-    /// L: is the lock; guards what was returned, each with the number of its item.
-    results: Mutex<Vec<(usize, R)>>,
-    f: F,
-}
+    /// Calls `f` with each of the items, in parallel: [`Workqueue::map`] without results.
+    ///
+    /// # Panics
+    /// As [`Workqueue::map`].
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("doubles").build(&pools)?;
+    /// let mut numbers: Vec<u64> = (0..100_000).collect();
+    /// queue.for_each(&mut numbers, |n| *n *= 2);
+    /// assert_eq!(numbers[99_999], 199_998);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn for_each<I: Divisible>(&self, items: I, f: impl Fn(I::Item) + Sync) {
+        self.bulk(Location::caller(), items.store().part(), &Nothing(f));
+    }
 
-impl<T: Send, R: Send, F: Fn(T) -> R + Sync> All<T, R, F> {
-    /// Spawns a closure that takes one item after the other.
-    fn share<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
+    /// Calls `f` with each of the items, in parallel, and `reduce` with two of the results at a time, in
+    /// their order, until one is left. `None` where there are no items.
+    ///
+    /// # Panics
+    /// As [`Workqueue::map`], also with a panic of `reduce`.
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("sums").build(&pools)?;
+    /// let squares = queue.reduce(0..1_000_u64, |n| n * n, |a, b| a + b);
+    /// assert_eq!(squares, Some(332_833_500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn reduce<I: Divisible, R: Send>(
+        &self,
+        items: I,
+        f: impl Fn(I::Item) -> R + Sync,
+        reduce: impl Fn(R, R) -> R + Sync,
+    ) -> Option<R> {
+        self.bulk(Location::caller(), items.store().part(), &Reduced { f, reduce })
+    }
+
+    /// All of the items, wherever that is to be.
+    fn bulk<P: Part, S: Sink<P::Item>>(
+        &self,
         site: &'static Location<'static>,
-    ) {
-        drop(scope.spawn_from(site, At::Here, move || {
-            let (begun, mut done) = (time::now(), Vec::new());
-            while let Some((n, item)) = self.next() {
-                match panic::catch_unwind(AssertUnwindSafe(|| (self.f)(item))) {
-                    Ok(result) => done.push((n, result)),
-                    Err(payload) => {
-                        self.stop();
-                        // The scope's.
-                        panic::resume_unwind(payload);
-                    }
-                }
-                if time::now().saturating_duration_since(begun) > TURN && others_wait() {
-                    self.share(scope, site);
-                    break;
-                }
+        part: P,
+        sink: &S,
+    ) -> S::Out {
+        let bulk = Bulk { queue: self, site, sink, stopped: AtomicBool::new(false) };
+        if self.forks_here() {
+            return bulk.run(part, 0);
+        }
+        let guest = self.as_guest(site, part, |part| bulk.run(part, 0));
+        guest.unwrap_or_else(|part| {
+            let all = || bulk.run(part, 0);
+            self.scope(|s| s.spawn_from(site, At::Here, all).join())
+                .unwrap_or_else(|error| error.resume())
+        })
+    }
+}
+
+/// Where the results of items go.
+trait Sink<T>: Sync {
+    /// Those of some items in a row.
+    type Out: Send;
+    /// Of no item, before the one with this number.
+    fn none(&self, at: usize) -> Self::Out;
+    /// Calls the function, for the next item of the row.
+    fn add(&self, out: &mut Self::Out, item: T);
+    /// Of two rows, the second of which begins where the first ends.
+    fn merge(&self, first: Self::Out, second: Self::Out) -> Self::Out;
+}
+
+/// What the threads share that work through the items.
+struct Bulk<'a, S> {
+    queue: &'a Workqueue,
+    site: &'static Location<'static>,
+    sink: &'a S,
+    /// A: the function has panicked. Relaxed: a hint that spares calls.
+    stopped: AtomicBool,
+}
+
+impl<S> Bulk<'_, S> {
+    /// Works through some items, the first of which has this number.
+    fn run<P: Part>(&self, part: P, at: usize) -> S::Out
+    where
+        S: Sink<P::Item>,
+    {
+        self.go_on(part, at, self.sink.none(at), false)
+    }
+
+    /// As [`Bulk::run`], with what the items before those have come to.
+    fn go_on<P: Part>(&self, mut part: P, mut at: usize, mut out: S::Out, told: bool) -> S::Out
+    where
+        S: Sink<P::Item>,
+    {
+        let begun = time::now();
+        let (mut last, mut block) = (begun, 1);
+        loop {
+            let left = part.count();
+            if left == 0 {
+                return out;
             }
-            self.results.lock().append(&mut done);
-        }));
+            if self.stopped.load(Ordering::Relaxed) {
+                shielded("dropping the items of a map that panicked", || drop(part));
+                return out;
+            }
+            if left > 1 && self.queue.may_fork_more() {
+                let first = left / 2;
+                let others = part.split_off(first);
+                let (out, others) = self.queue.join_from(
+                    self.site,
+                    || self.go_on(part, at, out, told),
+                    || self.run(others, at + first),
+                );
+                return self.sink.merge(out, others);
+            }
+            let many = left.min(block);
+            let calls = || {
+                for item in (0..many).map_while(|_| part.take_next()) {
+                    self.sink.add(&mut out, item);
+                }
+            };
+            if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(calls)) {
+                self.stopped.store(true, Ordering::Relaxed);
+                shielded("dropping the items of a map that panicked", || drop(part));
+                shielded("dropping the results of a map that panicked", || drop(out));
+                panic::resume_unwind(payload);
+            }
+            at += many;
+            let now = time::now();
+            match now.saturating_duration_since(mem::replace(&mut last, now)) {
+                short if short < SHORT => block *= 2,
+                long if long > LONG => block = (block / 2).max(1),
+                _ => {}
+            }
+            if !told && now.saturating_duration_since(begun) > TURN && others_wait() {
+                let rest = || self.go_on(part, at, out, true);
+                return context::long_running("many items", rest);
+            }
+        }
+    }
+}
+
+/// Each result in its place of a vector.
+struct Results<F, R> {
+    f: F,
+    room: NonNull<MaybeUninit<R>>,
+}
+
+// SAFETY: each place is written by one thread, as that of one item.
+unsafe impl<F: Sync, R: Send> Sync for Results<F, R> {}
+
+/// Places in a row that are filled, and whose results it owns.
+struct Filled<R> {
+    first: NonNull<R>,
+    len: usize,
+}
+
+// SAFETY: it owns its results.
+unsafe impl<R: Send> Send for Filled<R> {}
+
+impl<R> Drop for Filled<R> {
+    fn drop(&mut self) {
+        let all = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.len);
+        // SAFETY: they are filled, and its own.
+        shielded("dropping the results of a map", || unsafe { ptr::drop_in_place(all) });
+    }
+}
+
+impl<T, R: Send, F: Fn(T) -> R + Sync> Sink<T> for Results<F, R> {
+    type Out = Filled<R>;
+
+    fn none(&self, at: usize) -> Filled<R> {
+        // SAFETY: there is a place for each item.
+        Filled { first: unsafe { self.room.add(at) }.cast(), len: 0 }
     }
 
-    fn next(&self) -> Option<(usize, T)> {
-        self.items.lock().next()
+    #[inline]
+    fn add(&self, out: &mut Filled<R>, item: T) {
+        let result = (self.f)(item);
+        // SAFETY: the place is that of the item, and nobody else's.
+        unsafe { out.first.add(out.len).write(result) };
+        out.len += 1;
     }
 
-    /// Nobody is to begin another one.
-    fn stop(&self) {
-        let rest = mem::take(&mut *self.items.lock());
-        shielded("dropping the items of a map that panicked", || drop(rest));
+    fn merge(&self, mut first: Filled<R>, second: Filled<R>) -> Filled<R> {
+        // Else the function has panicked: the second row is dropped.
+        // SAFETY: there are places up to there.
+        if unsafe { first.first.add(first.len) } == second.first {
+            first.len += second.len;
+            mem::forget(second);
+        }
+        first
+    }
+}
+
+/// No results.
+struct Nothing<F>(F);
+
+impl<T, F: Fn(T) + Sync> Sink<T> for Nothing<F> {
+    type Out = ();
+
+    fn none(&self, _: usize) {}
+
+    #[inline]
+    fn add(&self, (): &mut (), item: T) {
+        (self.0)(item);
+    }
+
+    fn merge(&self, (): (), (): ()) {}
+}
+
+/// One result of all.
+struct Reduced<F, G> {
+    f: F,
+    reduce: G,
+}
+
+impl<T, R: Send, F: Fn(T) -> R + Sync, G: Fn(R, R) -> R + Sync> Sink<T> for Reduced<F, G> {
+    type Out = Option<R>;
+
+    fn none(&self, _: usize) -> Option<R> {
+        None
+    }
+
+    #[inline]
+    fn add(&self, out: &mut Option<R>, item: T) {
+        let result = (self.f)(item);
+        *out = self.merge(out.take(), Some(result));
+    }
+
+    #[inline]
+    fn merge(&self, first: Option<R>, second: Option<R>) -> Option<R> {
+        match (first, second) {
+            (Some(first), Some(second)) => Some((self.reduce)(first, second)),
+            (first, second) => first.or(second),
+        }
     }
 }
 

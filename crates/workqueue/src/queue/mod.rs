@@ -5,6 +5,7 @@ pub(crate) mod bounded;
 pub(crate) mod builder;
 mod control;
 mod delayed;
+pub(crate) mod divide;
 pub(crate) mod end;
 pub(crate) mod every;
 mod execute;

@@ -38,11 +38,6 @@ macro_rules! wanted {
     };
 }
 
-/// Whether a subscriber wants the spans of runs.
-pub(crate) fn spans_are_wanted() -> bool {
-    wanted!()
-}
-
 /// The span that a closure or future was spawned in. Holding it keeps it open.
 pub(crate) struct Spawner(Option<Box<Span>>);
 

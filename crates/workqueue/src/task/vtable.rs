@@ -169,13 +169,14 @@ impl Table {
         name: fn() -> &'static str,
         run: unsafe fn(NonNull<Header>),
         release: unsafe fn(NonNull<Header>),
+        spawner: unsafe fn(NonNull<Header>) -> Option<NonNull<Span>>,
     ) -> Table {
         Table {
             name,
             run,
             cancelled: |_| {},
             panicked: |_, payload| panics::discard(payload),
-            spawner: |_| None,
+            spawner,
             release,
             kept: true,
             aside: 0,

@@ -336,7 +336,7 @@ fn what_closures_and_destructors_panic_with_is_dropped_also_where_that_panics() 
         });
     }));
     panics::discard(caught.expect_err("the first of them goes on"));
-    let caught = catch_unwind(AssertUnwindSafe(|| queue.map(0..10, |_: u32| panic_any(payload()))));
+    let caught = catch_unwind(AssertUnwindSafe(|| queue.map(0..10_u32, |_| panic_any(payload()))));
     panics::discard(caught.expect_err("the first of them goes on"));
     queue.flush();
     pools.shutdown();
