@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Run the workloads of the workqueue, of cross-CPU calls, of device shutdown, or of NBD servers, on Corewise and on
-/// every peer that can be had here: one process a run, in random order within rounds. Ends with the
+/// Run the workloads of the workqueue, of cross-CPU calls, of device shutdown, of fork and join, or of NBD servers, on
+/// Corewise and on every peer that can be had here: one process a run, in random order within rounds. Ends with the
 /// headlines: ratios of pairs of runs.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bench-peers")]
 pub(crate) struct Options {
     /// The benchmark
-    #[arg(value_parser = ["workqueue", "calls", "shutdown", "nbd"])]
+    #[arg(value_parser = ["workqueue", "calls", "shutdown", "fork", "nbd"])]
     pub(crate) bench: String,
     /// A look: what the headlines need, small runs, at most 50 seconds
     #[arg(long)]

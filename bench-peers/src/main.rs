@@ -1,5 +1,5 @@
 //! The workloads of `corewise-bench` against other runtimes:
-//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, `shutdown` or `nbd`.
+//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, `shutdown`, `fork` or `nbd`.
 //!
 //! Each run is a process of its own: this program again (`bench-peers run BENCHMARK key=value...`) for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
 //! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar. Those of `nbd` start a server.
@@ -7,6 +7,7 @@
 
 mod arguments;
 mod calls;
+mod fork;
 mod nbd;
 mod programs;
 mod results;
@@ -52,6 +53,7 @@ fn peers(bench: &str) -> &'static Peers {
     match bench {
         "calls" => &calls::PEERS,
         "shutdown" => &shutdown::PEERS,
+        "fork" => &fork::PEERS,
         "nbd" => &nbd::PEERS,
         _ => &workqueue::PEERS,
     }

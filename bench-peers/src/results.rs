@@ -20,12 +20,15 @@ pub(crate) fn is_floor(name: &str) -> bool {
 fn headline(series: &[Series], ask: &Ask) -> Option<Headline> {
     let pairs = Pairs { series, seed: 1 };
     let takes_part = |one: &&Series| {
-        let peer = !one.variant.starts_with(OURS) && one.metric == ask.metric;
-        peer && (ask.takes)(&one.case, &one.variant)
+        let is_theirs =
+            if ask.is_own { one.variant == ask.ours } else { !one.variant.starts_with(OURS) };
+        is_theirs && one.metric == ask.theirs && (ask.takes)(&one.case, &one.variant)
     };
     let all = series.iter().filter(takes_part).filter_map(|one| {
         let ours = pairs.values(&one.case, ask.ours, ask.metric);
-        let ratio = pairs.ratio(ours, Some(&one.values))?;
+        let ones = vec![1.0; one.values.len()];
+        let theirs = if ask.is_own { &ones } else { &one.values };
+        let ratio = pairs.ratio(ours, Some(theirs))?;
         Some((format!("{}, {}", one.variant, one.case), ratio))
     });
     let (against, ratio) =
@@ -46,6 +49,10 @@ pub(crate) struct Ask {
     /// One of the agreed ones; else it stands beside them.
     pub(crate) agreed: bool,
     pub(crate) metric: &'static str,
+    /// The metric of the peer's that it is over.
+    pub(crate) theirs: &'static str,
+    /// It is no ratio, but the metric itself.
+    pub(crate) is_own: bool,
     /// Which of ours.
     pub(crate) ours: &'static str,
     /// Whether a peer takes part in a case.
@@ -59,12 +66,23 @@ impl Ask {
         metric: &'static str,
         takes: fn(&str, &str) -> bool,
     ) -> Ask {
-        Ask { name, better: Better::Lower, agreed: true, metric, ours: OURS, takes }
+        let (better, theirs) = (Better::Lower, metric);
+        Ask { name, better, agreed: true, metric, theirs, is_own: false, ours: OURS, takes }
     }
 
     /// An agreed one of rates.
     pub(crate) const fn rate(name: &'static str, takes: fn(&str, &str) -> bool) -> Ask {
         Ask { better: Better::Higher, ..Ask::lower(name, "items_per_second", takes) }
+    }
+
+    /// An agreed metric of ours, by its own name, in which lower is better.
+    pub(crate) const fn own(metric: &'static str, takes: fn(&str, &str) -> bool) -> Ask {
+        Ask { is_own: true, ..Ask::lower(metric, metric, takes) }
+    }
+
+    /// Over another metric of the peer's.
+    pub(crate) const fn over(self, theirs: &'static str) -> Ask {
+        Ask { theirs, ..self }
     }
 
     pub(crate) const fn beside(self) -> Ask {

@@ -8,7 +8,7 @@ use corewise_bench::record::Record;
 use corewise_bench::report::show;
 use corewise_bench::stats::Summary;
 
-use crate::results::Headline;
+use crate::results::{Headline, OURS};
 use crate::session::{Idle, Peers};
 
 /// The records have all, a table so many.
@@ -20,11 +20,14 @@ pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) 
     let mut text: String = of_cases.map(|of_case| table(peers, of_case)).collect();
     for (number, Headline { name, better, against, ratio, .. }) in headlines.iter().enumerate() {
         let above = if number == 0 { "\n" } else { "" };
-        let noise = if ratio.is_beyond_noise() { "" } else { " (within the noise)" };
+        // No ratio: the metric itself.
+        let is_own = against.starts_with(OURS);
+        let noise = if is_own || ratio.is_beyond_noise() { "" } else { " (within the noise)" };
+        let (kind, of) = if is_own { ("runs", "of") } else { ("pairs", "against") };
         let (better, Summary { median, runs, .. }) = (better.words(), ratio.summary);
         let _ = writeln!(
             text,
-            "{above}{name:<38}{median:>7.2}  [{:.2}..{:.2}]  {better}, {runs} pairs, against {against}{noise}",
+            "{above}{name:<38}{median:>7.2}  [{:.2}..{:.2}]  {better}, {runs} {kind}, {of} {against}{noise}",
             ratio.low, ratio.high,
         );
     }
@@ -49,7 +52,7 @@ fn table(peers: &Peers, records: &[Record]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let heads: String = columns[1..].iter().map(|column| format!("{column:>21}")).collect();
     let case = format!("{case} ({} runs)", first.runs);
-    let mut text = format!("\n{case:<30}{:>26}{heads}\n", columns[0]);
+    let mut text = format!("\n{case:<34}{:>26}{heads}\n", columns[0]);
     rows.sort_by(|a, b| Better::of_unit(&a.unit).compare(a.median, b.median));
     for Record { variant, median, min, max, unit, .. } in rows {
         let idle = peers.runtimes.iter().find(|one| one.name == variant).map(|one| one.idle);
@@ -65,7 +68,7 @@ fn table(peers: &Peers, records: &[Record]) -> String {
             let found = all.find(|one| one.variant == *variant && one.metric == *column);
             format!("{:>21}", found.map_or("-".to_owned(), |one| show(one.median, &one.unit)))
         });
-        let _ = writeln!(text, "{label:<30}{value:>26}{}", others.collect::<String>());
+        let _ = writeln!(text, "{label:<34}{value:>26}{}", others.collect::<String>());
     }
     text
 }

@@ -107,6 +107,8 @@ job! {
     producers: usize = 1, 1;
     /// Items of a pass; what counts as one depends on the case.
     items: usize = 1, 1;
+    /// How often a pass does what is short.
+    times: usize = 1, 1;
     /// Measured passes.
     passes: usize = 1, 1;
     /// Reused items of each producer.

@@ -72,6 +72,7 @@ const METRICS: &[(&str, &str)] = &[
     ("items/s", "items_per_second"),
     ("ns", "call_p50 call_p90 call_p95 call_p99"),
     ("ns", "latency_p50 latency_p90 latency_p99 latency_p999 latency_max"),
+    ("ns", "fork_ns fork_cpu_ns"),
     ("ns", "makespan_p50 makespan_p90 makespan_p99 critical_path"),
     ("ns", "short_p50 short_p90 short_p99 short_p999 short_max held_p50 held_p99 held_max"),
     ("calls/s", "calls_per_second"),

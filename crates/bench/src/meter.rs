@@ -48,7 +48,10 @@ impl Meter {
     }
 
     /// Measures a pass over so many items. `pass` says how long it took by its own clock.
-    pub(crate) fn pass(
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub fn pass(
         &mut self,
         items: usize,
         pass: impl FnOnce() -> Result<Duration, BenchError>,
@@ -104,7 +107,7 @@ impl Meter {
 
     /// What a workload in which items are done has measured; where allocations were counted, these
     /// alone.
-    pub(crate) fn finish(&self, mut line: Line) -> Line {
+    pub fn finish(&self, mut line: Line) -> Line {
         let items = self.items.max(1) as f64;
         if self.allocations.is_some() {
             line.metrics.clear();
@@ -125,7 +128,7 @@ impl Meter {
 
 /// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on, and the 100th as `STEM_max`. The 99.9th of
 /// fewer than 5 000 samples says nothing, and is left out.
-pub(crate) fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
+pub fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
     samples.sort_unstable();
     for &percent in which {
         if percent == 99.9 && samples.len() < 5_000 {
