@@ -229,6 +229,12 @@ impl<F: FencePolicy> Group<F> {
         if !self.pools[index].reading().saturated() {
             return;
         }
+        self.overflow_if_any(index);
+    }
+
+    /// Wakes a worker of another pod, where work may leave this one, and one has room.
+    #[inline]
+    pub(super) fn overflow_if_any(self: &Arc<Self>, index: usize) {
         // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
         // says so.
         // SeqCst: pairs with `publish`.
@@ -301,7 +307,7 @@ impl<F: FencePolicy> Group<F> {
             self.carries_out(me, running, taken_over);
             return true;
         }
-        if !aside && pool.lanes.any() && self.steals(me) {
+        if !aside && self.steals(me) {
             return true;
         }
         if me.pauses() {
@@ -563,7 +569,7 @@ impl<F: FencePolicy> Group<F> {
         let (reading, has_room) = self.publish(index, inner);
         // Recheck.
         let pending = pool.has_waiting();
-        if reading.wake() && (pending || pool.needs_thief(&inner.counts))
+        if reading.wake() && (pending || self.needs_thief(index, &inner.counts))
             || spare && inner.counts().wants_spare()
             // Until now a push on a saturated pod found no room here: look after it.
             || has_room && self.others_need_help(index)

@@ -48,8 +48,8 @@ struct Forks<'a> {
 }
 
 impl<'a> Forks<'a> {
-    fn of<F: FencePolicy>(pool: &'a Pool<F>) -> Forks<'a> {
-        let mut all = pool.lanes.oldest();
+    fn of<F: FencePolicy>(pools: impl Iterator<Item = &'a Pool<F>>) -> Forks<'a> {
+        let mut all = pools.flat_map(|pool| pool.lanes.oldest());
         Forks { seen: std::array::from_fn(|_| all.next()) }
     }
 
@@ -75,20 +75,27 @@ fn ripen(ends: impl Fn() -> bool) {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Calls a stolen fork, where a worker of the pool, which found no item, finds one that is ripe.
+    /// The pools that a thief of this one looks at: its own, and the saturated ones whose work may leave them,
+    /// nearest first.
+    fn victims(&self, index: usize) -> impl Iterator<Item = &Pool<F>> {
+        let others = if self.soft { &self.pools[index].spec.near[..] } else { &[] };
+        let others = others.iter().map(|other| &self.pools[*other]);
+        let others = others.filter(|other| other.lanes.any() && other.reading().saturated());
+        std::iter::once(&self.pools[index]).chain(others)
+    }
+
+    /// Calls a stolen fork, where a worker, which found no item, finds one that is ripe.
     #[cold]
     pub(super) fn steals(self: &Arc<Self>, me: &Worker) -> bool {
         let pool = &self.pools[me.pool];
-        let forks = Forks::of(pool);
+        let forks = Forks::of(self.victims(me.pool));
         if forks.is_empty() {
             return false;
         }
         ripen(|| pool.lists.any_has_next());
         let Some(own) = pool.lanes.own(stack::floor) else { return false };
-        // A chain of waiting owners takes a part of the workers, not all.
-        let longest = policy::longest_chain(pool.spec.max, pool.spec.cpus.len());
         let stolen = forks.ripe().find_map(|(victim, oldest)| {
-            let (fork, ticket) = steal(victim, oldest, own, |fork| fork.chain < longest)?;
+            let (fork, ticket) = steal(victim, oldest, own, |_| true)?;
             Some((victim, fork, ticket))
         });
         let Some((victim, fork, ticket)) = stolen else { return false };
@@ -97,11 +104,17 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// Watch: looks at the lanes now and then, as one of the idle workers. The caller has begun the watch.
-    pub(super) fn watches(self: &Arc<Self>, me: &Arc<Worker>) -> WatchEnd {
-        let pool = &self.pools[me.pool];
+    /// Watch, by a worker that goes idle: the pool whose lanes it looks at from now on, now and then. Its own,
+    /// or else one that has no idle worker for that.
+    pub(super) fn begin_watch(&self, me: &Worker) -> Option<&Pool<F>> {
+        self.victims(me.pool).find(|pool| pool.lanes.begin_watch())
+    }
+
+    /// Looks at the lanes now and then, as one of the idle workers that has begun the watch.
+    pub(super) fn watches(self: &Arc<Self>, me: &Arc<Worker>, watched: &Pool<F>) -> WatchEnd {
         let (mut nap, mut empty) = (NAP, 0);
-        let mut before = Forks::of(pool);
+        let forks = || Forks::of(std::iter::once(watched));
+        let mut before = forks();
         loop {
             if me.park(Some(nap)) {
                 return WatchEnd::Works;
@@ -109,14 +122,10 @@ impl<F: FencePolicy> Group<F> {
             if before.ripe().next().is_some() && self.rouse(me) {
                 return WatchEnd::Works;
             }
-            before = Forks::of(pool);
-            if before.is_empty() {
-                empty += 1;
-                if empty == EMPTY_LOOKS {
-                    return WatchEnd::Quiet;
-                }
-            } else {
-                empty = 0;
+            before = forks();
+            empty = if before.is_empty() { empty + 1 } else { 0 };
+            if empty == EMPTY_LOOKS {
+                return WatchEnd::Quiet;
             }
             nap = (nap * 2).min(LONGEST_NAP);
         }
@@ -145,26 +154,38 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free, it
-    /// wakes somebody.
+    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free here or in
+    /// another pod, it wakes somebody.
     #[inline]
     pub(crate) fn has_forked(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
-        if pool.lanes.calls::<F>() && pool.reading().wake() {
-            self.push_slow(index);
+        if pool.lanes.calls::<F>() {
+            let reading = pool.reading();
+            if reading.wake() {
+                self.push_slow(index);
+            } else if reading.saturated() {
+                self.overflow_if_any(index);
+            }
         }
+    }
+
+    /// Whether there are forks that nobody looks at, here or in a saturated pod, and a core for a thief (a
+    /// moment ago).
+    pub(super) fn needs_thief(&self, index: usize, counts: &Counts) -> bool {
+        self.pools[index].has_core_for_thief(counts)
+            && self.victims(index).any(|pool| pool.lanes.need_thief())
     }
 }
 
 impl<F: FencePolicy> Pool<F> {
+    /// How many owners may wait for each other's forks in one chain, and offer one more.
+    pub(crate) fn longest_chain(&self) -> usize {
+        policy::longest_chain(self.spec.max, self.spec.cpus.len())
+    }
+
     /// Whether a core is free for a thief, beside workers and guests.
     fn has_core_for_thief(&self, counts: &Counts) -> bool {
         counts.active() + self.lanes.guests() < counts.base
-    }
-
-    /// Whether there are forks that nobody looks at, and a core for a thief (a moment ago).
-    pub(super) fn needs_thief(&self, counts: &Counts) -> bool {
-        self.lanes.need_thief() && self.has_core_for_thief(counts)
     }
 }
 

@@ -35,14 +35,14 @@ fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
         while group.works(worker) {}
         let pool = &group.pools[worker.pool];
         pool.pins.come_back(&worker.own_cpu);
-        let mut watches = pool.lanes.begin_watch();
+        let mut watched = group.begin_watch(worker);
         let mut step = idler.rest(worker, group);
         while let Step::Park { surplus } = step {
-            if watches {
-                if group.watches(worker) == WatchEnd::Works {
+            if let Some(pool) = watched {
+                if group.watches(worker, pool) == WatchEnd::Works {
                     break;
                 }
-                watches = pool.lanes.end_watch();
+                watched = pool.lanes.end_watch().then_some(pool);
                 continue;
             }
             if idler.wait(worker, group, surplus.then_some(group.idle_timeout)) {
@@ -50,7 +50,7 @@ fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
             }
             step = group.idle_timed_out(worker);
         }
-        if watches {
+        if let Some(pool) = watched {
             pool.lanes.leave_watch();
         }
         if step == Step::Exit {

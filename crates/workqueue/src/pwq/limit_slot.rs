@@ -134,6 +134,15 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         Gate(self.gate.load(Ordering::Relaxed))
     }
 
+    /// Whether the limit has a place for one more (a moment ago).
+    pub(crate) fn has_place(&self) -> bool {
+        let gate = self.glance();
+        gate.open()
+            || gate.unobstructed()
+                && (!gate.limited()
+                    || self.active.load(Ordering::Relaxed) < self.max.load(Ordering::Relaxed))
+    }
+
     /// Tries to get an instance through that read `gate`, without the lock.
     #[inline]
     pub(crate) fn admit(&self, gate: Gate) -> Admission {

@@ -156,8 +156,18 @@ impl Workqueue {
             let guest = self.as_guest(site, (a, b), |(a, b)| self.join_from(site, a, b));
             return guest.unwrap_or_else(|(a, b)| self.join_slowly(site, a, b));
         };
+        let ticket =
+            running::current(|running| running.and_then(Running::ticket).map(NonNull::from));
+        let ticket = ticket.expect("an item that has opened a lane");
+        // SAFETY: that of the item that runs here.
+        let pwq = Pwq::of(unsafe { ticket.as_ref() });
         if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
-            fork(site, lane, a, b)
+            // Somebody may steal it: the limit has a place, and not too many wait for each other already.
+            if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain() {
+                fork(site, lane, ticket, a, b)
+            } else {
+                one_by_one(a, b)
+            }
         } else {
             self.join_slowly(site, a, b)
         }
@@ -243,11 +253,10 @@ fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
 fn fork<A, B: Send>(
     site: &'static Location<'static>,
     lane: &Lane,
+    ticket: NonNull<Ticket>,
     a: impl FnOnce() -> A,
     b: impl FnOnce() -> B + Send,
 ) -> (A, B) {
-    let ticket = running::current(|running| running.and_then(Running::ticket).map(NonNull::from));
-    let ticket = ticket.expect("an item that has opened a lane");
     let forked = Forked::new(b, ticket, site);
     if lane.ring.push(forked.pointer()) {
         has_forked(ticket);
