@@ -19,6 +19,8 @@ pub(crate) enum Tool {
     /// Go's, of the workloads for calls.
     GoCalls,
     Java,
+    /// Forte's, in Rust, with dependencies of its own.
+    Forte,
     /// glommio's, in Rust, with dependencies of its own.
     Glommio,
     /// Seastar's, in C++.
@@ -39,7 +41,7 @@ struct Source {
     remedy: &'static str,
 }
 
-const GO: &str = "unset GOFLAGS; GOTOOLCHAIN=local exec go build -o \"$2\" \"$1\"";
+const GO: &str = "unset GOFLAGS; GOTOOLCHAIN=local exec go build -o \"$2\" \"${1%/*}\"/*.go";
 const GET_GO: &str = "Go 1.22 or newer, with `go` in the PATH; on Debian: apt install golang-go";
 
 const GET_SERVERS: &str =
@@ -75,28 +77,48 @@ impl Tool {
         Some(match self {
             Tool::Rust | Tool::Server(_) => return None,
             Tool::Tbb => Source {
-                files: &[("tbb.cpp", include_str!("../peers/tbb/main.cpp"))],
-                made: "tbb",
+                files: &[
+                    ("tbb/main.cpp", include_str!("../peers/tbb/main.cpp")),
+                    ("tbb/fork.hpp", include_str!("../peers/tbb/fork.hpp")),
+                ],
+                made: "tbb/peer",
                 build: "exec g++ -std=c++20 -O3 -pthread \"$1\" -o \"$2\" -ltbb",
                 remedy: "on Debian: apt install g++ libtbb-dev",
             },
             Tool::Go => Source {
-                files: &[("main.go", include_str!("../peers/go/main.go"))],
-                made: "go-peer",
+                files: &[
+                    ("go/main.go", include_str!("../peers/go/main.go")),
+                    ("go/fork.go", include_str!("../peers/go/fork.go")),
+                ],
+                made: "go/peer",
                 build: GO,
                 remedy: GET_GO,
             },
             Tool::GoCalls => Source {
-                files: &[("calls.go", include_str!("../peers/go-calls/main.go"))],
-                made: "go-calls-peer",
+                files: &[("go-calls/main.go", include_str!("../peers/go-calls/main.go"))],
+                made: "go-calls/peer",
                 build: GO,
                 remedy: GET_GO,
             },
             Tool::Java => Source {
-                files: &[("Peer.java", include_str!("../peers/java/Peer.java"))],
-                made: "Peer.class",
-                build: "exec javac -d \"$3\" \"$1\"",
+                files: &[
+                    ("java/Peer.java", include_str!("../peers/java/Peer.java")),
+                    ("java/Fork.java", include_str!("../peers/java/Fork.java")),
+                ],
+                made: "java/Peer.class",
+                build: "exec javac -d \"$3/java\" \"$3\"/java/*.java",
                 remedy: "JDK 17 or newer; on Debian: apt install openjdk-17-jdk-headless",
+            },
+            Tool::Forte => Source {
+                files: &[
+                    ("forte/Cargo.toml", include_str!("../peers/forte/manifest.toml")),
+                    ("forte/Cargo.lock", include_str!("../peers/forte/Cargo.lock")),
+                    ("forte/main.rs", include_str!("../peers/forte/main.rs")),
+                    ("forte/work.rs", include_str!("fork/work.rs")),
+                ],
+                made: "forte/target/release/forte-peer",
+                build: "exec cargo build --release --locked --manifest-path \"$1\" --target-dir \"$3/forte/target\"",
+                remedy: "it needs cargo, and forte from the registry",
             },
             Tool::Glommio => Source {
                 files: &[
@@ -128,7 +150,7 @@ impl Tool {
         for argument in ["-XX:+UseParallelGC", "-Xms1g", "-Xmx1g", "-cp"] {
             java = java.argument(argument);
         }
-        java.argument(folder).argument("Peer")
+        java.argument(folder.join("java")).argument("Peer")
     }
 
     /// The program, built if it isn't yet or was built from other source; or why it can't be had,

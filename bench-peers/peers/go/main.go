@@ -1,4 +1,5 @@
-// The workloads of crates/bench/src/workqueue/mod.rs on Go: its words in, its line out.
+// The workloads of crates/bench/src/workqueue/mod.rs on Go: its words in, its line out. Those of
+// bench-peers/src/fork/mod.rs are in fork.go.
 //
 // runtime=go-goroutine starts a goroutine per item. runtime=go-channel sends closures to workers that
 // range over a buffered channel; where items are reused it sends two words, which allocates nothing.
@@ -474,7 +475,7 @@ func unsupported(name string, reused bool) string {
 		return "it has no wait that takes an item back"
 	case reused && goroutines:
 		return "a goroutine runs once"
-	case words["worker_cpu"] != "" && goroutines:
+	case words["worker_cpu"] != "" && goroutines && strings.HasPrefix(name, "pingpong"):
 		return "goroutines cannot be pinned"
 	}
 	return ""
@@ -512,6 +513,10 @@ func main() {
 }
 
 func measure(name, workload string, reused bool) {
+	if isForkJoin(workload) {
+		forkJoin(workload)
+		return
+	}
 	if cpu, pinned := words["client_cpu"]; pinned && cpu == words["worker_cpu"] {
 		confine(number("client_cpu"))
 		delete(words, "client_cpu")

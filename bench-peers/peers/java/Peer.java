@@ -1,5 +1,5 @@
 // The workloads of crates/bench/src/workqueue/mod.rs on Java's ForkJoinPool: its words in, its line
-// out.
+// out. Those of bench-peers/src/fork/mod.rs are in Fork.java.
 //
 // Best documented settings: async mode (first in, first out), which the documentation gives for tasks
 // that are never joined; tasks are ForkJoinTasks, so that nothing wraps them; execute from outside,
@@ -500,6 +500,10 @@ public final class Peer {
     static void run() throws Exception {
         int threadsBefore = threads();
         String name = WORDS.get("case");
+        if (Fork.isCase(name.split("/")[0])) {
+            Fork.run(name.split("/")[0]);
+            return;
+        }
         ForkJoinPool.ForkJoinWorkerThreadFactory factory = owner -> {
             ForkJoinWorkerThread thread =
                     ForkJoinPool.defaultForkJoinWorkerThreadFactory.newThread(owner);

@@ -1,9 +1,13 @@
-// The workloads of crates/bench/src/workqueue/mod.rs on oneTBB: its words in, its line out.
+// The workloads of crates/bench/src/workqueue/mod.rs on oneTBB: its words in, its line out. Those of
+// bench-peers/src/fork/mod.rs are in fork.hpp.
 //
 // Best documented settings: an arena without a slot for outside threads and a global_control that
 // allows as many workers as were asked for (TBB would start one less), task_arena::enqueue from
 // outside, task_group::run from inside a task. TBB takes the memory of its tasks from its own pools.
+#include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/parallel_invoke.h>
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/task_group.h>
 #include <oneapi/tbb/task_scheduler_observer.h>
@@ -18,6 +22,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -27,6 +32,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -405,7 +411,15 @@ public:
   void on_scheduler_entry(bool) override { pin(cpu_); }
 };
 
+#include "fork.hpp"
+
 void run() {
+  std::string name = words["case"], workload = name.substr(0, name.find('/'));
+  if (is_fork_join(workload)) {
+    Line line;
+    fork_join(line, workload);
+    return line.print();
+  }
   long workers = number("workers"), threads_before = threads_now();
   tbb::global_control control(tbb::global_control::max_allowed_parallelism, size_t(workers) + 1);
   Arena arena(static_cast<int>(workers), 0);
@@ -413,7 +427,6 @@ void run() {
   std::unique_ptr<Pin> pinned;
   if (given("worker_cpu")) pinned = std::make_unique<Pin>(arena, number("worker_cpu"));
   if (given("client_cpu")) pin(number("client_cpu"));
-  std::string name = words["case"], workload = name.substr(0, name.find('/'));
   auto unsupported = [&](const char *why) {
     printf("{\"case\":\"%s\",\"runtime\":\"%s\",\"unsupported\":\"%s\"}\n", name.c_str(),
            words["runtime"].c_str(), why);

@@ -59,6 +59,8 @@ use work::{Serial, Work};
 
 /// Ours from a thread that is no worker.
 const OUTSIDE: &str = "corewise-outside";
+/// Takes a microsecond or two a fork.
+const GOROUTINE: &str = "go-goroutine";
 /// Plain calls.
 const SERIAL: &str = "serial";
 
@@ -97,19 +99,25 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of(SERIAL, Tool::Rust, Idle::Sleeps, When::Always),
         Runtime::of("rayon", Tool::Rust, Idle::Spins, When::Usually),
         Runtime::of("chili", Tool::Rust, Idle::Sleeps, When::Usually),
+        Runtime::of("forte", Tool::Forte, Idle::Sleeps, When::Usually),
+        Runtime::of("tbb", Tool::Tbb, Idle::Spins, When::Usually),
+        Runtime::of(GOROUTINE, Tool::Go, Idle::Sleeps, When::Thorough),
+        Runtime::of("go-channel", Tool::Go, Idle::Sleeps, When::Usually),
+        Runtime::of("java-forkjoinpool", Tool::Java, Idle::Sleeps, When::Usually),
     ],
     takes: |name, parts| match parts {
-        ["inside" | "fan"] => !matches!(name, OUTSIDE | SERIAL | "chili"),
+        ["inside" | "fan"] => !matches!(name, OUTSIDE | SERIAL | "chili" | "forte"),
+        _ if name == "go-channel" => false,
         ["forks"] => name != SERIAL,
         _ => true,
     },
     full: |_, _, _| true,
     quick,
     allocates: |_| false,
-    adapt: |job, parts, on| {
-        if let ["inside" | "fan"] = parts {
-            (crate::workqueue::PEERS.adapt)(job, parts, on);
-        }
+    adapt: |job, parts, on| match parts {
+        ["inside" | "fan"] => (crate::workqueue::PEERS.adapt)(job, parts, on),
+        _ if job.runtime == GOROUTINE => job.passes = job.passes.min(3),
+        _ => {}
     },
     small: |job| {
         job.items = if job.case.starts_with("f") { job.items.min(20) } else { job.items / 16 };
@@ -178,7 +186,7 @@ fn numbers(job: &mut Job, parts: &[&str], on: &On) {
         (job.workers, job.worker_cpu) = (1, on.cpus.iter().next());
     }
     (job.items, job.passes) = match parts {
-        ["forks" | "fib"] => (32, on.pick(20, 5)),
+        ["forks" | "fib"] => (on.pick(32, 30), on.pick(20, 5)),
         ["tree", "1k", _] => ((1 << 10) - 1, on.pick(20, 5)),
         ["tree", "1m", _] => ((1 << 20) - 1, on.pick(20, 5)),
         ["tree", ..] => ((1 << 24) - 1, 5),
@@ -331,9 +339,13 @@ mod tests {
     #[test]
     fn who_cannot_spawn_takes_no_part_in_it_and_one_cpu_is_one_worker() {
         let all = |line: &str, case: &str| names(&format!("fork {line}"), case);
-        assert_eq!(all("", "fib"), [OURS, OUTSIDE, SERIAL, "rayon", "chili"]);
-        assert_eq!(all("", "forks"), [OURS, OUTSIDE, "rayon", "chili"]);
-        assert_eq!(all("", "fan"), [OURS, "rayon"]);
+        let fast = ["rayon", "chili", "forte", "tbb"];
+        let slow = ["go-goroutine", "java-forkjoinpool"];
+        assert_eq!(all("", "fib"), [&[OURS, OUTSIDE, SERIAL], &fast[..], &slow].concat());
+        assert_eq!(all("", "forks"), [&[OURS, OUTSIDE], &fast[..], &slow].concat());
+        let spawn = [OURS, "rayon", "tbb", "go-goroutine", "go-channel", "java-forkjoinpool"];
+        assert_eq!(all("", "fan"), spawn);
+        assert!(!all("--quick", "fib").contains(&"go-goroutine".to_owned()));
         assert!(all("--quick", "fan").is_empty() && all("--quick", "tree/16m/all").is_empty());
         let cells = crate::session::tests::cells("fork");
         for cell in cells.iter().flatten() {
