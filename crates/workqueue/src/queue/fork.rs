@@ -19,7 +19,7 @@ use corewise_sync::context::puts_off;
 use corewise_sync::{context, hint, panics, thread};
 
 use crate::attributes::At;
-use crate::error::JoinError;
+use crate::error::{JoinError, shielded};
 use crate::fork::lane::Lane;
 use crate::fork::record::{Fork, Forked, State};
 use crate::fork::stack;
@@ -258,10 +258,14 @@ fn fork<A, B: Send>(
     b: impl FnOnce() -> B + Send,
 ) -> (A, B) {
     let forked = Forked::new(b, ticket, site);
-    if lane.ring.push(forked.pointer()) {
-        has_forked(ticket);
-    }
-    let a = panic::catch_unwind(AssertUnwindSafe(a));
+    let first = lane.ring.push(forked.pointer());
+    // From here on nothing unwinds before the fork is joined.
+    let a = panic::catch_unwind(AssertUnwindSafe(|| {
+        if first {
+            has_forked(ticket);
+        }
+        a()
+    }));
     let popped = lane.ring.pop();
     match a {
         // SAFETY: it is popped.
@@ -308,11 +312,16 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
         let thief = unsafe { &*thief };
         steal::leapfrog(lane, thief, fork);
     }
-    context::blocking_reported(|| {
-        while fork.begin_sleep() {
-            lane.sleep();
-        }
-    });
+    while !fork.is_settled() {
+        // What this thread has put off is done first, and may panic: the fork borrows from its stack.
+        shielded("a join, before it sleeps,", || {
+            context::blocking_reported(|| {
+                while fork.begin_sleep() {
+                    lane.sleep();
+                }
+            });
+        });
+    }
 }
 
 /// What both returned, or the panic of the first that did.
