@@ -26,8 +26,8 @@ pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
 
 /// Written by the owner.
 struct OwnerSide {
-    /// A: the position behind the newest fork. Release, at Push: pairs with the Acquire of a thief,
-    /// which then reads the slot.
+    /// A: the position behind the newest fork. Each store is a Release, also one that takes a fork
+    /// back: whichever a thief reads by its Acquire, it then sees the slots below.
     tail: AtomicUsize,
     /// O: forks ever pushed.
     pushed: aside::AtomicU64,
@@ -99,8 +99,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         slot.fork.store(fork.as_ptr(), Ordering::Relaxed);
         slot.push.store(push, Ordering::Relaxed);
         self.owner.tail.store(tail.wrapping_add(1), Ordering::Release);
-        // A thief that is about to give up may have moved the head behind the tail.
-        tail == head
+        // A thief that is about to give up may have moved the head beyond the tail.
+        tail.wrapping_sub(head) as isize <= 0
     }
 
     /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each fork
@@ -108,8 +108,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     #[inline]
     pub(crate) fn pop(&self) -> bool {
         let newest = self.owner.tail.load(Ordering::Relaxed).wrapping_sub(1);
-        // Retreat.
-        self.owner.tail.store(newest, Ordering::Relaxed);
+        // Retreat. Release: older forks lie below.
+        self.owner.tail.store(newest, Ordering::Release);
         P::light();
         // Compare.
         let head = self.thieves.head.load(Ordering::Relaxed);
@@ -121,12 +121,12 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     #[inline(never)]
     fn pop_contended(&self, newest: usize) -> bool {
         // Thieves see the fork again, so that one which has advanced may as well have it.
-        self.owner.tail.store(newest.wrapping_add(1), Ordering::Relaxed);
+        self.owner.tail.store(newest.wrapping_add(1), Ordering::Release);
         let _stealing = self.thieves.stealing.lock();
         let head = self.thieves.head.load(Ordering::Relaxed);
         let mine = newest.wrapping_sub(head) as isize >= 0;
         if mine {
-            self.owner.tail.store(newest, Ordering::Relaxed);
+            self.owner.tail.store(newest, Ordering::Release);
         }
         mine
     }
@@ -161,7 +161,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         // Advance.
         self.thieves.head.store(head.wrapping_add(1), Ordering::Relaxed);
         P::heavy();
-        // Check. Acquire pairs with Push.
+        // Check. Acquire pairs with each store of the owner.
         let tail = self.owner.tail.load(Ordering::Acquire);
         let is_there = tail.wrapping_sub(head) as isize > 0;
         let fork = is_there.then(|| {
@@ -175,5 +175,39 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
             self.thieves.head.store(head, Ordering::Relaxed);
         }
         fork
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thief_takes_only_the_fork_that_it_has_seen() {
+        let (ring, forks) = (Ring::<u8>::new(), [1, 2]);
+        let [one, other] = forks.each_ref().map(NonNull::from);
+        assert!(ring.push(one));
+        let seen = ring.oldest().expect("there is one");
+        assert!(ring.pop());
+        assert!(ring.push(other));
+        assert_eq!(ring.steal(seen, |_| true), None, "another lies there");
+        let seen = ring.oldest().expect("there is one");
+        assert_eq!(ring.steal(seen, |_| true), Some(other));
+        assert_eq!(ring.steal(seen, |_| true), None, "it is stolen");
+        assert!(!ring.pop());
+        assert!(!ring.has_forks());
+    }
+
+    #[test]
+    fn a_ring_is_full_until_a_fork_is_stolen_or_popped() {
+        let (ring, fork) = (Ring::<u8>::new(), 1);
+        let steal = || ring.oldest().and_then(|seen| ring.steal(seen, |_| true)).is_some();
+        for pushed in 0..MOST {
+            assert!(!ring.is_full());
+            assert_eq!(ring.push(NonNull::from(&fork)), pushed == 0, "whether it is the first");
+        }
+        assert!(ring.is_full() && steal() && !ring.is_full());
+        assert!(!ring.push(NonNull::from(&fork)));
+        assert!(ring.is_full() && ring.pop() && !ring.is_full());
     }
 }

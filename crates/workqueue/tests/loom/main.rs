@@ -11,6 +11,7 @@ mod carry;
 mod claim;
 mod flush;
 mod follow;
+mod fork;
 mod free;
 mod future;
 mod limiter;

@@ -1,0 +1,218 @@
+//! Forks, the very code that runs: each is called once, by its owner or by a thief, with all that was written before
+//! it was offered; no owner sleeps for ever, and no first fork is overlooked.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize as Count;
+
+use corewise_sync::atomic::{AtomicU8, Ordering};
+use corewise_sync::cell::UnsafeCell;
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
+use corewise_sync::model::must_fail;
+use corewise_sync::thread;
+use corewise_workqueue::model::RingModel;
+
+use crate::bounded::{bounded, more_if_long};
+
+/// A fork of which loom sees who touches it.
+struct Fork {
+    /// Written before the push, and read by the caller: the ring has to order that.
+    value: UnsafeCell<usize>,
+    /// How often it was called. No scheduling point.
+    calls: Count,
+}
+
+/// A ring, and the forks that go through it.
+struct Model<P: AsymmetricPolicy> {
+    ring: RingModel<Fork, P>,
+    forks: Vec<Fork>,
+}
+
+// SAFETY: a fork's cell is its owner's, and then its thief's. Loom checks just that.
+unsafe impl<P: AsymmetricPolicy> Sync for Model<P> {}
+// SAFETY: as above.
+unsafe impl<P: AsymmetricPolicy> Send for Model<P> {}
+
+impl<P: AsymmetricPolicy> Model<P> {
+    fn new(forks: usize) -> Arc<Self> {
+        let fork = |_| Fork { value: UnsafeCell::new(0), calls: Count::new(0) };
+        Arc::new(Model { ring: RingModel::new(), forks: (0..forks).map(fork).collect() })
+    }
+
+    /// What the ring said of it.
+    fn push(&self, number: usize) -> Option<bool> {
+        let fork = &self.forks[number];
+        // SAFETY: it is in no ring.
+        fork.value.with_mut(|value| unsafe { *value = number + 1 });
+        self.ring.push(NonNull::from(fork))
+    }
+
+    /// Calls the fork, unless a thief has it; whether it did.
+    fn pop(&self, number: usize) -> bool {
+        let popped = self.ring.pop();
+        if popped {
+            self.call(NonNull::from(&self.forks[number]));
+        }
+        popped
+    }
+
+    fn call(&self, fork: NonNull<Fork>) {
+        let number = self.forks.iter().position(|there| NonNull::from(there) == fork);
+        let number = number.expect("one of the forks");
+        let fork = &self.forks[number];
+        // SAFETY: it is the caller's.
+        let value = fork.value.with_mut(|value| unsafe { std::mem::take(&mut *value) });
+        assert_eq!(value, number + 1, "what was written before the push is seen");
+        fork.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn steal(&self) {
+        self.ring.steal(|_| true).into_iter().for_each(|fork| self.call(fork));
+    }
+
+    /// Runs thieves beside the owner; then each fork was called once.
+    fn run(self: &Arc<Self>, thieves: &[fn(&Self)], owner: impl FnOnce(&Self)) {
+        let start = |&thief: &fn(&Self)| {
+            let model = Arc::clone(self);
+            thread::spawn(move || thief(&model))
+        };
+        let thieves: Vec<_> = thieves.iter().map(start).collect();
+        owner(self);
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
+        for (number, fork) in self.forks.iter().enumerate() {
+            assert_eq!(fork.calls.load(Ordering::Relaxed), 1, "calls of fork {number}");
+        }
+        assert!(self.ring.steal(|_| true).is_none(), "nothing is left in the ring");
+    }
+}
+
+/// Asymmetric fences before which a thread may be preempted. Loom never does that by itself: to it a fence is a part of
+/// the access before.
+struct Apart;
+
+loom::lazy_static! {
+    /// Written before each fence, and read by nobody.
+    static ref BESIDE: AtomicU8 = AtomicU8::new(0);
+}
+
+impl AsymmetricPolicy for Apart {
+    fn light() {
+        BESIDE.fetch_add(1, Ordering::Relaxed);
+        Asymmetric::light();
+    }
+
+    fn heavy() {
+        BESIDE.fetch_add(1, Ordering::Relaxed);
+        Asymmetric::heavy();
+    }
+
+    fn prepare() {
+        // Made by the model's first thread, so that it orders no others.
+        BESIDE.load(Ordering::Relaxed);
+    }
+}
+
+/// One inside the other, as in a recursion.
+fn nested<P: AsymmetricPolicy>(model: &Model<P>) {
+    model.push(0);
+    model.push(1);
+    model.pop(1);
+    model.pop(0);
+}
+
+fn nested_forks_meet_a_thief<P: AsymmetricPolicy>() {
+    let twice = |model: &Model<P>| (0..2).for_each(|_| model.steal());
+    bounded(3).check(move || Model::<P>::new(2).run(&[twice], nested));
+}
+
+#[test]
+fn loom_fork_is_called_once_by_its_owner_or_a_thief() {
+    nested_forks_meet_a_thief::<Apart>();
+}
+
+#[test]
+fn loom_fork_without_the_owner_s_fence_is_called_by_both() {
+    let said = must_fail("loom_fork_without_the_owner_s_fence_is_called_by_both", || {
+        nested_forks_meet_a_thief::<NoLight>();
+    });
+    assert!(said.is_empty() || is_called_by_both(&said), "{said}");
+}
+
+#[test]
+fn loom_fork_without_the_thief_s_fence_is_called_by_both() {
+    let said = must_fail("loom_fork_without_the_thief_s_fence_is_called_by_both", || {
+        nested_forks_meet_a_thief::<NoHeavy>();
+    });
+    assert!(said.is_empty() || is_called_by_both(&said), "{said}");
+}
+
+/// Whether that is why a model failed.
+fn is_called_by_both(said: &str) -> bool {
+    ["Causality violation", "calls of fork", "is seen"].iter().any(|why| said.contains(why))
+}
+
+#[test]
+fn loom_fork_is_called_once_where_two_thieves_come() {
+    bounded(more_if_long(2)).check(|| {
+        let model = Model::<Apart>::new(2);
+        model.push(0);
+        model.run(&[Model::steal, Model::steal], |model| {
+            model.push(1);
+            model.pop(1);
+            model.pop(0);
+        });
+    });
+}
+
+#[test]
+fn loom_fork_that_takes_the_place_of_another_is_called_once() {
+    bounded(3).check(|| {
+        let twice = |model: &Model<Apart>| (0..2).for_each(|_| model.steal());
+        Model::<Apart>::new(2).run(&[twice], |model| {
+            for fork in 0..2 {
+                model.push(fork);
+                model.pop(fork);
+            }
+        });
+    });
+}
+
+#[test]
+fn loom_fork_that_no_thief_wants_is_its_owner_s() {
+    bounded(3).check(|| {
+        let declines = |model: &Model<Apart>| {
+            assert!(model.ring.steal(|_| false).is_none());
+        };
+        Model::<Apart>::new(2).run(&[declines], |model| {
+            for fork in 0..2 {
+                // A thief that is about to give up may have the head beyond the tail.
+                assert_eq!(model.push(fork), Some(true), "nothing else is in there");
+                assert!(model.pop(fork), "nobody takes it");
+            }
+        });
+    });
+}
+
+#[test]
+fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
+    bounded(more_if_long(2)).check(|| {
+        let model = Model::<Apart>::new(6);
+        // As many as there is room for, in front of the threads: theirs are the schedules.
+        let first: Vec<_> = (0..3).filter(|fork| model.push(*fork).is_some()).collect();
+        assert_eq!(first, [0, 1, 2]);
+        let thief = |model: &Model<Apart>| (0..2).for_each(|_| model.steal());
+        model.run(&[thief], |model| {
+            let offered = |fork: &usize| {
+                let pushed = model.push(*fork);
+                if pushed.is_none() {
+                    model.call(NonNull::from(&model.forks[*fork]));
+                }
+                pushed.is_some()
+            };
+            let later: Vec<_> = (3..6).filter(offered).collect();
+            for fork in first.iter().chain(&later).rev() {
+                model.pop(*fork);
+            }
+        });
+    });
+}
