@@ -1,6 +1,7 @@
 //! Workers whose threads end by a panic that is no item's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -67,6 +68,18 @@ fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_excuses_go_with_it() {
     die(&group, &other);
     assert_eq!(group.pools[0].sizes().0, 0);
     assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
+}
+
+#[test]
+fn stepped_a_thread_whose_worker_died_has_no_lane_of_that_pool_any_more() {
+    let lane = |group: &Group<FullFence>| group.pools[0].lanes.own(|| 0).map(ptr::from_ref);
+    let (first, second) = (group(1, 1), group(1, 1));
+    let dies = first.enlist(0);
+    let own = lane(&first);
+    assert!(own.is_some() && own == lane(&first));
+    die(&first, &dies);
+    assert_ne!(lane(&second), own);
+    second.pools[0].lanes.leave();
 }
 
 /// Panics in each event.

@@ -136,6 +136,8 @@ impl<F: FencePolicy> Drop for Alive<'_, F> {
         if !hint::IN_MODEL {
             shielded("removing a dead worker from its pool", || {
                 self.worker.carry.stops();
+                // The thread may come to be a worker of other pools.
+                self.group.pools[self.worker.pool].lanes.leave();
                 self.group.died(self.worker);
             });
         }
