@@ -1,11 +1,12 @@
 //! The lane of a worker: where its running items offer their forks. And the lanes of a pool.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-use corewise_sync::atomic::{AtomicU32, Ordering, aside};
-use corewise_sync::fence::{self, FencePolicy};
+use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, aside};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::{CachePadded, Mutex, Parker, hint, per_thread};
 
 use crate::fork::record::Fork;
@@ -45,9 +46,12 @@ impl Lane {
         (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until somebody has woken the owner, or left the token earlier.
-    pub(crate) fn sleep(&self) {
-        self.parker.park();
+    /// Sleeps, as the owner of a stolen fork, until its thief is done with it.
+    pub(crate) fn wait_for(&self, fork: &Fork) {
+        while fork.begin_sleep() {
+            // Or a token was left earlier.
+            self.parker.park();
+        }
     }
 
     pub(super) fn wake(&self) {
@@ -56,32 +60,34 @@ impl Lane {
 }
 
 /// The lanes of a pool.
-pub(crate) struct Lanes {
+pub(crate) struct Lanes<P: AsymmetricPolicy = Asymmetric> {
     /// A: the first `made` aren't null. Release, pairs with the Acquire of `iter`.
-    places: Box<[aside::AtomicPtr<Lane>]>,
+    places: Box<[AtomicPtr<Lane>]>,
     /// A: how many lanes there are. As `places`.
-    made: aside::AtomicUsize,
+    made: AtomicUsize,
     /// A: [`FORKING`] and [`WATCHED`].
     watch: CachePadded<AtomicU32>,
     /// A: how many threads take part that are no workers. A hint: Relaxed.
     guests: aside::AtomicUsize,
     /// L: is the lock; guards those that nobody has.
     free: Mutex<Vec<NonNull<Lane>>>,
+    policy: PhantomData<P>,
 }
 
 // SAFETY: the pointers are those of lanes, which are shared and live as long as this.
-unsafe impl Send for Lanes {}
+unsafe impl<P: AsymmetricPolicy> Send for Lanes<P> {}
 // SAFETY: as above.
-unsafe impl Sync for Lanes {}
+unsafe impl<P: AsymmetricPolicy> Sync for Lanes<P> {}
 
-impl Lanes {
-    pub(crate) fn new() -> Lanes {
+impl<P: AsymmetricPolicy> Lanes<P> {
+    pub(crate) fn new() -> Self {
         Lanes {
-            places: (0..MOST).map(|_| aside::AtomicPtr::new(ptr::null_mut())).collect(),
-            made: aside::AtomicUsize::new(0),
+            places: (0..MOST).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
+            made: AtomicUsize::new(0),
             watch: CachePadded::new(AtomicU32::new(0)),
             guests: aside::AtomicUsize::new(0),
             free: Mutex::new(Vec::new()),
+            policy: PhantomData,
         }
     }
 
@@ -133,7 +139,7 @@ impl Lanes {
     }
 
     /// A lane for the calling thread, which is no worker, or is one that runs an item of another queue.
-    pub(crate) fn guest(&self, floor: usize) -> Option<GuestLane<'_>> {
+    pub(crate) fn guest(&self, floor: usize) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.floor.store(floor, Ordering::Relaxed);
         self.guests.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +170,7 @@ impl Lanes {
     #[inline]
     pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
         // Pairs with the heavy side in `end_watch`.
-        fence::light();
+        P::light();
         let watch = self.watch.load(Ordering::Relaxed);
         if watch == 0 {
             self.begin_forking::<F>();
@@ -203,7 +209,7 @@ impl Lanes {
     /// found a fork since.
     pub(crate) fn end_watch(&self) -> bool {
         self.watch.store(0, Ordering::Relaxed);
-        fence::heavy();
+        P::heavy();
         if self.iter().any(|lane| lane.ring.has_forks()) {
             self.watch.fetch_or(FORKING, Ordering::Relaxed);
         }
@@ -212,19 +218,19 @@ impl Lanes {
 }
 
 /// The lane of a guest, until it is dropped.
-pub(crate) struct GuestLane<'a> {
-    lanes: &'a Lanes,
+pub(crate) struct GuestLane<'a, P: AsymmetricPolicy = Asymmetric> {
+    lanes: &'a Lanes<P>,
     pub(crate) lane: &'a Lane,
 }
 
-impl Drop for GuestLane<'_> {
+impl<P: AsymmetricPolicy> Drop for GuestLane<'_, P> {
     fn drop(&mut self) {
         self.lanes.guests.fetch_sub(1, Ordering::Relaxed);
         self.lanes.free.lock().push(NonNull::from(self.lane));
     }
 }
 
-impl Drop for Lanes {
+impl<P: AsymmetricPolicy> Drop for Lanes<P> {
     fn drop(&mut self) {
         for place in &self.places {
             let lane = place.load(Ordering::Relaxed);

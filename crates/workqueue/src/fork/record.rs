@@ -89,7 +89,7 @@ impl Fork {
     }
 
     /// Await, by the owner: the thief wakes it at the end. False where that has come.
-    pub(crate) fn begin_sleep(&self) -> bool {
+    pub(super) fn begin_sleep(&self) -> bool {
         let awaited = |lane: *mut Lane| match lane {
             OFFERED | OVER | RETURNED => None,
             lane => Some(lane.map_addr(|lane| lane | AWAITED)),

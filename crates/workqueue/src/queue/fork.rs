@@ -315,11 +315,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
     while !fork.is_settled() {
         // What this thread has put off is done first, and may panic: the fork borrows from its stack.
         shielded("a join, before it sleeps,", || {
-            context::blocking_reported(|| {
-                while fork.begin_sleep() {
-                    lane.sleep();
-                }
-            });
+            context::blocking_reported(|| lane.wait_for(fork));
         });
     }
 }

@@ -1,16 +1,18 @@
-//! Forks, the very code that runs: each is called once, by its owner or by a thief, with all that was written before
-//! it was offered; no owner sleeps for ever, and no first fork is overlooked.
+//! Forks, the very code that runs: each is called once, by its owner or by a thief, which sees what
+//! was written before. No owner sleeps for ever, and no first fork is overlooked.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Count;
 
-use corewise_sync::atomic::{AtomicU8, Ordering};
+use corewise_sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
-use corewise_sync::model::must_fail;
+use corewise_sync::fence::{
+    Asymmetric, AsymmetricPolicy, FencePolicy, FullFence, NoFence, NoHeavy, NoLight,
+};
+use corewise_sync::model::{must_fail, must_panic};
 use corewise_sync::thread;
-use corewise_workqueue::model::RingModel;
+use corewise_workqueue::model::{LanesModel, RingModel, Waits};
 
 use crate::bounded::{bounded, more_if_long};
 
@@ -86,8 +88,8 @@ impl<P: AsymmetricPolicy> Model<P> {
     }
 }
 
-/// Asymmetric fences before which a thread may be preempted. Loom never does that by itself: to it a fence is a part of
-/// the access before.
+/// Asymmetric fences before which a thread may be preempted. Loom never does that by itself: to it a
+/// fence is a part of the access before.
 struct Apart;
 
 loom::lazy_static! {
@@ -215,4 +217,182 @@ fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
             }
         });
     });
+}
+
+/// A join meets a thief, which may find its fork, and then calls it or gives it back.
+fn a_join_meets_a_thief(returns: bool) {
+    let outcomes = [(); 2].map(|()| Arc::<Count>::default());
+    let seen = outcomes.clone();
+    bounded(3).check(move || {
+        let lanes = Arc::new(LanesModel::<Asymmetric>::new());
+        let thief = {
+            let lanes = Arc::clone(&lanes);
+            thread::spawn(move || lanes.steal(returns))
+        };
+        let (input, output) = (UnsafeCell::new(3), UnsafeCell::new(0));
+        let closure = || {
+            // SAFETY: loom sees that both are one thread's after the other.
+            let read = input.with(|input| unsafe { *input });
+            // SAFETY: as above.
+            output.with_mut(|output| unsafe { *output = read + 1 });
+            read + 2
+        };
+        let closure = AssertSend(closure);
+        let returned = lanes.join(Waits::Asleep, || (), move || closure.call());
+        assert_eq!(returned.ok(), Some(5), "its result is seen");
+        // SAFETY: as above.
+        assert_eq!(output.with(|output| unsafe { *output }), 4, "what it wrote is seen");
+        let stolen = thief.join().unwrap();
+        seen[usize::from(stolen)].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(outcomes.iter().all(|seen| seen.load(Ordering::Relaxed) > 0), "both happen");
+}
+
+/// Loom looks after what it borrows.
+struct AssertSend<C>(C);
+
+// SAFETY: as above.
+unsafe impl<C> Send for AssertSend<C> {}
+
+impl<R, C: FnOnce() -> R> AssertSend<C> {
+    fn call(self) -> R {
+        self.0()
+    }
+}
+
+#[test]
+fn loom_fork_no_owner_sleeps_for_ever_and_each_sees_what_its_thief_did() {
+    a_join_meets_a_thief(false);
+}
+
+#[test]
+fn loom_fork_that_a_thief_gives_back_is_called_by_its_owner() {
+    a_join_meets_a_thief(true);
+}
+
+#[test]
+fn loom_fork_a_token_that_was_left_ends_no_later_wait_too_early() {
+    bounded(more_if_long(2)).check(|| {
+        let lanes = Arc::new(LanesModel::<Asymmetric>::new());
+        let thief = {
+            let lanes = Arc::clone(&lanes);
+            thread::spawn(move || (0..2).for_each(|_| _ = lanes.steal(false)))
+        };
+        for fork in 0..2 {
+            assert_eq!(lanes.join(Waits::Asleep, || (), || fork).ok(), Some(fork));
+        }
+        thief.join().unwrap();
+    });
+}
+
+/// The thief of a fork forks in there, and once more when it is over, while the owner leapfrogs. The
+/// latter fork is no part of the owner's, whose thread doesn't call it.
+fn an_owner_leapfrogs(waits: Waits) {
+    let leaps = Arc::<Count>::default();
+    let seen = Arc::clone(&leaps);
+    bounded(3).check(move || {
+        let lanes = Arc::new(LanesModel::<Asymmetric>::new());
+        let thief = {
+            let lanes = Arc::clone(&lanes);
+            thread::spawn(move || {
+                let here = thread::current().id();
+                lanes.steal(false);
+                let foreign = || assert_eq!(thread::current().id(), here, "a foreign fork");
+                lanes.join(Waits::Asleep, || (), foreign).expect("no panic");
+            })
+        };
+        let owner = thread::current().id();
+        let nested = || {
+            let part = || thread::current().id() == owner;
+            let called_by = thread::current().id();
+            let by_owner = lanes.join(Waits::Asleep, || (), part).expect("no panic");
+            called_by != owner && by_owner
+        };
+        let leapt = lanes.join(waits, || (), nested).expect("no panic");
+        seen.fetch_add(usize::from(leapt), Ordering::Relaxed);
+        thief.join().unwrap();
+    });
+    assert!(leaps.load(Ordering::Relaxed) > 0, "nobody leapt");
+}
+
+#[test]
+fn loom_fork_an_owner_that_leapfrogs_calls_parts_of_its_own_fork_alone() {
+    an_owner_leapfrogs(Waits::Leaping);
+}
+
+#[test]
+fn loom_fork_an_owner_that_takes_what_its_thief_offers_calls_a_foreign_one() {
+    let name = "loom_fork_an_owner_that_takes_what_its_thief_offers_calls_a_foreign_one";
+    let said = must_fail(name, || an_owner_leapfrogs(Waits::LeapingAnywhere));
+    assert!(said.is_empty() || said.contains("a foreign fork"), "{said}");
+}
+
+/// The first fork of a ring is pushed while a watch ends.
+fn a_first_fork_meets_the_end_of_a_watch<P: AsymmetricPolicy>() {
+    bounded(3).check(|| {
+        let lanes = Arc::new(LanesModel::<P>::new());
+        lanes.push::<FullFence>();
+        assert!(lanes.begin_watch());
+        lanes.pop();
+        let watcher = {
+            let lanes = Arc::clone(&lanes);
+            thread::spawn(move || lanes.end_watch())
+        };
+        let wakes = lanes.push::<FullFence>();
+        let goes_on = watcher.join().unwrap();
+        assert!(wakes || goes_on, "the fork is overlooked");
+        lanes.pop();
+    });
+}
+
+#[test]
+fn loom_fork_that_is_the_first_is_seen_by_its_owner_or_the_watcher() {
+    a_first_fork_meets_the_end_of_a_watch::<Apart>();
+}
+
+#[test]
+fn loom_fork_without_the_owner_s_fence_is_overlooked_by_the_watcher() {
+    must_panic("is overlooked", a_first_fork_meets_the_end_of_a_watch::<NoLight>);
+}
+
+#[test]
+fn loom_fork_without_the_watcher_s_fence_is_overlooked() {
+    must_panic("is overlooked", a_first_fork_meets_the_end_of_a_watch::<NoHeavy>);
+}
+
+/// The first fork of a ring is pushed while a worker goes idle, and nobody watches. The owner's
+/// asymmetric fence is left out, as it isn't there for this.
+fn a_first_fork_meets_a_worker_that_goes_idle<F: FencePolicy>() {
+    bounded(3).check(|| {
+        let (lanes, idle) = (LanesModel::<NoLight>::new(), AtomicU32::new(0));
+        // Its owner has a lane, and nobody has forked since a watch ended.
+        lanes.push::<F>();
+        assert!(lanes.begin_watch());
+        lanes.pop();
+        assert!(!lanes.end_watch());
+        let both = Arc::new((lanes, idle));
+        let worker = {
+            let both = Arc::clone(&both);
+            thread::spawn(move || {
+                // Publish, and Recheck, as the pool's word does it.
+                both.1.swap(1, Ordering::SeqCst);
+                F::implied();
+                both.0.need_thief()
+            })
+        };
+        let wakes = both.0.push::<F>() && both.1.load(Ordering::SeqCst) == 1;
+        let stays = worker.join().unwrap();
+        assert!(wakes || stays, "the fork is overlooked");
+        both.0.pop();
+    });
+}
+
+#[test]
+fn loom_fork_that_is_the_first_is_seen_by_its_owner_or_a_worker_that_goes_idle() {
+    a_first_fork_meets_a_worker_that_goes_idle::<FullFence>();
+}
+
+#[test]
+fn loom_fork_without_the_full_fence_is_overlooked_by_a_worker_that_goes_idle() {
+    must_panic("is overlooked", a_first_fork_meets_a_worker_that_goes_idle::<NoFence>);
 }

@@ -1,10 +1,18 @@
 //! Doors into forks: rings, records and lanes.
 
+use std::panic::Location;
 use std::ptr::NonNull;
 
-use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
+use corewise_sync::thread;
 
-use crate::fork::ring::Ring;
+use crate::fork::lane::{Lane, Lanes};
+use crate::fork::record::{Fork, Forked, State, Stolen};
+use crate::fork::ring::{Oldest, Ring};
+use crate::task::header::Job;
+use crate::task::publication::Publication;
+use crate::task::running::Running;
+use crate::task::ticket::MaybeTicket;
 
 /// The ring of a lane.
 pub struct RingModel<T, P: AsymmetricPolicy = Asymmetric>(Ring<T, P>);
@@ -29,5 +37,129 @@ impl<T, P: AsymmetricPolicy> RingModel<T, P> {
     /// Steals the oldest one, if it is still there after a second look, and `takes` agrees.
     pub fn steal(&self, takes: impl FnOnce(NonNull<T>) -> bool) -> Option<NonNull<T>> {
         self.0.steal(self.0.oldest()?, takes)
+    }
+}
+
+/// The lanes of the model's threads.
+pub struct LanesModel<P: AsymmetricPolicy = Asymmetric>(Lanes<P>);
+
+/// How an owner waits for its thief.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// It sleeps.
+    Asleep,
+    /// It leapfrogs once before.
+    Leaping,
+    /// The same, but it steals whatever the thief offers: for models that have to fail.
+    LeapingAnywhere,
+}
+
+impl LanesModel {
+    /// Calls `a` while `b` is offered, and then `b`, unless a thief does: what that returned. `Err`
+    /// where it panicked.
+    pub fn join<B: Send>(
+        &self,
+        waits: Waits,
+        a: impl FnOnce(),
+        b: impl FnOnce() -> B + Send,
+    ) -> thread::Result<B> {
+        let lane = self.0.own(|| 0).expect("a place is left");
+        // Nobody asks for the ticket here.
+        let forked = Forked::new(b, NonNull::dangling(), Location::caller());
+        lane.ring.push(forked.pointer());
+        a();
+        let popped = lane.ring.pop();
+        let fork = forked.fork();
+        if !popped {
+            self.leap(fork, waits);
+            lane.wait_for(fork);
+        }
+        match fork.state() {
+            // SAFETY: it is over.
+            State::Over => unsafe { forked.result() },
+            State::Stolen(_) => panic!("the thief isn't done with it"),
+            // SAFETY: it is popped, or was returned.
+            State::Offered | State::Returned => Ok(unsafe { forked.take() }()),
+        }
+    }
+
+    fn leap(&self, awaited: &Fork, waits: Waits) {
+        let State::Stolen(thief) = awaited.state() else { return };
+        // SAFETY: lanes live as long as this.
+        let thief = unsafe { &*thief };
+        let Some(seen) = thief.ring.oldest() else { return };
+        if waits != Waits::Asleep && !awaited.is_settled() {
+            let agrees = || waits == Waits::LeapingAnywhere || !awaited.is_settled();
+            self.steal_from(thief, seen, false, agrees);
+        }
+    }
+
+    /// Steals a fork and calls it, where there is one. `returns`: it gives it back, as where a
+    /// subscriber panics before the call.
+    pub fn steal(&self, returns: bool) -> bool {
+        self.0.oldest().any(|(victim, seen)| self.steal_from(victim, seen, returns, || true))
+    }
+
+    fn steal_from(
+        &self,
+        victim: &Lane,
+        seen: Oldest,
+        returns: bool,
+        agrees: impl FnOnce() -> bool,
+    ) -> bool {
+        let own = self.0.own(|| 0).expect("a place is left");
+        let fork = victim.ring.steal(seen, |fork| {
+            let agrees = agrees();
+            if agrees {
+                // SAFETY: the ring is locked.
+                unsafe { fork.as_ref() }.is_stolen_by(own);
+            }
+            agrees
+        });
+        let Some(fork) = fork else { return false };
+        // SAFETY: it is stolen.
+        let (stolen, site) = unsafe { (Stolen::new(fork, victim), fork.as_ref().site) };
+        let item = stolen.item();
+        if returns {
+            item.header().table.give_up(item, true);
+        } else {
+            let job = Job { ticket: MaybeTicket::none(), site };
+            Running::new(item, job).run(&Publication::new(), None);
+        }
+        true
+    }
+}
+
+impl<P: AsymmetricPolicy> LanesModel<P> {
+    /// Of nobody yet.
+    #[expect(clippy::new_without_default, reason = "a model's door")]
+    pub fn new() -> Self {
+        LanesModel(Lanes::new())
+    }
+
+    /// The calling thread offers a fork that nobody steals: whether it has to wake a thief.
+    pub fn push<F: FencePolicy>(&self) -> bool {
+        let own = self.0.own(|| 0).expect("a place is left");
+        own.ring.push(NonNull::dangling()) && self.0.calls::<F>()
+    }
+
+    /// It takes it back.
+    pub fn pop(&self) {
+        assert!(self.0.own(|| 0).is_some_and(|own| own.ring.pop()), "nobody steals it");
+    }
+
+    /// An idle worker begins to watch, where there are forks and nobody does.
+    pub fn begin_watch(&self) -> bool {
+        self.0.begin_watch()
+    }
+
+    /// Its watch ends: whether it has to go on.
+    pub fn end_watch(&self) -> bool {
+        self.0.end_watch()
+    }
+
+    /// Whether a worker that goes idle has to look after the forks.
+    pub fn need_thief(&self) -> bool {
+        self.0.need_thief()
     }
 }
