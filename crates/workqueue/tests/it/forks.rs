@@ -7,6 +7,9 @@ use std::thread::{self, ThreadId};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue, blocking};
 
+use crate::chance;
+use crate::trees::{Size, scenario};
+
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("valid");
     let pools = WorkerPools::new(&machine);
@@ -120,4 +123,9 @@ fn a_panic_in_a_stolen_fork_ends_the_join() {
         caught.expect_err("it panics").downcast_ref::<&str>().map(|text| (*text).to_owned())
     });
     assert_eq!(message.as_deref(), Some("in the fork"));
+}
+
+#[test]
+fn trees_of_joins_scopes_and_maps_come_to_what_a_plain_recursion_does() {
+    chance::torture(|chance| scenario(chance, Size { trees: 6, depth: 7, rounds: 2_000 }));
 }

@@ -1,10 +1,14 @@
 //! Workqueues, as a user of the crate sees them.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
+#[path = "../support/chance.rs"]
+mod chance;
 #[path = "../support/spin.rs"]
 mod spin;
 #[path = "../support/futures.rs"]
 mod support;
+#[path = "../support/trees.rs"]
+mod trees;
 
 mod attributes;
 mod below;

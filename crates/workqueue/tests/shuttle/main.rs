@@ -5,6 +5,9 @@
 mod chance;
 #[path = "../mixed/mod.rs"]
 mod mixed;
+#[path = "../support/trees.rs"]
+mod trees;
 
+mod forks;
 mod pool;
 mod random;

@@ -6,6 +6,7 @@ pub(crate) trait Chance: Clone + Send + 'static {
     /// A number below `n`, which isn't 0.
     fn below(&mut self, n: u64) -> u64;
     /// For another thread.
+    #[allow(dead_code)] // not each scenario has threads that choose
     fn another(&mut self) -> Self;
 
     /// Once in `n` times.
