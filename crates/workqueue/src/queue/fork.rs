@@ -292,9 +292,12 @@ fn fork<A, B: Send>(
 fn has_forked(ticket: NonNull<Ticket>) {
     // SAFETY: that of the item that runs here.
     let pwq = Pwq::of(unsafe { ticket.as_ref() });
-    if let Some((_, pool)) = current_worker::pool() {
-        pwq.group.has_forked(pool);
-    }
+    let pool = match current_worker::pool() {
+        Some((group, pool)) if group == current_worker::key(&pwq.group) => pool,
+        // A guest's lane is one of its item's pool.
+        _ => pwq.pool,
+    };
+    pwq.group.has_forked(pool);
 }
 
 /// Waits for a thief, which has stolen the newest fork of the lane, to be done with it.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{WorkerPools, Workqueue, blocking};
+use corewise_workqueue::{At, WorkerPools, Workqueue, blocking};
 
 use crate::chance;
 use crate::trees::{Size, scenario};
@@ -64,6 +64,52 @@ fn a_fork_is_stolen_while_its_owner_is_busy_and_runs_as_an_item_of_its_queue() {
     queue.flush();
     assert_eq!(queue.stats().queued, 1, "a fork is a part of its item");
     pools.shutdown();
+}
+
+/// This machine, with its pools; `None` where it has one CPU, which is the guest's.
+fn live() -> Option<WorkerPools> {
+    let machine = Machine::live().expect("this machine");
+    let pools = WorkerPools::builder(&machine).concurrency(usize::MAX);
+    (machine.online().len() > 1).then(|| pools.build())
+}
+
+/// A join whose first closure ends when the second has been called: whether that was on another thread.
+fn is_helped(queue: &Workqueue) -> bool {
+    let (tells, told) = mpsc::channel();
+    let (here, there) = queue.join(
+        || {
+            told.recv().expect("it is called");
+            thread::current().id()
+        },
+        move || {
+            tells.send(()).expect("the owner waits");
+            thread::current().id()
+        },
+    );
+    here != there
+}
+
+#[test]
+fn a_join_outside_of_the_items_wakes_a_worker_that_steals() {
+    let Some(pools) = live() else { return };
+    let queue = Workqueue::builder("outside").scope(AffinityScope::System).build(&pools);
+    assert!(is_helped(&queue.expect("a queue")));
+}
+
+#[test]
+fn a_join_in_an_item_of_another_queue_wakes_a_worker_of_its_own_queue() {
+    let Some(pools) = live() else { return };
+    let [of_cpus, of_all] = [AffinityScope::Cpu, AffinityScope::System].map(|scope| {
+        Workqueue::builder("pools").scope(scope).strict(scope == AffinityScope::Cpu).build(&pools)
+    });
+    let (of_cpus, of_all) = (of_cpus.expect("a queue"), of_all.expect("a queue"));
+    let cpus = Machine::live().expect("this machine").online();
+    for cpu in &cpus {
+        let of_all = of_all.clone();
+        assert!(
+            of_cpus.spawn_at(At::Cpu(cpu), move || is_helped(&of_all)).join().expect("no panic")
+        );
+    }
 }
 
 #[test]

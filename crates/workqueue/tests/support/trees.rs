@@ -242,11 +242,17 @@ impl Tree {
 fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
     let two_nodes = "numa:2 l3:1 core:1 pu:1";
     let machines = ["core:1 pu:1", "core:2 pu:1", "core:4 pu:1", "l3:2 core:2 pu:1", two_nodes];
-    let machine = machines[chance.below(5) as usize];
+    // Or this one, on whose CPUs a thread outside of the queue may take part.
+    let machine = machines.get(chance.below(7) as usize).copied().unwrap_or("live");
     // Each node has a limit of its own. Circles of waits that lead through two limits are found by the
     // clock, which a model hasn't got.
     let limited = !(hint::IN_MODEL && machine == two_nodes);
-    let machine = Machine::synthetic(machine).expect("a valid description");
+    let machine = match machine {
+        "live" if !hint::IN_MODEL => Machine::live(),
+        "live" => Machine::synthetic("core:2 pu:1"),
+        description => Machine::synthetic(description),
+    };
+    let machine = machine.expect("a machine");
     let pools = WorkerPools::builder(&machine).max_workers(8).build();
     let scopes = [AffinityScope::System, AffinityScope::Cache, AffinityScope::Cpu];
     let builder = Workqueue::builder("trees").scope(scopes[chance.below(3) as usize]);
