@@ -316,7 +316,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
         steal::leapfrog(lane, thief, fork);
     }
     while !fork.is_settled() {
-        // What this thread has put off is done first, and may panic: the fork borrows from its stack.
+        // A thread that sleeps first does what it has put off, which may panic: the fork borrows from its stack.
         shielded("a join, before it sleeps,", || {
             context::blocking_reported(|| lane.wait_for(fork));
         });
