@@ -212,6 +212,23 @@ func forkWork(kind string) (pass, blank func(), count float64, right func() bool
 				return !slices.ContainsFunc(product, isWrong)
 			}
 	}
+	if kind == "scope" {
+		numbers := make([]uint64, items)
+		pass = func() {
+			var over sync.WaitGroup
+			over.Add(items)
+			for i := range numbers {
+				go func() {
+					numbers[i] = 1
+					over.Done()
+				}()
+			}
+			over.Wait()
+		}
+		isWrong := func(n uint64) bool { return n != 1 }
+		return pass, func() { clear(numbers) }, float64(items),
+			func() bool { return !slices.ContainsFunc(numbers, isWrong) }
+	}
 	f := func(item uint64) uint64 { return mixed(item, steps) }
 	if kind == "map-uneven" {
 		f = func(item uint64) uint64 { return mixed(item, mixed(item, 2)%(2*steps+1)) }
@@ -229,7 +246,8 @@ func forkWork(kind string) (pass, blank func(), count float64, right func() bool
 }
 
 func isForkJoin(kind string) bool {
-	return slices.Contains([]string{"forks", "fib", "tree", "sort", "matrix", "map-tiny", "map-uneven"}, kind)
+	kinds := []string{"forks", "fib", "tree", "sort", "matrix", "scope", "map-tiny", "map-uneven"}
+	return slices.Contains(kinds, kind)
 }
 
 func forkJoin(kind string) {

@@ -185,6 +185,44 @@ final class Fork {
         }
     }
 
+    /** A task for each number, all joined by the one that forks them, the newest first. */
+    static final class Scope extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final long[] numbers;
+
+        Scope(long[] numbers) {
+            this.numbers = numbers;
+        }
+
+        @Override
+        protected void compute() {
+            RecursiveAction[] all = new RecursiveAction[numbers.length];
+            for (int i = 0; i < all.length; i++) {
+                all[i] = new One(numbers, i);
+                all[i].fork();
+            }
+            for (int i = all.length - 1; i >= 0; i--) {
+                all[i].join();
+            }
+        }
+    }
+
+    static final class One extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final long[] numbers;
+        final int at;
+
+        One(long[] numbers, int at) {
+            this.numbers = numbers;
+            this.at = at;
+        }
+
+        @Override
+        protected void compute() {
+            numbers[at] = 1;
+        }
+    }
+
     static long mixed(long number, long steps) {
         long mixed = number + 0x9e3779b97f4a7c15L;
         for (long step = 0; step < steps; step++) {
@@ -257,6 +295,12 @@ final class Fork {
                         () -> Arrays.fill(all[0], 0), Math.pow(items / BLOCK, 3),
                         () -> Arrays.stream(all[0]).allMatch(n -> n == 2.0 * items));
             }
+            case "scope" -> {
+                long[] numbers = new long[items];
+                return new Work(() -> pool.invoke(new Scope(numbers)),
+                        () -> Arrays.fill(numbers, 0), items,
+                        () -> Arrays.stream(numbers).allMatch(n -> n == 1));
+            }
             default -> {
                 IntToLongFunction f = kind.equals("map-tiny")
                         ? item -> mixed(item, steps)
@@ -277,8 +321,8 @@ final class Fork {
     }
 
     static boolean isCase(String kind) {
-        return Arrays.asList("forks", "fib", "tree", "sort", "matrix", "map-tiny", "map-uneven")
-                .contains(kind);
+        return Arrays.asList("forks", "fib", "tree", "sort", "matrix", "scope", "map-tiny",
+                "map-uneven").contains(kind);
     }
 
     static double median(double[] values) {

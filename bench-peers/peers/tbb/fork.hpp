@@ -1,5 +1,5 @@
-// The workloads of bench-peers/src/fork/mod.rs on oneTBB: `parallel_invoke` joins, `parallel_for` maps. The
-// calling thread is one of the arena's.
+// The workloads of bench-peers/src/fork/mod.rs on oneTBB: `parallel_invoke` joins, `parallel_for` maps, a `task_group`
+// is the scope. The calling thread is one of the arena's.
 
 struct Plain {
   static void join(auto &&a, auto &&b) { a(), b(); }
@@ -117,6 +117,7 @@ struct Work {
   void blank() {
     sorted = unsorted;
     if (kind == "matrix") product.assign(items * items, 0);
+    if (kind == "scope") mapped.assign(items, 0);
   }
 
   uint64_t steps_of(uint64_t item) const {
@@ -130,6 +131,11 @@ struct Work {
     if (kind == "tree") {
       number = 0;
       for (size_t i = 0; i < times; i++) number += sum(root);
+    }
+    if (kind == "scope") {
+      tbb::task_group group;
+      for (uint64_t &number : mapped) group.run([&number] { number = 1; });
+      group.wait();
     }
     if (kind.starts_with("map-")) {
       mapped.clear();
@@ -147,6 +153,8 @@ struct Work {
     if (kind == "matrix")
       return std::all_of(product.begin(), product.end(),
                          [&](double n) { return n == 2.0 * double(items); });
+    if (kind == "scope")
+      return std::all_of(mapped.begin(), mapped.end(), [](uint64_t n) { return n == 1; });
     for (size_t i = 0; i < items; i += 199)
       if (mapped[i] != mixed(i, steps_of(i))) return false;
     return true;
@@ -181,7 +189,7 @@ public:
 
 bool is_fork_join(const std::string &kind) {
   return kind == "forks" || kind == "fib" || kind == "tree" || kind == "sort" ||
-         kind == "matrix" || kind.starts_with("map-");
+         kind == "matrix" || kind == "scope" || kind.starts_with("map-");
 }
 
 void fork_join(Line &line, const std::string &kind) {

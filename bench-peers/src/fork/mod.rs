@@ -29,6 +29,7 @@
 //! * **`matrix`**: the product of two matrices of `items` by `items` numbers of 64 bits, by quarters, down to blocks of
 //!   32 by 32 (6 to 8 µs), which are the items. Four quarters at a time: two halves of a sum don't run in parallel.
 //! * **`map-tiny`**: a function of 20 ns of a million numbers. **`map-uneven`**: of 10 000 numbers, 0 to 200 µs.
+//! * **`scope`**: 100 000 tasks of one scope, spawned from its own body. Each sets a number.
 //! * **`inside`**, **`fan`**: those of `crates/bench/src/workqueue/mod.rs`.
 //!
 //! # The metrics
@@ -81,7 +82,7 @@ static BENCH: Bench = Bench {
 };
 
 const CASES: &str = "forks fib tree/1k/one tree/1k/all tree/1m/one tree/1m/all tree/16m/one \
-                     tree/16m/all sort matrix map-tiny map-uneven";
+                     tree/16m/all sort matrix map-tiny map-uneven scope";
 
 const FORKS: Workload = Workload {
     cases: Cases::These(""),
@@ -108,6 +109,8 @@ pub(crate) static PEERS: Peers = Peers {
     takes: |name, parts| match parts {
         ["inside" | "fan"] => !matches!(name, OUTSIDE | SERIAL | "chili" | "forte"),
         _ if name == "go-channel" => false,
+        // A loop, and no scopes.
+        ["scope"] => !matches!(name, SERIAL | "chili"),
         ["forks"] => name != SERIAL,
         _ => true,
     },
@@ -116,6 +119,7 @@ pub(crate) static PEERS: Peers = Peers {
     allocates: |_| false,
     adapt: |job, parts, on| match parts {
         ["inside" | "fan"] => (crate::workqueue::PEERS.adapt)(job, parts, on),
+        ["tree", "16m", _] if job.runtime == GOROUTINE => job.passes = 1,
         _ if job.runtime == GOROUTINE => job.passes = job.passes.min(3),
         _ => {}
     },
@@ -133,6 +137,7 @@ pub(crate) static PEERS: Peers = Peers {
             case == "matrix" && !is_floor(peer)
         })
         .beside(),
+        Ask::lower("scope_vs_best_peer", "makespan_p50", |case, _| case == "scope").beside(),
         Ask::rate("fan_vs_best_peer", |case, _| case == "fan").beside(),
         Ask::lower("tree_small_outside_vs_serial", "makespan_p50", small_serial)
             .of(OUTSIDE)
@@ -177,7 +182,7 @@ fn small_serial(case: &str, peer: &str) -> bool {
 
 /// Whether a look runs a case: those of the headlines, without the largest trees.
 fn quick(parts: &[&str]) -> bool {
-    !matches!(parts, ["tree", "16m", _] | ["tree", "1m", "one"] | ["matrix"] | ["fan"])
+    !matches!(parts, ["tree", "16m", _] | ["tree", "1m", "one"] | ["matrix" | "scope" | "fan"])
 }
 
 fn numbers(job: &mut Job, parts: &[&str], on: &On) {
@@ -186,13 +191,14 @@ fn numbers(job: &mut Job, parts: &[&str], on: &On) {
         (job.workers, job.worker_cpu) = (1, on.cpus.iter().next());
     }
     (job.items, job.passes) = match parts {
-        ["forks" | "fib"] => (on.pick(32, 30), on.pick(20, 5)),
-        ["tree", "1k", _] => ((1 << 10) - 1, on.pick(20, 5)),
-        ["tree", "1m", _] => ((1 << 20) - 1, on.pick(20, 5)),
+        ["forks" | "fib"] => (on.pick(32, 30), on.pick(10, 5)),
+        ["tree", "1k", _] => ((1 << 10) - 1, on.pick(10, 5)),
+        ["tree", "1m", _] => ((1 << 20) - 1, on.pick(10, 5)),
         ["tree", ..] => ((1 << 24) - 1, 5),
         ["sort"] => (on.pick(10_000_000, 1_000_000), 5),
         ["matrix"] => (1_024, 5),
-        ["map-tiny"] => (1_000_000, on.pick(20, 5)),
+        ["scope"] => (100_000, on.pick(10, 5)),
+        ["map-tiny"] => (1_000_000, on.pick(10, 5)),
         _ => (on.pick(10_000, 1_000), 3),
     };
     job.times = if parts.contains(&"1k") { 1_000 } else { 1 };
@@ -326,6 +332,7 @@ mod tests {
             ("sort", Output::Sorted((0..10).rev().collect())),
             ("sort", Output::Sorted(vec![1; 10])),
             ("matrix", Output::Product(vec![1.0; 1_024], Box::default())),
+            ("scope", Output::Mapped(vec![0; 10])),
             ("map-tiny", Output::Mapped(vec![0; 10])),
             ("map-uneven", Output::Mapped(vec![])),
         ] {

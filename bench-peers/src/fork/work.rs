@@ -25,6 +25,12 @@ pub(crate) trait Forks {
         halves::<Self>(here, items, &mut results, f);
         results
     }
+
+    /// Sets each number to one, in a task of its own of one scope. A library without scopes takes no part in
+    /// that.
+    fn scope(_here: &mut Self::Here<'_>, numbers: &mut [u64]) {
+        numbers.fill(1);
+    }
 }
 
 fn halves<F: Forks + ?Sized>(
@@ -79,6 +85,8 @@ pub(crate) enum Work {
     Sort(Vec<u32>),
     /// The length of an edge.
     Matrix(usize),
+    /// The number of tasks.
+    Scope(usize),
     /// The items, the steps of an item on average, and the steps of one item given both.
     Map(Vec<u64>, u64, fn(u64, u64) -> u64),
 }
@@ -113,19 +121,21 @@ impl Work {
             "sort" => Work::Sort((0..items as u64).map(|n| mixed(n, 2) as u32).collect()),
             // Quarters of quarters, down to one block.
             "matrix" => Work::Matrix(items.next_power_of_two().max(BLOCK)),
+            "scope" => Work::Scope(items),
             "map-tiny" => Work::Map((0..items as u64).collect(), steps, |_, steps| steps),
             "map-uneven" => Work::Map((0..items as u64).collect(), steps, uneven),
             _ => return None,
         })
     }
 
-    /// The number of items of a pass: forks, nodes, numbers, blocks, or the items of a map.
+    /// The number of items of a pass: forks, nodes, numbers, blocks, tasks, or the items of a map.
     pub(crate) fn items(&self) -> usize {
         match self {
             Work::Fib(n) => (fib_of(n + 1) - 1).max(1) as usize,
             Work::Tree(root, times) => root.sum() as usize * times,
             Work::Sort(numbers) => numbers.len(),
             Work::Matrix(edge) => (edge / BLOCK).pow(3),
+            Work::Scope(tasks) => *tasks,
             Work::Map(items, ..) => items.len(),
         }
     }
@@ -138,6 +148,7 @@ impl Work {
                 let of = |value| vec![value; edge * edge];
                 Output::Product(of(0.0), Box::new([of(1.0), of(2.0)]))
             }
+            Work::Scope(tasks) => Output::Mapped(vec![0; *tasks]),
             _ => Output::Number(0),
         }
     }
@@ -156,6 +167,10 @@ impl Work {
             (Work::Matrix(_), Output::Product(mut product, factors)) => {
                 multiply::<F>(here, &mut product, &factors[0], &factors[1]);
                 Output::Product(product, factors)
+            }
+            (Work::Scope(_), Output::Mapped(mut numbers)) => {
+                F::scope(here, &mut numbers);
+                Output::Mapped(numbers)
             }
             (Work::Map(items, steps, of), _) => {
                 let (steps, of) = (*steps, *of);
@@ -176,6 +191,9 @@ impl Work {
             }
             (Work::Matrix(edge), Output::Product(product, _)) => {
                 product.iter().all(|number| *number == 2.0 * *edge as f64)
+            }
+            (Work::Scope(tasks), Output::Mapped(numbers)) => {
+                numbers.len() == *tasks && numbers.iter().all(|number| *number == 1)
             }
             (Work::Map(items, steps, of), Output::Mapped(results)) => {
                 let is_right = |n: usize| results[n] == mixed(items[n], of(items[n], *steps));

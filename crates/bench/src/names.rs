@@ -128,7 +128,7 @@ impl Better {
     /// Of a ratio in a headline, by its name: times and costs over somebody's are better when low.
     /// `None` where the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
-        const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports fib_ tree_ sort_ map_ matrix_ _vs_bound";
+        const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports fib_ tree_ sort_ map_ matrix_ scope_ _vs_bound";
         const HIGHER: &str =
             "items storm inside fan_ kernel_test oversubscribed iops seqread odirect";
         let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
