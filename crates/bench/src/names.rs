@@ -128,7 +128,8 @@ impl Better {
     /// Of a ratio in a headline, by its name: times and costs over somebody's are better when low.
     /// `None` where the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
-        const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports fib_ tree_ sort_ map_ matrix_ scope_ _vs_bound";
+        const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports \
+            fib_ tree_ sort_ map_ matrix_ scope_ _vs_bound";
         const HIGHER: &str =
             "items storm inside fan_ kernel_test oversubscribed iops seqread odirect";
         let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
@@ -207,14 +208,15 @@ mod tests {
         // The two headlines whose names look alike, and differ in what is above the line.
         for metric in
             "cache_shard_vs_before_p50 cache_shard_vs_before_items storm_reused_vs_best_peer \
-                       inside_vs_best_peer kernel_test_vs_best_peer odirect_vs_fio"
+                       inside_vs_best_peer fan_vs_best_peer kernel_test_vs_best_peer odirect_vs_fio"
                 .split_whitespace()
         {
             assert_eq!(headline(metric), Some(Better::Higher), "{metric}");
         }
         for metric in
             "sleeping_p50_vs_futex blocking_mix_p99_vs_best_peer makespan_vs_critical_path \
-                       no_slow_vs_serial azure_vs_serial exports_1000_up_vs_best_peer"
+                       no_slow_vs_serial azure_vs_serial exports_1000_up_vs_best_peer \
+                       fib_vs_best_peer tree_large_vs_best_peer sort_vs_best_peer map_vs_best_peer"
                 .split_whitespace()
         {
             assert_eq!(headline(metric), Some(Better::Lower), "{metric}");
