@@ -104,11 +104,14 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of("tbb", Tool::Tbb, Idle::Spins, When::Usually),
         Runtime::of(GOROUTINE, Tool::Go, Idle::Sleeps, When::Thorough),
         Runtime::of("go-channel", Tool::Go, Idle::Sleeps, When::Usually),
+        Runtime::of("java-fork-join", Tool::Java, Idle::Sleeps, When::Thorough),
         Runtime::of("java-forkjoinpool", Tool::Java, Idle::Sleeps, When::Usually),
     ],
     takes: |name, parts| match parts {
-        ["inside" | "fan"] => !matches!(name, OUTSIDE | SERIAL | "chili" | "forte"),
-        _ if name == "go-channel" => false,
+        ["inside" | "fan"] => {
+            !matches!(name, OUTSIDE | SERIAL | "chili" | "forte" | "java-fork-join")
+        }
+        _ if matches!(name, "go-channel" | "java-forkjoinpool") => false,
         // A loop, and no scopes.
         ["scope"] => !matches!(name, SERIAL | "chili"),
         ["forks"] => name != SERIAL,
@@ -347,12 +350,12 @@ mod tests {
     fn who_cannot_spawn_takes_no_part_in_it_and_one_cpu_is_one_worker() {
         let all = |line: &str, case: &str| names(&format!("fork {line}"), case);
         let fast = ["rayon", "chili", "forte", "tbb"];
-        let slow = ["go-goroutine", "java-forkjoinpool"];
+        let slow = ["go-goroutine", "java-fork-join"];
         assert_eq!(all("", "fib"), [&[OURS, OUTSIDE, SERIAL], &fast[..], &slow].concat());
         assert_eq!(all("", "forks"), [&[OURS, OUTSIDE], &fast[..], &slow].concat());
         let spawn = [OURS, "rayon", "tbb", "go-goroutine", "go-channel", "java-forkjoinpool"];
         assert_eq!(all("", "fan"), spawn);
-        assert!(!all("--quick", "fib").contains(&"go-goroutine".to_owned()));
+        assert!(all("--quick", "fib").ends_with(&fast.map(str::to_owned)));
         assert!(all("--quick", "fan").is_empty() && all("--quick", "tree/16m/all").is_empty());
         let cells = crate::session::tests::cells("fork");
         for cell in cells.iter().flatten() {
