@@ -135,7 +135,7 @@ final class Fork {
         final int b;
         final int size;
 
-        /** Of what begins there in the product and its two factors. */
+        /** Multiplies the parts that begin there in the product and its two factors. */
         Multiply(double[][] all, int product, int a, int b, int size) {
             this.all = all;
             this.product = product;

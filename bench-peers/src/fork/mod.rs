@@ -58,9 +58,9 @@ use peers::ours::Ours;
 use peers::rayon::Rayon;
 use work::{Serial, Work};
 
-/// Ours from a thread that is no worker.
+/// Corewise, from a thread that is no worker.
 const OUTSIDE: &str = "corewise-outside";
-/// Takes a microsecond or two a fork.
+/// A goroutine a fork, which takes a microsecond or two.
 const GOROUTINE: &str = "go-goroutine";
 /// Plain calls.
 const SERIAL: &str = "serial";
@@ -208,9 +208,9 @@ fn numbers(job: &mut Job, parts: &[&str], on: &On) {
     job.quick_steps = if parts == ["map-tiny"] { TINY } else { UNEVEN };
 }
 
-/// Steps of an item of 20 ns.
+/// Steps of an item of `map-tiny`: 20 ns.
 const TINY: u32 = 30;
-/// Of one of 100 µs.
+/// Steps of an item of 100 µs, on average.
 const UNEVEN: u32 = 60_000;
 
 fn spawns_numbers(job: &mut Job, parts: &[&str], on: &On) {
