@@ -31,6 +31,9 @@ struct OwnerSide {
     tail: AtomicUsize,
     /// O: forks ever pushed.
     pushed: aside::AtomicU64,
+    /// A: the ring is full with so many forks. Written by the owner, and by a thief that has stolen one. A
+    /// hint: Relaxed.
+    most: aside::AtomicUsize,
 }
 
 /// Written by thieves, which hold the lock.
@@ -64,6 +67,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
             owner: CachePadded::new(OwnerSide {
                 tail: AtomicUsize::new(0),
                 pushed: aside::AtomicU64::new(0),
+                most: aside::AtomicUsize::new(MOST),
             }),
             thieves: CachePadded::new(ThievesSide {
                 head: AtomicUsize::new(0),
@@ -78,11 +82,13 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         &self.slots[position % CAPACITY]
     }
 
-    /// Whether no further fork is to be pushed, as the owner knows it.
+    /// Whether no further fork is to be pushed, as the owner knows it. Once the ring has had `MOST` forks it
+    /// counts as full until it is empty, or a thief has stolen one: nobody seems to need more.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
-        tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize >= MOST as isize
+        let filled = tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize;
+        filled >= self.owner.most.load(Ordering::Relaxed) as isize
     }
 
     /// Push, by the owner of a ring that isn't full: offers a fork to thieves until [`Ring::pop`]. True
@@ -100,7 +106,13 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         slot.push.store(push, Ordering::Relaxed);
         self.owner.tail.store(tail.wrapping_add(1), Ordering::Release);
         // A thief that is about to give up may have moved the head beyond the tail.
-        tail.wrapping_sub(head) as isize <= 0
+        let filled = tail.wrapping_sub(head) as isize;
+        if filled <= 0 {
+            self.owner.most.store(MOST, Ordering::Relaxed);
+        } else if filled + 1 >= MOST as isize {
+            self.owner.most.store(1, Ordering::Relaxed);
+        }
+        filled <= 0
     }
 
     /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each fork
@@ -170,7 +182,9 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
             NonNull::new(slot.fork.load(Ordering::Relaxed)).filter(|_| same)
         });
         let fork = fork.flatten().filter(|fork| takes(*fork));
-        if fork.is_none() {
+        if fork.is_some() {
+            self.owner.most.store(MOST, Ordering::Relaxed);
+        } else {
             // GiveUp: the owner's Settle waits for the lock.
             self.thieves.head.store(head, Ordering::Relaxed);
         }
@@ -199,15 +213,23 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_full_until_a_fork_is_stolen_or_popped() {
+    fn a_ring_that_was_full_is_so_until_a_fork_is_stolen_or_none_is_left() {
         let (ring, fork) = (Ring::<u8>::new(), 1);
         let steal = || ring.oldest().and_then(|seen| ring.steal(seen, |_| true)).is_some();
-        for pushed in 0..MOST {
-            assert!(!ring.is_full());
-            assert_eq!(ring.push(NonNull::from(&fork)), pushed == 0, "whether it is the first");
+        let fill = |there| {
+            for pushed in there..MOST {
+                assert!(!ring.is_full());
+                assert_eq!(ring.push(NonNull::from(&fork)), pushed == 0, "whether it is the first");
+            }
+            assert!(ring.is_full());
+        };
+        fill(0);
+        assert!(ring.pop() && ring.is_full(), "nobody has needed one");
+        assert!(steal() && !ring.is_full());
+        fill(MOST - 2);
+        for left in (0..MOST).rev() {
+            assert!(ring.pop());
+            assert_eq!(ring.is_full(), left > 0);
         }
-        assert!(ring.is_full() && steal() && !ring.is_full());
-        assert!(!ring.push(NonNull::from(&fork)));
-        assert!(ring.is_full() && ring.pop() && !ring.is_full());
     }
 }

@@ -99,6 +99,8 @@ pub(crate) struct Pool<F: FencePolicy> {
     pins: Pins,
     /// Where items offer their forks.
     pub(crate) lanes: Lanes,
+    /// I: how many owners may wait for each other's forks in one chain, and offer one more.
+    pub(crate) longest_chain: usize,
     pub(crate) stats: PoolStats,
 }
 
@@ -175,6 +177,7 @@ impl<F: FencePolicy> Pool<F> {
             left: Condvar::new(),
             pins: Pins::new(spec.cpus.clone(), pinning),
             lanes: Lanes::new(),
+            longest_chain: policy::longest_chain(spec.max, spec.cpus.len()),
             stats: PoolStats::default(),
             spec,
         }

@@ -10,7 +10,7 @@ use corewise_sync::fence::FencePolicy;
 use corewise_sync::{hint, time};
 
 use super::group::Group;
-use super::policy::{self, Counts};
+use super::policy::Counts;
 use super::worker::Worker;
 use super::{Pool, current_worker};
 use crate::fork::lane::Lane;
@@ -178,11 +178,6 @@ impl<F: FencePolicy> Group<F> {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    /// How many owners may wait for each other's forks in one chain, and offer one more.
-    pub(crate) fn longest_chain(&self) -> usize {
-        policy::longest_chain(self.spec.max, self.spec.cpus.len())
-    }
-
     /// Whether a core is free for a thief, beside workers and guests.
     fn has_core_for_thief(&self, counts: &Counts) -> bool {
         counts.active() + self.lanes.guests() < counts.base

@@ -163,7 +163,7 @@ impl Workqueue {
         let pwq = Pwq::of(unsafe { ticket.as_ref() });
         if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
             // Somebody may steal it: the limit has a place, and not too many wait for each other already.
-            if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain() {
+            if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain {
                 fork(site, lane, ticket, a, b)
             } else {
                 one_by_one(a, b)
