@@ -146,7 +146,17 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         Some(GuestLane { lanes: self, lane })
     }
 
-    /// How many threads take part that are no workers.
+    /// A guest sleeps.
+    pub(crate) fn guest_sleeps(&self) {
+        self.guests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// It goes on.
+    pub(crate) fn guest_wakes(&self) {
+        self.guests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many threads take part that are no workers, and don't sleep.
     pub(crate) fn guests(&self) -> usize {
         self.guests.load(Ordering::Relaxed)
     }

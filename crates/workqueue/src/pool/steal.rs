@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::context::BlockingObserver;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::{hint, time};
 
@@ -174,6 +175,24 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn needs_thief(&self, index: usize, counts: &Counts) -> bool {
         self.pools[index].has_core_for_thief(counts)
             && self.victims(index).any(|pool| pool.lanes.need_thief())
+    }
+}
+
+/// Tells the pool when a guest's thread blocks.
+pub(crate) struct GuestBlocks<F: FencePolicy> {
+    pub(crate) group: Arc<Group<F>>,
+    pub(crate) pool: usize,
+}
+
+impl<F: FencePolicy> BlockingObserver for GuestBlocks<F> {
+    fn begin(&self) {
+        self.group.pools[self.pool].lanes.guest_sleeps();
+        // Somebody may steal on its CPU.
+        self.group.push_slow(self.pool);
+    }
+
+    fn end(&self) {
+        self.group.pools[self.pool].lanes.guest_wakes();
     }
 }
 

@@ -7,6 +7,7 @@ use std::any::type_name;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use corewise_sync::{context, thread};
@@ -16,6 +17,7 @@ use tracing::Span;
 use crate::attributes::QueueKind;
 use crate::fork::stack;
 use crate::pool::current_worker;
+use crate::pool::steal::GuestBlocks;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::header::{Header, Job};
@@ -86,11 +88,14 @@ impl Workqueue {
         let queue = Arc::as_ptr(self.shared()).cast();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane.lane).cast() });
         let placed = group.pools[pool].placement().enter();
+        // A worker of other pools tells these.
+        let blocks = GuestBlocks { group: Arc::clone(&group), pool };
+        let observed = (!context::is_observed()).then(|| context::observe(Rc::new(blocks)));
         current_worker::with_shown(|shown| {
             running.run(shown, None);
             running::show_again(shown);
         });
-        drop((placed, lane));
+        drop((observed, placed, lane));
         match guest.result.into_inner() {
             Some(Ok(result)) => Ok(result),
             Some(Err(payload)) => panic::resume_unwind(payload),
