@@ -1,4 +1,5 @@
-//! Queueing a `Work` again and again allocates nothing, whatever the queue; a spawn allocates once.
+//! Queueing a `Work` again and again allocates nothing, whatever the queue, nor does a join inside an
+//! item; a spawn allocates once.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -72,7 +73,7 @@ fn again_and_again(queue: &Workqueue) -> usize {
 
 // One test: there is one count.
 #[test]
-fn queueing_a_work_again_allocates_nothing_and_a_spawn_allocates_once() {
+fn queueing_a_work_again_and_a_join_allocate_nothing_and_a_spawn_allocates_once() {
     let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
     COUNTED.set(true);
     let pools = WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO);
@@ -130,4 +131,22 @@ fn queueing_a_work_again_allocates_nothing_and_a_spawn_allocates_once() {
         }
     });
     assert_eq!(futures, ROUNDS, "a future each");
+    let joins = allocations(|| {
+        let (own, done) = (plain.clone(), Arc::new(AtomicBool::new(false)));
+        let says = Arc::clone(&done);
+        let taken = plain.execute(move || {
+            for _ in 0..ROUNDS {
+                // One that may be offered, and some that are deeper.
+                let join = || own.join(|| 1, || 2);
+                let join = || own.join(join, join);
+                assert_eq!(own.join(join, join), (((1, 2), (1, 2)), ((1, 2), (1, 2))));
+            }
+            says.store(true, Ordering::SeqCst);
+        });
+        assert!(taken.is_ok());
+        while !done.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(joins, 2, "the closure of the item, and its mark");
 }

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::AtomicSection;
+use corewise_sync::{Completion, Mutex};
 use corewise_topology::Machine;
 use corewise_workqueue::{Queued, Work, WorkerPools, Workqueue};
 use tracing::span::Id;
-use tracing::{Event, Subscriber};
+use tracing::{Dispatch, Event, Subscriber, dispatcher};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 /// Calls a function in the first event, and nothing in those that follow from it.
@@ -157,10 +157,64 @@ fn a_subscriber_that_panics_before_a_run_leaves_no_handle_waiting() {
     assert!(spawned.join().is_err());
 }
 
+/// Panics once, when it is armed, and tells that.
+#[derive(Clone)]
+struct PanicsOnce(PanicsAt, Arc<AtomicBool>, Arc<Completion>);
+
+impl PanicsOnce {
+    fn is_at(&self, at: PanicsAt) {
+        if self.0 == at && self.1.swap(false, Ordering::SeqCst) {
+            self.2.complete();
+            panic!("on purpose");
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for PanicsOnce {
+    fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+        self.is_at(PanicsAt::Enter);
+    }
+
+    fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+        self.is_at(PanicsAt::Exit);
+    }
+}
+
+#[test]
+fn a_fork_whose_thief_panics_before_the_call_is_called_by_its_owner_and_one_after_it_once() {
+    for at in [PanicsAt::Enter, PanicsAt::Exit] {
+        let panics = PanicsOnce(at, Arc::default(), Arc::new(Completion::new()));
+        // One for all workers, so that a thief's span lies in its owner's.
+        let subscriber = Dispatch::new(tracing_subscriber::registry().with(panics.clone()));
+        let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+        let pools = WorkerPools::builder(&machine)
+            .spawn_handler(move |worker| {
+                let subscriber = subscriber.clone();
+                let run = move || dispatcher::with_default(&subscriber, || worker.run());
+                std::thread::Builder::new().spawn(run).map(drop)
+            })
+            .build();
+        let queue = Workqueue::builder("forks").build(&pools).expect("a queue");
+        let (own, calls) = (queue.clone(), AtomicUsize::new(0));
+        let called = queue.spawn(move || {
+            let PanicsOnce(_, armed, panicked) = panics;
+            armed.store(true, Ordering::SeqCst);
+            let fork = || {
+                calls.fetch_add(1, Ordering::SeqCst);
+                std::thread::current().id()
+            };
+            let ((), there) = own.join(|| panicked.wait(), fork);
+            (calls.load(Ordering::SeqCst), there == std::thread::current().id())
+        });
+        assert_eq!(called.join().expect("no panic"), (1, at == PanicsAt::Enter));
+        pools.shutdown();
+    }
+}
+
 #[test]
 fn a_subscriber_that_panics_at_a_refused_timer_item_does_not_harm_the_timer_thread() {
     let drained = Workqueue::builder("drained").build(&pools()).expect("a queue");
-    let gate = Arc::new(corewise_sync::Completion::new());
+    let gate = Arc::new(Completion::new());
     let waits = Arc::clone(&gate);
     drop(drained.spawn(move || waits.wait()));
     let (events, refused) = (Arc::new(AtomicUsize::new(0)), Work::new(|| ()));

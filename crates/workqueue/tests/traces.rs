@@ -75,8 +75,13 @@ fn capture() -> &'static Capture {
 }
 
 fn queue(name: &str) -> (WorkerPools, Workqueue) {
+    queue_of(name, 1)
+}
+
+fn queue_of(name: &str, cpus: u32) -> (WorkerPools, Workqueue) {
     capture();
-    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
+    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
+    let machine = machine.expect("a valid description");
     let pools = WorkerPools::new(&machine);
     let queue = Workqueue::builder(name).scope(AffinityScope::System).build(&pools);
     (pools, queue.expect("a queue"))
@@ -116,6 +121,37 @@ fn the_span_of_a_spawn_lies_in_its_spawner_s() {
     let outer = Some(String::from("outer"));
     assert_eq!(parents[..4], [(); 4].map(|()| outer.clone()), "closure, scoped, two polls");
     assert_eq!(parents.last(), Some(&None));
+}
+
+#[test]
+fn a_stolen_fork_has_a_span_inside_that_of_its_owner_and_another_none_of_its_own() {
+    let (_pools, queue) = queue_of("forks", 2);
+    let owns = queue.clone();
+    let item = queue.spawn(move || {
+        let called = Completion::new();
+        let stolen = || {
+            tracing::info!(queue = "forks", "stolen");
+            called.complete();
+        };
+        owns.join(|| called.wait(), stolen);
+    });
+    let line = line!() - 2;
+    item.join().unwrap();
+    queue.flush();
+    let [item, fork, event] = &seen(&queue)[..] else { panic!("{:?}", seen(&queue)) };
+    assert_eq!((item.name.as_str(), item.inside.as_deref()), ("run", None));
+    assert_eq!((fork.name.as_str(), fork.inside.as_deref()), ("run", Some("run")));
+    assert!(fork.field("site").contains(&format!("tests/traces.rs:{line}:")), "{fork:?}");
+    assert!(fork.field("function").contains("a_stolen_fork_has"), "{fork:?}");
+    assert_eq!(event.inside.as_deref(), Some("run"));
+
+    let (_pools, queue) = queue_of("kept", 1);
+    let owns = queue.clone();
+    let kept = || tracing::info!(queue = "kept", "kept");
+    queue.spawn(move || _ = owns.join(|| (), kept)).join().unwrap();
+    queue.flush();
+    let [item, event] = &seen(&queue)[..] else { panic!("{:?}", seen(&queue)) };
+    assert_eq!((item.name.as_str(), event.inside.as_deref()), ("run", Some("run")));
 }
 
 #[test]

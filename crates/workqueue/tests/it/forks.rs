@@ -1,13 +1,18 @@
 //! Joins inside items: their second closures are forks, which idle workers steal.
 
+use std::cell::RefCell;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
+use corewise_sync::Completion;
+use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{At, WorkerPools, Workqueue, blocking};
+use corewise_workqueue::{At, Work, WorkerPools, Workqueue, blocking};
 
 use crate::chance;
+use crate::spin::spin_until;
 use crate::trees::{Size, scenario};
 
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
@@ -174,4 +179,158 @@ fn a_panic_in_a_stolen_fork_ends_the_join() {
 #[test]
 fn trees_of_joins_scopes_and_maps_come_to_what_a_plain_recursion_does() {
     chance::torture(|chance| scenario(chance, Size { trees: 6, depth: 7, rounds: 2_000 }));
+}
+
+/// Joins when it is dropped, and sends whether that came to what it should.
+struct JoinsInDrop(Workqueue, mpsc::Sender<bool>);
+
+impl Drop for JoinsInDrop {
+    fn drop(&mut self) {
+        // Nobody may listen any more.
+        let _ = self.1.send(fib(&self.0, 10) == 55);
+    }
+}
+
+thread_local! {
+    static AT_THE_END: RefCell<Option<JoinsInDrop>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn a_destructor_of_an_item_may_join() {
+    let (_pools, queue) = queue(2);
+    let (tells, told) = mpsc::channel();
+    let joins = || JoinsInDrop(queue.clone(), tells.clone());
+    // Inside the run, after it, and where nothing ran.
+    let captured = joins();
+    queue.spawn(move || drop(captured)).join().expect("no panic");
+    let captured = joins();
+    queue.queue(&Work::new(move || _ = &captured)).expect("an open queue");
+    queue.flush();
+    let (captured, open, gate) =
+        (joins(), Arc::new(Completion::new()), Arc::new(Completion::new()));
+    drop(Work::new(move || _ = &captured));
+    let (says, waits) = (Arc::clone(&open), Arc::clone(&gate));
+    let full = Workqueue::builder("full").max_active(1).build(&_pools).expect("a queue");
+    let busy = full.spawn(move || {
+        says.complete();
+        waits.wait();
+    });
+    open.wait();
+    let captured = joins();
+    full.spawn(move || _ = &captured).abort();
+    gate.complete();
+    busy.join().expect("no panic");
+    full.flush();
+    drop(tells);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [true; 4]);
+}
+
+#[test]
+fn a_destructor_of_a_thread_s_variable_may_join_on_a_worker_and_elsewhere() {
+    let machines = [Machine::synthetic("core:2 pu:1"), Machine::live()];
+    for machine in machines.map(|machine| machine.expect("a machine")) {
+        let pools = WorkerPools::new(&machine);
+        let queue = Workqueue::builder("ends").scope(AffinityScope::System).build(&pools);
+        let queue = queue.expect("a queue");
+        let (tells, told) = mpsc::channel();
+        let at_the_end = {
+            let (queue, tells) = (queue.clone(), tells.clone());
+            move || AT_THE_END.set(Some(JoinsInDrop(queue.clone(), tells.clone())))
+        };
+        thread::spawn(at_the_end.clone()).join().expect("no panic");
+        assert_eq!(told.recv(), Ok(true), "on a thread of its own");
+        on_a_worker(&queue, move |_| at_the_end());
+        // Its worker ends, and the queue takes nothing any more.
+        pools.shutdown();
+        assert_eq!(told.recv(), Ok(true), "on a worker");
+    }
+}
+
+#[test]
+fn a_join_in_an_atomic_section_offers_nothing_whatever_its_item_has_offered() {
+    let (_pools, queue) = queue(4);
+    on_a_worker(&queue, |queue| {
+        let before = context::violations();
+        let inside = || {
+            let _section = AtomicSection::enter("the test");
+            let here = thread::current().id();
+            let there = || thread::current().id();
+            (0..50).for_each(|_| assert_eq!(queue.join(there, there), (here, here)));
+            let nested = || queue.join(|| fib(queue, 8), || fib(queue, 9));
+            assert_eq!(queue.join(nested, nested), ((21, 34), (21, 34)));
+            context::violations()
+        };
+        // Off the ring, on it, and beside a full one.
+        assert_eq!(inside(), before);
+        queue.join(|| assert_eq!(inside(), before), || ());
+        fn below(queue: &Workqueue, levels: u32, inside: &(dyn Fn() + Sync)) {
+            match levels {
+                0 => inside(),
+                _ => drop(queue.join(|| below(queue, levels - 1, inside), || ())),
+            }
+        }
+        below(queue, 10, &|| assert_eq!(inside(), before));
+    });
+}
+
+/// A recursion with one closure that goes on, the first or the second, and one that ends.
+fn list(queue: &Workqueue, left: u32, first_goes_on: bool) -> u32 {
+    if left == 0 {
+        return 0;
+    }
+    let goes_on = || list(queue, left - 1, first_goes_on);
+    let (one, others) =
+        if first_goes_on { queue.join(goes_on, || 1) } else { queue.join(|| 1, goes_on) };
+    one + others
+}
+
+#[test]
+fn a_recursion_of_a_thousand_levels_ends_whichever_closure_goes_on() {
+    let (_pools, queue) = queue(4);
+    for first_goes_on in [false, true] {
+        for _ in 0..5 {
+            let came_to = on_a_worker(&queue, move |queue| list(queue, 1_000, first_goes_on));
+            assert_eq!(came_to, 1_000);
+        }
+    }
+}
+
+#[test]
+fn a_stolen_fork_is_named_by_the_line_of_its_join_in_dumps_and_stall_reports() {
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+    let (reports, reported) = mpsc::channel();
+    let reports = Mutex::new(reports);
+    let pools = WorkerPools::builder(&machine)
+        .cpu_intensive_after(Duration::ZERO)
+        .stall_after(Duration::from_millis(1))
+        .on_stall(move |report| {
+            let _ = reports.lock().expect("no panic").send(report.to_string());
+        })
+        .build();
+    let queue = Workqueue::builder("named").scope(AffinityScope::System).build(&pools);
+    let queue = queue.expect("a queue");
+    let (called, over) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    // Both are on their cores.
+    let spins_until = |event: &Completion| spin_until(|| event.is_complete());
+    let (own, says, ends) = (queue.clone(), Arc::clone(&called), Arc::clone(&over));
+    let item = queue.spawn(move || {
+        let fork = || {
+            says.complete();
+            spins_until(&ends);
+        };
+        own.join(|| spins_until(&ends), fork);
+    });
+    let line = line!() - 2;
+    called.wait();
+    let named = format!("forks.rs:{line}:");
+    let running = pools.dump().running;
+    assert!(running.iter().any(|one| one.site.contains(&named)), "{named} in {running:?}");
+    assert_eq!(running.len(), 2, "its owner too: {running:?}");
+    // Nobody can take this one.
+    let waits = queue.spawn(|| ());
+    let report = reported.recv().expect("a stall");
+    assert!(report.contains(&named), "{named} in {report}");
+    over.complete();
+    item.join().expect("no panic");
+    waits.join().expect("no panic");
 }
