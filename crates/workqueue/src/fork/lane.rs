@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, aside};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
@@ -46,12 +47,23 @@ impl Lane {
         (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
     }
 
-    /// Sleeps, as the owner of a stolen fork, until its thief is done with it.
-    pub(crate) fn wait_for(&self, fork: &Fork) {
+    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long: false
+    /// then.
+    pub(crate) fn wait_for(&self, fork: &Fork, limit: Option<Duration>) -> bool {
         while fork.begin_sleep() {
-            // Or a token was left earlier.
-            self.parker.park();
+            // A token may have been left earlier.
+            let woken = match limit {
+                Some(limit) => self.parker.park_timeout(limit),
+                None => {
+                    self.parker.park();
+                    true
+                }
+            };
+            if !woken {
+                return false;
+            }
         }
+        true
     }
 
     pub(super) fn wake(&self) {

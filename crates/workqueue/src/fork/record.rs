@@ -16,7 +16,7 @@ use tracing::Span;
 use crate::fork::lane::Lane;
 use crate::fork::stack;
 use crate::task::header::Header;
-use crate::task::running::Spawner;
+use crate::task::running::{Running, Spawner};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::{ItemRef, Table};
 
@@ -116,8 +116,10 @@ pub(crate) struct Forked<C, R> {
 }
 
 impl<R, C: FnOnce() -> R> Forked<C, R> {
-    const KIND: Kind =
-        Kind { table: Table::of_part(type_name::<C>, run, release, spawner), call: Self::call };
+    const KIND: Kind = Kind {
+        table: Table::of_part(type_name::<C>, run, release, spawner).of_fork(),
+        call: Self::call,
+    };
 
     /// A fork of the running item that has this ticket.
     #[inline]
@@ -224,6 +226,12 @@ impl<'a> Stolen<'a> {
             victim.wake();
         }
     }
+}
+
+/// The fork that an instance is the run of, if it is a stolen one: to be compared.
+pub(crate) fn of(running: &Running) -> Option<NonNull<Fork>> {
+    // SAFETY: the header of such a run is that of a `Stolen`, which is there while it runs.
+    running.stolen().map(|item| unsafe { item.cast::<Stolen<'_>>().as_ref() }.fork)
 }
 
 /// The run of a stolen fork.

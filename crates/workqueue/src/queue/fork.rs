@@ -29,6 +29,7 @@ use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::running::{self, ForksTo, Running};
 use crate::task::ticket::Ticket;
+use crate::wait;
 use crate::wait::policy::{Fork as Decision, ForkPoint};
 
 /// How often a join looks whether a thief is done before it leapfrogs or sleeps.
@@ -318,7 +319,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
     while !fork.is_settled() {
         // A thread that sleeps first does what it has put off, which may panic: the fork borrows from its stack.
         shielded("a join, before it sleeps,", || {
-            context::blocking_reported(|| lane.wait_for(fork));
+            context::blocking_reported(|| wait::for_thief(lane, fork));
         });
     }
 }

@@ -103,6 +103,11 @@ impl Running {
         (!self.table.alone).then(|| self.item.pointer())
     }
 
+    /// The header of the run of a stolen fork.
+    pub(crate) fn stolen(&self) -> Option<NonNull<Header>> {
+        self.table.stolen.then(|| self.item.pointer())
+    }
+
     /// What counts it in the queue it was queued on.
     #[inline]
     pub(crate) fn ticket(&self) -> Option<&Ticket> {

@@ -103,6 +103,8 @@ pub(crate) struct Table {
     pub(crate) once: bool,
     /// Its run uses it up.
     pub(crate) alone: bool,
+    /// It is the run of a stolen fork.
+    pub(crate) stolen: bool,
 }
 
 /// The tables of items that are an `I`, and whose function or future is a `C`.
@@ -127,6 +129,7 @@ impl<I: Item, C> TableOf<I, C> {
             fires_in: |_| None,
             once: false,
             alone: false,
+            stolen: false,
         }
     }
 }
@@ -184,7 +187,13 @@ impl Table {
             fires_in: |_| None,
             once: true,
             alone: true,
+            stolen: false,
         }
+    }
+
+    /// The same, of a stolen fork.
+    pub(crate) const fn of_fork(self) -> Table {
+        Table { stolen: true, ..self }
     }
 
     /// Its items live in an `Arc`.

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use corewise_sync::{Completion, Parker, context};
 
+use crate::fork::lane::Lane;
+use crate::fork::record::Fork;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
@@ -57,6 +59,19 @@ pub(crate) fn is_here() -> bool {
 #[track_caller]
 pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     Target::Item(item, role).wait(over);
+}
+
+/// Waits, as the owner of this lane, until the thief of a fork is done with it. Others see it wait if it
+/// does for long. The caller's pool takes it for blocked meanwhile.
+pub(crate) fn for_thief(lane: &Lane, fork: &Fork) {
+    if lane.wait_for(fork, Some(LIST_AFTER)) {
+        return;
+    }
+    let listed = long_waits().add_fork(fork);
+    if listed.may_keep_a_place() {
+        listed.look();
+    }
+    lane.wait_for(fork, None);
 }
 
 impl<'a> Target<'a> {

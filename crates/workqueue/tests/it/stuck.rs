@@ -347,6 +347,47 @@ fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through()
 }
 
 #[test]
+fn a_circle_of_limits_that_leads_through_a_stolen_fork_lets_one_more_through() {
+    // A join in which a thief has the second closure: each of the two has a place of the first queue.
+    let pools = pools(3, 8).build();
+    let limited = |most| {
+        let builder = Workqueue::builder("limited").scope(AffinityScope::System).max_active(most);
+        builder.build(&pools).expect("a queue")
+    };
+    let (first, second) = (limited(2), limited(1));
+    let (stolen, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let waits_for_first = {
+        let (first, stolen, runs) = (first.clone(), Arc::clone(&stolen), Arc::clone(&runs));
+        second.spawn(move || {
+            runs.complete();
+            stolen.wait();
+            first.spawn(|| 1).join().expect("it is let through")
+        })
+    };
+    runs.wait();
+    let joins = {
+        let (own, second) = (first.clone(), second.clone());
+        first.spawn(move || {
+            let fork = || {
+                stolen.complete();
+                second.spawn(|| 2).join().expect("it is let through")
+            };
+            own.join(|| stolen.wait(), fork).1
+        })
+    };
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = tell.send([waits_for_first.join(), joins.join()].map(|ended| ended.ok()));
+    });
+    let ended = told.recv_timeout(Duration::from_secs(300)).expect("nobody waits for ever");
+    assert_eq!(ended, [Some(1), Some(2)]);
+    for queue in [first, second] {
+        queue.flush();
+        assert_eq!((queue.active(), queue.held()), (0, 0), "each place was given back");
+    }
+}
+
+#[test]
 fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back() {
     let pools = pools(2, 8).build();
     let other = queue(&pools);

@@ -72,7 +72,7 @@ impl LanesModel {
         let fork = forked.fork();
         if !popped {
             self.leap(fork, waits);
-            lane.wait_for(fork);
+            lane.wait_for(fork, None);
         }
         match fork.state() {
             // SAFETY: it is over.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
 
+use crate::fork::record::Fork;
 use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
@@ -22,6 +23,8 @@ pub(super) enum Fact {
     Wait(u64),
     /// The item that runs comes to its end.
     Item(NonNull<Header>),
+    /// The run of a stolen fork comes to its end.
+    Fork(NonNull<Fork>),
     /// All instances of the colour come to their end.
     Colour(Colour),
     /// A place under a limit gets free.

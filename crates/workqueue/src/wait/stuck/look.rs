@@ -96,23 +96,24 @@ impl<'a> Look<'a> {
     }
 
     fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut Kept) {
-        // SAFETY: who waits has it, and is on the list.
-        let over = unsafe { wait.over.as_ref() };
-        if over.is_complete() {
+        if wait.waits_for.is_over() {
             // It is to wake up, whatever has become of the item since.
             return;
         }
         let Some(helps) = &wait.helps else { return };
         let end = Fact::Wait(id);
         match &wait.waits_for {
+            WaitsFor::Fork(fork) => self.graph.after(end, Fact::Fork(*fork)),
             WaitsFor::Item { item, .. } => {
-                // SAFETY: as above.
+                // SAFETY: the waiter has it, and is on the list.
                 let item = unsafe { Lent::new(*item) };
                 if let Some(needs) = self.needs_of_item(end, item, wait.home, kept) {
                     self.needs.insert(id, needs);
                 }
             }
-            WaitsFor::Queue(queue) => {
+            WaitsFor::Queue { queue, over } => {
+                // SAFETY: as above.
+                let over = unsafe { over.as_ref() };
                 let Some(awaited) = queue.colours.awaited_by(over) else { return };
                 for colour in awaited.colours() {
                     let colour = (NonNull::from(&**queue), colour);
@@ -265,19 +266,23 @@ impl<'a> Look<'a> {
             _ => None,
         };
         let runner = |fact: &Fact| match fact {
-            Fact::Item(_) | Fact::Colour(_) => self.graph.kept_by(*fact).iter().find_map(stuck),
+            Fact::Item(_) | Fact::Fork(_) | Fact::Colour(_) => {
+                self.graph.kept_by(*fact).iter().find_map(stuck)
+            }
             _ => None,
         };
         self.graph.kept_by(Fact::Wait(id)).iter().find_map(runner)
     }
 
-    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs.
+    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs, nor a join whose fork
+    /// does.
     fn may_end(&self, id: u64) -> bool {
         let wait = &self.waits[&id];
         let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
         let stays = matches!(wait.waits_for, WaitsFor::Item { stays: true, .. })
             && self.graph.kept_by(Fact::Wait(id)).iter().any(runs);
-        self.innermost.get(&wait.thread) == Some(&id) && !stays
+        let is_owner = matches!(wait.waits_for, WaitsFor::Fork(_));
+        self.innermost.get(&wait.thread) == Some(&id) && !stays && !is_owner
     }
 
     /// Of those who are stuck some that wait for nobody but each other: those that this one waits for, if it is stuck.
@@ -331,11 +336,14 @@ mod tests {
     /// An item on a thread of its own that waits for another one.
     fn wait(waits_for: usize, own: usize) -> Wait {
         Wait {
-            waits_for: WaitsFor::Item { item: item(waits_for), stays: false },
+            waits_for: WaitsFor::Item {
+                item: item(waits_for),
+                over: NonNull::dangling(),
+                stays: false,
+            },
             helps: Some(Vec::new()),
             home: None,
             held: false,
-            over: NonNull::dangling(),
             thread: thread::spawn(|| thread::current().id()).join().expect("it ends"),
             keeps: vec![Fact::Item(item(own))],
             unparker: Parker::new().unparker(),
@@ -361,7 +369,8 @@ mod tests {
     fn a_scope_is_not_given_up_while_its_part_runs_whoever_looks() {
         for own in 1..=3 {
             // The first one is the scope, the second one its part.
-            let waits_for = WaitsFor::Item { item: item(2), stays: true };
+            let over = NonNull::dangling();
+            let waits_for = WaitsFor::Item { item: item(2), over, stays: true };
             let scope = Wait { waits_for, ..wait(2, 1) };
             let given_up = given_up([scope, wait(3, 2), wait(1, 3)], own);
             assert!(matches!(given_up, Some(2 | 3)), "{given_up:?}, where {own} looks");

@@ -16,8 +16,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 
 use corewise_sync::thread::{self, ThreadId};
-use corewise_sync::{Completion, Mutex, MutexGuard, Unparker, context, hint};
+use corewise_sync::{Completion, Mutex, MutexGuard, Parker, Unparker, context, hint};
 
+use crate::fork::record::{self, Fork};
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
@@ -65,8 +66,6 @@ struct Wait {
     home: Option<PoolKey>,
     /// It waits for what was held back then.
     held: bool,
-    /// Its event.
-    over: NonNull<Completion>,
     thread: ThreadId,
     /// The last wait on its stack keeps these: the end of what runs there, the places under limits that this
     /// has, and its worker.
@@ -92,13 +91,29 @@ pub(crate) enum Needs {
 }
 
 enum WaitsFor {
-    /// `stays`: it must not be given up while that runs.
-    Item { item: NonNull<Header>, stays: bool },
-    /// What was queued there.
-    Queue(Arc<QueueCore>),
+    /// `over`: its event. `stays`: it must not be given up while that runs.
+    Item { item: NonNull<Header>, over: NonNull<Completion>, stays: bool },
+    /// What was queued there. `over`: the event of the flush.
+    Queue { queue: Arc<QueueCore>, over: NonNull<Completion> },
+    /// A fork of its own that a thief has. It is never given up.
+    Fork(NonNull<Fork>),
 }
 
-// SAFETY: headers and events are shared, and what is kept is only compared.
+impl WaitsFor {
+    /// Whether the event has come, of a wait that is on the list.
+    fn is_over(&self) -> bool {
+        match self {
+            WaitsFor::Item { over, .. } | WaitsFor::Queue { over, .. } => {
+                // SAFETY: the waiter has it.
+                unsafe { over.as_ref() }.is_complete()
+            }
+            // SAFETY: as above.
+            WaitsFor::Fork(fork) => unsafe { fork.as_ref() }.is_settled(),
+        }
+    }
+}
+
+// SAFETY: headers, events and forks are shared, and what is kept is only compared.
 unsafe impl Send for Wait {}
 
 /// A place on the list, which is given up when it is dropped.
@@ -124,15 +139,33 @@ impl LongWaits {
         over: &'a Completion,
         unparker: Unparker,
     ) -> Listed<'a> {
+        let over = NonNull::from(over);
         let waits_for = match target {
             Target::Item(item, role) => {
-                WaitsFor::Item { item: item.pointer(), stays: role == Role::Part }
+                WaitsFor::Item { item: item.pointer(), over, stays: role == Role::Part }
             }
-            Target::Queue(queue, _) => WaitsFor::Queue(Arc::clone(queue)),
+            Target::Queue(queue, _) => WaitsFor::Queue { queue: Arc::clone(queue), over },
         };
+        self.put(waits_for, None, unparker)
+    }
+
+    /// The calling item has waited for a thief for long.
+    pub(crate) fn add_fork<'a>(&'static self, fork: &'a Fork) -> Listed<'a> {
+        // Nobody calls it.
+        let unparker = Parker::new().unparker();
+        self.put(WaitsFor::Fork(NonNull::from(fork)), Some(Vec::new()), unparker)
+    }
+
+    fn put<'a>(
+        &'static self,
+        waits_for: WaitsFor,
+        helps: Option<Vec<PoolKey>>,
+        unparker: Unparker,
+    ) -> Listed<'a> {
         let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
         running::any_here(|running| {
             keeps.extend(running.known().map(Fact::Item));
+            keeps.extend(record::of(running).map(Fact::Fork));
             if let Some(ticket) = running.ticket() {
                 let pwq = Pwq::of(ticket);
                 keeps.push(Fact::Colour((NonNull::from(&*pwq.shared), ticket.colour())));
@@ -144,10 +177,9 @@ impl LongWaits {
         });
         let wait = Wait {
             waits_for,
-            helps: None,
+            helps,
             home: None,
             held: false,
-            over: NonNull::from(over),
             thread: thread::current().id(),
             keeps,
             unparker,

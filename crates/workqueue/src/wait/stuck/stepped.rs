@@ -73,7 +73,7 @@ fn with_wait(work: &Work, change: impl Fn(&mut Wait)) {
         let mut list = long_waits().list.lock();
         let its = list.waits.values_mut().find(|wait| match wait.waits_for {
             WaitsFor::Item { item, .. } => ptr::eq(item.as_ptr(), header),
-            WaitsFor::Queue(_) => false,
+            WaitsFor::Queue { .. } | WaitsFor::Fork(_) => false,
         });
         if let Some(own) = its {
             return change(own);
