@@ -17,8 +17,9 @@ use crate::fork::ring::{Oldest, Ring};
 const MOST: usize = if hint::IN_MODEL { 4 } else { 256 };
 
 per_thread! {
-    /// The lane of the calling thread, which is a worker's; null until it forks or steals.
-    static OWN: Cell<*const Lane> = Cell::new(ptr::null());
+    /// The lane of the calling thread, which is a worker's, and the address of the lanes that it is one of;
+    /// null until it forks or steals.
+    static OWN: Cell<(*const (), *const Lane)> = Cell::new((ptr::null(), ptr::null()));
 }
 
 /// Items fork, or have forked since a watch ended.
@@ -118,17 +119,25 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         })
     }
 
+    /// What stands for them, to be compared.
+    fn key(&self) -> *const () {
+        ptr::from_ref(self).cast()
+    }
+
     /// The lane of the calling thread, which is a worker of this pool; a new one, with this floor,
     /// where it has none yet. `None` where the pool has as many as it may have.
     pub(crate) fn own(&self, floor: impl FnOnce() -> usize) -> Option<&Lane> {
-        let own = OWN.with(Cell::get);
-        // SAFETY: it is one of these, since a thread is a worker of one pool.
-        if let Some(own) = unsafe { own.as_ref() } {
-            return Some(own);
+        let (whose, own) = OWN.with(Cell::get);
+        if whose == self.key() {
+            // SAFETY: it is one of these, which are there.
+            return unsafe { own.as_ref() };
+        }
+        if !whose.is_null() {
+            return None;
         }
         let own = self.take()?;
         own.floor.store(floor(), Ordering::Relaxed);
-        OWN.with(|cell| cell.set(own));
+        OWN.with(|cell| cell.set((self.key(), own)));
         Some(own)
     }
 
@@ -151,11 +160,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     }
 
     /// A lane for the calling thread, which is no worker, or is one that runs an item of another queue.
-    pub(crate) fn guest(&self, floor: usize) -> Option<GuestLane<'_, P>> {
+    /// `counted`: its CPU is none that a worker of this pool holds.
+    pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.floor.store(floor, Ordering::Relaxed);
-        self.guests.fetch_add(1, Ordering::Relaxed);
-        Some(GuestLane { lanes: self, lane })
+        self.guests.fetch_add(usize::from(counted), Ordering::Relaxed);
+        Some(GuestLane { lanes: self, lane, counted })
     }
 
     /// A guest sleeps.
@@ -175,13 +185,16 @@ impl<P: AsymmetricPolicy> Lanes<P> {
 
     /// The calling thread, a worker of this pool, ends: its lane is free for another one.
     pub(crate) fn leave(&self) {
-        let own = OWN.with(|cell| cell.replace(ptr::null()));
-        self.free.lock().extend(NonNull::new(own.cast_mut()));
+        let (whose, own) = OWN.with(Cell::get);
+        if whose == self.key() {
+            OWN.with(|cell| cell.set((ptr::null(), ptr::null())));
+            self.free.lock().extend(NonNull::new(own.cast_mut()));
+        }
     }
 
     /// The lanes that have forks, each with its oldest, from the calling worker's own on.
     pub(crate) fn oldest(&self) -> impl Iterator<Item = (&Lane, Oldest)> {
-        let own = OWN.with(Cell::get);
+        let (_, own) = OWN.with(Cell::get);
         let first = self.iter().position(|lane| ptr::eq(lane, own)).map_or(0, |own| own + 1);
         let (before, after) = (self.iter().take(first), self.iter().skip(first));
         after.chain(before).filter_map(|lane| Some((lane, lane.ring.oldest()?)))
@@ -243,11 +256,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
 pub(crate) struct GuestLane<'a, P: AsymmetricPolicy = Asymmetric> {
     lanes: &'a Lanes<P>,
     pub(crate) lane: &'a Lane,
+    counted: bool,
 }
 
 impl<P: AsymmetricPolicy> Drop for GuestLane<'_, P> {
     fn drop(&mut self) {
-        self.lanes.guests.fetch_sub(1, Ordering::Relaxed);
+        self.lanes.guests.fetch_sub(usize::from(self.counted), Ordering::Relaxed);
         self.lanes.free.lock().push(NonNull::from(self.lane));
     }
 }

@@ -115,6 +115,13 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         filled <= 0
     }
 
+    /// Whether it was this fork that the owner has popped just now, and nobody had stolen.
+    #[inline]
+    pub(crate) fn has_popped(&self, fork: NonNull<T>) -> bool {
+        let popped = self.owner.tail.load(Ordering::Relaxed);
+        self.slot(popped).fork.load(Ordering::Relaxed) == fork.as_ptr()
+    }
+
     /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each fork
     /// that was pushed is popped once, the newest first.
     #[inline]

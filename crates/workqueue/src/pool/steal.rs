@@ -31,14 +31,18 @@ const COMPARED: usize = 16;
 /// How long a watcher sleeps between two looks: at first, and at most.
 const NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(400);
+/// So often a nap is twice as long as before, after thefts in vain: some 13 ms then.
+const MOST_VAIN: u32 = 8;
 /// After so many looks in a row that found no fork the watch ends.
 const EMPTY_LOOKS: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
 /// How a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WatchEnd {
-    /// The worker was woken, or has found a fork that is ripe: it is off the idle list.
-    Works,
+    /// The worker was woken: it is off the idle list.
+    Woken,
+    /// It has found a fork that is ripe, and is off the idle list.
+    Ripe,
     /// Nobody forks any more.
     Quiet,
 }
@@ -112,23 +116,30 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Looks at the lanes now and then, as one of the idle workers that has begun the watch.
-    pub(super) fn watches(self: &Arc<Self>, me: &Arc<Worker>, watched: &Pool<F>) -> WatchEnd {
-        let (mut nap, mut empty) = (NAP, 0);
+    /// `vain`: how often in a row it has found a ripe fork, and could not steal it.
+    pub(super) fn watches(
+        self: &Arc<Self>,
+        me: &Arc<Worker>,
+        watched: &Pool<F>,
+        vain: u32,
+    ) -> WatchEnd {
+        let mut nap = NAP * (1 << vain.min(MOST_VAIN));
+        let (longest, mut empty) = (LONGEST_NAP.max(nap), 0);
         let forks = || Forks::of(std::iter::once(watched));
         let mut before = forks();
         loop {
             if me.park(Some(nap)) {
-                return WatchEnd::Works;
+                return WatchEnd::Woken;
             }
             if before.ripe().next().is_some() && self.rouse(me) {
-                return WatchEnd::Works;
+                return WatchEnd::Ripe;
             }
             before = forks();
             empty = if before.is_empty() { empty + 1 } else { 0 };
             if empty == EMPTY_LOOKS {
                 return WatchEnd::Quiet;
             }
-            nap = (nap * 2).min(LONGEST_NAP);
+            nap = (nap * 2).min(longest);
         }
     }
 

@@ -31,18 +31,26 @@ pub(crate) fn observe<F: FencePolicy>(
 /// The loop of a worker's thread, until it leaves the pool.
 fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
     let mut idler = Idler::new(group.idle);
+    // How many instances it had started when it found a ripe fork last, and how often in a row it has not
+    // stolen that.
+    let (mut ripe, mut vain) = (None, 0);
     loop {
         while group.works(worker) {}
+        vain = if ripe.take() == Some(worker.shown.started()) { vain + 1 } else { 0 };
         let pool = &group.pools[worker.pool];
         pool.pins.come_back(&worker.own_cpu);
         let mut watched = group.begin_watch(worker);
         let mut step = idler.rest(worker, group);
         while let Step::Park { surplus } = step {
             if let Some(pool) = watched {
-                if group.watches(worker, pool) == WatchEnd::Works {
-                    break;
+                match group.watches(worker, pool, vain) {
+                    WatchEnd::Woken => break,
+                    WatchEnd::Ripe => {
+                        ripe = Some(worker.shown.started());
+                        break;
+                    }
+                    WatchEnd::Quiet => watched = pool.lanes.end_watch().then_some(pool),
                 }
-                watched = pool.lanes.end_watch().then_some(pool);
                 continue;
             }
             if idler.wait(worker, group, surplus.then_some(group.idle_timeout)) {

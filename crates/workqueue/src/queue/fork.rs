@@ -43,26 +43,31 @@ impl Workqueue {
     ///
     /// Inside an item of this queue a fork that nobody steals costs a few nanoseconds: no allocation, no
     /// lock, no locked operation. The four oldest forks of a thread are offered to workers of the queue's
-    /// pools; deeper ones, which are smaller as a rule, it calls itself. From outside, the calling thread
-    /// takes part, if it is on a CPU of the queue's pools and the queue is neither strict nor has a
-    /// niceness; else `b` is spawned as an item.
+    /// pools; deeper ones, which are smaller as a rule, it calls itself.
+    ///
+    /// From outside, both closures are an item of the queue, which runs on the calling thread at once. It has
+    /// a place under `max_active`, and may not flush, drain or destroy the queue. Where that can't be, `a` is
+    /// called by the calling thread as it is, and `b` is spawned as an item: on a CPU that isn't one of the
+    /// queue's pools, where the queue is strict, ordered or has a niceness, where its limit is reached, and once
+    /// it is closed.
     ///
     /// While a thief has `b` the caller calls what `b` forks, and sleeps if there is nothing. It calls
     /// **nothing but parts of its own item**. So a lock may be held across a join. May block; in an atomic
-    /// section `b` isn't offered.
+    /// section `b` isn't offered. Stacks must not be switched inside it: a coroutine that ends a join before
+    /// one that began inside it aborts the process.
     ///
     /// A queue whose `max_active` is reached has no place for a stolen fork, so that nobody steals it.
     ///
     /// A deep recursion uses its own stack, as calls do. Where that is nearly full, `b` is spawned as an item,
     /// which begins with an empty one, and never takes more than half of the workers away from other
-    /// queues.
+    /// queues. So a recursion by `b` may be deeper than a stack, one by `a` may not.
     ///
     /// The idea is that of Cilk-5 and rayon, with leapfrogging (Wagner and Calder 1993).
     ///
     /// # Panics
     /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
     /// Before either is called, where a recursion has filled the stacks of half of the workers that a
-    /// pool may have.
+    /// pool may have, or of as many as it has CPUs.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -131,6 +136,10 @@ impl Workqueue {
     #[cold]
     #[inline(never)]
     fn open(&self, running: &Running) -> Option<&Lane> {
+        // One that was taken back is none of what waits for it, and those who leapfrog look at this lane.
+        if !running.outer.get().is_null() && running.stolen().is_none() {
+            return None;
+        }
         let pwq = Pwq::of(running.ticket()?);
         let is_here = ptr::eq(&*pwq.shared, &**self.shared());
         let (group, pool) = current_worker::pool()?;
@@ -243,8 +252,9 @@ fn one_by_one<A, B>(a: impl FnOnce() -> A, b: impl FnOnce() -> B) -> (A, B) {
 #[cold]
 #[inline(never)]
 fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
-    if let Err(other) = panic::catch_unwind(AssertUnwindSafe(b)) {
-        panics::discard(other);
+    match panic::catch_unwind(AssertUnwindSafe(b)) {
+        Ok(value) => shielded("dropping the value of a joined closure", || drop(value)),
+        Err(other) => panics::discard(other),
     }
     panic::resume_unwind(payload)
 }
@@ -268,6 +278,9 @@ fn fork<A, B: Send>(
         a()
     }));
     let popped = lane.ring.pop();
+    if popped && !lane.ring.has_popped(forked.pointer()) {
+        out_of_turn();
+    }
     match a {
         // SAFETY: it is popped.
         Ok(a) if popped => (a, unsafe { forked.take() }()),
@@ -301,6 +314,17 @@ fn has_forked(ticket: NonNull<Ticket>) {
     pwq.group.has_forked(pool);
 }
 
+/// Joins of one thread end in reverse order. A coroutine that ends one out of turn would leave a record that
+/// thieves know and that is gone.
+#[cold]
+fn out_of_turn() -> ! {
+    tracing::error!(
+        "a join ended before one that began inside it: a coroutine has switched stacks inside \
+         Workqueue::join, which nothing may"
+    );
+    std::process::abort()
+}
+
 /// Waits for a thief, which has stolen the newest fork of the lane, to be done with it.
 #[cold]
 fn join_stolen(lane: &Lane, fork: &Fork) {
@@ -330,8 +354,9 @@ fn both<A, B>(a: thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
         (Ok(a), Ok(b)) => (a, b),
         (Ok(_), Err(error)) => error.resume(),
         (Err(payload), b) => {
-            if let Err(JoinError::Panicked(other)) = b {
-                panics::discard(other.into_inner());
+            match b {
+                Err(JoinError::Panicked(other)) => panics::discard(other.into_inner()),
+                value => shielded("dropping the value of a joined closure", || drop(value)),
             }
             panic::resume_unwind(payload)
         }

@@ -70,8 +70,12 @@ impl Workqueue {
         let Some(ticket) = self.table().enter_here() else { return Err(input) };
         let pwq = Pwq::of(&ticket);
         let (group, pool) = (Arc::clone(&pwq.group), pwq.pool);
-        let lane =
-            if takes_part(pwq) { group.pools[pool].lanes.guest(stack::floor()) } else { None };
+        let counted = !current_worker::is_of(&group, pool);
+        let lane = if takes_part(pwq) {
+            group.pools[pool].lanes.guest(stack::floor(), counted)
+        } else {
+            None
+        };
         let Some(lane) = lane else {
             ticket.withdraw();
             return Err(input);

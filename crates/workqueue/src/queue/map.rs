@@ -33,17 +33,17 @@ impl Workqueue {
     /// items. Both may borrow. [`Divisible`] says what the items may be.
     ///
     /// The items are forks of the item that calls it, as with [`Workqueue::join`]: idle workers steal
-    /// half of what is left at a time. From outside of the queue's items the calling thread takes part, if it
-    /// is on a CPU of the queue's pools and the queue is neither strict nor has a niceness. Else one item
-    /// does all of it, with thieves, and the calling thread waits. After the pools were shut down the
+    /// half of what is left at a time. From outside of the queue's items the calling thread does it as an item of
+    /// the queue, as with [`Workqueue::join`]. Where it can't, one item on a worker does all of it, with
+    /// thieves, and the calling thread waits. After the pools were shut down the
     /// calling thread does all of it.
     ///
     /// A thread that is at it for a millisecond while other work waits for its worker counts as one that
     /// computes for long ([`context::long_running`]): the pool starts that work beside it.
     ///
     /// # Panics
-    /// With the first panic of `f`, when all that has begun is over. The items that have not begun by then
-    /// are dropped.
+    /// With a panic of `f`, when all that has begun is over: where several have panicked, that of the
+    /// earliest item. The items that have not begun by then are dropped.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -97,7 +97,7 @@ impl Workqueue {
     /// their order, until one is left. `None` where there are no items.
     ///
     /// # Panics
-    /// As [`Workqueue::map`], also with a panic of `reduce`.
+    /// As [`Workqueue::map`]; also with a panic of `reduce`, after which no further item is begun.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -168,6 +168,14 @@ impl<S> Bulk<'_, S> {
         self.go_on(part, at, self.sink.none(at), false)
     }
 
+    /// Calls a function of the user's. If that panics nobody begins another item.
+    fn or_stop<R>(&self, f: impl FnOnce() -> R) -> R {
+        panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
+            self.stopped.store(true, Ordering::Relaxed);
+            panic::resume_unwind(payload)
+        })
+    }
+
     /// As [`Bulk::run`], with what the items before those have come to.
     fn go_on<P: Part>(&self, mut part: P, mut at: usize, mut out: S::Out, told: bool) -> S::Out
     where
@@ -192,7 +200,7 @@ impl<S> Bulk<'_, S> {
                     || self.go_on(part, at, out, told),
                     || self.run(others, at + first),
                 );
-                return self.sink.merge(out, others);
+                return self.or_stop(|| self.sink.merge(out, others));
             }
             let many = left.min(block);
             let calls = || {

@@ -65,6 +65,11 @@ impl Publication {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
+    /// How many instances were started. Asked by the worker itself.
+    pub(crate) fn started(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed) / 2
+    }
+
     /// It is over. Only the worker itself calls it.
     #[inline]
     pub(crate) fn ends(&self) {

@@ -268,9 +268,12 @@ impl Running {
         let _current = enter(self);
         // The subscriber's code is in here too: if it panics, that is the item's panic.
         let result = panic::catch_unwind(AssertUnwindSafe(|| {
+            // The subscriber may panic before the call.
+            let unused = Unused(self);
             if wanted!() {
-                return self.call_in_span();
+                return self.call_in_span(unused);
             }
+            mem::forget(unused);
             // SAFETY: the instance has been started, and this is its run. Where the item is alone it is
             // there until now, and nobody touches it after.
             unsafe { self.item.run(self.table) }
@@ -295,9 +298,7 @@ impl Running {
     }
 
     #[cold]
-    fn call_in_span(&self) {
-        // The subscriber may panic before the call.
-        let unused = Unused(self);
+    fn call_in_span(&self, unused: Unused<'_>) {
         // Kept open: the item may be gone when it has run.
         let spawner = self.item.spawner().cloned();
         let parent = spawner.as_ref().and_then(Span::id);
