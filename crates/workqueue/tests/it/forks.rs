@@ -334,3 +334,113 @@ fn a_stolen_fork_is_named_by_the_line_of_its_join_in_dumps_and_stall_reports() {
     item.join().expect("no panic");
     waits.join().expect("no panic");
 }
+
+#[test]
+fn a_join_of_which_both_closures_fail_has_the_panic_of_the_first_also_where_a_destructor_panics() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("in the destructor of the second's value");
+        }
+    }
+    fn deep(queue: &Workqueue, levels: usize) {
+        if levels == 0 {
+            let first: fn() = || panic!("in the first");
+            drop(queue.join(first, || Bomb));
+        } else {
+            queue.join(|| deep(queue, levels - 1), || ());
+        }
+    }
+    let (_pools, queue) = queue(1);
+    for levels in [0, 10] {
+        let message = on_a_worker(&queue, move |queue| {
+            let caught =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| deep(queue, levels)));
+            caught.expect_err("it panics").downcast_ref::<&str>().map(|text| (*text).to_owned())
+        });
+        assert_eq!(message.as_deref(), Some("in the first"), "{levels} levels");
+    }
+}
+
+#[test]
+fn a_reduction_that_panics_begins_no_further_item() {
+    let (_pools, queue) = queue(1);
+    let called = Arc::new(Mutex::new(0));
+    let counts = Arc::clone(&called);
+    on_a_worker(&queue, move |queue| {
+        let count = |n: u32| {
+            *counts.lock().expect("no panic") += 1;
+            n
+        };
+        let panics = |_, _| -> u32 { panic!("on purpose") };
+        let reduced = || queue.reduce(0..1_000_u32, count, panics);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(reduced)).expect_err("it panics");
+    });
+    assert!(*called.lock().expect("no panic") < 1_000);
+}
+
+#[test]
+fn an_item_that_a_thief_takes_back_forks_nothing_that_the_waiting_owner_would_call() {
+    thread_local! {
+        static JOINS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    let (_pools, queue) = queue(2);
+    let foreign = on_a_worker(&queue, |queue| {
+        let (tells, told) = mpsc::channel();
+        let foreign = Mutex::new(0_u32);
+        JOINS.set(true);
+        let owner = || blocking("the other closure", || told.recv()).expect("it is called");
+        queue.join(owner, || {
+            tells.send(()).expect("the owner waits");
+            // Nothing that the owner has made: its thief takes it back, and that one forks.
+            let own = queue.clone();
+            let other = thread::spawn(move || {
+                let forks = own.clone();
+                own.spawn(move || {
+                    let spin = || (0..20_000_u64).fold(0, |a, b| a ^ std::hint::black_box(b));
+                    let wrong = Mutex::new(0);
+                    for _ in 0..50 {
+                        forks.join(spin, || {
+                            *wrong.lock().expect("no panic") += u32::from(JOINS.get());
+                            spin()
+                        });
+                    }
+                    wrong.into_inner().expect("no panic")
+                })
+            });
+            let item = other.join().expect("no panic");
+            *foreign.lock().expect("no panic") = item.join().expect("no panic");
+        });
+        JOINS.set(false);
+        foreign.into_inner().expect("no panic")
+    });
+    assert_eq!(foreign, 0, "parts of another item ran inside the join");
+}
+
+#[test]
+fn a_worker_s_loop_that_is_run_on_another_worker_s_thread_is_lost_and_harms_no_lane() {
+    let (pools, queue) = queue(2);
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
+    let (sends, workers) = mpsc::channel::<corewise_workqueue::WorkerThread>();
+    let sends = Mutex::new(sends);
+    let hands_over = move |worker| {
+        let sent = sends.lock().expect("no panic").send(worker);
+        sent.map_err(|_| std::io::Error::other("nobody takes it"))
+    };
+    let others = WorkerPools::builder(&machine).spawn_handler(hands_over).build();
+    let other = Workqueue::builder("others").scope(AffinityScope::System).build(&others);
+    let other = other.expect("a queue");
+    let item = other.spawn(|| 7);
+    on_a_worker(&queue, move |queue| {
+        assert_eq!(queue.join(|| 1, || 2), (1, 2));
+        workers.recv().expect("a worker is wanted").run();
+        assert_eq!(queue.join(|| 1, || 2), (1, 2));
+        drop(workers);
+    });
+    pools.shutdown();
+    drop(pools);
+    // Nobody runs the other pools' workers: the waiter does what they have.
+    others.shutdown();
+    assert!(item.join().is_err() || other.is_frozen(), "it was cancelled");
+    assert_eq!(other.map(0..3, |n: i32| n + 1), [1, 2, 3]);
+}
