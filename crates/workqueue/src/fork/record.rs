@@ -28,6 +28,8 @@ pub(crate) struct Fork {
     pub(crate) site: &'static Location<'static>,
     /// I: the ticket of the item that makes it, which outlives it.
     ticket: NonNull<Ticket>,
+    /// I: what stands for the queue of that item, as in [`ForksTo`](crate::task::running::ForksTo).
+    pub(crate) queue: *const (),
     /// I: how many threads wait for what its owner runs, each for the next.
     pub(crate) chain: usize,
     /// I: the span that it was made in, where a subscriber wants to know.
@@ -121,11 +123,12 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         call: Self::call,
     };
 
-    /// A fork of the running item that has this ticket.
+    /// A fork of the running item that has this ticket, and is of this queue.
     #[inline]
     pub(crate) fn new(
         closure: C,
         ticket: NonNull<Ticket>,
+        queue: *const (),
         site: &'static Location<'static>,
     ) -> Self {
         Forked {
@@ -133,6 +136,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
                 kind: &Self::KIND,
                 site,
                 ticket,
+                queue,
                 chain: stack::chain(),
                 spawner: Spawner::current(),
                 state: AtomicPtr::new(OFFERED),

@@ -2,7 +2,7 @@
 //!
 //! `../fork/README.md` has the protocol (Watch, Steal, Leapfrog) and the policy.
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::fork::ring::Oldest;
 use crate::fork::stack;
 use crate::task::header::Job;
 use crate::task::publication::Publication;
-use crate::task::running::{self, Running};
+use crate::task::running::{self, ForksTo, Running};
 use crate::task::ticket::Ticket;
 
 /// How long a fork lies in its ring before a thief takes it: about what it costs both sides to
@@ -105,7 +105,7 @@ impl<F: FencePolicy> Group<F> {
         });
         let Some((victim, fork, ticket)) = stolen else { return false };
         self.has_stolen(me);
-        call(&me.shown, victim, fork, ticket);
+        call(&me.shown, own, victim, fork, ticket);
         true
     }
 
@@ -247,19 +247,21 @@ pub(crate) fn leapfrog(own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
     let descends = |_: &Fork| !awaited.is_settled();
     let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
     current_worker::with_shown(|shown| {
-        call(shown, thief, fork, ticket);
+        call(shown, own, thief, fork, ticket);
         running::show_again(shown);
     });
     true
 }
 
-/// Runs a stolen fork as an item of its queue.
-fn call(shown: &Publication, victim: &Lane, fork: NonNull<Fork>, ticket: Ticket) {
+/// Runs a stolen fork as an item of its queue, for the owner of the lane `own`.
+fn call(shown: &Publication, own: &Lane, victim: &Lane, fork: NonNull<Fork>, ticket: Ticket) {
     // SAFETY: the caller has stolen it, and it isn't settled.
-    let (stolen, site, chain) = unsafe {
-        let Fork { site, chain, .. } = *fork.as_ref();
-        (Stolen::new(fork, victim), site, chain)
+    let (stolen, site, queue, chain) = unsafe {
+        let Fork { site, queue, chain, .. } = *fork.as_ref();
+        (Stolen::new(fork, victim), site, queue, chain)
     };
     let mut running = Running::new(stolen.item(), Job { ticket: ticket.into(), site });
+    // In the lane of which the fork's owner knows, and nobody else's parts are there.
+    running.forks.set(ForksTo { queue, lane: ptr::from_ref(own).cast() });
     stack::in_chain(chain + 1, || running.run(shown, None));
 }

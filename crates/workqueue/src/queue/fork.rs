@@ -136,8 +136,8 @@ impl Workqueue {
     #[cold]
     #[inline(never)]
     fn open(&self, running: &Running) -> Option<&Lane> {
-        // One that was taken back is none of what waits for it, and those who leapfrog look at this lane.
-        if !running.outer.get().is_null() && running.stolen().is_none() {
+        // An instance that runs inside another one is no part of it, and those who leapfrog look at this lane.
+        if !running.outer.get().is_null() {
             return None;
         }
         let pwq = Pwq::of(running.ticket()?);
@@ -174,7 +174,7 @@ impl Workqueue {
         if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
             // Somebody may steal it: the limit has a place, and not too many wait for each other already.
             if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain {
-                fork(site, lane, ticket, a, b)
+                fork(site, lane, (ticket, Arc::as_ptr(self.shared()).cast()), a, b)
             } else {
                 one_by_one(a, b)
             }
@@ -264,11 +264,11 @@ fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
 fn fork<A, B: Send>(
     site: &'static Location<'static>,
     lane: &Lane,
-    ticket: NonNull<Ticket>,
+    (ticket, queue): (NonNull<Ticket>, *const ()),
     a: impl FnOnce() -> A,
     b: impl FnOnce() -> B + Send,
 ) -> (A, B) {
-    let forked = Forked::new(b, ticket, site);
+    let forked = Forked::new(b, ticket, queue, site);
     let first = lane.ring.push(forked.pointer());
     // From here on nothing unwinds before the fork is joined.
     let a = panic::catch_unwind(AssertUnwindSafe(|| {

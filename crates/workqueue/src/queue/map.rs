@@ -5,13 +5,14 @@
 //! half of its items. Else it calls the function with the next few. So where nobody steals the items are
 //! divided as often as their number can be halved.
 
+use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::{context, time};
+use corewise_sync::{context, per_thread, time};
 
 use crate::attributes::At;
 use crate::error::shielded;
@@ -181,12 +182,18 @@ impl<S> Bulk<'_, S> {
     where
         S: Sink<P::Item>,
     {
-        let begun = time::now();
-        let (mut last, mut block) = (begun, 1);
+        let mut last = time::now();
+        let since = Since::begin(last);
+        let mut block = 1;
         loop {
             let left = part.count();
             if left == 0 {
                 return out;
+            }
+            let turn_is_over = last.saturating_duration_since(since.since) > TURN;
+            if !told && turn_is_over && !context::in_atomic_section() && others_wait() {
+                let rest = || self.go_on(part, at, out, true);
+                return context::long_running("many items", rest);
             }
             if self.stopped.load(Ordering::Relaxed) {
                 shielded("dropping the items of a map that panicked", || drop(part));
@@ -221,10 +228,33 @@ impl<S> Bulk<'_, S> {
                 long if long > LONG => block = (block / 2).max(1),
                 _ => {}
             }
-            if !told && now.saturating_duration_since(begun) > TURN && others_wait() {
-                let rest = || self.go_on(part, at, out, true);
-                return context::long_running("many items", rest);
-            }
+        }
+    }
+}
+
+per_thread! {
+    /// Since when this thread works through items, without another item in between.
+    static SINCE: Cell<Option<Instant>> = Cell::new(None);
+}
+
+/// The calling thread works through items.
+struct Since {
+    since: Instant,
+    outermost: bool,
+}
+
+impl Since {
+    fn begin(now: Instant) -> Since {
+        let outer = SINCE.with(Cell::get);
+        SINCE.with(|since| since.set(Some(outer.unwrap_or(now))));
+        Since { since: outer.unwrap_or(now), outermost: outer.is_none() }
+    }
+}
+
+impl Drop for Since {
+    fn drop(&mut self) {
+        if self.outermost {
+            SINCE.with(|since| since.set(None));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Doors into forks: rings, records and lanes.
 
 use std::panic::Location;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::thread;
@@ -65,7 +65,7 @@ impl LanesModel {
     ) -> thread::Result<B> {
         let lane = self.0.own(|| 0).expect("a place is left");
         // Nobody asks for the ticket here.
-        let forked = Forked::new(b, NonNull::dangling(), Location::caller());
+        let forked = Forked::new(b, NonNull::dangling(), ptr::null(), Location::caller());
         lane.ring.push(forked.pointer());
         a();
         let popped = lane.ring.pop();
