@@ -13,7 +13,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);
-        (job.producers, job.items) = (1, on.pick(32, 24));
+        (job.producers, job.items) = (1, on.pick(joins(32), joins(24)));
     },
     variants: |_, on| with_scopes(on, false, false),
     run: own,
@@ -47,9 +47,10 @@ pub(super) fn run(job: &Job, queue: &Workqueue, meter: &mut Meter) -> Result<Lin
         parker.park();
         Ok(time::now() - began)
     };
-    pass(job.items.saturating_sub(4))?;
+    let n = (2..64).take_while(|n| joins(*n) <= job.items).last().unwrap_or(2);
+    pass(n.saturating_sub(4))?;
     for _ in 0..job.passes {
-        meter.pass(joins(job.items), || pass(job.items))?;
+        meter.pass(joins(n), || pass(n))?;
     }
     Ok(meter.finish(job.line()))
 }
