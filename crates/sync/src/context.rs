@@ -109,7 +109,7 @@ pub fn in_atomic_section() -> bool {
 /// Whether this thread is in no atomic section and [puts nothing off](puts_off).
 #[inline]
 pub fn is_plain() -> bool {
-    SECTION.with(|section| section.get().is_none()) && puts_off() == 0
+    !in_atomic_section() && puts_off() == 0
 }
 
 /// Says that the caller may block. Inside an atomic section this is a [`Violation`]: it is counted,

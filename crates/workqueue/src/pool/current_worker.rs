@@ -92,7 +92,7 @@ pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {
 }
 
 /// Calls `f` with the worker that the calling thread is, if it is one of this group.
-pub(crate) fn with_own<G, R>(group: &Arc<G>, f: impl FnOnce(Option<&Worker>) -> R) -> R {
+pub(super) fn with_own<G, R>(group: &Arc<G>, f: impl FnOnce(Option<&Worker>) -> R) -> R {
     let Current { worker, group: own } = current();
     // SAFETY: as above; `f` runs inside that frame.
     let worker = unsafe { worker.as_ref() };

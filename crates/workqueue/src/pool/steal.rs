@@ -80,8 +80,8 @@ fn ripen(ends: impl Fn() -> bool) {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// The pools that a thief of this one looks at: its own, and the saturated ones whose work may leave them,
-    /// nearest first.
+    /// The pools that a thief of this one looks at: its own, and the saturated ones whose work may
+    /// leave them, nearest first.
     fn victims(&self, index: usize) -> impl Iterator<Item = &Pool<F>> {
         let others = if self.soft { &self.pools[index].spec.near[..] } else { &[] };
         let others = others.iter().map(|other| &self.pools[*other]);
@@ -92,6 +92,10 @@ impl<F: FencePolicy> Group<F> {
     /// Calls a stolen fork, where a worker, which found no item, finds one that is ripe.
     #[cold]
     pub(super) fn steals(self: &Arc<Self>, me: &Worker) -> bool {
+        if !self.victims(me.pool).any(|pool| pool.lanes.any()) {
+            // Nobody has ever forked here.
+            return false;
+        }
         let pool = &self.pools[me.pool];
         let forks = Forks::of(self.victims(me.pool));
         if forks.is_empty() {
@@ -109,8 +113,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// Watch, by a worker that goes idle: the pool whose lanes it looks at from now on, now and then. Its own,
-    /// or else one that has no idle worker for that.
+    /// Watch, by a worker that goes idle: the pool whose lanes it looks at from now on, now and
+    /// then. Its own, or else one that has no idle worker for that.
     pub(super) fn begin_watch(&self, me: &Worker) -> Option<&Pool<F>> {
         self.victims(me.pool).find(|pool| pool.lanes.begin_watch())
     }
@@ -143,8 +147,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Rouse: an idle worker leaves the idle list by itself, if a core is free. True also where somebody
-    /// else has taken it off; then its token comes.
+    /// Rouse: an idle worker leaves the idle list by itself, if a core is free. True also where
+    /// somebody else has taken it off; then its token comes.
     fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
@@ -166,8 +170,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free here or in
-    /// another pod, it wakes somebody.
+    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free
+    /// here or in another pod, it wakes somebody.
     #[inline]
     pub(crate) fn has_forked(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
@@ -181,8 +185,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Whether there are forks that nobody looks at, here or in a saturated pod, and a core for a thief (a
-    /// moment ago).
+    /// Whether there are forks that nobody looks at, here or in a saturated pod, and a core for a
+    /// thief (a moment ago).
     pub(super) fn needs_thief(&self, index: usize, counts: &Counts) -> bool {
         self.pools[index].has_core_for_thief(counts)
             && self.victims(index).any(|pool| pool.lanes.need_thief())

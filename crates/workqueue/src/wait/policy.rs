@@ -6,6 +6,7 @@ use crate::fork::stack::StackLeft;
 /// How deep items that were taken back may be nested on a stack of which nobody knows how much is
 /// left.
 const TAKE_BACK_DEPTH: u32 = 32;
+
 /// What the decision depends on whether a waiter runs the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TakeBack {
