@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Run the workloads of the workqueue, of cross-CPU calls, of device shutdown, of fork and join, or of NBD servers, on
-/// Corewise and on every peer that can be had here: one process a run, in random order within rounds. Ends with the
-/// headlines: ratios of pairs of runs.
+/// Run the workloads of the workqueue, of cross-CPU calls, of device shutdown, of fork and join, or
+/// of NBD servers, on Corewise and on every peer that can be had here: one process a run, in random
+/// order within rounds. Ends with the headlines: ratios of pairs of runs.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "bench-peers")]
 pub(crate) struct Options {

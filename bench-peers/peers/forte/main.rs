@@ -1,7 +1,7 @@
 //! The workloads of bench-peers/src/fork/mod.rs on Forte: their words in, their line out.
 //!
-//! The calling thread takes part (`with_worker`), with one thread fewer than there are CPUs beside it. Forte has
-//! no map.
+//! The calling thread takes part (`with_worker`), with one thread fewer than there are CPUs beside
+//! it. Forte has no map.
 
 mod work;
 

@@ -1,4 +1,5 @@
-//! Fork and join: recursions, trees, sorts, products and maps by whatever forks, each beside plain calls.
+//! Fork and join: recursions, trees, sorts, products and maps by whatever forks, each beside plain
+//! calls.
 //!
 //! # The words
 //!
@@ -18,25 +19,27 @@
 //!
 //! # The cases
 //!
-//! * **`forks`**: `fib(items)` by a join for each call, and by plain calls, in turns, on one CPU: nobody steals.
-//!   `fork_ns`, `fork_cpu_ns`: the difference of the two, a fork.
+//! * **`forks`**: `fib(items)` by a join for each call, and by plain calls, in turns, on one CPU:
+//!   nobody steals. `fork_ns`, `fork_cpu_ns`: the difference of the two, a fork.
 //! * **`fib`**: `fib(items)` by a join for each call. An item is a fork.
-//! * **`tree/SIZE/CPUS`**: the sum of a full binary tree of `items` nodes, each in an allocation of its own, by a
-//!   join at each node that has children. SIZE is `1k`, `1m` or `16m`, CPUS is `one` or `all`. A pass sums a small tree a
-//!   thousand times. An item is a node.
-//! * **`sort`**: quicksort of `items` numbers of 32 bits, in no order; up to 4096 go to the language's own
-//!   sort. An item is a number.
-//! * **`matrix`**: the product of two matrices of `items` by `items` numbers of 64 bits, by quarters, down to blocks of
-//!   32 by 32 (6 to 8 µs), which are the items. Four quarters at a time: two halves of a sum don't run in parallel.
-//! * **`map-tiny`**: a function of 20 ns of a million numbers. **`map-uneven`**: of 10 000 numbers, 0 to 200 µs.
+//! * **`tree/SIZE/CPUS`**: the sum of a full binary tree of `items` nodes, each in an allocation of
+//!   its own, by a join at each node that has children. SIZE is `1k`, `1m` or `16m`, CPUS is `one`
+//!   or `all`. A pass sums a small tree a thousand times. An item is a node.
+//! * **`sort`**: quicksort of `items` numbers of 32 bits, in no order; up to 4096 go to the
+//!   language's own sort. An item is a number.
+//! * **`matrix`**: the product of two matrices of `items` by `items` numbers of 64 bits, by
+//!   quarters, down to blocks of 32 by 32 (6 to 8 µs), which are the items. Four quarters at a
+//!   time: two halves of a sum don't run in parallel.
+//! * **`map-tiny`**: a function of 20 ns of a million numbers. **`map-uneven`**: of 10 000 numbers,
+//!   0 to 200 µs.
 //! * **`scope`**: 100 000 tasks of one scope, spawned from its own body. Each sets a number.
 //! * **`inside`**, **`fan`**: those of `crates/bench/src/workqueue/mod.rs`.
 //!
 //! # The metrics
 //!
-//! `makespan_p50`: from the call until all is done, the hand-over to a worker included, where there is one: the
-//! middle one of the passes. `items_per_second`, `cpu_per_item`: see the cases. `bound`, of plain calls alone: their time over the
-//! number of CPUs.
+//! `makespan_p50`: from the call until all is done, the hand-over to a worker included, where there
+//! is one: the middle one of the passes. `items_per_second`, `cpu_per_item`: see the cases.
+//! `bound`, of plain calls alone: their time over the number of CPUs.
 
 mod peers;
 mod work;

@@ -1,5 +1,5 @@
-//! The workloads themselves, by whatever forks: the program of Forte has this file too, so it knows the
-//! standard library alone.
+//! The workloads themselves, by whatever forks: the program of Forte has this file too, so it knows
+//! the standard library alone.
 
 use std::hint::black_box;
 
@@ -15,7 +15,8 @@ pub(crate) trait Forks {
         b: impl FnOnce(&mut Self::Here<'_>) -> B + Send,
     ) -> (A, B);
 
-    /// Calls a function with each of the items. Where a library has no such thing: by halves, down to one item.
+    /// Calls a function with each of the items. Where a library has no such thing: by halves, down
+    /// to one item.
     fn map(
         here: &mut Self::Here<'_>,
         items: &[u64],
@@ -26,8 +27,8 @@ pub(crate) trait Forks {
         results
     }
 
-    /// Sets each number to one, in a task of its own of one scope. A library without scopes takes no part in
-    /// that.
+    /// Sets each number to one, in a task of its own of one scope. A library without scopes takes
+    /// no part in that.
     fn scope(_here: &mut Self::Here<'_>, numbers: &mut [u64]) {
         numbers.fill(1);
     }
@@ -258,8 +259,8 @@ fn sort<F: Forks>(here: &mut F::Here<'_>, numbers: &mut [u32]) {
     F::join(here, |here| sort::<F>(here, left), |here| sort::<F>(here, right));
 }
 
-/// Two parts of a slice, neither of them empty: nothing in the first is larger than anything in the second
-/// (Hoare's partition by the median of three).
+/// Two parts of a slice, neither of them empty: nothing in the first is larger than anything in the
+/// second (Hoare's partition by the median of three).
 fn parted(numbers: &mut [u32]) -> (&mut [u32], &mut [u32]) {
     let last = numbers.len() - 1;
     let mut three = [numbers[0], numbers[last / 2], numbers[last]];
@@ -283,8 +284,8 @@ fn parted(numbers: &mut [u32]) -> (&mut [u32], &mut [u32]) {
     numbers.split_at_mut(left)
 }
 
-/// Adds the product of two square matrices to a third. A matrix is its four quarters, one after the other, down
-/// to blocks, which are rows.
+/// Adds the product of two square matrices to a third. A matrix is its four quarters, one after the
+/// other, down to blocks, which are rows.
 fn multiply<F: Forks>(here: &mut F::Here<'_>, product: &mut [f64], a: &[f64], b: &[f64]) {
     if product.len() <= BLOCK * BLOCK {
         return multiply_block(product, a, b);

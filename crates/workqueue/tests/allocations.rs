@@ -1,5 +1,5 @@
-//! Queueing a `Work` again and again allocates nothing, whatever the queue, nor does a join inside an
-//! item; a spawn allocates once.
+//! Queueing a `Work` again and again allocates nothing, whatever the queue, nor does a join inside
+//! an item; a spawn allocates once.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! chili: the calling thread takes part, with one thread fewer than there are CPUs beside it. It has no map.
+//! chili: the calling thread takes part, with one thread fewer than there are CPUs beside it. It
+//! has no map.
 
 use std::num::NonZero;
 

@@ -66,9 +66,9 @@
 //! **(c) `inside`**: as `storm/boxed`, but one task queues all `items`, from within. The clock runs
 //! from the queueing of that task. **`fan`**: `items` times, one after another: a task queues 64,
 //! each of these 64 that only count; the waiter sleeps until all 4161 have run, then flushes.
-//! `makespan_*`: of one such time. `items_per_second`: tasks, all 4161 counted. **`fork`**: one item computes a
-//! Fibonacci number by a join for each call, without a cut-off: the largest that takes at most `items` joins. Corewise
-//! alone. An item is a join.
+//! `makespan_*`: of one such time. `items_per_second`: tasks, all 4161 counted. **`fork`**: one
+//! item computes a Fibonacci number by a join for each call, without a cut-off: the largest that
+//! takes at most `items` joins. Corewise alone. An item is a join.
 //!
 //! **(d) `pingpong/PLACEMENT/GAP`**: one client from outside, `items` pings: sleeps `gap_us` (with
 //! a timer slack of one nanosecond, if not 0), notes the time, queues an item, sleeps on a futex

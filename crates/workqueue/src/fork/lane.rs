@@ -17,8 +17,8 @@ use crate::fork::ring::{Oldest, Ring};
 const MOST: usize = if hint::IN_MODEL { 4 } else { 256 };
 
 per_thread! {
-    /// The lane of the calling thread, which is a worker's, and the address of the lanes that it is one of;
-    /// null until it forks or steals.
+    /// The lane of the calling thread, which is a worker's, and the address of the lanes that it is
+    /// one of; null until it forks or steals.
     static OWN: Cell<(*const (), *const Lane)> = Cell::new((ptr::null(), ptr::null()));
 }
 
@@ -48,8 +48,8 @@ impl Lane {
         (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
     }
 
-    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long: false
-    /// then.
+    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long:
+    /// false then.
     pub(crate) fn wait_for(&self, fork: &Fork, limit: Option<Duration>) -> bool {
         while fork.begin_sleep() {
             // A token may have been left earlier.
@@ -159,8 +159,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         Some(unsafe { lane.as_ref() })
     }
 
-    /// A lane for the calling thread, which is no worker, or is one that runs an item of another queue.
-    /// `counted`: its CPU is none that a worker of this pool holds.
+    /// A lane for the calling thread, which is no worker, or is one that runs an item of another
+    /// queue. `counted`: its CPU is none that a worker of this pool holds.
     pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.floor.store(floor, Ordering::Relaxed);
@@ -200,8 +200,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         after.chain(before).filter_map(|lane| Some((lane, lane.ring.oldest()?)))
     }
 
-    /// Call, by an owner that has pushed the first fork of its ring: whether nobody watches, so that it
-    /// has to wake a thief, if one can be woken.
+    /// Call, by an owner that has pushed the first fork of its ring: whether nobody watches, so
+    /// that it has to wake a thief, if one can be woken.
     #[inline]
     pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
         // Pairs with the heavy side in `end_watch`.
@@ -217,7 +217,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     #[cold]
     fn begin_forking<F: FencePolicy>(&self) {
         self.watch.fetch_or(FORKING, Ordering::Relaxed);
-        // Pairs with the transition of a worker that goes idle: it sees FORKING, or the owner reads WAKE.
+        // Pairs with the transition of a worker that goes idle: it sees FORKING, or the owner reads
+        // WAKE.
         F::full();
     }
 
@@ -227,8 +228,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             && self.iter().any(|lane| lane.ring.has_forks())
     }
 
-    /// Watch, by a worker that goes idle: it looks at the lanes now and then. False where no item forks,
-    /// or another worker watches.
+    /// Watch, by a worker that goes idle: it looks at the lanes now and then. False where no item
+    /// forks, or another worker watches.
     pub(crate) fn begin_watch(&self) -> bool {
         let (from, to) = (FORKING, FORKING | WATCHED);
         self.watch.load(Ordering::Relaxed) == from
@@ -240,8 +241,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
     }
 
-    /// The watch is over, since no item seems to fork; true where the watcher has to go on, as it has
-    /// found a fork since.
+    /// The watch is over, since no item seems to fork; true where the watcher has to go on, as it
+    /// has found a fork since.
     pub(crate) fn end_watch(&self) -> bool {
         self.watch.store(0, Ordering::Relaxed);
         P::heavy();

@@ -69,7 +69,8 @@ pub(crate) enum State {
 }
 
 impl Fork {
-    /// The holder of the closure. Acquire pairs with Finish: with `Over` comes what the closure did.
+    /// The holder of the closure. Acquire pairs with Finish: with `Over` comes what the closure
+    /// did.
     pub(crate) fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             OFFERED => State::Offered,
@@ -102,7 +103,8 @@ impl Fork {
 
     /// The ticket of the item that makes the fork.
     pub(crate) fn ticket(&self) -> &Ticket {
-        // SAFETY: the item joins the fork before it ends, and a caller has a fork that isn't joined.
+        // SAFETY: the item joins the fork before it ends, and a caller has a fork that isn't
+        // joined.
         unsafe { self.ticket.as_ref() }
     }
 }
@@ -161,8 +163,8 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
     /// Takes the closure.
     ///
     /// # Safety
-    /// The caller has the closure, and takes it once: the owner that has popped the fork, that never
-    /// offered it, or to which it was returned; or its thief.
+    /// The caller has the closure, and takes it once: the owner that has popped the fork, that
+    /// never offered it, or to which it was returned; or its thief.
     #[inline]
     pub(crate) unsafe fn take(&self) -> C {
         // SAFETY: as the caller says.
@@ -215,7 +217,8 @@ impl<'a> Stolen<'a> {
 
     /// The item's hold, by a pointer to all of it.
     pub(crate) fn item(&self) -> ItemRef {
-        // SAFETY: the hold is the only one, and the table's functions don't free what they are given.
+        // SAFETY: the hold is the only one, and the table's functions don't free what they are
+        // given.
         unsafe { ItemRef::kept(NonNull::from(self).cast()) }
     }
 

@@ -31,8 +31,8 @@ struct OwnerSide {
     tail: AtomicUsize,
     /// O: forks ever pushed.
     pushed: aside::AtomicU64,
-    /// A: the ring is full with so many forks. Written by the owner, and by a thief that has stolen one. A
-    /// hint: Relaxed.
+    /// A: the ring is full with so many forks. Written by the owner, and by a thief that has stolen
+    /// one. A hint: Relaxed.
     most: aside::AtomicUsize,
 }
 
@@ -82,8 +82,9 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         &self.slots[position % CAPACITY]
     }
 
-    /// Whether no further fork is to be pushed, as the owner knows it. Once the ring has had `MOST` forks it
-    /// counts as full until it is empty, or a thief has stolen one: nobody seems to need more.
+    /// Whether no further fork is to be pushed, as the owner knows it. Once the ring has had `MOST`
+    /// forks it counts as full until it is empty, or a thief has stolen one: nobody seems to need
+    /// more.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
@@ -91,8 +92,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         filled >= self.owner.most.load(Ordering::Relaxed) as isize
     }
 
-    /// Push, by the owner of a ring that isn't full: offers a fork to thieves until [`Ring::pop`]. True
-    /// where the ring was empty: somebody may have to be woken for the fork.
+    /// Push, by the owner of a ring that isn't full: offers a fork to thieves until [`Ring::pop`].
+    /// True where the ring was empty: somebody may have to be woken for the fork.
     #[inline]
     pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);

@@ -36,7 +36,8 @@ type Bounds = Option<(usize, usize)>;
 per_thread! {
     /// Once they were asked for.
     static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
-    /// How many other threads wait, each for the next, for what runs on this one: in a chain of joins.
+    /// How many other threads wait, each for the next, for what runs on this one: in a chain of
+    /// joins.
     static CHAIN: Cell<usize> = Cell::new(0);
 }
 
@@ -72,8 +73,8 @@ pub(crate) fn left() -> Option<StackLeft> {
     (left <= size).then_some(StackLeft { left, size })
 }
 
-/// The lowest address from which the calling thread offers forks: below it too little of its stack is
-/// left. 0 where that isn't known.
+/// The lowest address from which the calling thread offers forks: below it too little of its stack
+/// is left. 0 where that isn't known.
 pub(crate) fn floor() -> usize {
     let here = 0_u8;
     let floor = |stack: StackLeft| (&raw const here).addr() - stack.left + stack.reserve();

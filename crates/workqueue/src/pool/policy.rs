@@ -148,8 +148,8 @@ pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base:
     threads < most || workers <= base.saturating_add(SPARE_WORKERS)
 }
 
-/// How many workers of a pool, which may have `most` of them on so many CPUs, may wait for each other's
-/// forks in one chain, and let a thief take one more: the others are for other items.
+/// How many workers of a pool, which may have `most` of them on so many CPUs, may wait for each
+/// other's forks in one chain, and let a thief take one more: the others are for other items.
 pub(crate) fn longest_chain(most: usize, cpus: usize) -> usize {
     (most / 16).max(cpus)
 }

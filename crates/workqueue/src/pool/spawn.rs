@@ -49,9 +49,9 @@ impl WorkerThread {
         &self.name
     }
 
-    /// The worker's loop, until it leaves its pool. It pins the calling thread to the worker's CPUs.
-    /// Call it on a thread of its own, soon: the pool counts on this worker. On a thread that is a worker it
-    /// returns at once, and the pool goes on without this one.
+    /// The worker's loop, until it leaves its pool. It pins the calling thread to the worker's
+    /// CPUs. Call it on a thread of its own, soon: the pool counts on this worker. On a thread that
+    /// is a worker it returns at once, and the pool goes on without this one.
     pub fn run(mut self) {
         if super::current_worker::pool().is_some() {
             // This thread is another worker's: dropped, it is lost.

@@ -31,8 +31,8 @@ pub(crate) fn observe<F: FencePolicy>(
 /// The loop of a worker's thread, until it leaves the pool.
 fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
     let mut idler = Idler::new(group.idle);
-    // How many instances it had started when it found a ripe fork last, and how often in a row it has not
-    // stolen that.
+    // How many instances it had started when it found a ripe fork last, and how often in a row it
+    // has not stolen that.
     let (mut ripe, mut vain) = (None, 0);
     loop {
         while group.works(worker) {}

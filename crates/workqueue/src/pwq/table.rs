@@ -255,8 +255,8 @@ impl PwqTable {
         Ok(())
     }
 
-    /// Enters, for an item that the calling thread runs at once. `None` where the queue doesn't take it, or
-    /// its limit has no place.
+    /// Enters, for an item that the calling thread runs at once. `None` where the queue doesn't
+    /// take it, or its limit has no place.
     pub(crate) fn enter_here(&self) -> Option<Ticket> {
         let gate = self.slot.glance();
         if gate.closed() || gate.draining() {

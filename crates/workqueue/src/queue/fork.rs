@@ -1,14 +1,15 @@
 //! `join`: two closures, the second of which a thief may call.
 //!
-//! Inside an item of the queue the second closure is a fork (`../fork/README.md`). Elsewhere the calling
-//! thread takes part as a guest (`guest.rs`), and the closure is one too. Where neither can be, it is
-//! spawned in a scope: as an item.
+//! Inside an item of the queue the second closure is a fork (`../fork/README.md`). Elsewhere the
+//! calling thread takes part as a guest (`guest.rs`), and the closure is one too. Where neither can
+//! be, it is spawned in a scope: as an item.
 //!
-//! *Stacks.* An owner that waits keeps its stack, and so its worker. Where a stolen closure joins again, and
-//! so on, each for the next, a recursion would take one worker a level. So a thief leaves a fork that many
-//! threads wait for to its owner (`longest_chain`), which calls it on its own stack. Where a stack is nearly
-//! full, [`ForkPoint`] decides: the closure is spawned as an item, so that it gets an empty stack, until
-//! half of the workers that a pool may have are in the chain. Then the join panics.
+//! *Stacks.* An owner that waits keeps its stack, and so its worker. Where a stolen closure joins
+//! again, and so on, each for the next, a recursion would take one worker a level. So an owner for
+//! which many threads wait (`longest_chain`) offers nothing, and calls both closures on its own
+//! stack. Where a stack is nearly full, [`ForkPoint`] decides: the closure is spawned as an item,
+//! so that it gets an empty stack, until half of the workers that a pool may have are in the chain.
+//! Then the join panics.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe, Location};
@@ -38,36 +39,38 @@ const LOOKS: u32 = if hint::IN_MODEL { 1 } else { 64 };
 const LEAPS: u32 = if hint::IN_MODEL { 1 } else { 8 };
 
 impl Workqueue {
-    /// Calls `a`, and `b` after it, unless an idle worker has stolen `b` meanwhile. Both may borrow, and both
-    /// are over when it returns.
+    /// Calls `a`, and `b` after it, unless an idle worker has stolen `b` meanwhile. Both may
+    /// borrow, and both are over when it returns.
     ///
-    /// Inside an item of this queue a fork that nobody steals costs a few nanoseconds: no allocation, no
-    /// lock, no locked operation. The four oldest forks of a thread are offered to workers of the queue's
-    /// pools; deeper ones, which are smaller as a rule, it calls itself.
+    /// Inside an item of this queue a fork that nobody steals costs a few nanoseconds: no
+    /// allocation, no lock, no locked operation. The four oldest forks of a thread are offered to
+    /// workers of the queue's pools; deeper ones, which are smaller as a rule, it calls itself.
     ///
-    /// From outside, both closures are an item of the queue, which runs on the calling thread at once. It has
-    /// a place under `max_active`, and may not flush, drain or destroy the queue. Where that can't be, `a` is
-    /// called by the calling thread as it is, and `b` is spawned as an item: on a CPU that isn't one of the
-    /// queue's pools, where the queue is strict, ordered or has a niceness, where its limit is reached, and once
-    /// it is closed.
+    /// From outside, both closures are an item of the queue, which runs on the calling thread at
+    /// once. It has a place under `max_active`, and may not flush, drain or destroy the queue.
+    /// Where that can't be, `a` is called by the calling thread as it is, and `b` is spawned as an
+    /// item: on a CPU that isn't one of the queue's pools, where the queue is strict, ordered or
+    /// has a niceness, where its limit is reached, and once it is closed.
     ///
-    /// While a thief has `b` the caller calls what `b` forks, and sleeps if there is nothing. It calls
-    /// **nothing but parts of its own item**. So a lock may be held across a join. May block; in an atomic
-    /// section `b` isn't offered. Stacks must not be switched inside it: a coroutine that ends a join before
-    /// one that began inside it aborts the process.
+    /// While a thief has `b` the caller calls what `b` forks, and sleeps if there is nothing. It
+    /// calls **nothing but parts of its own item**. So a lock may be held across a join. May block;
+    /// in an atomic section `b` isn't offered. Stacks must not be switched inside it: a coroutine
+    /// that ends a join before one that began inside it aborts the process.
     ///
-    /// A queue whose `max_active` is reached has no place for a stolen fork, so that nobody steals it.
+    /// A queue whose `max_active` is reached has no place for a stolen fork, so that nobody steals
+    /// it.
     ///
-    /// A deep recursion uses its own stack, as calls do. Where that is nearly full, `b` is spawned as an item,
-    /// which begins with an empty one, and never takes more than half of the workers away from other
-    /// queues. So a recursion by `b` may be deeper than a stack, one by `a` may not.
+    /// A deep recursion uses its own stack, as calls do. Where that is nearly full, `b` is spawned
+    /// as an item, which begins with an empty one, and never takes more than half of the workers
+    /// away from other queues. So a recursion by `b` may be deeper than a stack, one by `a` may
+    /// not.
     ///
     /// The idea is that of Cilk-5 and rayon, with leapfrogging (Wagner and Calder 1993).
     ///
     /// # Panics
     /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
-    /// Before either is called, where a recursion has filled the stacks of half of the workers that a
-    /// pool may have, or of as many as it has CPUs.
+    /// Before either is called, where a recursion has filled the stacks of half of the workers that
+    /// a pool may have, or of as many as it has CPUs.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -114,7 +117,8 @@ impl Workqueue {
             let running = running?;
             let ForksTo { queue, lane } = running.forks.get();
             if queue == Arc::as_ptr(self.shared()).cast() {
-                // SAFETY: it is the one of `open`: that of this thread, which is a worker until the item is over.
+                // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
+                // item is over.
                 Some(unsafe { &*lane.cast::<Lane>() })
             } else {
                 self.open(running)
@@ -136,7 +140,8 @@ impl Workqueue {
     #[cold]
     #[inline(never)]
     fn open(&self, running: &Running) -> Option<&Lane> {
-        // An instance that runs inside another one is no part of it, and those who leapfrog look at this lane.
+        // An instance that runs inside another one is no part of it, and those who leapfrog look at
+        // this lane.
         if !running.outer.get().is_null() {
             return None;
         }
@@ -149,7 +154,8 @@ impl Workqueue {
         let lane = pwq.group.pools[pool].lanes.own(stack::floor)?;
         let queue = Arc::as_ptr(self.shared()).cast();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane).cast() });
-        // SAFETY: the lane is there as long as its pool, which its worker, the calling thread, keeps.
+        // SAFETY: the lane is there as long as its pool, which its worker, the calling thread,
+        // keeps.
         Some(unsafe { &*ptr::from_ref(lane) })
     }
 
@@ -172,7 +178,8 @@ impl Workqueue {
         // SAFETY: that of the item that runs here.
         let pwq = Pwq::of(unsafe { ticket.as_ref() });
         if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
-            // Somebody may steal it: the limit has a place, and not too many wait for each other already.
+            // Somebody may steal it: the limit has a place, and not too many wait for each other
+            // already.
             if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain {
                 fork(site, lane, (ticket, Arc::as_ptr(self.shared()).cast()), a, b)
             } else {
@@ -314,8 +321,8 @@ fn has_forked(ticket: NonNull<Ticket>) {
     pwq.group.has_forked(pool);
 }
 
-/// Joins of one thread end in reverse order. A coroutine that ends one out of turn would leave a record that
-/// thieves know and that is gone.
+/// Joins of one thread end in reverse order. A coroutine that ends one out of turn would leave a
+/// record that thieves know and that is gone.
 #[cold]
 fn out_of_turn() -> ! {
     tracing::error!(
@@ -341,7 +348,8 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
         steal::leapfrog(lane, thief, fork);
     }
     while !fork.is_settled() {
-        // A thread that sleeps first does what it has put off, which may panic: the fork borrows from its stack.
+        // A thread that sleeps first does what it has put off, which may panic: the fork borrows
+        // from its stack.
         shielded("a join, before it sleeps,", || {
             context::blocking_reported(|| wait::for_thief(lane, fork));
         });

@@ -1,7 +1,7 @@
 //! A thread that is no worker takes part: it runs an item of a queue on the spot.
 //!
-//! Its closure is an item as any other: counted in the queue, under its limit, with its forks offered in
-//! a lane of the pool. So a small input that is forked from outside costs no wake-up.
+//! Its closure is an item as any other: counted in the queue, under its limit, with its forks
+//! offered in a lane of the pool. So a small input that is forked from outside costs no wake-up.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -55,9 +55,10 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
 }
 
 impl Workqueue {
-    /// Runs `f` on the calling thread as an item of this queue, whose forks workers steal. Gives the input back
-    /// where the queue doesn't allow that here: on a CPU that isn't one of its pools', where it is strict
-    /// or has a niceness, where its limit is reached, and once it is closed.
+    /// Runs `f` on the calling thread as an item of this queue, whose forks workers steal. Gives
+    /// the input back where the queue doesn't allow that here: on a CPU that isn't one of its
+    /// pools', where it is strict or has a niceness, where its limit is reached, and once it is
+    /// closed.
     pub(super) fn as_guest<T, R, C: FnOnce(T) -> R>(
         &self,
         site: &'static Location<'static>,
@@ -86,7 +87,8 @@ impl Workqueue {
             input: Cell::new(Some((input, f))),
             result: Cell::new(None),
         };
-        // SAFETY: the hold is the only one, and the table's functions don't free what they are given.
+        // SAFETY: the hold is the only one, and the table's functions don't free what they are
+        // given.
         let item = unsafe { ItemRef::kept(NonNull::from(&guest).cast()) };
         let mut running = Running::new(item, Job { ticket: ticket.into(), site });
         let queue = Arc::as_ptr(self.shared()).cast();

@@ -34,8 +34,8 @@ pub(crate) trait Schedule: Sync {
     /// its place says so, of those that are held back. `None` where it isn't there (yet, or any more).
     fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued>;
 
-    /// Counts one more beside an instance: a part of it, which another thread runs meanwhile. `None`
-    /// where the limit of the queue has no place for that.
+    /// Counts one more beside an instance: a part of it, which another thread runs meanwhile.
+    /// `None` where the limit of the queue has no place for that.
     ///
     /// # Safety
     /// As [`note`](Schedule::note); that instance isn't over before the part is.

@@ -166,8 +166,8 @@ impl<I: Alone, C> TableOf<I, C> {
 }
 
 impl Table {
-    /// The functions of an item that is a part of another one. It lives in the frame of the thread that
-    /// runs it, once; `release` is called where it isn't run.
+    /// The functions of an item that is a part of another one. It lives in the frame of the thread
+    /// that runs it, once; `release` is called where it isn't run.
     pub(crate) const fn of_part(
         name: fn() -> &'static str,
         run: unsafe fn(NonNull<Header>),

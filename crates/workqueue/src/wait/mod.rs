@@ -61,8 +61,8 @@ pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
     Target::Item(item, role).wait(over);
 }
 
-/// Waits, as the owner of this lane, until the thief of a fork is done with it. Others see it wait if it
-/// does for long. The caller's pool takes it for blocked meanwhile.
+/// Waits, as the owner of this lane, until the thief of a fork is done with it. Others see it wait
+/// if it does for long. The caller's pool takes it for blocked meanwhile.
 pub(crate) fn for_thief(lane: &Lane, fork: &Fork) {
     if lane.wait_for(fork, Some(LIST_AFTER)) {
         return;

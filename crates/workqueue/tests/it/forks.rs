@@ -78,7 +78,8 @@ fn live() -> Option<WorkerPools> {
     (machine.online().len() > 1).then(|| pools.build())
 }
 
-/// A join whose first closure ends when the second has been called: whether that was on another thread.
+/// A join whose first closure ends when the second has been called: whether that was on another
+/// thread.
 fn is_helped(queue: &Workqueue) -> bool {
     let (tells, told) = mpsc::channel();
     let (here, there) = queue.join(
@@ -119,8 +120,8 @@ fn a_join_in_an_item_of_another_queue_wakes_a_worker_of_its_own_queue() {
 
 #[test]
 fn a_join_runs_nothing_but_its_own_forks_so_that_locks_may_be_held_across_it() {
-    // Each item holds its own lock, and takes it again in no part: one that ran inside another item's
-    // join would find that one's lock taken on its own stack.
+    // Each item holds its own lock, and takes it again in no part: one that ran inside another
+    // item's join would find that one's lock taken on its own stack.
     const ITEMS: usize = 500;
     let (_pools, queue) = queue(4);
     let lock = Arc::new(Mutex::new(0_u32));

@@ -348,7 +348,8 @@ fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through()
 
 #[test]
 fn a_circle_of_limits_that_leads_through_a_stolen_fork_lets_one_more_through() {
-    // A join in which a thief has the second closure: each of the two has a place of the first queue.
+    // A join in which a thief has the second closure: each of the two has a place of the first
+    // queue.
     let pools = pools(3, 8).build();
     let limited = |most| {
         let builder = Workqueue::builder("limited").scope(AffinityScope::System).max_active(most);

@@ -88,8 +88,8 @@ impl<P: AsymmetricPolicy> Model<P> {
     }
 }
 
-/// Asymmetric fences before which a thread may be preempted. Loom never does that by itself: to it a
-/// fence is a part of the access before.
+/// Asymmetric fences before which a thread may be preempted. Loom never does that by itself: to it
+/// a fence is a part of the access before.
 struct Apart;
 
 loom::lazy_static! {
@@ -285,8 +285,8 @@ fn loom_fork_a_token_that_was_left_ends_no_later_wait_too_early() {
     });
 }
 
-/// The thief of a fork forks in there, and once more when it is over, while the owner leapfrogs. The
-/// latter fork is no part of the owner's, whose thread doesn't call it.
+/// The thief of a fork forks in there, and once more when it is over, while the owner leapfrogs.
+/// The latter fork is no part of the owner's, whose thread doesn't call it.
 fn an_owner_leapfrogs(waits: Waits) {
     let leaps = Arc::<Count>::default();
     let seen = Arc::clone(&leaps);

@@ -1,5 +1,6 @@
-//! Trees of joins, scopes and maps that chance makes, on queues whose workers steal: they come to what a
-//! plain recursion does. `it/forks.rs` runs them on real threads, `shuttle/forks.rs` in random schedules.
+//! Trees of joins, scopes and maps that chance makes, on queues whose workers steal: they come to
+//! what a plain recursion does. `it/forks.rs` runs them on real threads, `shuttle/forks.rs` in
+//! random schedules.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -244,8 +245,8 @@ fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
     let machines = ["core:1 pu:1", "core:2 pu:1", "core:4 pu:1", "l3:2 core:2 pu:1", two_nodes];
     // Or this one, on whose CPUs a thread outside of the queue may take part.
     let machine = machines.get(chance.below(7) as usize).copied().unwrap_or("live");
-    // Each node has a limit of its own. Circles of waits that lead through two limits are found by the
-    // clock, which a model hasn't got.
+    // Each node has a limit of its own. Circles of waits that lead through two limits are found by
+    // the clock, which a model hasn't got.
     let limited = !(hint::IN_MODEL && machine == two_nodes);
     let machine = match machine {
         "live" if !hint::IN_MODEL => Machine::live(),

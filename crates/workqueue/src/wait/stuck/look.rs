@@ -274,8 +274,8 @@ impl<'a> Look<'a> {
         self.graph.kept_by(Fact::Wait(id)).iter().find_map(runner)
     }
 
-    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs, nor a join whose fork
-    /// does.
+    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs, nor a join whose
+    /// fork does.
     fn may_end(&self, id: u64) -> bool {
         let wait = &self.waits[&id];
         let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
