@@ -364,13 +364,12 @@ fn loom_fork_without_the_watcher_s_fence_is_overlooked() {
 /// asymmetric fence is left out, as it isn't there for this.
 fn a_first_fork_meets_a_worker_that_goes_idle<F: FencePolicy>() {
     bounded(3).check(|| {
-        let (lanes, idle) = (LanesModel::<NoLight>::new(), AtomicU32::new(0));
+        let both = Arc::new((LanesModel::<NoLight>::new(), AtomicU32::new(0)));
         // Its owner has a lane, and nobody has forked since a watch ended.
-        lanes.push::<F>();
-        assert!(lanes.begin_watch());
-        lanes.pop();
-        assert!(!lanes.end_watch());
-        let both = Arc::new((lanes, idle));
+        both.0.push::<F>();
+        assert!(both.0.begin_watch());
+        both.0.pop();
+        assert!(!both.0.end_watch());
         let worker = {
             let both = Arc::clone(&both);
             thread::spawn(move || {
