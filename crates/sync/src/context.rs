@@ -149,7 +149,8 @@ pub trait BlockingObserver {
     /// The thread goes on.
     fn end(&self);
     /// The thread begins something long of which nobody knows whether it computes or sleeps. A wait
-    /// inside is told as everywhere. By default as [`begin`](BlockingObserver::begin).
+    /// inside is told as everywhere, so that the regions nest. By default as
+    /// [`begin`](BlockingObserver::begin).
     fn begin_long(&self) {
         self.begin();
     }

@@ -2,6 +2,7 @@
 //!
 //! `../fork/README.md` has the protocol (Watch, Steal, Leapfrog) and the policy.
 
+use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,21 +194,36 @@ impl<F: FencePolicy> Group<F> {
     }
 }
 
-/// Tells the pool when a guest's thread blocks.
+/// Tells the pool when a guest's thread blocks, or does something long.
 pub(crate) struct GuestBlocks<F: FencePolicy> {
-    pub(crate) group: Arc<Group<F>>,
-    pub(crate) pool: usize,
+    group: Arc<Group<F>>,
+    pool: usize,
+    /// How many regions its thread is in, each inside the one before. The outermost counts.
+    regions: Cell<u32>,
+}
+
+impl<F: FencePolicy> GuestBlocks<F> {
+    pub(crate) fn new(group: Arc<Group<F>>, pool: usize) -> GuestBlocks<F> {
+        GuestBlocks { group, pool, regions: Cell::new(0) }
+    }
 }
 
 impl<F: FencePolicy> BlockingObserver for GuestBlocks<F> {
     fn begin(&self) {
-        self.group.pools[self.pool].lanes.guest_sleeps();
-        // Somebody may steal on its CPU.
-        self.group.push_slow(self.pool);
+        let outer = self.regions.replace(self.regions.get() + 1);
+        if outer == 0 {
+            self.group.pools[self.pool].lanes.guest_sleeps();
+            // Somebody may steal on its CPU.
+            self.group.push_slow(self.pool);
+        }
     }
 
     fn end(&self) {
-        self.group.pools[self.pool].lanes.guest_wakes();
+        let outer = self.regions.get() - 1;
+        self.regions.set(outer);
+        if outer == 0 {
+            self.group.pools[self.pool].lanes.guest_wakes();
+        }
     }
 }
 

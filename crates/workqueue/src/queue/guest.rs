@@ -95,7 +95,7 @@ impl Workqueue {
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane.lane).cast() });
         let placed = group.pools[pool].placement().enter();
         // A worker of other pools tells these.
-        let blocks = GuestBlocks { group: Arc::clone(&group), pool };
+        let blocks = GuestBlocks::new(Arc::clone(&group), pool);
         let observed = (!context::is_observed()).then(|| context::observe(Rc::new(blocks)));
         current_worker::with_shown(|shown| {
             running.run(shown, None);

@@ -103,6 +103,17 @@ fn a_join_outside_of_the_items_wakes_a_worker_that_steals() {
 }
 
 #[test]
+fn a_thread_outside_may_block_in_a_long_part_of_its_join() {
+    let Some(pools) = live() else { return };
+    let queue = Workqueue::builder("outside").scope(AffinityScope::System).build(&pools);
+    let queue = queue.expect("a queue");
+    let blocks = || context::blocking("a test", || is_helped(&queue));
+    let long = || context::long_running("a test", blocks);
+    assert_eq!(queue.join(long, || is_helped(&queue)), (true, true));
+    assert!(is_helped(&queue), "it counts as one thread again");
+}
+
+#[test]
 fn a_join_in_an_item_of_another_queue_wakes_a_worker_of_its_own_queue() {
     let Some(pools) = live() else { return };
     let [of_cpus, of_all] = [AffinityScope::Cpu, AffinityScope::System].map(|scope| {
