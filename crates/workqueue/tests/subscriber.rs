@@ -279,3 +279,22 @@ fn a_closure_without_a_handle_is_dropped_once_whenever_a_subscriber_panics() {
         assert_eq!(Arc::strong_count(&drops), 1);
     }
 }
+
+#[test]
+fn a_subscriber_that_panics_before_a_scoped_closure_s_run_takes_no_closure_with_it() {
+    let queue = Workqueue::builder("scoped").build(&pools()).expect("a queue");
+    let own = queue.clone();
+    let ran = queue.spawn(move || {
+        let ran = AtomicUsize::new(0);
+        let subscriber = tracing_subscriber::registry().with(PanicsAt::Enter);
+        tracing::subscriber::with_default(subscriber, || {
+            own.scope(|s| {
+                for _ in 0..10 {
+                    s.spawn(|| ran.fetch_add(1, Ordering::SeqCst));
+                }
+            });
+        });
+        ran.into_inner()
+    });
+    assert_eq!(ran.join().expect("no panic"), 10);
+}

@@ -1,23 +1,34 @@
 //! Scoped spawns: closures that borrow from the stack of the one who waits for them.
 //!
-//! What makes that sound is one count, [`Shared::left`]. Each [`Member`] of the scope stands for one:
-//! the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return,
-//! by whichever way, before the count is 0. So what a closure borrows, all of which outlives
-//! `'scope`, is there while the closure is.
+//! What makes that sound is one count, [`Shared::left`]. Each [`Member`] of the scope stands for
+//! one: the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't
+//! return, by whichever way, before the count is 0. So what a closure borrows, all of which
+//! outlives `'scope`, is there while the closure is.
 //!
-//! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are over.
-//! It must then hold nothing of `'scope`: neither the closure (consumed by its run, before the member
-//! is dropped) nor the value (taken by the handle, or dropped by whichever of worker and handle comes
-//! second; a handle that is forgotten keeps the task for ever, and nobody drops the value).
+//! *Parts and items.* A scope that an item of its own queue opens doesn't queue its closures. They
+//! are parts of that item, in a list of the scope. The end of the scope takes the newest of them
+//! and calls it; a *helper*, an item of the queue, takes the oldest, one after the other. As long
+//! as the list has something a helper is queued, or about to be: whoever puts the first part there
+//! queues one, and a helper that starts queues the next one if it leaves something. So a part costs
+//! a push and a pop, and what a worker must be woken for is paid once a worker. Closures with a
+//! place of their own, and those of other scopes, are items each.
+//!
+//! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are
+//! over. It must then hold nothing of `'scope`: neither the closure (consumed by its run, before
+//! the member is dropped) nor the value (taken by the handle, or dropped by whichever of worker and
+//! handle comes second; a handle that is forgotten keeps the task for ever, and nobody drops the
+//! value).
 //!
 //! `tests/it/scoped.rs` runs under Miri too, as far as that is quick enough:
 //!
 //! ```text
 //! MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
-//!     cargo +nightly miri test -p corewise-workqueue --test scoped -- --skip many --skip deeper
+//!     cargo +nightly miri test -p corewise-workqueue --test it -- scoped:: --skip many \
+//!     --skip deeper
 //! ```
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
@@ -26,16 +37,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{CleanAt, Completion, Mutex, panics, thread};
+use corewise_sync::{CleanAt, Completion, Mutex, panics, thread, time};
 use tracing::Span;
 
 use crate::attributes::At;
 use crate::error::{JoinError, shielded};
+use crate::pool::current_worker;
+use crate::pool::policy::turn_is_over;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
-use crate::task::running::Spawner;
+use crate::task::running::{Part, Spawner};
 use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf};
-use crate::wait::take_back::{Role, take_back};
+use crate::wait::take_back::{Role, may_run_part, may_run_parts, run_part, take_back};
 use crate::wait::{self, messages};
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
@@ -46,8 +59,8 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Waits for the value of a closure that was spawned in a scope. Dropping it lets the closure run on;
-/// the scope waits for it in any case.
+/// Waits for the value of a closure that was spawned in a scope. Dropping it lets the closure run
+/// on; the scope waits for it in any case.
 pub struct ScopedJoinHandle<'scope, T> {
     task: Arc<dyn Outcome<T> + 'scope>,
     shared: &'scope Shared,
@@ -58,16 +71,22 @@ impl Workqueue {
     /// waits for all of them. `std::thread::scope`, on workers.
     ///
     /// * The body runs on the calling thread; the closures run on workers of the queue, as those of
-    ///   [`Workqueue::spawn`] do, or on the calling thread. They may spawn more in the same scope, and open scopes of their
-    ///   own, on this queue or another.
+    ///   [`Workqueue::spawn`] do, or on the calling thread. They may spawn more in the same scope,
+    ///   and open scopes of their own, on this queue or another.
+    /// * In an item of this queue the closures are parts of that item. They aren't queued, so that
+    ///   one costs a fraction of an item: workers that help are items of the queue, which take the
+    ///   oldest closures, each for a turn of up to 64 or about a millisecond. The statistics and
+    ///   `max_active` count these helpers, not the closures. Dumps, stall reports and spans name
+    ///   each closure.
     /// * It returns when every closure has run, also where the body or a closure panics. Nobody
-    ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut down,
-    ///   runs on the calling thread at the end.
-    /// * At its end the calling thread takes closures back that no worker has started, and runs them
-    ///   itself, under the rules of [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It
-    ///   may block; on a worker the pool starts other work meanwhile. So a scope inside an item of the
-    ///   same queue, on its only worker, goes on; also where the queue is ordered or its `max_active`
-    ///   is reached: closures that are held back run in the place of the item that waits for them.
+    ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut
+    ///   down, runs on the calling thread at the end.
+    /// * At its end the calling thread takes closures back that no worker has started, and runs
+    ///   them itself, the newest first, under the rules of
+    ///   [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It may block; on a worker
+    ///   the pool starts other work meanwhile. So a scope inside an item of the same queue, on its
+    ///   only worker, goes on; also where the queue is ordered or its `max_active` is reached:
+    ///   closures that are held back run in the place of the item that waits for them.
     /// * Outside of such an item, on a frozen queue, it waits for the thaw.
     /// * In an atomic section it is reported as a wait
     ///   ([`might_block`](corewise_sync::context::might_block)), before the body runs.
@@ -104,12 +123,15 @@ impl Workqueue {
             none_left: Completion::new(),
             panic: Mutex::new(None),
             spawned: Mutex::default(),
+            by_parts: self.shared().runs_here(),
+            parts: Mutex::default(),
         });
         let member = Member(Arc::clone(&shared));
         let scope = Scope { shared, scope: PhantomData, env: PhantomData };
         let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
         drop(member);
-        // Nothing in these two unwinds.
+        // Nothing in these unwinds.
+        scope.shared.run_parts();
         scope.shared.take_back();
         scope.shared.wait();
         let value = result.map_err(|payload| scope.shared.panicked(payload));
@@ -122,8 +144,9 @@ impl Workqueue {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow whatever outlives
-    /// the scope. If it panics the handle says so, and if the handle isn't joined the scope does.
+    /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow whatever
+    /// outlives the scope. If it panics the handle says so, and if the handle isn't joined the
+    /// scope does.
     #[track_caller]
     pub fn spawn<T, C>(&'scope self, closure: C) -> ScopedJoinHandle<'scope, T>
     where
@@ -161,12 +184,17 @@ impl<'scope> Scope<'scope, '_> {
             }),
             done: Completion::new(),
             spawner: Spawner::current(),
+            part_at: (self.shared.by_parts && at == At::Here).then_some(site),
         });
         let item = Arc::clone(&task) as Arc<dyn ScopedItem + 'scope>;
-        // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure is
-        // over, and the scope waits for its members: until then all of `'scope` is alive. After that
-        // an owner of the item finds nothing of `'scope` in it: see the module's text.
+        // SAFETY: only the lifetime changes. `task` holds a member of the scope until its closure
+        // is over, and the scope waits for its members: until then all of `'scope` is alive. After
+        // that an owner of the item finds nothing of `'scope` in it: see the module's text.
         let item: Arc<dyn ScopedItem> = unsafe { mem::transmute(item) };
+        if task.part_at.is_some() {
+            self.shared.push_part(item, site);
+            return ScopedJoinHandle { task, shared: &self.shared };
+        }
         let open = self.shared.remember(item);
         // SAFETY: as above.
         let hold = || unsafe { ItemRef::counted_for_a_while(Arc::clone(&task)) };
@@ -196,7 +224,11 @@ impl<T> ScopedJoinHandle<'_, T> {
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
             messages::for_item(self.task.header(), "ScopedJoinHandle::join");
-            take_back(lent(&self.task), Role::Part);
+            if !self.task.is_part() {
+                take_back(lent(&self.task), Role::Part);
+            } else if may_run_part() && self.shared.queue.shared().runs_here() {
+                run_part(Arc::clone(&self.task).into_part(), false);
+            }
             wait::wait(lent(&self.task), self.task.done(), Role::Part);
         }
         self.task.run_returned(self.shared);
@@ -224,8 +256,22 @@ struct Shared {
     none_left: Completion,
     /// L: is the lock; guards the first panic that nobody has seen.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// L: is the lock; guards the spawned tasks that may not be over.
+    /// L: is the lock; guards the items that may not be over.
     spawned: Mutex<Spawned>,
+    /// I: whether its closures are parts of the item that has opened it.
+    by_parts: bool,
+    /// L: is the lock; guards the parts that may not have begun.
+    parts: Mutex<Parts>,
+}
+
+#[derive(Default)]
+struct Parts {
+    /// The oldest first.
+    waiting: VecDeque<Arc<dyn ScopedItem>>,
+    /// Of those that were joined before they began.
+    clean_at: CleanAt,
+    /// The helper that is queued, or about to be.
+    called: Option<Arc<Helper>>,
 }
 
 #[derive(Default)]
@@ -287,8 +333,101 @@ impl Shared {
         caught.map_err(|payload| self.panicked(payload)).is_ok()
     }
 
-    /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the oldest.
-    /// Never unwinds.
+    /// Leaves a part to the one who comes first.
+    fn push_part(self: &Arc<Self>, part: Arc<dyn ScopedItem>, site: &'static Location<'static>) {
+        let calls = {
+            let mut parts = self.parts.lock();
+            let Parts { waiting, clean_at, .. } = &mut *parts;
+            let waits = |part: &Arc<dyn ScopedItem>| !part.has_begun();
+            clean_at.before_one_more(waiting, VecDeque::len, |parts| parts.retain(waits));
+            waiting.push_back(part);
+            self.calls(&mut parts, site)
+        };
+        self.queue_helper(calls);
+    }
+
+    /// A helper to be queued: where parts wait, and none is queued yet.
+    #[inline]
+    fn calls(
+        self: &Arc<Self>,
+        parts: &mut Parts,
+        site: &'static Location<'static>,
+    ) -> Option<Arc<Helper>> {
+        if parts.waiting.is_empty() || parts.called.is_some() {
+            return None;
+        }
+        parts.called = Some(Arc::new(Helper {
+            header: Header::new(&TableOf::<Helper, Helper>::COUNTED),
+            shared: Arc::clone(self),
+            site,
+            done: Completion::new(),
+        }));
+        parts.called.clone()
+    }
+
+    fn queue_helper(&self, helper: Option<Arc<Helper>>) {
+        let Some(helper) = helper else { return };
+        let hold = || ItemRef::counted(Arc::clone(&helper));
+        let open = self.remember(Arc::clone(&helper) as Arc<dyn ScopedItem>);
+        let (header, site) = (helper.header(), helper.site);
+        if !open || self.queue.submit_with(At::Here, header, &hold, site, false).is_err() {
+            helper.cancelled();
+        }
+    }
+
+    /// Calls parts, as a helper that has begun: the oldest first, for a turn.
+    fn help(self: &Arc<Self>, helper: &Helper) {
+        let (began, mut ran) = (time::now(), 0);
+        // Parts fork in the helper's lane.
+        self.queue.forks_here();
+        current_worker::with_shown(|shown| {
+            loop {
+                // The clock is read now and then.
+                let goes_on = ran % 8 != 0 || !turn_is_over(ran, time::now() - began);
+                let (part, calls) = {
+                    let mut parts = self.parts.lock();
+                    if ran == 0 {
+                        // It is this one, which has begun.
+                        parts.called = None;
+                    }
+                    let part = if goes_on { parts.waiting.pop_front() } else { None };
+                    (part, self.calls(&mut parts, helper.site))
+                };
+                self.queue_helper(calls);
+                let Some(part) = part else { return };
+                if !part.has_begun() {
+                    part.into_part().run(shown, true);
+                }
+                ran += 1;
+            }
+        });
+    }
+
+    /// Calls what hasn't begun, the newest first, at the end of the scope. Never unwinds.
+    fn run_parts(&self) {
+        while self.by_parts && may_run_parts() {
+            let Some(part) = self.parts.lock().waiting.pop_back() else { return };
+            if !part.has_begun() {
+                self.catches(|| run_part(part.into_part(), true));
+            }
+        }
+    }
+
+    /// No helper will come: the parts that wait are the scope's to run.
+    fn return_parts(&self) {
+        let parts = {
+            let mut parts = self.parts.lock();
+            parts.called = None;
+            mem::take(&mut parts.waiting)
+        };
+        for part in parts {
+            self.remember(Arc::clone(&part));
+            part.cancelled();
+        }
+    }
+
+    /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the
+    /// oldest. Never unwinds.
     fn take_back(&self) {
         let mut others = Vec::new();
         while let Some(task) = self.newest() {
@@ -304,15 +443,16 @@ impl Shared {
         self.spawned.lock().tasks.append(&mut others);
     }
 
-    /// Waits for each of those that are known, in an item: where nobody can run one, it does so itself.
-    /// Never unwinds.
+    /// Waits for each of those that are known, in an item: where nobody can run one, it does so
+    /// itself. Never unwinds.
     fn wait_inside(&self) {
         let mut over = Vec::new();
         while let Some(task) = self.newest() {
             if !self.catches(|| wait::wait(lent(&task), task.done(), Role::Part)) {
                 match lent(&task).claim() {
                     Some(claimed) => claimed.cancel(),
-                    // It has begun meanwhile, and borrows from here: it is waited for again, and seen to be.
+                    // It has begun meanwhile, and borrows from here: it is waited for again, and
+                    // seen to be.
                     None if !task.done().is_complete() => {
                         self.spawned.lock().tasks.push(task);
                         thread::yield_now();
@@ -340,6 +480,9 @@ impl Shared {
             }
         }
         self.spawned.lock().closed = true;
+        // Of those that were joined before they began. Helpers that are still queued find nothing.
+        let joined = mem::take(&mut self.parts.lock().waiting);
+        drop(joined);
         while let Some(task) = self.newest() {
             // A subscriber may panic here too, and the other tasks must not be left behind.
             self.catches(|| task.run_returned(self));
@@ -372,6 +515,75 @@ trait ScopedItem: Item {
     fn done(&self) -> &Completion;
     /// It can't be run: it is dropped, where the queue has returned it.
     fn give_up(&self);
+    /// Whether a thread has begun to run it, or it was returned.
+    fn has_begun(&self) -> bool;
+    /// Whether it is a part, and no item.
+    fn is_part(&self) -> bool;
+    /// To be run as a part of the item that runs on the calling thread.
+    fn into_part(self: Arc<Self>) -> Part;
+}
+
+/// An item that runs parts of a scope.
+#[repr(C)]
+struct Helper {
+    header: Header,
+    shared: Arc<Shared>,
+    /// Where the scope's first part was spawned.
+    site: &'static Location<'static>,
+    done: Completion,
+}
+
+impl Runs for Helper {
+    fn run(&self) {
+        self.shared.help(self);
+        self.done.complete();
+    }
+}
+
+// SAFETY: `repr(C)`; the header comes first, and is made in `calls` only.
+unsafe impl Item for Helper {
+    fn cancelled(&self) {
+        self.shared.return_parts();
+        self.done.complete();
+    }
+
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        // A subscriber's, before it has run.
+        self.cancelled();
+        panics::discard(payload);
+    }
+}
+
+impl ScopedItem for Helper {
+    fn is_over(&self) -> bool {
+        self.done.is_complete()
+    }
+
+    fn run_returned(&self, _shared: &Shared) {}
+
+    fn done(&self) -> &Completion {
+        &self.done
+    }
+
+    fn give_up(&self) {
+        // Those that it would have run, which were returned when it was cancelled.
+        let tasks = mem::take(&mut self.shared.spawned.lock().tasks);
+        let (parts, items): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|one| one.is_part());
+        self.shared.spawned.lock().tasks.extend(items);
+        parts.iter().for_each(|part| part.give_up());
+    }
+
+    fn has_begun(&self) -> bool {
+        true
+    }
+
+    fn is_part(&self) -> bool {
+        false
+    }
+
+    fn into_part(self: Arc<Self>) -> Part {
+        unreachable!("a helper is an item")
+    }
 }
 
 /// The handle's view of a task.
@@ -411,6 +623,8 @@ struct ScopedTask<C, T> {
     slot: Mutex<Slot<C, T>>,
     done: Completion,
     spawner: Spawner,
+    /// Where it was spawned, if it is a part.
+    part_at: Option<&'static Location<'static>>,
 }
 
 impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
@@ -476,8 +690,11 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // Not the closure's own, which `run` catches: it may not have run.
-        self.cancelled();
+        // Not the closure's own, which `run` catches: a subscriber's, before it has run.
+        match self.part_at {
+            Some(_) => self.run(),
+            None => self.cancelled(),
+        }
         panics::discard(payload);
     }
 
@@ -501,6 +718,20 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
 
     fn done(&self) -> &Completion {
         &self.done
+    }
+
+    fn has_begun(&self) -> bool {
+        !matches!(self.slot.lock().stage, Stage::Waiting(..))
+    }
+
+    fn is_part(&self) -> bool {
+        self.part_at.is_some()
+    }
+
+    fn into_part(self: Arc<Self>) -> Part {
+        let site = self.part_at.expect("it is a part");
+        // SAFETY: as in `spawn_from`.
+        Part::new(unsafe { ItemRef::counted_for_a_while(self) }, site)
     }
 
     fn give_up(&self) {

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::task::flushers;
 use crate::task::header::{Header, Job};
 use crate::task::publication::{Label, Publication};
 use crate::task::state::{Finished, Snapshot, WorkState};
-use crate::task::ticket::{Event, Ticket};
+use crate::task::ticket::{Event, MaybeTicket, Ticket};
 use crate::task::vtable::{ItemRef, Table, log_panic};
 
 per_thread! {
@@ -315,6 +315,42 @@ impl Running {
             // SAFETY: as in `call`.
             unsafe { self.item.run(self.table) }
         });
+    }
+}
+
+/// A part of an item, which is a closure of a scope that the item has opened. It runs once, inside
+/// of that item or of one that helps it.
+pub(crate) struct Part {
+    item: ItemRef,
+    site: &'static Location<'static>,
+}
+
+impl Part {
+    /// Of an item that lives in an `Arc`, and whose state word nobody uses.
+    pub(crate) fn new(item: ItemRef, site: &'static Location<'static>) -> Part {
+        Part { item, site }
+    }
+
+    /// Runs it inside the item that runs on the calling thread, in whose lane it forks. Never
+    /// unwinds. The outer item is to be [shown again](show_again).
+    pub(crate) fn run(self, shown: &Publication, forks: bool) {
+        let (ticket, outer) = current(|outer| {
+            let outer = outer.expect("a part runs inside of an item");
+            // SAFETY: it is forgotten below, while the outer item still has its own.
+            let ticket = outer.ticket().map(|ticket| unsafe { Ticket::new(ticket.spot()) });
+            (ticket, outer.forks.get())
+        });
+        let ticket = ticket.map_or(MaybeTicket::none(), MaybeTicket::from);
+        let table = self.item.header().table;
+        let mut running = Running::new(self.item, Job { ticket, site: self.site });
+        if forks {
+            running.forks.set(outer);
+        }
+        running.run_only(shown);
+        shown.ends();
+        mem::forget(running.job.ticket.take());
+        // SAFETY: the part is over, and `running` is not used again.
+        table.give_up(unsafe { running.take_hold() }, true);
     }
 }
 

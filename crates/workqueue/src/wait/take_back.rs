@@ -25,7 +25,7 @@ use crate::pwq::limit_slot::Slot;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::submit;
 use crate::task::header::{Job, Queued};
-use crate::task::running::{self, Running};
+use crate::task::running::{self, Part, Running};
 use crate::task::ticket::Ticket;
 use crate::task::vtable::Lent;
 use crate::wait::messages;
@@ -204,6 +204,29 @@ pub(crate) fn lend(item: Lent<'_>) -> bool {
 fn has_place_here(slot: &Slot<Queued>) -> bool {
     let same = |other: &Ticket| ptr::eq(&*Pwq::of(other).slot, slot);
     running::any_here(|running| running.ticket().is_some_and(same))
+}
+
+/// Whether a waiter runs all parts of its scope itself that nobody has begun.
+pub(crate) fn may_run_parts() -> bool {
+    waiter().waiter_may()
+}
+
+/// Whether a waiter runs the part that it waits for itself: a helper might begin with others, and
+/// that for which no worker can come would wait for the waiter.
+pub(crate) fn may_run_part() -> bool {
+    needy().waiter_may()
+}
+
+/// Runs a part of an item on the stack of a waiter for which [`may_run_parts`] says that it may.
+pub(crate) fn run_part(part: Part, forks: bool) {
+    context::at_once(|| {
+        let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
+        current_worker::with_shown(|shown| {
+            part.run(shown, forks);
+            running::show_again(shown);
+        });
+        DEPTH.with(|cell| cell.set(depth));
+    });
 }
 
 /// What is known without the item.

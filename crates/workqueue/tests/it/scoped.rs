@@ -393,3 +393,111 @@ fn a_map_lets_what_waits_for_its_worker_run_beside_it() {
         }
     });
 }
+
+/// Opens a scope in an item of the queue, and waits for the item.
+fn in_an_item<R: Send + 'static>(
+    queue: &Workqueue,
+    opens: impl FnOnce(&Workqueue) -> R + Send + 'static,
+) -> R {
+    let own = queue.clone();
+    queue.spawn(move || opens(&own)).join().expect("no panic")
+}
+
+#[test]
+fn a_scope_that_an_item_opens_queues_one_item_however_many_closures_its_only_worker_runs() {
+    let (_pools, queue) = queue(1);
+    let sum = in_an_item(&queue, |queue| {
+        let sum = AtomicUsize::new(0);
+        queue.scope(|s| {
+            for n in 0..1_000 {
+                let sum = &sum;
+                s.spawn(move || sum.fetch_add(n, Ordering::Relaxed));
+            }
+        });
+        sum.into_inner()
+    });
+    assert_eq!(sum, 499_500);
+    assert_eq!(queue.stats().queued, 2, "the item, and one that would have helped it");
+}
+
+#[test]
+fn a_scope_that_waits_for_one_of_its_closures_gets_a_worker_for_it() {
+    let (_pools, queue) = queue(1);
+    let order = in_an_item(&queue, |queue| {
+        let (first, second) = (Completion::new(), Completion::new());
+        let order = Mutex::new(Vec::new());
+        let say = |word| order.lock().push(word);
+        queue.scope(|s| {
+            s.spawn(|| {
+                second.wait();
+                say("first");
+                first.complete();
+            });
+            s.spawn(|| {
+                say("second");
+                second.complete();
+            });
+            first.wait();
+        });
+        order.into_inner()
+    });
+    assert_eq!(order, ["second", "first"]);
+}
+
+#[test]
+fn closures_of_an_item_s_scope_may_be_joined_in_any_order_and_by_each_other() {
+    let (_pools, queue) = queue(2);
+    let sum = in_an_item(&queue, |queue| {
+        queue.scope(|s| {
+            let mut handles: Vec<_> = (0..100_u64).map(|n| s.spawn(move || n)).collect();
+            let odd: Vec<_> = (0..50).map(|n| handles.remove(n)).collect();
+            let odd = s.spawn(|| odd.into_iter().map(|one| one.join().unwrap()).sum::<u64>());
+            let even: u64 = handles.into_iter().rev().map(|one| one.join().unwrap()).sum();
+            even + odd.join().unwrap()
+        })
+    });
+    assert_eq!(sum, 4_950);
+}
+
+#[test]
+fn a_scoped_closure_is_named_in_dumps_by_the_line_that_spawned_it_whoever_runs_it() {
+    let (pools, queue) = queue(2);
+    let (called, over) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (own, says, ends) = (queue.clone(), Arc::clone(&called), Arc::clone(&over));
+    let item = queue.spawn(move || {
+        own.scope(|s| {
+            s.spawn(|| {
+                says.complete();
+                ends.wait();
+            });
+            // So that another worker runs it.
+            ends.wait();
+        });
+    });
+    let named = format!("scoped.rs:{}:", line!() - 8);
+    called.wait();
+    let running = pools.dump().running;
+    assert!(running.iter().any(|one| one.site.contains(&named)), "{named} in {running:?}");
+    over.complete();
+    item.join().expect("no panic");
+}
+
+#[test]
+fn a_scope_that_an_item_opened_keeps_nothing_of_its_pools_when_it_is_over() {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
+    let pools = WorkerPools::builder(&machine).on_stall(move |_| drop(tell.clone())).build();
+    let queue = Workqueue::builder("scoped").build(&pools).expect("a queue");
+    in_an_item(&queue, |queue| {
+        for _ in 0..10 {
+            queue.scope(|s| {
+                let first = s.spawn(|| ());
+                s.spawn(|| drop(s.spawn(|| ())));
+                first.join().expect("no panic");
+            });
+        }
+    });
+    pools.shutdown();
+    drop((queue, pools));
+    assert!(told.recv().is_err(), "the callback is dropped with the pools");
+}
