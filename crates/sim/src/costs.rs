@@ -64,8 +64,10 @@ pub struct Costs {
     pub modified: ByDistance,
     /// A line that others only read, or that nobody ever touched.
     pub shared: ByDistance,
-    /// What follows the line before in memory, and was fetched ahead by the hardware.
+    /// A load or store of what follows the line before in memory, and was fetched ahead by the hardware.
     pub prefetched: f64,
+    /// A locked operation on such a line, which another CPU may have to give up first.
+    pub prefetched_locked: f64,
     /// The least time between two hand-overs of one line: a contended line changes its owner so often.
     pub service: f64,
     /// A spin hint.
@@ -128,6 +130,7 @@ impl Costs {
             modified: ByDistance { core: 28.0, cache: 90.0, node: 130.0, far: 200.0 },
             shared: ByDistance { core: 20.0, cache: 60.0, node: 90.0, far: 150.0 },
             prefetched: 4.1,
+            prefetched_locked: 4.1,
             service: 23.0,
             spin_hint: 40.0,
             clock: 42.5,

@@ -126,7 +126,10 @@ impl Lines {
     /// An access to a line.
     pub(crate) fn access(&mut self, machine: &Machine, costs: &Costs, asked: Asked) -> Outcome {
         let Asked { cpu, line, kind, place, now, issued } = asked;
-        let extra = if kind == Access::Locked { costs.locked } else { costs.hit };
+        let (extra, prefetched) = match kind {
+            Access::Locked => (costs.locked, costs.prefetched_locked),
+            _ => (costs.hit, costs.prefetched),
+        };
         let Some(entry) = self.lines.get_mut(&line) else {
             // Memory that nobody touched: as a line that others only read.
             let ahead = self.streams[cpu].missed(place, line);
@@ -179,7 +182,7 @@ impl Lines {
         // has it does several. Measured with two to sixteen cores: 22 to 25 ns for one.
         let queued = kind == Access::Locked && entry.locked && entry.free_at > now;
         let arrives = if ahead {
-            now + costs.prefetched
+            now + prefetched
         } else if queued {
             entry.free_at + costs.service - extra
         } else {

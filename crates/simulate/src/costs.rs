@@ -75,6 +75,9 @@ fn of(measured: &Measured) -> Costs {
         modified: by(|transfer| &transfer.list_ns),
         shared: by(|transfer| transfer.list_read_ns.as_ref().unwrap_or(&transfer.list_ns)),
         prefetched: transfer(Distance::Cache, |transfer| &transfer.array_ns),
+        prefetched_locked: transfer(Distance::Cache, |transfer| {
+            transfer.array_locked_ns.as_ref().unwrap_or(&transfer.list_ns)
+        }),
         service: most.map_or(25.0, |most| most.each_ns.p50 / f64::from(most.cpus)),
         spin_hint: measured.thread.spin_hint_ns.p50,
         clock: measured.call.clock_ns.p50,
@@ -145,6 +148,8 @@ const PLACES: &[(&str, Place)] = &[
     ("locked", |costs| &mut costs.locked),
     ("modified", |costs| &mut costs.modified.cache),
     ("shared", |costs| &mut costs.shared.cache),
+    ("prefetched", |costs| &mut costs.prefetched),
+    ("prefetched_locked", |costs| &mut costs.prefetched_locked),
     ("service", |costs| &mut costs.service),
     ("spin_hint", |costs| &mut costs.spin_hint),
     ("clock", |costs| &mut costs.clock),
