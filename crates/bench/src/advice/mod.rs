@@ -10,6 +10,7 @@
 //!   in more than 5 of 100 runs.
 
 mod layout;
+mod shards;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::report::show;
 use crate::rounds::Series;
 use crate::stats::PairedRatio;
 pub use layout::Layout;
+pub use shards::shard_size;
 
 /// So many rounds a difference takes: six coins fall alike in 3 of 100 throws, five in 6.
 pub const LEAST_ROUNDS: usize = 6;

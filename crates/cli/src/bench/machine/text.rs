@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use corewise_bench::advice::shard_size;
 use corewise_bench::report::show;
 use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
 
@@ -31,6 +32,10 @@ pub(super) fn render(costs: &Costs, width: usize) -> String {
     }
     if let Some(matrix) = costs.matrix.as_ref().filter(|matrix| matrix.cpus.len() > 1) {
         text.push_str(&map(matrix, width));
+    }
+    if let Some(advice) = shard_size(costs) {
+        text.push('\n');
+        text.push_str(&wrapped(&advice, width));
     }
     text
 }
