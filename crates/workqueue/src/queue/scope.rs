@@ -8,10 +8,10 @@
 //! *Parts and items.* A scope that an item of its own queue opens doesn't queue its closures. They
 //! are parts of that item, in a list of the scope. The end of the scope takes the newest of them
 //! and calls it; a *helper*, an item of the queue, takes the oldest, one after the other. As long
-//! as the list has something a helper is queued, or about to be: whoever puts the first part there
-//! queues one, and a helper that starts queues the next one if it leaves something. So a part costs
-//! a push and a pop, and what a worker must be woken for is paid once a worker. Closures with a
-//! place of their own, and those of other scopes, are items each.
+//! as the list has something a helper is queued, or about to be: a thread that puts the first part
+//! there queues one, and a helper that starts queues the next one if it leaves something. So a part
+//! costs a push and a pop, and what a worker must be woken for is paid once a worker. Closures with
+//! a place of their own, and those of other scopes, are items each.
 //!
 //! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are
 //! over. It must then hold nothing of `'scope`: neither the closure (consumed by its run, before
