@@ -94,7 +94,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Traffic, Uri, UriError;
         timeline: Certainty, DependencyError, DeviceGraph, Driver, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
             CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
-        sync: CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, RwLock<u8>,
+        sync: CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;
     };
     let mut all = of_crates.to_vec();

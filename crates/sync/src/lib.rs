@@ -8,8 +8,9 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`],
-//!   [`inbox`], [`list`], [`ring`], [`hazard`], [`heap`], [`epoch`].
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`],
+//!   [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`], [`Proof`], [`inbox`], [`list`], [`ring`],
+//!   [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within
@@ -49,6 +50,7 @@ mod facade;
 mod lock;
 mod own;
 mod parker;
+mod proof;
 mod signal;
 mod throttle;
 
@@ -63,6 +65,7 @@ pub use facade::backend::per_thread;
 pub use facade::{atomic, cell, hint, thread};
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use parker::{Parker, Unparker};
+pub use proof::Proof;
 pub use signal::Signal;
 pub use spin::{SpinLock, SpinLockGuard};
 pub use throttle::{LeftOut, Throttle};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use corewise_sync::hint;
 use corewise_sync::time::Stamp;
+use corewise_sync::{Proof, hint};
 
 /// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for, it only keeps
 /// that from answering.
@@ -24,50 +24,13 @@ pub(crate) fn waits_by_spinning(proof: Proof, on_target: bool, observed: bool) -
     proof.is_given() && !on_target && !observed
 }
 
-/// Whether something pays that is done before a sleep: it is tried after some short sleeps in a row, goes on for as
-/// long as it does well, and wants more of a proof each time that it was in vain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Proof {
-    /// Short sleeps in a row.
-    pub(super) short: u16,
-    /// So many are wanted.
-    pub(super) wanted: u16,
-}
-
-impl Proof {
-    pub(crate) const NEW: Proof = Proof { short: 0, wanted: PROOF };
-
-    fn is_given(self) -> bool {
-        self.short >= self.wanted
-    }
-
-    /// It has slept for so long, and (where that is another) could have spun then.
-    pub(crate) fn slept(self, for_so_long: Duration, could: bool) -> Proof {
-        let short = for_so_long <= SHORT_SLEEP && could;
-        Proof { short: if short { self.short.saturating_add(1) } else { 0 }, ..self }
-    }
-
-    /// What it spun for came meanwhile.
-    pub(crate) fn well() -> Proof {
-        Proof { short: PROOF, wanted: PROOF }
-    }
-
-    /// It didn't.
-    pub(crate) fn in_vain(self) -> Proof {
-        Proof { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) }
-    }
-}
-
 /// How long a target or a waiter spins that has reason to: until a caller that was woken by its answer has called
 /// again; until a target that was woken has answered. A wake-up costs 2 to 5 us, and 30 and more where the system
 /// runs as a guest.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// A sleep that was over so soon would have been no sleep for one who spins: the time until it was woken, and as
 /// much again until it ran.
-const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// How many short sleeps in a row are reason enough to spin, at first and at most.
-const PROOF: u16 = 2;
-const MOST_PROOF: u16 = 256;
+pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile, and goes on as
 /// an ordinary thread; and how long one that can't then doesn't spin: so it spins half of the time at most. It is no share for
 /// the others: calls without a gap end each sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO
@@ -105,19 +68,19 @@ impl SpinHabit {
     /// It was woken, at last, by a call from its own CPU (`from_here`) or another one. A caller on its own
     /// CPU can't call while it spins there.
     pub(crate) fn woken(&mut self, slept: Duration, from_here: bool, now: Stamp) {
-        self.proof = self.proof.slept(slept, !from_here);
+        self.proof.slept(slept <= SHORT_SLEEP && !from_here);
         let spins = self.proof.is_given() && now >= self.not_before;
         self.until = spins.then(|| now.plus(BURST));
     }
 
     /// A call came while it spun.
     pub(crate) fn well(&mut self) {
-        self.proof = Proof::well();
+        self.proof.tried(true);
     }
 
     /// No call came while it spun.
     pub(crate) fn in_vain(&mut self) {
-        self.proof = self.proof.in_vain();
+        self.proof.tried(false);
         self.until = None;
     }
 
@@ -211,11 +174,13 @@ mod tests {
 
     #[test]
     fn a_waiter_spins_where_answers_come_soon_and_nobody_else_wants_its_core() {
-        let short = Proof::NEW.slept(SHORT_SLEEP, true).slept(SHORT_SLEEP, true);
-        assert!(waits_by_spinning(short, false, false));
-        assert!(!waits_by_spinning(short, true, false), "on the target's own CPU");
-        assert!(!waits_by_spinning(short, false, true), "on a worker");
-        assert!(!waits_by_spinning(short.in_vain(), false, false));
+        let mut proof = Proof::NEW;
+        (0..2).for_each(|_| proof.slept(true));
+        assert!(waits_by_spinning(proof, false, false));
+        assert!(!waits_by_spinning(proof, true, false), "on the target's own CPU");
+        assert!(!waits_by_spinning(proof, false, true), "on a worker");
+        proof.tried(false);
+        assert!(!waits_by_spinning(proof, false, false));
         assert_eq!(brief_looks(true), 0);
         assert!(brief_looks(false) > 0);
     }

@@ -2,9 +2,9 @@
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::time::Stamp;
-use corewise_sync::{Signal, context};
+use corewise_sync::{Proof, Signal, context};
 
-use super::policy::{self, Proof, SPIN};
+use super::policy::{self, SHORT_SLEEP, SPIN};
 
 /// How often it looks before it reads the clock.
 const LOOKS: u32 = 32;
@@ -22,7 +22,7 @@ pub(crate) struct Wait {
 
 impl Patience {
     pub(crate) fn new() -> Self {
-        Patience { proof: AtomicU32::new(pack(Proof::NEW)) }
+        Patience { proof: AtomicU32::new(Proof::NEW.pack()) }
     }
 
     /// Looks, as often as may be: `None` where it has happened; else the caller sleeps, and says after that it
@@ -38,15 +38,16 @@ impl Patience {
     #[cold]
     fn spin_on(&self, signal: &Signal, on_target: bool) -> Option<Wait> {
         let began = Stamp::precise();
-        let proof = self.proof();
+        let mut proof = self.proof();
         if policy::waits_by_spinning(proof, on_target, context::is_observed()) {
             loop {
-                if signal.spin(LOOKS) {
-                    self.learn(Proof::well());
-                    return None;
-                }
-                if Stamp::precise().since(began) >= SPIN {
-                    self.learn(proof.in_vain());
+                let well = signal.spin(LOOKS);
+                if well || Stamp::precise().since(began) >= SPIN {
+                    proof.tried(well);
+                    self.learn(proof);
+                    if well {
+                        return None;
+                    }
                     break;
                 }
             }
@@ -57,21 +58,18 @@ impl Patience {
     /// The waiter has slept, and it has happened.
     #[cold]
     pub(crate) fn slept(&self, wait: &Wait, on_target: bool) {
-        self.learn(self.proof().slept(Stamp::precise().since(wait.began), !on_target));
+        let mut proof = self.proof();
+        proof.slept(Stamp::precise().since(wait.began) <= SHORT_SLEEP && !on_target);
+        self.learn(proof);
     }
 
     fn proof(&self) -> Proof {
-        let packed = self.proof.load(Ordering::Relaxed);
-        Proof { short: packed as u16, wanted: (packed >> 16) as u16 }
+        Proof::unpack(self.proof.load(Ordering::Relaxed))
     }
 
     fn learn(&self, proof: Proof) {
-        self.proof.store(pack(proof), Ordering::Relaxed);
+        self.proof.store(proof.pack(), Ordering::Relaxed);
     }
-}
-
-fn pack(proof: Proof) -> u32 {
-    u32::from(proof.wanted) << 16 | u32::from(proof.short)
 }
 
 #[cfg(test)]
@@ -82,15 +80,17 @@ mod tests {
     #[test]
     fn after_short_waits_it_spins_until_the_answer_is_there_or_learns_that_it_is_in_vain() {
         let (patience, signal) = (Patience::new(), Arc::new(Signal::new()));
-        patience.learn(Proof::well());
+        let mut given = Proof::NEW;
+        given.tried(true);
+        patience.learn(given);
         assert!(patience.spin(&signal, false).is_some(), "nobody answers");
-        assert_eq!(patience.proof(), Proof::well().in_vain());
-        patience.learn(Proof::well());
+        assert!(!patience.proof().is_given());
+        patience.learn(given);
         let other = Arc::clone(&signal);
         // SAFETY: once.
         let answers = std::thread::spawn(move || unsafe { Signal::complete(&*other) });
         while patience.spin(&signal, false).is_some() {
-            patience.learn(Proof::well());
+            patience.learn(given);
         }
         answers.join().expect("no panic");
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use corewise_sync::Proof;
 use corewise_topology::{CpuSet, Masks};
 
 use crate::pool::idle::Idle;
@@ -246,9 +247,6 @@ const SPIN: Duration = Duration::from_micros(100);
 /// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
 /// woken, and as much again until it ran.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// How many short sleeps in a row are reason enough to spin, at first and at most.
-const PROOF: u32 = 2;
-const MOST_PROOF: u32 = 256;
 /// What runs for no longer than that, until the next pause, is better handed to a worker that spins
 /// on another CPU than to one that sleeps on this: then the waiter's CPU isn't halted meanwhile.
 const SHORT_RUN: Duration = Duration::from_micros(10);
@@ -260,37 +258,6 @@ pub(crate) enum IdleEnd {
     Spun,
     /// It was woken, after so long since it ran out of work. `spun`: it had spun in vain before.
     Slept { for_so_long: Duration, spun: bool, from_here: bool },
-}
-
-/// Whether something pays that is done before a worker sleeps: it is tried after some short sleeps in
-/// a row, and goes on for as long as it does well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Proof {
-    /// Short sleeps in a row.
-    short: u32,
-    /// So many are wanted.
-    wanted: u32,
-}
-
-impl Proof {
-    const NEW: Proof = Proof { short: 0, wanted: PROOF };
-
-    fn is_given(self) -> bool {
-        self.short >= self.wanted
-    }
-
-    /// It has slept, for a short time that tells for it, or not so.
-    fn slept(&mut self, short: bool) {
-        self.short = if short { self.short + 1 } else { 0 };
-    }
-
-    /// It was tried, and did well or was in vain.
-    fn tried(&mut self, well: bool) {
-        *self = match well {
-            true => Proof { short: PROOF, wanted: PROOF },
-            false => Proof { short: 0, wanted: (self.wanted * 2).min(MOST_PROOF) },
-        };
-    }
 }
 
 /// Whether a worker spins before it sleeps: only while that pays. (Without it a hot ping-pong takes 7 to 27 times as long on two CPUs
@@ -687,7 +654,8 @@ mod tests {
     #[test]
     fn the_idle_modes_sleep_and_busy_never_spin_and_always_spin() {
         let time = Duration::from_millis(3);
-        let sure = Habit(Proof { short: 9, ..Proof::NEW });
+        let mut sure = Habit::NEW;
+        (0..9).for_each(|_| sure.learn(slept(60)));
         assert_eq!(sure.budget(Idle::Sleep), Duration::ZERO);
         assert_eq!(Habit::NEW.budget(Idle::Busy(time)), time);
     }
