@@ -28,7 +28,7 @@ use crate::load::Budget;
 use crate::memory::{self, MemoryUse, Pool, Split};
 use crate::negotiate::{Begun, NoAgreement, negotiate};
 use crate::policy::Limits;
-use crate::session::{Deadlines, End, STACK, Session, SharedWriter};
+use crate::session::{Deadlines, End, PollPermits, STACK, Session, SharedWriter};
 use crate::tls::Tls;
 use crate::told::{Hosts, Known, Voice, What, tell};
 
@@ -285,6 +285,8 @@ pub(super) struct Inner {
     /// Of each connection, in bytes.
     share: u64,
     pool: Arc<Pool>,
+    /// How many sessions may poll at once.
+    poll_permits: Arc<PollPermits>,
     registry: Registry,
     /// L: is the lock, held while it is started; guards the thread that sends for clients without a
     /// writer of their own. `None` until the first client, and in models.
@@ -323,6 +325,7 @@ impl Server {
             hosts,
             share,
             pool,
+            poll_permits: Arc::new(PollPermits::of_machine()),
             registry,
             shared_writer,
             observer,
@@ -703,7 +706,8 @@ impl Inner {
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
         let shared_writer = self.shared_writer.lock().clone();
-        let theirs = (Arc::clone(connection), Arc::clone(&voice), shared_writer);
+        let poll_permits = Arc::clone(&self.poll_permits);
+        let theirs = (Arc::clone(connection), Arc::clone(&voice), shared_writer, poll_permits);
         let Identity { peer, pid, names } = who;
         self.tell(&ClientEvent::Attached {
             id: *client,

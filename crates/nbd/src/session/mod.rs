@@ -2,7 +2,7 @@
 //!
 //! * The **reader** (the connection's thread) receives large pieces, judges each request, and
 //!   submits a whole batch to the device; it never waits while it holds the flush right or
-//!   unsubmitted requests.
+//!   unsubmitted requests. Where it owes nothing, it [may poll](poller) before it sleeps.
 //! * **Completions** make replies and post them on the [reply path](crate::reply); they never
 //!   block.
 //! * The **writer** thread exists from the first time the socket was full; it takes the flush right
@@ -18,6 +18,7 @@
 mod form;
 mod odd;
 mod pace;
+mod poller;
 mod reader;
 mod received;
 mod shared_writer;
@@ -26,6 +27,7 @@ mod sparse;
 mod writer;
 
 pub(crate) use pace::Deadlines;
+pub(crate) use poller::PollPermits;
 pub(crate) use shared_writer::SharedWriter;
 pub(crate) use writer::STACK;
 
@@ -128,6 +130,7 @@ pub(crate) struct Session {
     writer: Writer,
     /// Sends where there is no writer to be had; `None` in models.
     shared_writer: Option<Arc<SharedWriter>>,
+    poll_permits: Arc<PollPermits>,
     deadlines: Deadlines,
     turn: Turn,
     /// Whether the device has zeroes that cost less than a write.
@@ -145,10 +148,11 @@ impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
     /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
-        (connection, voice, shared_writer): (
+        (connection, voice, shared_writer, poll_permits): (
             Arc<Connection>,
             Arc<Voice>,
             Option<Arc<SharedWriter>>,
+            Arc<PollPermits>,
         ),
         parker: &Parker,
         export: &Export,
@@ -186,6 +190,7 @@ impl Session {
             voice,
             writer,
             shared_writer,
+            poll_permits,
             form: limits.form,
             hope: Hope::default(),
             told,

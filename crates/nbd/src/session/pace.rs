@@ -1,9 +1,12 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
-//! The clock is read only where a request has come in part, and the socket is told of a time only
-//! then. A client whose requests arrive whole costs neither. The time of a request is a
-//! [`Deadline`], and a silence is timed by [`Connection::idle`]. So no client pays for a stop of
-//! this process.
+//! The time of a request begins where it has come in part, and only then a timeout of the socket is
+//! set. A client whose requests arrive whole costs neither. The time of a request is a [`Deadline`],
+//! and a silence is timed by [`Connection::idle`]. So no client pays for a stop of this process.
+//!
+//! While the client is owed nothing, a [`Poller`] waits for its next request. It times each of these
+//! waits: that takes two reads of the clock where it sleeps, and one where the request is there when
+//! it polls.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -11,6 +14,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::End;
+use super::poller::Poller;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::policy;
@@ -75,6 +79,8 @@ pub(super) struct Pace {
     silence: Option<Duration>,
     /// A wait for a request has ended, and nothing had come.
     waited: bool,
+    /// The waits for a request while nothing is owed.
+    poller: Poller,
 }
 
 impl Pace {
@@ -82,12 +88,13 @@ impl Pace {
         connection: &Connection,
         deadlines: Deadlines,
         incoming: Option<Incoming>,
+        poller: Poller,
     ) -> Pace {
         // The socket takes no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
         let silence = connection.idle_slice();
-        Pace { incoming, deadlines, patience: None, rest: None, silence, waited: false }
+        Pace { incoming, deadlines, patience: None, rest: None, silence, waited: false, poller }
     }
 
     /// A request has come whole, or its client had to wait: then its time begins anew.
@@ -131,11 +138,16 @@ impl Pace {
                 connection.set_patience(patience);
             }
             let most = len.unwrap_or(usize::MAX);
-            let received = match (&mut self.incoming, len) {
-                (Some(incoming), _) => incoming.receive(connection, buffer, most, last),
-                (None, _) if last => connection.receive_now(buffer, most).map(Some),
+            let mut receive = |now| match (&mut self.incoming, len) {
+                (Some(incoming), _) => incoming.receive(connection, buffer, most, now),
+                (None, _) if now => connection.receive_now(buffer, most).map(Some),
                 (None, None) => connection.receive(buffer).map(Some),
                 (None, Some(len)) => connection.receive_all(buffer, len).map(Some),
+            };
+            let owes_nothing = || connection.load.snapshot().requests == 0;
+            let received = match expects {
+                Expects::Request if !in_part && owes_nothing() => self.poller.wait(receive),
+                _ => receive(last),
             };
             match received {
                 Err(error) if last && error.kind() == ErrorKind::WouldBlock => {
@@ -184,6 +196,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
+    use super::super::poller::{PollPermits, tests::proven};
     use super::*;
     use crate::load::Budget;
     use crate::memory::Pool;
@@ -196,7 +209,9 @@ mod tests {
         let budget = Budget::default();
         let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
         let (request, reply) = (Duration::ZERO, Duration::ZERO);
-        let mut pace = Pace::new(&connection, Deadlines { request, reply, idle: None }, None);
+        let poller = Poller::new(Arc::new(PollPermits::new(0)));
+        let deadlines = Deadlines { request, reply, idle: None };
+        let mut pace = Pace::new(&connection, deadlines, None, poller);
         let mut buffer = BytesMut::with_capacity(64);
         let mut receive = |pace: &mut Pace, came, len| {
             let head = Expects::Head(Part { came, of: 28 });
@@ -210,5 +225,40 @@ mod tests {
         let Err(End::TooSlow(why)) = receive(&mut pace, 7, None) else { panic!() };
         assert!(why.contains("7 of the 28 bytes of its head came in "), "{why}");
         assert!(why.contains("(request_timeout: 1ms)"), "{why}");
+    }
+
+    /// Returns what a session with this poller receives of requests, a silence, and the end.
+    fn received(poller: Poller) -> Vec<Result<Vec<u8>, End>> {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let (budget, idle) = (Budget::default(), Some(Duration::from_millis(1)));
+        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, idle);
+        let (request, reply) = (Duration::MAX, Duration::MAX);
+        let mut pace = Pace::new(&connection, Deadlines { request, reply, idle }, None, poller);
+        let mut receive = || {
+            let mut buffer = BytesMut::with_capacity(64);
+            let got = pace.receive(&connection, &mut buffer, None, Expects::Request)?;
+            assert_eq!(got, buffer.len());
+            Ok(buffer.to_vec())
+        };
+        let mut received = Vec::new();
+        for request in [&[1; 28][..], &[2; 5], &[3; 64]] {
+            client.write_all(request).unwrap();
+            received.push(receive());
+        }
+        received.push(receive());
+        client.write_all(&[4]).unwrap();
+        drop(client);
+        received.extend([receive(), receive()]);
+        received
+    }
+
+    #[test]
+    fn a_session_that_polls_receives_what_one_that_sleeps_does() {
+        let slept = received(Poller::new(Arc::new(PollPermits::new(0))));
+        let polled = received(proven(&Arc::new(PollPermits::new(1))));
+        assert!(matches!(slept[3], Err(End::Idle(_))), "{slept:?}");
+        assert_eq!(slept[4..], [Ok(vec![4]), Ok(vec![])]);
+        assert_eq!(polled, slept);
     }
 }

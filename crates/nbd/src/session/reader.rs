@@ -11,6 +11,7 @@ use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::{Parker, time};
 
 use super::pace::{Expects, Pace, Part};
+use super::poller::Poller;
 use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
 use super::{End, Inside, Session, form, odd, sparse};
@@ -97,6 +98,7 @@ impl<'a> Reader<'a> {
         buffer: BytesMut,
         incoming: Option<Incoming>,
     ) -> Reader<'a> {
+        let poller = Poller::new(Arc::clone(&session.poll_permits));
         Reader {
             session,
             parker,
@@ -105,7 +107,7 @@ impl<'a> Reader<'a> {
             batch: Vec::new(),
             cork: None,
             skipping: None,
-            pace: Pace::new(&session.connection, session.deadlines, incoming),
+            pace: Pace::new(&session.connection, session.deadlines, incoming, poller),
             deficit: Deficit::default(),
             listed: false,
             odd: false,

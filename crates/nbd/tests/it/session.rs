@@ -31,6 +31,27 @@ fn written_bytes_are_read_back_and_flushed() {
 }
 
 #[test]
+fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
+    let device = TestDevice::new(MIB);
+    let server = server(device.clone());
+    let mut client = client(&server);
+    // So soon one after the other that the session polls for them, where there are CPUs for that.
+    for cookie in 0..500_u64 {
+        let (offset, bytes) = (cookie * 512, [cookie as u8; 512]);
+        client.write_request(cookie, offset, &bytes);
+        assert_eq!(client.reply(0), Reply { cookie, error: 0, data: vec![] });
+        assert_eq!(
+            client.read(cookie, offset, 512),
+            Reply { cookie, error: 0, data: bytes.into() }
+        );
+        assert_eq!(client.read(cookie, MIB, 512).error, ReplyError::Inval.code());
+    }
+    assert_eq!(device.seen().len(), 1000);
+    client.request(Command::DISC, 0, 0, 0);
+    client.expect_end();
+}
+
+#[test]
 fn the_modifiers_reach_the_device() {
     let device = TestDevice::new(MIB);
     let server = server(device.clone());

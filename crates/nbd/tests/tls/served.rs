@@ -58,6 +58,22 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
 }
 
 #[test]
+fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
+    let device = TestDevice::new(MIB);
+    let (_server, mut client) = attached(device.clone());
+    // So soon one after the other that the session polls for them, where there are CPUs for that.
+    for cookie in 0..200_u64 {
+        let (offset, data) = (cookie * 512, [cookie as u8; 512]);
+        client.write_request(cookie, offset, &data);
+        client.stream.flush().unwrap();
+        assert_eq!(client.reply(0), Reply { cookie, error: 0, data: Vec::new() });
+        assert_eq!(client.read(cookie, offset, 512), Reply { cookie, error: 0, data: data.into() });
+        assert_eq!(client.read(cookie, MIB, 512).error, ReplyError::Inval.code());
+    }
+    assert_eq!(device.seen().len(), 400);
+}
+
+#[test]
 fn requests_arrive_however_the_records_are_cut() {
     let authority = Authority::new();
     let server = serve(TestDevice::new(MIB), authority.tls(false), Options::default());
