@@ -228,6 +228,8 @@ impl<T> ScopedJoinHandle<'_, T> {
                 take_back(lent(&self.task), Role::Part);
             } else if may_run_part() && self.shared.queue.shared().runs_here() {
                 run_part(Arc::clone(&self.task).into_part(), false);
+            } else if wait::is_here() {
+                self.shared.wait_for_helper(|| self.task.has_begun());
             }
             wait::wait(lent(&self.task), self.task.done(), Role::Part);
         }
@@ -360,6 +362,7 @@ impl Shared {
             header: Header::new(&TableOf::<Helper, Helper>::COUNTED),
             shared: Arc::clone(self),
             site,
+            begun: Completion::new(),
             done: Completion::new(),
         }));
         parts.called.clone()
@@ -372,6 +375,23 @@ impl Shared {
         let (header, site) = (helper.header(), helper.site);
         if !open || self.queue.submit_with(At::Here, header, &hold, site, false).is_err() {
             helper.cancelled();
+        }
+    }
+
+    /// Waits until another thread has begun a part, in an item that can't run that itself: for one
+    /// helper after the other, which gets a place past a limit if need be.
+    fn wait_for_helper(&self, part_has_begun: impl Fn() -> bool) {
+        while !part_has_begun() {
+            let helper = self.parts.lock().called.clone();
+            match helper {
+                Some(helper) => {
+                    // It can't run here, and gets a place where it is held back.
+                    take_back(lent(&helper), Role::Part);
+                    wait::wait(lent(&helper), &helper.begun, Role::Part);
+                }
+                // A thread has it in its hand.
+                None => thread::yield_now(),
+            }
         }
     }
 
@@ -393,6 +413,9 @@ impl Shared {
                     let part = if goes_on { parts.waiting.pop_front() } else { None };
                     (part, self.calls(&mut parts, helper.site))
                 };
+                if ran == 0 {
+                    helper.begun.complete();
+                }
                 self.queue_helper(calls);
                 let Some(part) = part else { return };
                 if !part.has_begun() {
@@ -530,6 +553,8 @@ struct Helper {
     shared: Arc<Shared>,
     /// Where the scope's first part was spawned.
     site: &'static Location<'static>,
+    /// It has taken a part, or never will.
+    begun: Completion,
     done: Completion,
 }
 
@@ -544,6 +569,7 @@ impl Runs for Helper {
 unsafe impl Item for Helper {
     fn cancelled(&self) {
         self.shared.return_parts();
+        self.begun.complete();
         self.done.complete();
     }
 
@@ -652,7 +678,8 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// Drops the value, if it is there: nobody takes it. A panic goes to the scope.
+    /// Drops the value, if it is there: nobody takes it. Where the closure panicked that goes to
+    /// the scope. A panic of the value's destructor goes no further.
     fn drop_value(&self, shared: &Shared) {
         match self.take() {
             Some(Err(JoinError::Panicked(payload))) => shared.panicked(payload.into_inner()),

@@ -501,3 +501,35 @@ fn a_scope_that_an_item_opened_keeps_nothing_of_its_pools_when_it_is_over() {
     drop((queue, pools));
     assert!(told.recv().is_err(), "the callback is dropped with the pools");
 }
+
+/// Calls `f` on a stack of which so many times 40 kB more are used.
+fn deeper(levels: u32, f: &mut dyn FnMut()) {
+    let frame = std::hint::black_box([1_u8; 40_000]);
+    if levels == 0 {
+        f()
+    } else {
+        deeper(levels - 1, f)
+    }
+    std::hint::black_box(&frame);
+}
+
+#[test]
+fn a_closure_that_is_joined_on_a_nearly_full_stack_runs_on_another_though_the_limit_is_reached() {
+    let (pools, _) = queue(2);
+    for kind in [QueueKind::Unbound, QueueKind::Ordered] {
+        let builder = Workqueue::builder("limited").scope(AffinityScope::System).kind(kind);
+        let queue = builder.max_active(1).build(&pools).expect("a queue");
+        let ran = in_an_item(&queue, |queue| {
+            let mut ran = Vec::new();
+            for levels in 19..24 {
+                // Each worker has 2 MiB.
+                deeper(levels, &mut || {
+                    let queue = queue.clone();
+                    ran.push(queue.scope(|s| s.spawn(|| 7).join().expect("no panic")));
+                });
+            }
+            ran
+        });
+        assert_eq!(ran, [7; 5]);
+    }
+}
