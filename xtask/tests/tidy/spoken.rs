@@ -144,7 +144,5 @@ fn debug_in_messages_can_fail() {
     assert!(
         lines_found(debug_in_messages, "crates/nbd/tests/a.rs", "format!(\"{a:?}\")\n").is_empty()
     );
-    assert!(
-        lines_found(debug_in_messages, "crates/sim/src/a.rs", "format!(\"{a:?}\")\n").is_empty()
-    );
+    assert!(lines_found(debug_in_messages, "lab/sim/src/a.rs", "format!(\"{a:?}\")\n").is_empty());
 }

@@ -9,7 +9,7 @@ const LEAST_DOC: usize = 4;
 
 fn crate_doc(file: &SourceFile) -> Vec<Finding> {
     let Some(name) = file.product_crate() else { return Vec::new() };
-    let is_root = ["lib.rs", "main.rs"].map(|f| format!("crates/{name}/src/{f}"));
+    let is_root = ["lib.rs", "main.rs"].map(|f| files::sources_of(name) + f);
     let docs = file.text.lines().take_while(|line| line.starts_with("//!")).count();
     // A facade may take its page from the README.
     let included = file.text.lines().any(|line| line.starts_with("#![doc = include_str!("));

@@ -19,7 +19,7 @@ fn read(path: &Path) -> Option<KernelLog> {
 fn own(name: &str) -> KernelLog {
     // The logs that the measurements replay as well lie with them.
     let bench = name.starts_with("shutdown-azure");
-    let folder = if bench { "../bench/data" } else { "tests/data" };
+    let folder = if bench { "../../lab/bench/data" } else { "tests/data" };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name);
     read(&path).unwrap_or_else(|| panic!("{} cannot be read", path.display()))
 }

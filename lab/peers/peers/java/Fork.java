@@ -1,0 +1,391 @@
+// The workloads of lab/peers/src/fork/mod.rs on Java's ForkJoinPool.
+//
+// Best documented settings: the pool's default mode, last in, first out; a task forks one half, computes the
+// other and joins. Maps are Arrays.parallelSetAll from inside the pool.
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.RecursiveAction;
+import java.util.concurrent.RecursiveTask;
+import java.util.function.IntToLongFunction;
+
+final class Fork {
+    private Fork() {}
+
+    static final class Fib extends RecursiveTask<Long> {
+        private static final long serialVersionUID = 1;
+        final int n;
+
+        Fib(int n) {
+            this.n = n;
+        }
+
+        @Override
+        protected Long compute() {
+            if (n < 2) {
+                return (long) n;
+            }
+            Fib other = new Fib(n - 2);
+            other.fork();
+            return new Fib(n - 1).compute() + other.join();
+        }
+    }
+
+    static long plainFib(int n) {
+        return n < 2 ? n : plainFib(n - 1) + plainFib(n - 2);
+    }
+
+    /** fib by a loop. */
+    static long fibOf(int n) {
+        long a = 0;
+        long b = 1;
+        for (int i = 0; i < n; i++) {
+            long sum = a + b;
+            a = b;
+            b = sum;
+        }
+        return a;
+    }
+
+    static final class Node {
+        final long value = 1;
+        final Node left;
+        final Node right;
+
+        Node(int levels) {
+            left = levels > 0 ? new Node(levels - 1) : null;
+            right = levels > 0 ? new Node(levels - 1) : null;
+        }
+    }
+
+    static final class Sum extends RecursiveTask<Long> {
+        private static final long serialVersionUID = 1;
+        final transient Node node;
+
+        Sum(Node node) {
+            this.node = node;
+        }
+
+        @Override
+        protected Long compute() {
+            if (node.left == null) {
+                return node.value;
+            }
+            Sum other = new Sum(node.right);
+            other.fork();
+            return node.value + new Sum(node.left).compute() + other.join();
+        }
+    }
+
+    /** Of signed numbers, which Java's own sort has. */
+    static final class Sort extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final int[] numbers;
+        final int from;
+        final int to;
+
+        Sort(int[] numbers, int from, int to) {
+            this.numbers = numbers;
+            this.from = from;
+            this.to = to;
+        }
+
+        @Override
+        protected void compute() {
+            if (to - from <= 4096) {
+                Arrays.sort(numbers, from, to);
+                return;
+            }
+            int first = numbers[from];
+            int middle = numbers[from + (to - from - 1) / 2];
+            int last = numbers[to - 1];
+            int pivot = Math.max(Math.min(first, middle), Math.min(Math.max(first, middle), last));
+            int left = from;
+            int right = to - 1;
+            while (true) {
+                while (numbers[left] < pivot) {
+                    left++;
+                }
+                while (numbers[right] > pivot) {
+                    right--;
+                }
+                if (left >= right) {
+                    break;
+                }
+                int swapped = numbers[left];
+                numbers[left++] = numbers[right];
+                numbers[right--] = swapped;
+            }
+            Sort other = new Sort(numbers, left, to);
+            other.fork();
+            new Sort(numbers, from, left).compute();
+            other.join();
+        }
+    }
+
+    static final int BLOCK = 32;
+
+    /** A matrix is its four quarters, one after the other, down to blocks, which are rows. */
+    static final class Multiply extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final double[][] all;
+        final int product;
+        final int a;
+        final int b;
+        final int size;
+
+        /** Multiplies the parts that begin there in the product and its two factors. */
+        Multiply(double[][] all, int product, int a, int b, int size) {
+            this.all = all;
+            this.product = product;
+            this.a = a;
+            this.b = b;
+            this.size = size;
+        }
+
+        @Override
+        protected void compute() {
+            if (size <= BLOCK * BLOCK) {
+                block();
+                return;
+            }
+            int quarter = size / 4;
+            // The two halves of each sum add to the same quarter: one after the other.
+            for (int half = 0; half < 2; half++) {
+                Multiply[] parts = new Multiply[4];
+                for (int n = 0; n < 4; n++) {
+                    int left = a + (2 * (n / 2) + half) * quarter;
+                    int right = b + (2 * half + n % 2) * quarter;
+                    parts[n] = new Multiply(all, product + n * quarter, left, right, quarter);
+                }
+                for (int n = 3; n > 0; n--) {
+                    parts[n].fork();
+                }
+                parts[0].compute();
+                for (int n = 1; n < 4; n++) {
+                    parts[n].join();
+                }
+            }
+        }
+
+        private void block() {
+            double[] sums = all[0];
+            double[] right = all[2];
+            for (int i = 0; i < BLOCK; i++) {
+                int row = product + i * BLOCK;
+                for (int k = 0; k < BLOCK; k++) {
+                    double factor = all[1][a + i * BLOCK + k];
+                    int other = b + k * BLOCK;
+                    for (int j = 0; j < BLOCK; j++) {
+                        sums[row + j] += factor * right[other + j];
+                    }
+                }
+            }
+        }
+    }
+
+    /** A task for each number, all joined by the one that forks them, the newest first. */
+    static final class Scope extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final long[] numbers;
+
+        Scope(long[] numbers) {
+            this.numbers = numbers;
+        }
+
+        @Override
+        protected void compute() {
+            RecursiveAction[] all = new RecursiveAction[numbers.length];
+            for (int i = 0; i < all.length; i++) {
+                all[i] = new One(numbers, i);
+                all[i].fork();
+            }
+            for (int i = all.length - 1; i >= 0; i--) {
+                all[i].join();
+            }
+        }
+    }
+
+    static final class One extends RecursiveAction {
+        private static final long serialVersionUID = 1;
+        final long[] numbers;
+        final int at;
+
+        One(long[] numbers, int at) {
+            this.numbers = numbers;
+            this.at = at;
+        }
+
+        @Override
+        protected void compute() {
+            numbers[at] = 1;
+        }
+    }
+
+    static long mixed(long number, long steps) {
+        long mixed = number + 0x9e3779b97f4a7c15L;
+        for (long step = 0; step < steps; step++) {
+            mixed = (mixed ^ (mixed >>> 30)) * 0xbf58476d1ce4e5b9L;
+        }
+        return mixed ^ (mixed >>> 31);
+    }
+
+    /** A pass. */
+    interface Pass {
+        void run();
+    }
+
+    /** A pass, what comes before it and isn't timed, how many items it has, and whether it was right. */
+    record Work(Pass pass, Pass blank, double count, java.util.function.BooleanSupplier right) {}
+
+    static final class Result {
+        long number;
+    }
+
+    static Work work(String kind, ForkJoinPool pool) {
+        int items = Peer.number("items");
+        int times = Peer.number("times");
+        long steps = Peer.number("quick_steps");
+        Pass nothing = () -> {};
+        Result result = new Result();
+        switch (kind) {
+            case "forks", "fib" -> {
+                long right = fibOf(items);
+                return new Work(() -> result.number = pool.invoke(new Fib(items)), nothing,
+                        fibOf(items + 1) - 1.0, () -> result.number == right);
+            }
+            case "tree" -> {
+                int levels = 31 - Integer.numberOfLeadingZeros(items);
+                Node root = new Node(levels);
+                long all = times * ((2L << levels) - 1);
+                return new Work(() -> result.number = pool.invoke(new RecursiveTask<Long>() {
+                    private static final long serialVersionUID = 1;
+
+                    @Override
+                    protected Long compute() {
+                        long sum = 0;
+                        for (int i = 0; i < times; i++) {
+                            sum += new Sum(root).compute();
+                        }
+                        return sum;
+                    }
+                }), nothing, all, () -> result.number == all);
+            }
+            case "sort" -> {
+                int[] unsorted = new int[items];
+                Arrays.setAll(unsorted, i -> (int) mixed(i, 2));
+                int[] numbers = new int[items];
+                return new Work(() -> pool.invoke(new Sort(numbers, 0, items)),
+                        () -> System.arraycopy(unsorted, 0, numbers, 0, items), items, () -> {
+                            for (int i = 1; i < items; i++) {
+                                if (numbers[i - 1] > numbers[i]) {
+                                    return false;
+                                }
+                            }
+                            return true;
+                        });
+            }
+            case "matrix" -> {
+                int size = items * items;
+                double[][] all = {new double[size], new double[size], new double[size]};
+                Arrays.fill(all[1], 1);
+                Arrays.fill(all[2], 2);
+                return new Work(() -> pool.invoke(new Multiply(all, 0, 0, 0, size)),
+                        () -> Arrays.fill(all[0], 0), Math.pow(items / BLOCK, 3),
+                        () -> Arrays.stream(all[0]).allMatch(n -> n == 2.0 * items));
+            }
+            case "scope" -> {
+                long[] numbers = new long[items];
+                return new Work(() -> pool.invoke(new Scope(numbers)),
+                        () -> Arrays.fill(numbers, 0), items,
+                        () -> Arrays.stream(numbers).allMatch(n -> n == 1));
+            }
+            default -> {
+                IntToLongFunction f = kind.equals("map-tiny")
+                        ? item -> mixed(item, steps)
+                        : item -> mixed(item, Long.remainderUnsigned(mixed(item, 2), 2 * steps + 1));
+                long[] results = new long[items];
+                return new Work(
+                        () -> pool.submit(() -> Arrays.parallelSetAll(results, f)).join(), nothing,
+                        items, () -> {
+                            for (int i = 0; i < items; i += 199) {
+                                if (results[i] != f.applyAsLong(i)) {
+                                    return false;
+                                }
+                            }
+                            return true;
+                        });
+            }
+        }
+    }
+
+    static boolean isCase(String kind) {
+        return Arrays.asList("forks", "fib", "tree", "sort", "matrix", "scope", "map-tiny",
+                "map-uneven").contains(kind);
+    }
+
+    static double median(double[] values) {
+        Arrays.sort(values);
+        int n = values.length;
+        return (values[(n - 1) / 2] + values[n / 2]) / 2;
+    }
+
+    static void checked(Work work) {
+        work.blank.run();
+        work.pass.run();
+        if (!work.right.getAsBoolean()) {
+            throw new IllegalStateException("a wrong result");
+        }
+    }
+
+    static void run(String kind) throws Exception {
+        if (Peer.WORDS.containsKey("worker_cpu")) {
+            String process = Long.toString(ProcessHandle.current().pid());
+            var taskset = new ProcessBuilder("taskset", "-apc", Peer.WORDS.get("worker_cpu"), process);
+            taskset.redirectOutput(ProcessBuilder.Redirect.DISCARD);
+            if (taskset.start().waitFor() != 0) {
+                throw new IllegalStateException("taskset failed");
+            }
+        }
+        Work work = work(kind, new ForkJoinPool(Peer.number("workers")));
+        boolean isDifference = kind.equals("forks");
+        int items = Peer.number("items");
+        for (long end = System.nanoTime() + Peer.WARM_NS; System.nanoTime() < end;) {
+            checked(work);
+            if (isDifference && plainFib(items) != fibOf(items)) {
+                throw new IllegalStateException("a wrong result");
+            }
+        }
+        System.gc();
+        int passes = Peer.number("passes");
+        double[] spans = new double[passes];
+        double[] plain = new double[passes];
+        double cpu = 0;
+        double plainCpu = 0;
+        Peer.Used before = Peer.Used.now();
+        for (int i = 0; i < passes; i++) {
+            work.blank.run();
+            double used = Peer.Used.now().aliveNs();
+            long began = System.nanoTime();
+            work.pass.run();
+            spans[i] = System.nanoTime() - began;
+            cpu += Peer.Used.now().aliveNs() - used;
+            if (isDifference) {
+                used = Peer.Used.now().aliveNs();
+                began = System.nanoTime();
+                plainFib(items);
+                plain[i] = System.nanoTime() - began;
+                plainCpu += Peer.Used.now().aliveNs() - used;
+            }
+        }
+        before.end(work.count * passes, cpu);
+        double span = median(spans);
+        Peer.METRICS.put("makespan_p50", span);
+        Peer.METRICS.put("items_per_second", work.count * 1e9 / span);
+        if (isDifference) {
+            Peer.METRICS.put("fork_ns", (span - median(plain)) / work.count);
+            Peer.METRICS.put("fork_cpu_ns", (cpu - plainCpu) / passes / work.count);
+        }
+    }
+}

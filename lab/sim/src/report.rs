@@ -1,0 +1,177 @@
+//! Where the time went: line transfers by place in the code and distance, wake-ups, switches, waits.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::Location;
+
+use rustc_hash::FxHashMap;
+
+use crate::machine::Distance;
+
+/// A place in the code that touches shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site(pub &'static Location<'static>);
+
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Each access looks itself up: the file's name would cost more than all the rest.
+        (u64::from(self.0.line()) << 32 | u64::from(self.0.column())).hash(state);
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.0.file();
+        let start = ["crates/", "lab/"].iter().find_map(|folder| file.find(folder));
+        let short = start.map_or(file, |start| &file[start..]);
+        write!(f, "{short}:{}", self.0.line())
+    }
+}
+
+/// What one place in the code did.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SiteCount {
+    /// Accesses by the distance of their line: here, core, cache, node, far.
+    pub accesses: [u64; 5],
+    /// Nanoseconds that they took.
+    pub time: f64,
+    /// Of these, the accesses whose line was elsewhere.
+    pub waited: f64,
+}
+
+impl SiteCount {
+    fn add(&mut self, from: Distance, time: f64) {
+        self.accesses[from as usize] += 1;
+        self.time += time;
+        if from != Distance::Here {
+            self.waited += time;
+        }
+    }
+
+    /// Adds another place's.
+    pub fn sum(&mut self, other: &SiteCount) {
+        for (sum, count) in self.accesses.iter_mut().zip(other.accesses) {
+            *sum += count;
+        }
+        self.time += other.time;
+        self.waited += other.waited;
+    }
+
+    fn since(&self, earlier: &SiteCount) -> SiteCount {
+        let accesses = std::array::from_fn(|at| self.accesses[at] - earlier.accesses[at]);
+        SiteCount { accesses, time: self.time - earlier.time, waited: self.waited - earlier.waited }
+    }
+
+    /// Accesses whose line was elsewhere.
+    pub fn transfers(&self) -> u64 {
+        self.accesses[1..].iter().sum()
+    }
+}
+
+/// A place that took a line, and the place that had it last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// Took it.
+    pub site: Site,
+    /// Had it: wrote to it last, or read it since the CPU of `site` wrote to it.
+    pub from: Site,
+}
+
+/// What a pair of places did.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PairCount {
+    /// Transfers and their time.
+    pub count: SiteCount,
+    /// Of the transfers, those of false sharing: `from`'s CPU had written none of the words that `site` took the line for.
+    pub apart: u64,
+}
+
+/// All that is counted.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// By place in the code.
+    pub sites: FxHashMap<Site, SiteCount>,
+    /// Transfers of lines that were written to, by taker and giver.
+    pub pairs: FxHashMap<Pair, PairCount>,
+    /// Wake-ups by the distance between the CPUs of waker and woken.
+    pub wakes: [u64; 5],
+    /// Threads that left a CPU, and of those, the ones that would have gone on.
+    pub switches: u64,
+    /// See above.
+    pub preemptions: u64,
+    /// Threads that waited for one CPU and were taken to another one.
+    pub migrations: u64,
+    /// Threads that were made.
+    pub spawned: u64,
+    /// Membarrier calls.
+    pub membarriers: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Pages that the system gave for them.
+    pub faults: u64,
+    /// Nanoseconds that threads which could run waited for a CPU.
+    pub waiting: f64,
+    /// Nanoseconds of spin hints.
+    pub spinning: f64,
+    /// Nanoseconds of waits for mutexes, asleep or not.
+    pub lock_waits: f64,
+    /// Nanoseconds of switches from one thread to another.
+    pub switching: f64,
+}
+
+impl Tally {
+    pub(crate) fn access(&mut self, site: Site, from: Distance, time: f64) {
+        let count = self.sites.entry(site).or_default();
+        count.add(from, time);
+    }
+
+    pub(crate) fn pair(&mut self, pair: Pair, apart: bool, from: Distance, time: f64) {
+        let of = self.pairs.entry(pair).or_default();
+        of.count.add(from, time);
+        of.apart += u64::from(apart);
+    }
+
+    pub(crate) fn wake(&mut self, distance: Distance) {
+        self.wakes[distance as usize] += 1;
+    }
+
+    pub(crate) fn waited(&mut self, time: f64) {
+        self.waiting += time;
+    }
+
+    /// Accesses whose line was elsewhere.
+    pub fn transfers(&self) -> u64 {
+        self.sites.values().map(SiteCount::transfers).sum()
+    }
+
+    /// What was counted since `earlier`, which is an older copy of it.
+    pub fn since(&self, earlier: &Tally) -> Tally {
+        let mut sites = FxHashMap::default();
+        for (site, count) in &self.sites {
+            let before = earlier.sites.get(site).copied().unwrap_or_default();
+            sites.insert(*site, count.since(&before));
+        }
+        let mut pairs = FxHashMap::default();
+        for (pair, of) in &self.pairs {
+            let before = earlier.pairs.get(pair).copied().unwrap_or_default();
+            let count = of.count.since(&before.count);
+            pairs.insert(*pair, PairCount { count, apart: of.apart - before.apart });
+        }
+        Tally {
+            sites,
+            pairs,
+            wakes: std::array::from_fn(|at| self.wakes[at] - earlier.wakes[at]),
+            switches: self.switches - earlier.switches,
+            preemptions: self.preemptions - earlier.preemptions,
+            migrations: self.migrations - earlier.migrations,
+            spawned: self.spawned - earlier.spawned,
+            membarriers: self.membarriers - earlier.membarriers,
+            allocations: self.allocations - earlier.allocations,
+            faults: self.faults - earlier.faults,
+            waiting: self.waiting - earlier.waiting,
+            spinning: self.spinning - earlier.spinning,
+            lock_waits: self.lock_waits - earlier.lock_waits,
+            switching: self.switching - earlier.switching,
+        }
+    }
+}
