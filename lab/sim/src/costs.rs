@@ -64,7 +64,7 @@ pub struct Costs {
     pub modified: ByDistance,
     /// A line that others only read, or that nobody ever touched.
     pub shared: ByDistance,
-    /// A load or store of what follows the line before in memory, and was fetched ahead by the hardware.
+    /// A load or store of a line that the hardware has fetched ahead, behind the one before it.
     pub prefetched: f64,
     /// A locked operation on such a line, which another CPU may have to give up first.
     pub prefetched_locked: f64,

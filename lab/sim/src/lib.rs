@@ -47,7 +47,7 @@ pub use costs::{AfterIdle, ByDistance, Costs};
 pub use lines::Access;
 pub use local::{AccessError, LocalKey};
 pub use machine::{Distance, Machine, Mask, Place};
-pub use report::{Pair, PairCount, Site, SiteCount, Tally};
+pub use report::{Pair, PairCount, Site, SiteCount, Tally, from_root};
 pub use task::{Policy, Tid, Woken};
 
 use std::cell::RefCell;

@@ -22,10 +22,14 @@ impl Hash for Site {
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.0.file();
-        let start = ["crates/", "lab/"].iter().find_map(|folder| file.find(folder));
-        let short = start.map_or(file, |start| &file[start..]);
-        write!(f, "{short}:{}", self.0.line())
+        write!(f, "{}:{}", from_root(file).unwrap_or(file), self.0.line())
     }
+}
+
+/// Returns the path of a crate's file from the root of the workspace. `None` of other files.
+pub fn from_root(file: &str) -> Option<&str> {
+    let start = ["crates/", "lab/"].iter().find_map(|folder| file.find(folder))?;
+    Some(&file[start..])
 }
 
 /// What one place in the code did.

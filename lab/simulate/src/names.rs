@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use corewise_sim::from_root;
 use proc_macro2::{Delimiter, LineColumn, TokenStream, TokenTree};
 
 use crate::structs::{Fields, Structs, idents, implemented, is, item};
@@ -50,8 +51,7 @@ const DEPTH: usize = 4;
 impl Names {
     /// `crate::Type.field`, by the file (from the root of the workspace) and where in it, both from 1.
     pub(crate) fn of(&mut self, root: &Path, file: &str, line: u32, column: u32) -> Option<String> {
-        let start = ["crates/", "lab/"].iter().find_map(|folder| file.find(folder))?;
-        let short = &file[start..];
+        let short = from_root(file)?;
         let mut folders = short.split('/');
         let (parent, name) = (folders.next()?, folders.next()?);
         let source = root.join(parent).join(name).join("src");
