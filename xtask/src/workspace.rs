@@ -30,8 +30,8 @@ pub(crate) fn target(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.join("target"))
 }
 
-/// The packages below `crates` and `lab` that can be published, with their folders, sorted: those that don't inherit the
-/// workspace's word against it.
+/// Returns the packages below `crates` and `lab` that can be published, with their folders, sorted:
+/// those that don't inherit the workspace's word against it.
 pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut libraries = Vec::new();
     for folder in [entries(&root.join("crates"))?, entries(&root.join("lab"))?].concat() {

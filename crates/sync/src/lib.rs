@@ -8,9 +8,9 @@
 //!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
 //!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
 //!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
-//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`], [`Signal`],
-//!   [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`], [`Proof`], [`inbox`], [`list`], [`ring`],
-//!   [`hazard`], [`heap`], [`epoch`].
+//! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`],
+//!   [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`], [`Proof`], [`inbox`], [`list`],
+//!   [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
 //! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within

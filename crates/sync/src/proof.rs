@@ -1,4 +1,4 @@
-//! What a thread has learned about spinning before it sleeps.
+//! A thread's record of whether spinning before a sleep has paid.
 
 /// Short sleeps in a row that prove it at first, and after each spin that paid.
 const LEAST: u16 = 2;

@@ -34,7 +34,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the root").to_path_buf()
 }
 
-/// The libraries' folders: those whose manifest doesn't inherit that it isn't published.
+/// Returns the libraries' folders: those whose manifest doesn't inherit `publish`.
 fn libraries() -> Vec<PathBuf> {
     let list = |folder: &str| fs::read_dir(root().join(folder)).expect("the crates can be listed");
     let folders = list("crates").chain(list("lab"));
@@ -49,7 +49,7 @@ fn libraries() -> Vec<PathBuf> {
     libraries
 }
 
-/// The name of a crate's folder.
+/// Returns the name of a crate's folder.
 fn name_of(library: &Path) -> String {
     library.file_name().expect("a crate's folder has a name").to_string_lossy().into_owned()
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// The crates of `lab` that keep the rules of the product. The others are programs of peers.
 const LABORATORY: [&str; 4] = ["bench", "costs", "sim", "simulate"];
 
-/// Where the sources of a crate are, by the name of its folder.
+/// Returns the folder of a crate's sources, by the name of the crate's folder.
 pub(crate) fn sources_of(name: &str) -> String {
     let parent = if LABORATORY.contains(&name) { "lab" } else { "crates" };
     format!("{parent}/{name}/src/")
@@ -44,7 +44,8 @@ impl SourceFile {
         self.path.contains("/tests/data/") || self.path.contains("/corpus/")
     }
 
-    /// The crate's folder name, for the sources of a crate below `crates`, or of the laboratory's own.
+    /// Returns the name of the crate's folder, for sources of the product and of the laboratory's
+    /// own crates.
     pub(crate) fn product_crate(&self) -> Option<&str> {
         let below = |folder| self.path.strip_prefix(folder)?.split_once('/');
         let (name, rest) = match below("lab/") {

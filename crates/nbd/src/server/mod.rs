@@ -285,7 +285,7 @@ pub(super) struct Inner {
     /// Of each connection, in bytes.
     share: u64,
     pool: Arc<Pool>,
-    /// How many sessions may poll at once.
+    /// Permits to poll, for all sessions.
     poll_permits: Arc<PollPermits>,
     registry: Registry,
     /// L: is the lock, held while it is started; guards the thread that sends for clients without a

@@ -1,12 +1,11 @@
 //! How fast a client has to be: the time for a request that it began, and for its silences.
 //!
-//! The time of a request begins where it has come in part, and only then a timeout of the socket is
-//! set. A client whose requests arrive whole costs neither. The time of a request is a [`Deadline`],
-//! and a silence is timed by [`Connection::idle`]. So no client pays for a stop of this process.
+//! If a request arrives in part, its time begins, and the socket gets a timeout. A client whose
+//! requests arrive whole costs neither. The time of a request is a [`Deadline`], and
+//! [`Connection::idle`] times a silence. So no client pays for a stop of this process.
 //!
-//! While the client is owed nothing, a [`Poller`] waits for its next request. It times each of these
-//! waits: that takes two reads of the clock where it sleeps, and one where the request is there when
-//! it polls.
+//! While the client is owed nothing, a [`Poller`] waits for its next request. It reads the clock
+//! twice for a sleep, and once for a poll that finds the request at its first look.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -79,7 +78,7 @@ pub(super) struct Pace {
     silence: Option<Duration>,
     /// A wait for a request has ended, and nothing had come.
     waited: bool,
-    /// The waits for a request while nothing is owed.
+    /// Waits for a request while the client is owed nothing.
     poller: Poller,
 }
 

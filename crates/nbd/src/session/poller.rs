@@ -1,4 +1,4 @@
-//! How a reader waits for the next request of a client that it owes nothing.
+//! A reader's wait for the next request of a client that it owes nothing.
 //!
 //! The reader sleeps in the socket. If its last sleeps were so short that a poll would have spared
 //! them, it polls the socket first, for about as long as a wake-up costs. Three bounds hold:
@@ -8,8 +8,8 @@
 //!   client that pauses is polled for once, and the reader of an idle session sleeps.
 //! * At most half as many sessions of a server poll at once as there are CPUs ([`PollPermits`]).
 //!
-//! The reader yields its CPU between two looks. If a yield is slow, another thread wants the CPU, and
-//! the poll ends.
+//! The reader yields its CPU between two looks. If a yield is slow, another thread wants the CPU,
+//! and the poll ends.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Drop for PollPermit<'_> {
 #[derive(Debug)]
 pub(super) struct Poller {
     permits: Arc<PollPermits>,
-    /// What the last waits say about the next one.
+    /// The record of the last waits.
     proof: Proof,
 }
 

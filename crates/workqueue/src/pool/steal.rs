@@ -198,7 +198,7 @@ impl<F: FencePolicy> Group<F> {
 pub(crate) struct GuestBlocks<F: FencePolicy> {
     group: Arc<Group<F>>,
     pool: usize,
-    /// How many regions its thread is in, each inside the one before. The outermost counts.
+    /// Depth of the regions that its thread is in. The outermost one counts.
     regions: Cell<u32>,
 }
 

@@ -1,17 +1,16 @@
 //! Scoped spawns: closures that borrow from the stack of the one who waits for them.
 //!
-//! What makes that sound is one count, [`Shared::left`]. Each [`Member`] of the scope stands for
-//! one: the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't
-//! return, by whichever way, before the count is 0. So what a closure borrows, all of which
-//! outlives `'scope`, is there while the closure is.
+//! One count makes that sound, [`Shared::left`]. Each [`Member`] of the scope stands for one: the
+//! body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return or
+//! unwind before the count is 0. So the borrows of a closure, all of which outlive `'scope`, are
+//! valid while the closure exists.
 //!
-//! *Parts and items.* A scope that an item of its own queue opens doesn't queue its closures. They
-//! are parts of that item, in a list of the scope. The end of the scope takes the newest of them
-//! and calls it; a *helper*, an item of the queue, takes the oldest, one after the other. As long
-//! as the list has something a helper is queued, or about to be: a thread that puts the first part
-//! there queues one, and a helper that starts queues the next one if it leaves something. So a part
-//! costs a push and a pop, and what a worker must be woken for is paid once a worker. Closures with
-//! a place of their own, and those of other scopes, are items each.
+//! *Parts and items.* If an item opens a scope of its own queue, the closures aren't queued. They
+//! are parts of that item, in a list of the scope. The end of the scope takes the newest parts. A
+//! *helper*, an item of the queue, takes the oldest. While the list isn't empty, a helper is queued
+//! or about to be: a push to an empty list queues one, and a helper that starts queues the next one
+//! if it leaves parts. So a part costs a push and a pop, and only a helper costs a wake-up. A
+//! closure with a place of its own is an item, and so is each closure of another scope.
 //!
 //! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are
 //! over. It must then hold nothing of `'scope`: neither the closure (consumed by its run, before
@@ -224,10 +223,10 @@ impl<T> ScopedJoinHandle<'_, T> {
     pub fn join(self) -> Result<T, JoinError> {
         if !self.is_finished() {
             messages::for_item(self.task.header(), "ScopedJoinHandle::join");
-            if !self.task.is_part() {
+            if self.task.part_at().is_none() {
                 take_back(lent(&self.task), Role::Part);
             } else if may_run_part() && self.shared.queue.shared().runs_here() {
-                run_part(Arc::clone(&self.task).into_part(), false);
+                run_part(into_part(Arc::clone(&self.task)), false);
             } else if wait::is_here() {
                 self.shared.wait_for_helper(|| self.task.has_begun());
             }
@@ -260,7 +259,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// L: is the lock; guards the items that may not be over.
     spawned: Mutex<Spawned>,
-    /// I: whether its closures are parts of the item that has opened it.
+    /// I: the closures are parts of the item that opened the scope.
     by_parts: bool,
     /// L: is the lock; guards the parts that may not have begun.
     parts: Mutex<Parts>,
@@ -270,7 +269,7 @@ struct Shared {
 struct Parts {
     /// The oldest first.
     waiting: VecDeque<Arc<dyn ScopedItem>>,
-    /// Of those that were joined before they began.
+    /// When to remove parts that were joined before they began.
     clean_at: CleanAt,
     /// The helper that is queued, or about to be.
     called: Option<Arc<Helper>>,
@@ -335,7 +334,7 @@ impl Shared {
         caught.map_err(|payload| self.panicked(payload)).is_ok()
     }
 
-    /// Leaves a part to the one who comes first.
+    /// Adds a part to the list, and queues a helper if none is queued.
     fn push_part(self: &Arc<Self>, part: Arc<dyn ScopedItem>, site: &'static Location<'static>) {
         let calls = {
             let mut parts = self.parts.lock();
@@ -348,7 +347,7 @@ impl Shared {
         self.queue_helper(calls);
     }
 
-    /// A helper to be queued: where parts wait, and none is queued yet.
+    /// Makes a helper for the caller to queue, if parts wait and no helper is queued.
     #[inline]
     fn calls(
         self: &Arc<Self>,
@@ -368,6 +367,7 @@ impl Shared {
         parts.called.clone()
     }
 
+    /// Queues a helper. If the queue refuses it, the scope runs the parts.
     fn queue_helper(&self, helper: Option<Arc<Helper>>) {
         let Some(helper) = helper else { return };
         let hold = || ItemRef::counted(Arc::clone(&helper));
@@ -378,8 +378,8 @@ impl Shared {
         }
     }
 
-    /// Waits until another thread has begun a part, in an item that can't run that itself: for one
-    /// helper after the other, which gets a place past a limit if need be.
+    /// Waits until another thread has begun a part. The caller is an item that can't run the part
+    /// itself. A helper that a limit holds back gets a place.
     fn wait_for_helper(&self, part_has_begun: impl Fn() -> bool) {
         while !part_has_begun() {
             let helper = self.parts.lock().called.clone();
@@ -395,14 +395,14 @@ impl Shared {
         }
     }
 
-    /// Calls parts, as a helper that has begun: the oldest first, for a turn.
+    /// Runs the oldest parts, on the thread of a helper, for one turn.
     fn help(self: &Arc<Self>, helper: &Helper) {
         let (began, mut ran) = (time::now(), 0);
         // Parts fork in the helper's lane.
         self.queue.forks_here();
         current_worker::with_shown(|shown| {
             loop {
-                // The clock is read now and then.
+                // The clock costs as much as a small part.
                 let goes_on = ran % 8 != 0 || !turn_is_over(ran, time::now() - began);
                 let (part, calls) = {
                     let mut parts = self.parts.lock();
@@ -419,24 +419,24 @@ impl Shared {
                 self.queue_helper(calls);
                 let Some(part) = part else { return };
                 if !part.has_begun() {
-                    part.into_part().run(shown, true);
+                    into_part(part).run(shown, true);
                 }
                 ran += 1;
             }
         });
     }
 
-    /// Calls what hasn't begun, the newest first, at the end of the scope. Never unwinds.
+    /// Runs the parts that haven't begun, at the end of the scope, the newest first. Never unwinds.
     fn run_parts(&self) {
         while self.by_parts && may_run_parts() {
             let Some(part) = self.parts.lock().waiting.pop_back() else { return };
             if !part.has_begun() {
-                self.catches(|| run_part(part.into_part(), true));
+                self.catches(|| run_part(into_part(part), true));
             }
         }
     }
 
-    /// No helper will come: the parts that wait are the scope's to run.
+    /// Leaves the parts that wait to the scope, since no helper will run them.
     fn return_parts(&self) {
         let parts = {
             let mut parts = self.parts.lock();
@@ -503,7 +503,7 @@ impl Shared {
             }
         }
         self.spawned.lock().closed = true;
-        // Of those that were joined before they began. Helpers that are still queued find nothing.
+        // Only parts that were joined before they began are left.
         let joined = mem::take(&mut self.parts.lock().waiting);
         drop(joined);
         while let Some(task) = self.newest() {
@@ -528,6 +528,13 @@ fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
     unsafe { Lent::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
 }
 
+/// Makes a part of the running item of a task that is one.
+fn into_part<I: ScopedItem + ?Sized>(task: Arc<I>) -> Part {
+    let site = task.part_at().expect("it is a part");
+    // SAFETY: as in `spawn_from`.
+    Part::new(unsafe { ItemRef::counted_for_a_while(task) }, site)
+}
+
 /// The scope's view of a task.
 trait ScopedItem: Item {
     /// Whether it has run to its end, or never will.
@@ -538,12 +545,10 @@ trait ScopedItem: Item {
     fn done(&self) -> &Completion;
     /// It can't be run: it is dropped, where the queue has returned it.
     fn give_up(&self);
-    /// Whether a thread has begun to run it, or it was returned.
+    /// Returns true once a thread has begun to run it, or the queue has returned it.
     fn has_begun(&self) -> bool;
-    /// Whether it is a part, and no item.
-    fn is_part(&self) -> bool;
-    /// To be run as a part of the item that runs on the calling thread.
-    fn into_part(self: Arc<Self>) -> Part;
+    /// Returns where a part was spawned. `None` of an item.
+    fn part_at(&self) -> Option<&'static Location<'static>>;
 }
 
 /// An item that runs parts of a scope.
@@ -553,7 +558,7 @@ struct Helper {
     shared: Arc<Shared>,
     /// Where the scope's first part was spawned.
     site: &'static Location<'static>,
-    /// It has taken a part, or never will.
+    /// Completes when the helper has taken a part, or never will.
     begun: Completion,
     done: Completion,
 }
@@ -574,7 +579,7 @@ unsafe impl Item for Helper {
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // A subscriber's, before it has run.
+        // A subscriber has panicked before the run.
         self.cancelled();
         panics::discard(payload);
     }
@@ -592,9 +597,10 @@ impl ScopedItem for Helper {
     }
 
     fn give_up(&self) {
-        // Those that it would have run, which were returned when it was cancelled.
+        // Its cancellation has returned the parts.
         let tasks = mem::take(&mut self.shared.spawned.lock().tasks);
-        let (parts, items): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|one| one.is_part());
+        let (parts, items): (Vec<_>, Vec<_>) =
+            tasks.into_iter().partition(|one| one.part_at().is_some());
         self.shared.spawned.lock().tasks.extend(items);
         parts.iter().for_each(|part| part.give_up());
     }
@@ -603,12 +609,8 @@ impl ScopedItem for Helper {
         true
     }
 
-    fn is_part(&self) -> bool {
-        false
-    }
-
-    fn into_part(self: Arc<Self>) -> Part {
-        unreachable!("a helper is an item")
+    fn part_at(&self) -> Option<&'static Location<'static>> {
+        None
     }
 }
 
@@ -751,14 +753,8 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
         !matches!(self.slot.lock().stage, Stage::Waiting(..))
     }
 
-    fn is_part(&self) -> bool {
-        self.part_at.is_some()
-    }
-
-    fn into_part(self: Arc<Self>) -> Part {
-        let site = self.part_at.expect("it is a part");
-        // SAFETY: as in `spawn_from`.
-        Part::new(unsafe { ItemRef::counted_for_a_while(self) }, site)
+    fn part_at(&self) -> Option<&'static Location<'static>> {
+        self.part_at
     }
 
     fn give_up(&self) {

@@ -318,21 +318,20 @@ impl Running {
     }
 }
 
-/// A part of an item, which is a closure of a scope that the item has opened. It runs once, inside
-/// of that item or of one that helps it.
+/// A closure of a scope that an item has opened. It runs once, inside that item or a helper.
 pub(crate) struct Part {
     item: ItemRef,
     site: &'static Location<'static>,
 }
 
 impl Part {
-    /// Of an item that lives in an `Arc`, and whose state word nobody uses.
+    /// Makes a part of an item that lives in an `Arc`, and whose state word nobody uses.
     pub(crate) fn new(item: ItemRef, site: &'static Location<'static>) -> Part {
         Part { item, site }
     }
 
-    /// Runs it inside the item that runs on the calling thread, in whose lane it forks. Never
-    /// unwinds. The outer item is to be [shown again](show_again).
+    /// Runs the part inside the item that runs on the calling thread. If `forks`, it offers forks
+    /// in that item's lane. Never unwinds. The caller [shows](show_again) the outer item again.
     pub(crate) fn run(self, shown: &Publication, forks: bool) {
         let (ticket, outer) = current(|outer| {
             let outer = outer.expect("a part runs inside of an item");

@@ -332,7 +332,7 @@ impl ItemRef {
     /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing then whose
     /// life has ended.
     #[inline]
-    pub(crate) unsafe fn counted_for_a_while<I: Item>(item: Arc<I>) -> ItemRef {
+    pub(crate) unsafe fn counted_for_a_while<I: Item + ?Sized>(item: Arc<I>) -> ItemRef {
         // SAFETY: `Arc::into_raw` never returns null.
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }

@@ -206,18 +206,18 @@ fn has_place_here(slot: &Slot<Queued>) -> bool {
     running::any_here(|running| running.ticket().is_some_and(same))
 }
 
-/// Whether a waiter runs all parts of its scope itself that nobody has begun.
+/// Returns whether a waiter runs the parts of its scope that nobody has begun.
 pub(crate) fn may_run_parts() -> bool {
     waiter().waiter_may()
 }
 
-/// Whether a waiter runs the part that it waits for itself: a helper might begin with others, and
-/// that for which no worker can come would wait for the waiter.
+/// Returns whether a waiter runs the one part that it waits for. It needn't be as free as for all
+/// parts: a helper might begin with others, or get no worker while the waiter waits.
 pub(crate) fn may_run_part() -> bool {
     needy().waiter_may()
 }
 
-/// Runs a part of an item on the stack of a waiter for which [`may_run_parts`] says that it may.
+/// Runs a part on the stack of a waiter that [may](may_run_part).
 pub(crate) fn run_part(part: Part, forks: bool) {
     context::at_once(|| {
         let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));

@@ -13,19 +13,19 @@ const LINES: f64 = 5.0;
 /// The share of the time that each CPU is busy.
 const LOAD: f64 = 0.5;
 
-/// What a shard of some cores costs an item, in nanoseconds.
+/// The price of an item in a shard of some cores, in nanoseconds.
 struct Price {
     cores: u32,
     cpus: u32,
-    /// One access to a line for which all CPUs of the shard contend.
+    /// The price of one access to a line for which all CPUs of the shard contend.
     line: f64,
     /// The share of items that find all CPUs of the shard busy.
     handed_over: f64,
-    /// All of it.
+    /// The whole price.
     item: f64,
 }
 
-/// The recommended size of a cache shard, with the figures that it follows from, in sentences.
+/// Recommends the size of a cache shard, in sentences with the figures behind it.
 /// `docs/machine.md` has the rule. `None` where the costs don't tell how many cores share a cache,
 /// or have no contended line or no wake-up.
 pub fn shard_size(costs: &Costs) -> Option<String> {
