@@ -212,8 +212,10 @@ impl Work {
     }
 
     /// Waits until the instance that was queued last has run: true if it had to wait. Instances
-    /// queued later aren't waited for. May block; on a worker the pool starts other work
-    /// meanwhile. An item that still waits for a worker may be run by this call, as with
+    /// queued later aren't waited for, nor is one whose delay isn't over: the call waits for the
+    /// running instance then, if there is one (Linux's `flush_work` does the same; see
+    /// [`Work::flush_delayed`]). May block; on a worker the pool starts other work meanwhile. An item
+    /// that still waits for a worker may be run by this call, as with
     /// [`JoinHandle::join`](crate::JoinHandle::join).
     ///
     /// # Panics
@@ -323,13 +325,20 @@ impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
-        let Some(over) = self.aside().flushers.join(&self.header().state) else { return false };
+        let header = self.header();
+        let on_timer = |seq| match header.place(seq) {
+            Place::Nowhere => None,
+            place => Some(place == Place::Timer),
+        };
+        let over = self.aside().flushers.join(&header.state, on_timer);
+        let Some(over) = over else { return false };
         wait::wait(self.lent(), &over, role);
         true
     }
 
     /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
-    /// was an instance to wait for. May block.
+    /// was an instance to wait for. An item that sets its timer again meanwhile isn't waited for
+    /// a second time. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
         let header = self.header();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Mutex};
+use corewise_sync::{Completion, Mutex, thread};
 
 use crate::task::state::{Seq, Snapshot, WorkState};
 
@@ -21,24 +21,44 @@ pub(crate) struct Flushers {
 struct Waiting(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
-    /// The end of the instance queued last; `None` where there is none to wait for.
-    pub(crate) fn join(&self, state: &WorkState) -> Option<Arc<Completion>> {
-        let mut lock = self.waiting.lock();
-        let waiting = &mut lock.get_or_insert_default().0;
-        // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
-        // takes this lock before it ends.
-        let now = state.announce_flusher();
-        if !now.pending() && !now.running() {
+    /// The end of the instance that was queued last, or of the one that runs where the last one's timer
+    /// still runs; `None` where there is none to wait for. `on_timer` tells of a pending instance whether
+    /// it lies in a timer; `None`: its queuer is between Pend and Push. Waits, yielding, for such a one.
+    pub(crate) fn join(
+        &self,
+        state: &WorkState,
+        on_timer: impl Fn(Seq) -> Option<bool>,
+    ) -> Option<Arc<Completion>> {
+        loop {
+            let mut lock = self.waiting.lock();
+            let waiting = &mut lock.get_or_insert_default().0;
+            // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
+            // takes this lock before it ends.
+            let now = state.announce_flusher();
+            let settled = now.claimed() || now.again();
+            let looks = now.pending() && !settled;
+            let on_timer = if looks { on_timer(now.seq()) } else { Some(false) };
+            let target = on_timer.map(|on_timer| match on_timer {
+                // A number that no pending instance has when the running one ends.
+                true => (now.running(), now.seq().wrapping_sub(1)),
+                // Where nothing is pending it is the instance that runs: whatever its number, it isn't
+                // the number of one that is pending when it ends.
+                false => (now.pending() || now.running(), now.seq()),
+            });
+            if let Some((true, target)) = target {
+                let event = Arc::new(Completion::new());
+                waiting.push((target, Arc::clone(&event)));
+                return Some(event);
+            }
             if waiting.is_empty() {
                 state.clear_flushers();
             }
-            return None;
+            if target.is_some() {
+                return None;
+            }
+            drop(lock);
+            thread::yield_now();
         }
-        let event = Arc::new(Completion::new());
-        // Where nothing is pending it is the instance that runs: whatever its number, it isn't the
-        // number of one that is pending when it ends.
-        waiting.push((now.seq(), Arc::clone(&event)));
-        Some(event)
     }
 
     /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait

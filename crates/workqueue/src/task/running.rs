@@ -465,6 +465,7 @@ mod tests {
 
     use super::*;
     use crate::handle::work::Work;
+    use crate::task::claim::Place;
     use crate::task::header::Queued;
     use crate::task::ticket::MaybeTicket;
 
@@ -475,33 +476,50 @@ mod tests {
         assert_eq!(size_of::<Spawner>(), size_of::<usize>());
     }
 
-    fn pend(work: &Work) -> Queued {
+    fn pend(work: &Work, place: Place) -> Queued {
         assert!(work.header().state.pend().is_ok());
+        work.header().set_place(place);
         let item = work.hold();
         // SAFETY: `pend` succeeded just now.
         unsafe { Queued::new(item, Job { ticket: MaybeTicket::none(), site: Location::caller() }) }
     }
 
+    fn until_flushers_are(work: &Work, n: usize) {
+        while work.aside().flushers.len() != n {
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
         let work = Work::new(|| ());
-        let mut first = pend(&work).start().expect("nobody runs it");
+        let mut first = pend(&work, Place::Listed).start().expect("nobody runs it");
         std::thread::scope(|scope| {
-            let waiting = |n| {
-                while work.aside().flushers.len() != n {
-                    std::thread::yield_now();
-                }
-            };
             let mut flushes = vec![scope.spawn(|| work.flush())];
-            waiting(1);
-            let second = pend(&work);
+            until_flushers_are(&work, 1);
+            let second = pend(&work, Place::Held);
             flushes.push(scope.spawn(|| work.flush()));
-            waiting(2);
+            until_flushers_are(&work, 2);
             drop(second);
             assert_eq!(work.aside().flushers.len(), 2, "the first instance still runs");
             first.run(&Publication::new(), None);
             assert!(flushes.into_iter().all(|flush| flush.join().unwrap()));
         });
         assert!(!work.flush(), "nothing is left to wait for");
+    }
+
+    #[test]
+    fn a_flush_waits_for_what_runs_and_not_for_a_delay() {
+        let work = Work::new(|| ());
+        let mut first = pend(&work, Place::Listed).start().expect("nobody runs it");
+        let delayed = pend(&work, Place::Timer);
+        std::thread::scope(|scope| {
+            let flush = scope.spawn(|| work.flush());
+            until_flushers_are(&work, 1);
+            first.run(&Publication::new(), None);
+            assert!(flush.join().unwrap());
+        });
+        assert!(work.is_pending() && !work.flush(), "its delay isn't over");
+        drop(delayed);
     }
 }

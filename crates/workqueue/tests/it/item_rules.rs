@@ -370,7 +370,7 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
         assert_eq!(draining.mod_delayed(&work, Duration::ZERO), Err(QueueError::Draining));
         gate.complete();
     });
-    assert!(work.is_pending());
+    assert!(!work.flush() && work.is_pending(), "a flush doesn't wait for a delay");
     assert!(work.flush_delayed());
     assert_eq!(runs.load(Ordering::SeqCst), 1, "where it was queued");
     // Its waiter is told before it is counted as over.

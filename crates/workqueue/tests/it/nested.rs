@@ -81,7 +81,7 @@ fn by_delay(queue: &Workqueue, left: u32) -> u32 {
     let (own, says) = (queue.clone(), Arc::clone(&depth));
     let work = Work::new(move || says.store(by_delay(&own, left - 1) as usize, Ordering::SeqCst));
     assert_eq!(queue.queue_delayed(&work, Duration::from_micros(100)), Ok(Queued::Now));
-    work.flush();
+    work.flush_delayed();
     depth.load(Ordering::SeqCst) as u32 + 1
 }
 

@@ -409,27 +409,3 @@ fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back
         assert_eq!(value.join().unwrap(), 4);
     }
 }
-
-#[test]
-fn a_wait_that_can_still_end_is_left_alone() {
-    let pools = pools(1, 1).build();
-    let queue = queue(&pools);
-    let gate = Arc::new(Completion::new());
-    let (waits, own) = (Arc::clone(&gate), queue.clone());
-    let looked = Arc::<AtomicUsize>::default();
-    let counts = Arc::clone(&looked);
-    let item = queue.spawn(move || {
-        let timer = Work::new(|| ());
-        assert_eq!(own.queue_delayed(&timer, Duration::from_millis(200)), Ok(Queued::Now));
-        let inner = own.spawn(move || {
-            waits.wait();
-            counts.fetch_add(1, Ordering::SeqCst);
-        });
-        (timer.flush(), inner.join().is_ok())
-    });
-    // It looks around some times meanwhile.
-    assert!(!gate.wait_timeout(Duration::from_millis(300)));
-    gate.complete();
-    assert_eq!(item.join().unwrap(), (true, true));
-    assert_eq!(looked.load(Ordering::SeqCst), 1);
-}

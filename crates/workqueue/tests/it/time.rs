@@ -158,8 +158,10 @@ fn a_destructor_may_cancel_what_is_cancelled_together_with_its_item() {
 fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
     let (tell, told) = mpsc::channel::<()>();
     let pools = one_cpu().on_stall(move |_| drop(tell.clone())).build();
-    let (queue, work) = (queue(&pools), Work::new(|| ()));
+    let (ran, runs) = mpsc::channel();
+    let (queue, work) = (queue(&pools), Work::new(move || ran.send(()).unwrap()));
     assert_eq!(queue.queue_delayed(&work, Duration::from_micros(1)), Ok(Queued::Now));
+    runs.recv().unwrap();
     work.flush();
     drop((queue, pools));
     assert!(told.recv().is_err(), "the callback is dropped with the pools");

@@ -357,7 +357,8 @@ pub struct Pending(Queued);
 impl Pending {
     /// Makes it pending; `None` where it was.
     pub fn new(work: &Work) -> Option<Pending> {
-        pend(work).map(Pending)
+        let pending = pend(work).map(Pending);
+        pending.inspect(|_| work.header().set_place(Place::Listed))
     }
 
     /// What a worker does with it.
