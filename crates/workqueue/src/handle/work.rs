@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::{Mutex, hint};
+use corewise_sync::{Mutex, hint, thread};
 
 use crate::task::claim::{Claimed, Place};
-use crate::task::flushers::Flushers;
+use crate::task::flushers::{Flushers, Unsettled};
 use crate::task::header::{Header, Queued};
 use crate::task::running;
+use crate::task::state::Seq;
 use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
 use crate::timekeeper::delayed::Armed;
 use crate::wait::take_back::{Role, take_back};
@@ -325,15 +326,30 @@ impl Work {
     /// As [`Work::flush`], without a try to run it.
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
+        self.flush_firing(role, None)
+    }
+
+    /// The same; the timer of the instance with the number `fires` is made to fire, whenever it is
+    /// found set.
+    #[track_caller]
+    fn flush_firing(&self, role: Role, fires: Option<Seq>) -> bool {
         let header = self.header();
         let on_timer = |seq| match header.place(seq) {
-            Place::Nowhere => None,
+            Place::Nowhere | Place::Moving => None,
+            Place::Timer if fires == Some(seq) => None,
             place => Some(place == Place::Timer),
         };
-        let over = self.aside().flushers.join(&header.state, on_timer);
-        let Some(over) = over else { return false };
-        wait::wait(self.lent(), &over, role);
-        true
+        loop {
+            match self.aside().flushers.join(&header.state, on_timer) {
+                Ok(Some(over)) => {
+                    wait::wait(self.lent(), &over, role);
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(Unsettled) if fires.is_some_and(|seq| self.fire(seq)) => {}
+                Err(Unsettled) => thread::yield_now(),
+            }
+        }
     }
 
     /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
@@ -341,13 +357,21 @@ impl Work {
     /// a second time. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
+        messages::for_item(self.header(), "Work::flush_delayed");
+        let now = self.header().state.snapshot();
+        let instance = now.pending().then(|| now.seq());
+        let fired = instance.is_some_and(|seq| self.fire(seq));
+        // It may have run before the flush looked: it was waited for all the same.
+        take_back(self.lent(), Role::Waits) || self.flush_firing(Role::Waits, instance) || fired
+    }
+
+    /// Has the timer fire now, where it is that of the instance with this number.
+    fn fire(&self, seq: Seq) -> bool {
         let header = self.header();
         let now = header.state.snapshot();
-        let set = now.pending() && header.place(now.seq()) == Place::Timer;
+        let set = now.pending() && now.seq() == seq && header.place(seq) == Place::Timer;
         let armed = if set { self.timer().lock().take() } else { None };
-        let armed = armed.map(Armed::fire).is_some();
-        // It may have run before the flush looked: it was waited for all the same.
-        self.flush() || armed
+        armed.map(Armed::fire).is_some()
     }
 }
 

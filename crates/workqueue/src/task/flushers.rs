@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Mutex, thread};
+use corewise_sync::{Completion, Mutex};
 
 use crate::task::state::{Seq, Snapshot, WorkState};
 
@@ -16,6 +16,11 @@ pub(crate) struct Flushers {
     waiting: Mutex<Option<Box<Waiting>>>,
 }
 
+/// Another thread is in the middle of a short step with the pending instance: it isn't known yet what
+/// is to be waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unsettled;
+
 /// Those who wait, each for the instance of its number.
 #[derive(Default)]
 struct Waiting(Vec<(Seq, Arc<Completion>)>);
@@ -23,42 +28,42 @@ struct Waiting(Vec<(Seq, Arc<Completion>)>);
 impl Flushers {
     /// The end of the instance that was queued last, or of the one that runs where the last one's timer
     /// still runs; `None` where there is none to wait for. `on_timer` tells of a pending instance whether
-    /// it lies in a timer; `None`: its queuer is between Pend and Push. Waits, yielding, for such a one.
+    /// it lies in a timer; `None`, and so an error: that isn't settled yet.
     pub(crate) fn join(
         &self,
         state: &WorkState,
         on_timer: impl Fn(Seq) -> Option<bool>,
-    ) -> Option<Arc<Completion>> {
-        loop {
-            let mut lock = self.waiting.lock();
-            let waiting = &mut lock.get_or_insert_default().0;
-            // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
-            // takes this lock before it ends.
-            let now = state.announce_flusher();
-            let settled = now.claimed() || now.again();
-            let looks = now.pending() && !settled;
-            let on_timer = if looks { on_timer(now.seq()) } else { Some(false) };
-            let target = on_timer.map(|on_timer| match on_timer {
-                // A number that no pending instance has when the running one ends.
-                true => (now.running(), now.seq().wrapping_sub(1)),
-                // Where nothing is pending it is the instance that runs: whatever its number, it isn't
-                // the number of one that is pending when it ends.
-                false => (now.pending() || now.running(), now.seq()),
-            });
-            if let Some((true, target)) = target {
+    ) -> Result<Option<Arc<Completion>>, Unsettled> {
+        let mut lock = self.waiting.lock();
+        let waiting = &mut lock.get_or_insert_default().0;
+        // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
+        // takes this lock before it ends.
+        let now = state.announce_flusher();
+        let on_timer = match (now.pending(), now.claimed(), now.again()) {
+            (true, true, _) => None,
+            (true, false, false) => on_timer(now.seq()),
+            _ => Some(false),
+        };
+        let target = on_timer.map(|on_timer| match on_timer {
+            // A number that no pending instance has when the running one ends.
+            true => (now.running(), now.seq().wrapping_sub(1)),
+            // Where nothing is pending it is the instance that runs: whatever its number, it isn't
+            // the number of one that is pending when it ends.
+            false => (now.pending() || now.running(), now.seq()),
+        });
+        let joined = match target {
+            None => Err(Unsettled),
+            Some((false, _)) => Ok(None),
+            Some((true, target)) => {
                 let event = Arc::new(Completion::new());
                 waiting.push((target, Arc::clone(&event)));
-                return Some(event);
+                Ok(Some(event))
             }
-            if waiting.is_empty() {
-                state.clear_flushers();
-            }
-            if target.is_some() {
-                return None;
-            }
-            drop(lock);
-            thread::yield_now();
+        };
+        if waiting.is_empty() {
+            state.clear_flushers();
         }
+        joined
     }
 
     /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait
