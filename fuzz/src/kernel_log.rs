@@ -1,7 +1,8 @@
 //! The target for kernel logs, and for the two other sources of a device graph.
 
-use corewise_timeline::kernel_log::{KernelLog, Reader};
-use corewise_timeline::{DeviceGraph, Timeline, sysfs::Listing};
+use corewise_kernel_log::sysfs::Listing;
+use corewise_kernel_log::{DeviceGraph, KernelLog, Reader};
+use corewise_timeline::Timeline;
 
 use crate::seeds::Seed;
 

@@ -12,6 +12,7 @@ const CRATES: &[&str] = &[
     "corewise-sync",
     "corewise-topology",
     "corewise-timeline",
+    "corewise-kernel-log",
     "corewise-costs",
     "corewise-workqueue",
     "corewise-smp",

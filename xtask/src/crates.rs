@@ -9,7 +9,8 @@ use crate::{oldest, workspace};
 const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
 
 /// What one that takes the workqueue alone doesn't find there either.
-const OF_OTHERS: [&str; 5] = ["corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
+const OF_OTHERS: [&str; 6] =
+    ["corewise-kernel-log", "corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
 
 /// Packs each library crate, compiles the facade with each feature alone by the oldest compiler that is promised, and looks
 /// at users' lock files. A long run also builds each crate from its package, and compiles the program with that compiler.

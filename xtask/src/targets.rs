@@ -12,7 +12,7 @@ const TARGETS: &[(&str, &[&str])] = &[
     ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli"]),
     ("aarch64-unknown-linux-gnu", &["corewise-sync"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
-    ("i686-unknown-linux-gnu", &["corewise-timeline", "corewise-smp", "corewise-device"]),
+    ("i686-unknown-linux-gnu", &["corewise-kernel-log", "corewise-smp", "corewise-device"]),
     // The libraries that need no Linux. Calls do, and say so by their one error.
     ("aarch64-apple-darwin", PORTABLE),
     // An older one. Only in these, and in the two below, is anything said of a processor.
@@ -24,6 +24,7 @@ const PORTABLE: &[&str] = &[
     "corewise-sync",
     "corewise-topology",
     "corewise-timeline",
+    "corewise-kernel-log",
     "corewise-workqueue",
     "corewise-device",
     "corewise-costs",

@@ -161,7 +161,7 @@ fn floors_hold_every_crate_that_the_design_names() {
     let floors = stored();
     for (floor, names) in [
         (Floor::Number(0), &["corewise-sync", "corewise-timeline", "corewise-costs"][..]),
-        (Floor::Number(1), &["corewise-topology"]),
+        (Floor::Number(1), &["corewise-topology", "corewise-kernel-log"]),
         (Floor::Number(2), &["corewise-workqueue", "corewise-smp"]),
         (Floor::Number(3), &["corewise-device", "corewise-blockmq"]),
         (Floor::Number(4), &["corewise-nbd"]),

@@ -11,6 +11,7 @@
 //! | run a function on a certain core, on many, on all | [`smp`] |
 //! | start and stop many things in the order of their dependencies, in parallel | [`device`] |
 //! | see what that cost | [`timeline`] |
+//! | see what booting and shutting down cost a Linux machine | [`kernel_log`] |
 //! | dispatch block requests without a lock that sleeps | [`blockmq`] |
 //! | serve block devices to other machines | [`nbd`] |
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
@@ -118,6 +119,8 @@
 pub use corewise_blockmq as blockmq;
 #[cfg(feature = "device")]
 pub use corewise_device as device;
+#[cfg(feature = "kernel-log")]
+pub use corewise_kernel_log as kernel_log;
 #[cfg(feature = "nbd")]
 pub use corewise_nbd as nbd;
 #[cfg(feature = "smp")]

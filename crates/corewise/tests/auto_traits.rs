@@ -60,7 +60,9 @@ macro_rules! lines {
 /// The modules of the list.
 mod at {
     pub(crate) use corewise::blockmq::drivers;
-    pub(crate) use corewise::{blockmq, device, nbd, smp, sync, timeline, topology, workqueue};
+    pub(crate) use corewise::{
+        blockmq, device, kernel_log, nbd, smp, sync, timeline, topology, workqueue,
+    };
 }
 
 #[rustfmt::skip]
@@ -92,8 +94,10 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportStatus, FlushOutcome, HandshakeCounts,
             Listener, MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteState, RemoteStatus, Server, TlsPart,
             Traffic, Uri, UriError;
-        timeline: Certainty, DependencyError, DeviceGraph, Driver, Edge, EdgeKind, EdgeSource, GraphEdge, Lane, LaneRow, Length, Outcome,
-            CriticalPath, Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
+        timeline: Certainty, CriticalPath, Driver, Edge, EdgeKind, Lane, LaneRow, Length, Outcome,
+            Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
+        kernel_log: Bound, BootSummary, Deferral, DependencyError, DeviceGraph, EdgeSource, Form, GraphEdge, KernelLog, Prefix, Reader,
+            Split, SuspiciousLine, Unread;
         sync: CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;
     };

@@ -1,6 +1,5 @@
 //! The driver of a device, and how sure its name is.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// A driver's name, and whether anything proves that this driver is the one. Its text has a `?`
@@ -34,29 +33,6 @@ impl Driver {
     /// inside of.
     pub fn is_inferred(&self) -> bool {
         self.inferred
-    }
-
-    /// Whether this says more than what is `known`: that is nothing, or only likely while this is
-    /// proven.
-    pub(crate) fn is_surer_than(&self, known: Option<&Driver>) -> bool {
-        known.is_none_or(|known| known.inferred && !self.inferred)
-    }
-
-    /// Notes it as a device's, unless what is known is as sure.
-    pub(crate) fn learn(&self, device: &str, drivers: &mut Drivers) {
-        if self.is_surer_than(drivers.get(device)) {
-            drivers.insert(device.to_owned(), self.clone());
-        }
-    }
-}
-
-/// The drivers of devices, by the devices' names.
-pub(crate) type Drivers = BTreeMap<String, Driver>;
-
-/// Sets the driver of `device` where `drivers` has a surer one than is known.
-pub(crate) fn set(known: &mut Option<Driver>, device: &str, drivers: &Drivers) {
-    if let Some(driver) = drivers.get(device).filter(|d| d.is_surer_than(known.as_ref())) {
-        *known = Some(driver.clone());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Puts spans on lanes: one lane per worker, and as many rows in a lane as overlaps ask for.
 
-use crate::json::ns;
-use crate::model::{Span, SpanId, Timeline};
+use crate::span::{Span, SpanId, Timeline};
+use crate::units::ns;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -143,7 +143,7 @@ fn natural_key(name: &str) -> NaturalKey {
 #[cfg(test)]
 mod tests {
     use super::Pack;
-    use crate::{Span, SpanKind, Timeline};
+    use crate::span::{Span, SpanKind, Timeline};
     use std::time::Duration;
 
     fn push(t: &mut Timeline, worker: &str, cpu: Option<u32>, start: u64, end: u64) -> usize {

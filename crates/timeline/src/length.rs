@@ -69,7 +69,7 @@ impl Length {
     }
 
     /// The same, with `time` as the number to write, if the bounds allow it.
-    pub(crate) fn telling(self, time: Duration) -> Length {
+    pub fn telling(self, time: Duration) -> Length {
         let wide = self.least < time / 5 * 4 || time.is_zero();
         Length { told: if self.allows(time) && !wide { Some(time) } else { self.told }, ..self }
     }
@@ -80,7 +80,7 @@ impl Length {
     }
 
     /// The same, and no longer than `whole`, of which it is a part.
-    pub(crate) fn within(self, whole: Length) -> Length {
+    pub fn within(self, whole: Length) -> Length {
         let part = match whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) {
             None => self,
             Some(bound) => {

@@ -56,29 +56,25 @@
 
 pub mod analysis;
 mod driver;
-mod graph;
 pub mod html;
 pub mod json;
-pub mod kernel_log;
 mod lanes;
 mod length;
 pub mod markup;
-mod model;
 mod path;
 pub mod perfetto;
 mod select;
+mod span;
 pub mod svg;
-pub mod sysfs;
 pub mod text;
 mod units;
 
 pub use driver::Driver;
-pub use graph::{DependencyError, DeviceGraph, EdgeSource, GraphEdge};
 pub use lanes::{Lane, LaneRow};
 pub use length::Length;
-pub use model::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 pub use path::{CriticalPath, Summary};
-pub use units::duration;
+pub use span::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
+pub use units::{count, duration, verb};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

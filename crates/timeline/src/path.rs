@@ -2,7 +2,7 @@
 
 use crate::analysis::{Nesting, chain};
 use crate::length::Length;
-use crate::model::{Certainty, Outcome, Span, SpanId, Timeline};
+use crate::span::{Certainty, Outcome, Span, SpanId, Timeline};
 use std::ops::Add;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub struct Summary {
     /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or
     /// the [clock went back](Timeline::clock_went_back), so that more may have run at once.
     pub open_ended: bool,
-    /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::Unplaced).
+    /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::span::Unplaced).
     pub unplaced: usize,
     /// See [`Timeline::resolution`]. Where it isn't zero, how many ran at once is known roughly.
     pub resolution: Duration,
@@ -113,7 +113,7 @@ impl Timeline {
     /// The sum of all run times: what the same work takes one after another, provided that running
     /// in parallel made none of it slower or faster. A span [inside](Nesting) another one counts
     /// once, and the time that it ran longer than that one counts besides. An
-    /// [unplaced](crate::Unplaced) one may have run inside another one, or by itself.
+    /// [unplaced](crate::span::Unplaced) one may have run inside another one, or by itself.
     pub fn serial_sum(&self) -> Length {
         let nesting = Nesting::of(self);
         let drawn = nesting.drawn_sum();
@@ -218,7 +218,7 @@ fn over_within(s: &Span) -> (Duration, Duration) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{EdgeKind, Span, SpanId, SpanKind, Timeline};
+    use crate::span::{EdgeKind, Span, SpanId, SpanKind, Timeline};
     use std::time::Duration;
 
     const fn ms(n: u64) -> Duration {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn an_empty_timeline_has_zero_of_everything() {
-        assert_eq!(Timeline::new("t").summary(), crate::Summary::default());
+        assert_eq!(Timeline::new("t").summary(), crate::path::Summary::default());
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_summary_counts_each_outcome() {
-        use crate::Outcome;
+        use crate::span::Outcome;
         let mut t = Timeline::new("t");
         for outcome in [
             Outcome::Ok,

@@ -13,7 +13,7 @@
 
 use crate::analysis::Nesting;
 use crate::lanes::{Lane, LaneRow, Pack, time};
-use crate::model::{Span, SpanId, Timeline};
+use crate::span::{Span, SpanId, Timeline};
 use crate::units::printable;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -203,7 +203,7 @@ fn arguments(t: &Timeline, span: &Span, critical: bool) -> Map<String, Value> {
     if !span.took().is_exact() {
         say("took", span.took().to_string().into());
     }
-    let measured = crate::model::Certainty::Measured;
+    let measured = crate::span::Certainty::Measured;
     for (key, how) in [("start", span.start_certainty), ("end", span.end_certainty)] {
         if how != measured {
             say(&format!("{key}_is"), how.as_str().into());
@@ -259,7 +259,7 @@ fn threads(t: &Timeline) -> Vec<Lane> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Outcome, SpanKind};
+    use crate::span::{EdgeKind, Outcome, SpanKind};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

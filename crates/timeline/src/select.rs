@@ -1,8 +1,8 @@
 //! Which spans a reader wants to see when there are too many for all of them.
 
 use crate::length::Length;
-use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::CriticalPath;
+use crate::span::{Outcome, Span, SpanId, SpanKind, Timeline};
 
 /// Up to so many spans that had no callback are shown one by one; more are folded into one line.
 pub(crate) const FOLD_ABOVE: usize = 4;
@@ -100,7 +100,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EdgeKind;
+    use crate::span::EdgeKind;
     use std::time::Duration;
 
     const fn ms(n: u64) -> Duration {

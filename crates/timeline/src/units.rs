@@ -1,6 +1,5 @@
 //! How a length of time is written for people, and how names are made fit to print.
 
-use crate::model::Certainty;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -22,24 +21,19 @@ pub fn duration(d: Duration) -> String {
     }
 }
 
+/// A length of time in nanoseconds. 584 years fit; what is longer is a broken stamp.
+pub(crate) fn ns(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A number and its noun: `1 probe`, `2 probes`. Of two nouns each has its own number.
-pub(crate) fn count(n: usize, noun: &str) -> String {
+pub fn count(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// The word of a verb that goes with `n` things.
-pub(crate) fn verb(n: usize, one: &'static str, many: &'static str) -> &'static str {
+pub fn verb(n: usize, one: &'static str, many: &'static str) -> &'static str {
     if n == 1 { one } else { many }
-}
-
-/// How sure a moment is, for people.
-pub(crate) fn how_sure(how: Certainty) -> &'static str {
-    match how {
-        Certainty::Measured => "measured",
-        Certainty::Inferred => "computed",
-        Certainty::UpperBound => "at the latest",
-        Certainty::Assumed => "not known",
-    }
 }
 
 /// Whether a character shows nothing by itself: it moves a cursor, breaks a line, turns the

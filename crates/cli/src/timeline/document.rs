@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use corewise::kernel_log::{BootSummary, Bound, Deferral, GraphEdge, KernelLog, Split};
 use corewise::timeline::analysis::compare;
-use corewise::timeline::kernel_log::{BootSummary, Bound, Deferral, KernelLog, Split};
-use corewise::timeline::{Driver, GraphEdge, Length, Timeline, json as render};
+use corewise::timeline::{Driver, Length, Timeline, json as render};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use corewise::kernel_log::{Bound, Deferral, KernelLog};
 use corewise::timeline::analysis::compare;
-use corewise::timeline::kernel_log::{Bound, Deferral, KernelLog};
 use corewise::timeline::{Length, Timeline, markup, text};
 
 use super::args::Args;
@@ -229,12 +229,7 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
 }
 
 /// Where the time of the init function went that waits for them.
-fn split_up(
-    out: &mut String,
-    args: &Args,
-    split: &corewise::timeline::kernel_log::Split,
-    width: usize,
-) {
+fn split_up(out: &mut String, args: &Args, split: &corewise::kernel_log::Split, width: usize) {
     let shares: Vec<String> = split
         .shares
         .iter()

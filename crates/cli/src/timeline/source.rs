@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use corewise::timeline::DeviceGraph;
-use corewise::timeline::kernel_log::{KernelLog, Prefix, Reader};
+use corewise::kernel_log::{DeviceGraph, KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
 
 use super::args::{Args, Phase};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use corewise::timeline::DeviceGraph;
-use corewise::timeline::sysfs::Listing;
+use corewise::kernel_log::DeviceGraph;
+use corewise::kernel_log::sysfs::Listing;
 
 use super::source::LONGEST;
 use crate::bounded_file;

@@ -11,7 +11,7 @@ use std::process::Stdio;
 /// A log that stands in the repository.
 fn sample(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    root.join("../timeline/tests/data").join(name)
+    root.join("../kernel-log/tests/data").join(name)
 }
 
 const SERIAL: &str = "qemu-6.12-16nvme-serial-probe-and-reboot.log";

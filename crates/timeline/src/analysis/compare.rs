@@ -2,7 +2,7 @@
 
 use super::costs::Cost;
 use crate::length::Length;
-use crate::model::{SpanKind, Timeline};
+use crate::span::{SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub struct Comparison {
     /// ones in the order of the first timeline, then of the second.
     pub pairs: Vec<Pair>,
     /// Whether the time of what ran inside others is counted with these as well: so it is where one
-    /// of the timelines has something [unplaced](crate::Unplaced), of which nobody knows what ran
+    /// of the timelines has something [unplaced](crate::span::Unplaced), of which nobody knows what ran
     /// inside it. Else each time is a device's own.
     pub what_ran_inside: bool,
     /// How many are in the first one only.
@@ -107,7 +107,7 @@ pub fn compare(a: &Timeline, b: &Timeline) -> Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Span;
+    use crate::span::Span;
 
     fn timeline(spans: &[(&str, u64, u64)]) -> Timeline {
         let ms = Duration::from_millis;
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(outer.time(), ms(2));
         let mut b = Timeline::new("b");
         for (name, took) in [("outer", Length::exact(ms(10))), ("inner", Length::UNKNOWN)] {
-            b.push_unplaced(crate::Unplaced::new(name, SpanKind::Probe, took));
+            b.push_unplaced(crate::span::Unplaced::new(name, SpanKind::Probe, took));
         }
         let c = compare(&a, &b);
         assert!(c.what_ran_inside);

@@ -1,13 +1,13 @@
 //! How many spans ran at once, and for how long.
 
-use crate::model::{Span, Timeline};
+use crate::span::{Span, Timeline};
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// How many spans of a timeline ran at once, from its [origin](Timeline::origin) to its end.
 ///
 /// Spans that one worker ran inside one another count once, and those that are
-/// [nested](crate::Span::nested_in) with the one that ran them; a span of no length counts for nothing,
+/// [nested](crate::span::Span::nested_in) with the one that ran them; a span of no length counts for nothing,
 /// and one that ends as another starts does not overlap it. Spans of an unknown worker are taken to
 /// have had a worker each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -112,7 +112,7 @@ impl Concurrency {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Span, SpanKind, Timeline};
+    use crate::span::{Span, SpanKind, Timeline};
     use std::time::Duration;
 
     const fn ms(n: u64) -> Duration {

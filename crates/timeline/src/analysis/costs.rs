@@ -1,9 +1,9 @@
 //! What each device and each driver cost.
 
 use super::nesting::Nesting;
-use crate::Driver;
+use crate::driver::Driver;
 use crate::length::Length;
-use crate::model::{SpanId, SpanKind, Timeline, Unplaced};
+use crate::span::{SpanId, SpanKind, Timeline, Unplaced};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct Cost {
     pub share: Share,
     /// How much longer it could have taken, or how much later have started, without the whole
     /// taking longer, if everything were asynchronous. Of several spans the least; not known where
-    /// one of them is [unplaced](crate::Unplaced).
+    /// one of them is [unplaced](crate::span::Unplaced).
     pub slack: Length,
 }
 
@@ -294,7 +294,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Certainty, EdgeKind, Span};
+    use crate::span::{Certainty, EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

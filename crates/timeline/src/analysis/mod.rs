@@ -1,7 +1,7 @@
 //! What a timeline tells beyond its bars: the worst, how many ran at once, what would change what,
 //! and how two runs differ.
 //!
-//! Everything here is a pure function of a [`Timeline`](crate::Timeline), so it serves what
+//! Everything here is a pure function of a [`Timeline`](crate::span::Timeline), so it serves what
 //! Corewise recorded and what a kernel log says alike.
 //!
 //! ```

@@ -2,7 +2,7 @@
 
 use super::tasks::Taking;
 use crate::length::Length;
-use crate::model::{Span, SpanId, SpanKind, Timeline};
+use crate::span::{Span, SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -250,7 +250,7 @@ fn contains(outer: &Span, span: &Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Unplaced;
+    use crate::span::Unplaced;
 
     /// Spans by worker, start and end, in milliseconds.
     fn nesting(spans: &[(&str, u64, u64)]) -> Vec<(Option<usize>, u64)> {

@@ -3,8 +3,8 @@
 use super::nesting::Nesting;
 use super::order::Order;
 use super::tasks::scale;
-use crate::json::ns;
-use crate::model::{SpanId, Timeline};
+use crate::span::{SpanId, Timeline};
+use crate::units::ns;
 use std::collections::HashMap;
 
 /// When each span would have started and ended, in nanoseconds from the timeline's
@@ -141,7 +141,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Span, SpanKind};
+    use crate::span::{EdgeKind, Span, SpanKind};
     use std::time::Duration;
 
     fn timeline(spans: &[(&str, u64, u64)], edges: &[(usize, usize)]) -> Timeline {

@@ -6,9 +6,9 @@
 use super::nesting::Nesting;
 use super::order::Order;
 use super::schedule::schedule;
-use crate::json::ns;
 use crate::length::Length;
-use crate::model::{SpanId, SpanKind, Timeline};
+use crate::span::{SpanId, SpanKind, Timeline};
+use crate::units::ns;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -245,7 +245,7 @@ pub(super) fn scale(ns: u64, factor: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Span};
+    use crate::span::{EdgeKind, Span};
     use std::time::Duration;
 
     fn push(t: &mut Timeline, kind: SpanKind, worker: &str, start: u64, end: u64) -> SpanId {

@@ -4,7 +4,7 @@ use super::replay::replay;
 use super::schedule::{Placed, schedule};
 use super::tasks::{Taking, as_sure_as, tasks};
 use crate::length::Length;
-use crate::model::{Span, SpanId, SpanKind, Timeline};
+use crate::span::{Span, SpanId, SpanKind, Timeline};
 use crate::units::verb;
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl WhatIf {
     ///
     /// A span takes what it took: that another one runs beside it makes it no slower. Where that is
     /// known by bounds only, it is scheduled with each of them, and so are the results.
-    /// [Unplaced](crate::Unplaced) ones take part in nothing. Linear in spans plus edges, but for a
+    /// [Unplaced](crate::span::Unplaced) ones take part in nothing. Linear in spans plus edges, but for a
     /// logarithm.
     ///
     /// # Panics
@@ -281,7 +281,7 @@ pub struct Prediction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Span};
+    use crate::span::{EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
@@ -398,7 +398,7 @@ mod tests {
         let mut t = Timeline::new("shutdown");
         for (name, start, end) in [("a", 10, 40), ("b", 40, 60)] {
             let mut span = Span::new(name, SpanKind::Shutdown, ms(start), ms(end));
-            span.end_certainty = crate::Certainty::UpperBound;
+            span.end_certainty = crate::span::Certainty::UpperBound;
             t.push(span);
         }
         assert_eq!(t.makespan(), Length::between(ms(30), ms(50)));

@@ -4,10 +4,9 @@
 //! script names the same ones.
 
 use crate::analysis::Nesting;
-use crate::json::ns;
 use crate::lanes::lane_name;
-use crate::model::{Certainty, Span, SpanId, Timeline};
-use crate::units::{how_sure, isolate, printable};
+use crate::span::{Certainty, Span, SpanId, Timeline};
+use crate::units::{isolate, ns, printable};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -185,5 +184,5 @@ fn flags(span: &Span, critical: bool) -> u32 {
 fn certainty(span: &Span) -> Option<[&'static str; 2]> {
     let both = [span.start_certainty, span.end_certainty];
     let measured = both.iter().all(|how| *how == Certainty::Measured);
-    (!measured).then(|| both.map(how_sure))
+    (!measured).then(|| both.map(Certainty::words))
 }

@@ -9,7 +9,7 @@ mod data;
 mod tables;
 
 use crate::markup::shown;
-use crate::model::Timeline;
+use crate::span::Timeline;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -100,7 +100,7 @@ or dragging move, a double click fits a span, <kbd>/</kbd> searches, <kbd>n</kbd
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EdgeKind, Outcome, Span, SpanKind};
+    use crate::span::{EdgeKind, Outcome, Span, SpanKind};
     use std::time::Duration;
 
     fn page(timelines: &[&Timeline]) -> String {

@@ -1,12 +1,12 @@
 //! What stands above the chart (the numbers, the notes, the legend) and below it (the critical
 //! path, the worst, the drivers, the predictions, the failures).
 
-use crate::Driver;
 use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};
+use crate::driver::Driver;
 use crate::markup::{escape, shown};
-use crate::model::{SpanId, Timeline, Unplaced};
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
+use crate::span::{SpanId, Timeline, Unplaced};
 use crate::text::{at_least, began_late, numbers, probes_alone};
 use crate::units::{count, duration};
 use std::cmp::Reverse;

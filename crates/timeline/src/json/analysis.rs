@@ -1,9 +1,10 @@
 //! What a timeline tells beyond its spans, as JSON.
 
-use super::{Bounds, ns, told};
-use crate::Driver;
+use super::{Bounds, told};
 use crate::analysis::{Comparison, Prediction, Side, WhatIf, caveats};
-use crate::model::Timeline;
+use crate::driver::Driver;
+use crate::span::Timeline;
+use crate::units::ns;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -242,7 +243,7 @@ struct SideView {
 mod tests {
     use super::*;
     use crate::analysis::compare;
-    use crate::{EdgeKind, Span, SpanKind};
+    use crate::span::{EdgeKind, Span, SpanKind};
     use serde_json::json;
     use std::time::Duration;
 

@@ -38,11 +38,11 @@
 mod analysis;
 mod read;
 
-use crate::Driver;
+use crate::driver::Driver;
 use crate::length::Length;
-use crate::model::Timeline;
+use crate::span::Timeline;
+use crate::units::ns;
 use serde::{Serialize, Serializer};
-use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
 pub use read::{ReadError, read};
@@ -150,11 +150,6 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     }
 }
 
-/// 584 years fit; what is longer is a broken stamp.
-pub(crate) fn ns(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// The number of a length that has an upper bound: one that may be any longer is none.
 pub(crate) fn told(length: Length) -> Option<u64> {
     length.most().and(length.told()).map(ns)
@@ -255,7 +250,8 @@ struct EdgeView {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Certainty, EdgeKind, Length, Outcome, Span, SpanKind, Timeline, Unplaced};
+    use crate::length::Length;
+    use crate::span::{Certainty, EdgeKind, Outcome, Span, SpanKind, Timeline, Unplaced};
     use serde_json::{Value, json};
     use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Reads back what [`render`](super::render) wrote.
 
-use crate::Driver;
+use crate::driver::Driver;
 use crate::length::Length;
-use crate::model::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
+use crate::span::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use serde::Deserialize;
 use std::fmt;
 use std::time::Duration;

@@ -12,9 +12,9 @@ mod words;
 
 use crate::lanes::{Lane, Pack};
 use crate::markup::{CHAR_WIDTH as CHAR, FONT, escape, shown};
-use crate::model::{Span, SpanId, Timeline};
 use crate::path::CriticalPath;
 use crate::select::FOLD_ABOVE;
+use crate::span::{Span, SpanId, Timeline};
 use crate::text::numbers;
 use crate::units::fit;
 use std::fmt::Write as _;
@@ -503,7 +503,7 @@ mod tests {
             fold: false,
         };
         let label = |start, end| {
-            let span = Span::new("volume-0", crate::SpanKind::Probe, ms(start), ms(end));
+            let span = Span::new("volume-0", crate::span::SpanKind::Probe, ms(start), ms(end));
             scale.place(&span).label
         };
         assert_eq!(label(0, 500), Label::Inside);

@@ -1,10 +1,10 @@
 //! What the picture says in words: above the lanes, below them, and at the pointer.
 
-use crate::model::{Certainty, Outcome, Span, Timeline, Unplaced};
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
+use crate::span::{Certainty, Outcome, Span, Timeline, Unplaced};
 use crate::text::{numbers, path_names};
-use crate::units::{count, duration, fit, how_sure, isolate, printable, wrap};
+use crate::units::{count, duration, fit, isolate, printable, wrap};
 use std::cmp::Reverse;
 
 /// So many messages of spans that did not end well stand below the chart.
@@ -104,7 +104,7 @@ pub(super) fn tooltip(span: &Span, critical: bool) -> String {
     }
     let sure = |how: Certainty| match how {
         Certainty::Measured => String::new(),
-        how => format!(" ({})", how_sure(how)),
+        how => format!(" ({})", how.words()),
     };
     lines.push(format!(
         "from {}{} to {}{}",

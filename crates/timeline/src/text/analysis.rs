@@ -3,7 +3,7 @@
 use super::{Lines, Noun};
 use crate::analysis::{Comparison, Pair, Prediction, Side, WhatIf, caveats, is_boot};
 use crate::length::Length;
-use crate::model::{Span, SpanKind, Timeline};
+use crate::span::{Span, SpanKind, Timeline};
 use crate::units::{duration, fit, printable, verb};
 use std::time::Duration;
 
@@ -352,7 +352,7 @@ fn signed(ns: Option<i128>, exact: bool) -> String {
 mod tests {
     use super::*;
     use crate::analysis::compare;
-    use crate::{EdgeKind, Span};
+    use crate::span::{EdgeKind, Span};
 
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)

@@ -5,13 +5,14 @@
 //! `█` runs, `▒` may have run, and `▏` runs for less than half a column.
 
 mod analysis;
-mod unplaced;
 
+use crate::driver::Driver;
 use crate::length::Length;
-use crate::model::{Outcome, Span, SpanId, SpanKind, Timeline};
 use crate::path::{CriticalPath, Summary};
 use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
+use crate::span::{Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use crate::units::{duration, fit, isolate, printable, verb, wrap};
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ pub fn render_rows(t: &Timeline, width: usize, rows: usize) -> String {
     if !t.spans().is_empty() {
         out.line("");
     }
-    let listed = unplaced::table(&mut out, t, rows, &noun);
+    let listed = unplaced_table(&mut out, t, rows, &noun);
     for line in numbers(&summary) {
         out.wrapped(&line, 2);
     }
@@ -465,6 +466,60 @@ impl Scale {
             })
             .collect()
     }
+}
+
+/// Writes at most `rows` of the unplaced, what failed first (up to half the room), then the longest. Gives
+/// those that it wrote.
+fn unplaced_table<'t>(
+    out: &mut Lines,
+    t: &'t Timeline,
+    rows: usize,
+    noun: &Noun,
+) -> Vec<&'t Unplaced> {
+    let mut all: Vec<&Unplaced> = t.unplaced().iter().collect();
+    if all.is_empty() {
+        return all;
+    }
+    all.sort_by_key(|u| Reverse(u.took.told()));
+    let mut urgent_left = rows / 2;
+    all.sort_by_cached_key(|u| {
+        let urgent = urgent_left > 0 && needs_seeing(&u.outcome, u.took, u.kind);
+        urgent_left -= usize::from(urgent);
+        !urgent
+    });
+    let mut left_out = Rest::default();
+    for u in all.drain(rows.min(all.len())..) {
+        left_out.add(u.took, u.outcome.is_ok());
+    }
+    all.sort_by_key(|u| Reverse(u.took.told()));
+    let known = all.iter().any(|u| u.took.told().is_some());
+    let order = if known { ", the longest first" } else { "" };
+    out.wrapped(&format!("without a place in time{order}:"), 2);
+    let cells = |u: &&Unplaced| {
+        let beside = if u.asynchronous { "asynchronous" } else { "" };
+        vec![
+            u.name.clone(),
+            u.driver.as_ref().map(Driver::to_string).unwrap_or_default(),
+            u.kind.as_str().to_owned(),
+            u.worker.clone(),
+            u.took.to_string(),
+            u.outcome.as_str().to_owned(),
+            beside.to_owned(),
+        ]
+    };
+    let columns = [
+        (noun.one, false),
+        ("driver", false),
+        ("kind", false),
+        ("worker", false),
+        ("took", true),
+        ("state", false),
+        ("", false),
+    ];
+    analysis::table(out, &columns, &all.iter().map(cells).collect::<Vec<_>>());
+    rest(out, &Rest::default(), &left_out, noun);
+    out.line("");
+    all
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@
 
 use std::time::Duration;
 
+use corewise_kernel_log::Reader;
 use corewise_timeline::Span;
-use corewise_timeline::kernel_log::Reader;
 
 use crate::shutdown::web::{Device, Web, Work};
 

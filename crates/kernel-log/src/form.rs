@@ -1,0 +1,119 @@
+//! The forms of the lines that are understood, and of what stands before them.
+
+named! {
+    /// The forms of lines that are understood.
+    Form {
+        /// An init call begins.
+        InitcallStart = "calling FUNCTION @ PID",
+        /// An init call ends; older kernels print `msecs`.
+        InitcallEnd = "initcall FUNCTION returned N after N usecs",
+        /// An init call left something behind, such as a lock.
+        InitcallWarning = "initcall FUNCTION returned with WARNING",
+        /// An init call that the command line forbids.
+        Blacklisted = "initcall FUNCTION blacklisted",
+        /// One level of init calls begins.
+        InitcallLevel = "entering initcall level: LEVEL",
+        /// A probe ends, as kernels before 7.3 print it.
+        ProbeEnd = "probe of DEVICE returned N after N usecs",
+        /// A probe ends, with the driver's name.
+        ProbeEndDriver = "probe of DEVICE with driver DRIVER returned N after N usecs",
+        /// A probe ends, as a patch of 2024 prints it.
+        ProbeEndPatched = "probe FUNCTION in driver DRIVER for device DEVICE returned N after N usecs",
+        /// A probe of the platform bus begins, as the same patch prints it.
+        ProbeCalled = "platform probe FUNCTION is being called",
+        /// What a probe cost, and where it ran.
+        ProbeCost = "DRIVER DEVICE: CPU: N, COMM: WORKER, probe cost: N ns",
+        /// A driver is tried on a device.
+        ProbeStart = "probing driver DRIVER with device",
+        /// A driver is tried on a device, asynchronously.
+        ProbeAsync = "probing driver DRIVER asynchronously",
+        /// A driver took a device.
+        Bound = "driver_bound: bound to device",
+        /// A probe failed.
+        ProbeFailed = "probe with driver DRIVER failed with error N",
+        /// Why a probe was put off.
+        Deferral = "error -EPROBE_DEFER: REASON",
+        /// A device goes on the list of deferred ones, or leaves it.
+        DeferredList = "Added to deferred list",
+        /// A device waits for another one.
+        Link = "Linked as a consumer to DEVICE",
+        /// What became of other links.
+        LinkNote = "Fixed dependency cycle(s) with DEVICE",
+        /// A device is registered.
+        DeviceAdd = "device: 'DEVICE': device_add",
+        /// Other words of the driver core.
+        BusDebug = "bus: 'BUS': FUNCTION: matched device",
+        /// The buses behind a PCI bridge.
+        Bridge = "PCI bridge to [bus N-N]",
+        /// A fixup of a PCI device begins. It is no init call.
+        FixupStart = "DEVICE: calling FUNCTION @ PID",
+        /// A fixup of a PCI device ends.
+        FixupEnd = "DEVICE: FUNCTION took N usecs",
+        /// A callback of suspend or resume begins; it names the parent.
+        PmStart = "PM: calling FUNCTION @ PID, parent: DEVICE",
+        /// A callback of suspend or resume ends.
+        PmEnd = "PM: FUNCTION returned N after N usecs",
+        /// A device is shut down.
+        Shutdown = "DRIVER DEVICE: shutdown",
+        /// The devices are down.
+        ShutdownTail = "reboot: ACTION",
+        /// The first line of a boot.
+        Version = "Linux version VERSION",
+        /// The clock behind printed durations is another one from here on.
+        ClockSource = "clocksource: Switched to clocksource NAME",
+        /// Command line, machine, and the ends of the boot's phases.
+        BootMark = "Kernel command line: WORDS, DMI: MACHINE, Run PROGRAM as init process",
+    }
+}
+
+named! {
+    /// What stands before messages.
+    Prefix {
+        /// The kernel's stamp.
+        Printk = "[    1.234567]",
+        /// The thread or CPU that logged (`CONFIG_PRINTK_CALLER`).
+        CallerId = "[ T8227]",
+        /// The level, as a number.
+        Level = "<6>",
+        /// `dmesg -x`.
+        Facility = "kern  :info  :",
+        /// `dmesg -T`: whole seconds.
+        DmesgCtime = "[Wed Mar  4 13:21:03 2026]",
+        /// `dmesg --reltime` or `--show-delta`: differences.
+        DmesgDelta = "[  +0.000013]",
+        /// `dmesg -H`, where a minute begins: only the minute.
+        DmesgMinute = "[Nov23 00:06]",
+        /// `dmesg --time-format iso`, `journalctl -o short-iso`.
+        Iso = "2026-03-04T13:21:03,123456+00:00",
+        /// `dmesg --json`.
+        DmesgJson = "{\"pri\": 6, \"time\": 1.234567, \"msg\": \"",
+        /// The device `/dev/kmsg`.
+        Kmsg = "6,339,5140900,-;",
+        /// `journalctl`, and the files of syslog: whole seconds.
+        Journal = "mar 06 13:18:23 host kernel:",
+        /// `journalctl -o short-monotonic`.
+        JournalMonotonic = "[    5.140900] host kernel:",
+        /// `journalctl -o json`.
+        JournalJson = "{\"MESSAGE\": \"",
+        /// `journalctl -o export`, and `-o verbose`.
+        JournalExport = "MESSAGE=",
+        /// An object of JSON in each line, with the console's line in one of its fields.
+        JsonLine = "{\"log\": \"",
+        /// Android: the CPU, and the task that logs.
+        AndroidTask = "(0)[1:swapper/0]",
+        /// `adb logcat -b kernel`.
+        Logcat = "01-01 00:00:05.140 0 0 I :",
+        /// The logs of LAVA.
+        Lava = "- {\"lvl\": \"target\", \"msg\": \"",
+        /// What a terminal program, or `ts`, puts before each line.
+        Clock = "13:18:23.123",
+        /// A stamp that lost its brackets.
+        Bare = "172.609825",
+        /// Anything else, which is known by the message behind it. Its times are not read.
+        Carrier = "another prefix",
+        /// A mail's quotation.
+        MailQuote = "> ",
+        /// Not before but behind the line: CR and LF, from a serial console.
+        CrLf = "CR LF",
+    }
+}

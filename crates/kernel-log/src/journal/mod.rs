@@ -1,0 +1,347 @@
+//! Logs that are JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes,
+//! which is YAML with an object of JSON in each line.
+
+pub(crate) mod export;
+
+use crate::form::Prefix;
+use crate::stamp::{Clock, Stamp};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+/// One entry: the message, and what stands beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub message: String,
+    pub stamp: Option<Stamp>,
+    pub thread: Option<u32>,
+    pub kind: Prefix,
+    /// Another program than the kernel wrote it.
+    pub foreign: bool,
+    /// The name of the boot that it is of.
+    pub boot: Option<String>,
+    /// The message is what stood on a console, with its own prefixes.
+    pub console: bool,
+}
+
+/// The fields that matter, as both programs name them.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(rename = "MESSAGE")]
+    message: Option<Text>,
+    #[serde(rename = "_SOURCE_MONOTONIC_TIMESTAMP")]
+    source: Option<Text>,
+    #[serde(rename = "__MONOTONIC_TIMESTAMP")]
+    monotonic: Option<Text>,
+    #[serde(rename = "_TRANSPORT")]
+    transport: Option<Text>,
+    #[serde(rename = "_BOOT_ID")]
+    boot: Option<Text>,
+    msg: Option<Text>,
+    time: Option<Value>,
+    caller: Option<Text>,
+}
+
+/// A journal writes bytes that are no UTF-8 as an array of numbers, and a field that an entry has
+/// twice as an array of texts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Plain(String),
+    Bytes(Vec<u8>),
+    Other(IgnoredAny),
+}
+
+impl Text {
+    fn text(self) -> Option<String> {
+        match self {
+            Text::Plain(text) => Some(text),
+            Text::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            Text::Other(_) => None,
+        }
+    }
+}
+
+impl Fields {
+    fn entry(self) -> Option<Entry> {
+        let text = |t: Option<Text>| t.and_then(Text::text);
+        if let Some(message) = text(self.message) {
+            // The kernel's own stamp, else when the journal got it.
+            let source = text(self.source);
+            let received = source.is_none();
+            let micros = source.or(text(self.monotonic));
+            let ns =
+                micros.and_then(|us| us.parse::<u64>().ok()).and_then(|us| us.checked_mul(1000));
+            return Some(Entry {
+                message,
+                stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
+                thread: None,
+                kind: Prefix::JournalJson,
+                foreign: text(self.transport).is_some_and(|t| t != "kernel"),
+                boot: text(self.boot),
+                console: false,
+            });
+        }
+        let message = text(self.msg)?;
+        let seconds = match self.time {
+            Some(Value::Number(n)) => n.as_f64(),
+            Some(Value::String(text)) => text.trim().parse().ok(),
+            _ => None,
+        };
+        let ns =
+            seconds.filter(|s| (0.0..1e9).contains(s)).map(|s| (s * 1e6).round() as u64 * 1000);
+        let caller = text(self.caller);
+        Some(Entry {
+            message,
+            // Another program's line, with the console's in it.
+            console: ns.is_none(),
+            stamp: ns.map(|ns| Stamp::new(ns, Clock::Boot)),
+            thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
+            kind: Prefix::DmesgJson,
+            foreign: false,
+            boot: None,
+        })
+    }
+}
+
+/// Reads a line that is a whole object, behind `data:` or a separator, as two forms of
+/// `journalctl -o json` have it.
+pub(crate) fn line(text: &str) -> Option<Entry> {
+    let text = text.trim().trim_start_matches('\u{1e}').trim_end_matches(',');
+    let text = text.strip_prefix("data: ").unwrap_or(text);
+    if let Some(object) = text.strip_prefix("- {").map(|_| &text[2..]) {
+        return lava(object);
+    }
+    if !text.starts_with('{') || !text.ends_with('}') {
+        return None;
+    }
+    let known = serde_json::from_str::<Fields>(text).ok().and_then(Fields::entry);
+    known.or_else(|| line_of_console(serde_json::from_str(text).ok()?))
+}
+
+/// Where the programs that write a line of JSON for each line of a console put that line.
+const FIELDS: [&str; 8] =
+    ["log", "message", "textPayload", "line", "text", "body", "_raw", "@message"];
+
+/// An object with a line of a console in one of its fields, or in one of a field's own.
+fn line_of_console(object: serde_json::Map<String, Value>) -> Option<Entry> {
+    let inner = object.values().filter_map(Value::as_object);
+    let text = std::iter::once(&object)
+        .chain(inner)
+        .find_map(|fields| FIELDS.iter().find_map(|name| fields.get(*name)?.as_str()))?;
+    Some(Entry {
+        message: text.to_owned(),
+        stamp: None,
+        thread: None,
+        kind: Prefix::JsonLine,
+        foreign: false,
+        boot: None,
+        console: true,
+    })
+}
+
+/// A line of LAVA's log. The board's own words have the level `target`.
+#[derive(Deserialize)]
+struct Lava {
+    lvl: String,
+    msg: Value,
+}
+
+fn lava(object: &str) -> Option<Entry> {
+    let read = |text: &str| serde_json::from_str::<Lava>(text).ok();
+    let json = read(object).or_else(|| read(&json_escapes(object)));
+    let Lava { lvl, msg } = json.or_else(|| flow(object))?;
+    let message = match msg {
+        Value::String(text) => text,
+        _ => String::new(),
+    };
+    let foreign = !matches!(lvl.as_str(), "target" | "feedback");
+    let kind = Prefix::Lava;
+    Some(Entry { message, stamp: None, thread: None, kind, foreign, boot: None, console: true })
+}
+
+/// `{dt: '…', lvl: target, msg: '…'}`, as older versions wrote it: the message is last.
+fn flow(object: &str) -> Option<Lava> {
+    let inside = object.strip_prefix('{')?.trim_end().strip_suffix('}')?;
+    let (before, msg) = inside.split_once("msg: ").or_else(|| inside.split_once("msg': "))?;
+    let (_, lvl) = before.split_once("lvl")?;
+    let lvl = lvl.split(',').next()?.trim_matches(['\'', '"', ':', ' ']).to_owned();
+    let text = match msg.strip_prefix('\'') {
+        Some(quoted) => quoted.strip_suffix('\'')?.replace("''", "'"),
+        None => msg.to_owned(),
+    };
+    Some(Lava { lvl, msg: Value::String(text) })
+}
+
+/// Writes those escapes of YAML that JSON lacks as JSON does.
+fn json_escapes(text: &str) -> String {
+    let mut json = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        json.push_str(before);
+        let letter = escape[1..].chars().next().unwrap_or('\\');
+        rest = &escape[1 + escape[1..].chars().next().map_or(0, char::len_utf8)..];
+        match letter {
+            'x' => json.push_str("\\u00"),
+            'e' => json.push_str("\\u001b"),
+            '0' => json.push_str("\\u0000"),
+            'a' => json.push_str("\\u0007"),
+            'v' => json.push_str("\\u000b"),
+            '_' => json.push('\u{a0}'),
+            'N' => json.push('\u{85}'),
+            'L' => json.push('\u{2028}'),
+            'P' => json.push('\u{2029}'),
+            ' ' => json.push(' '),
+            _ => json.extend(['\\', letter]),
+        }
+    }
+    json.push_str(rest);
+    json
+}
+
+/// Puts objects together that stand on several lines, a field on each.
+#[derive(Debug, Default)]
+pub(crate) struct Pretty {
+    fields: Option<serde_json::Map<String, Value>>,
+}
+
+/// What a line was to [`Pretty`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Nothing: it is no part of an object.
+    No,
+    /// A part.
+    Part,
+    /// The last part.
+    Entry(Entry),
+    /// No part, and so what was before it is an entry.
+    Behind(Entry),
+}
+
+impl Pretty {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, text: &str) -> Taken {
+        let text = text.trim();
+        let opens = text.ends_with('{') && matches!(text, "{" | "},{" | "}, {");
+        let closes = text.starts_with('}') && text.len() <= 4;
+        if opens || (closes && self.fields.is_some()) {
+            let whole = self.fields.take();
+            self.fields = opens.then(serde_json::Map::new);
+            let entry = whole.and_then(|fields| {
+                serde_json::from_value::<Fields>(Value::Object(fields)).ok()?.entry()
+            });
+            return entry.map_or(Taken::Part, Taken::Entry);
+        }
+        let Some(fields) = &mut self.fields else { return Taken::No };
+        let field = text.strip_prefix('"').and_then(|t| t.split_once('"'));
+        let Some((name, rest)) = field else {
+            // The brackets around all of it, or something else altogether.
+            if !matches!(text, "]" | "[" | "") {
+                self.fields = None;
+                return Taken::No;
+            }
+            return Taken::Part;
+        };
+        let value = rest.trim_start().trim_start_matches(':').trim().trim_end_matches(',');
+        if fields.len() < 256 {
+            if let Ok(value) = serde_json::from_str(value) {
+                fields.insert(name.to_owned(), value);
+            }
+        }
+        Taken::Part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journals_line_has_the_kernels_own_stamp() {
+        let entry = line(
+            "{\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\"__MONOTONIC_TIMESTAMP\":\"9\",\
+             \"_TRANSPORT\":\"kernel\",\"MESSAGE\":\"a \\\"b\\\"\",\"PRIORITY\":\"6\"}",
+        )
+        .unwrap();
+        assert_eq!((entry.message.as_str(), entry.foreign), ("a \"b\"", false));
+        assert_eq!(entry.stamp.unwrap().ns, 5_140_900_000);
+        assert_eq!(entry.kind, Prefix::JournalJson);
+    }
+
+    #[test]
+    fn a_message_can_be_bytes_and_another_programs() {
+        let entry = line("{\"MESSAGE\":[104,105,255],\"_TRANSPORT\":\"stdout\"}").unwrap();
+        assert_eq!((entry.message.as_str(), entry.foreign), ("hi\u{fffd}", true));
+        assert_eq!(line("{\"MESSAGE\":null}"), None);
+        assert_eq!(line("{\"x\":1}"), None);
+        assert_eq!(line("{ not json }"), None);
+    }
+
+    #[test]
+    fn a_line_of_a_console_stands_in_a_field_of_many_names() {
+        let told = |text: &str| line(text).map(|e| (e.message, e.console, e.kind));
+        let text = "[    1.0] x\r\n".to_owned();
+        for json in [
+            r#"{"log": "[    1.0] x\r\n", "stream": "stdout", "time": "2026-03-04T13:21:00Z"}"#,
+            r#"{"textPayload": "[    1.0] x\r\n"},"#,
+            r#"{"a": 1, "jsonPayload": {"message": "[    1.0] x\r\n"}}"#,
+        ] {
+            assert_eq!(told(json), Some((text.clone(), true, Prefix::JsonLine)), "{json}");
+        }
+        let pino = r#"{"level": 30, "time": "now", "msg": "[    1.0] x\r\n"}"#;
+        assert_eq!(told(pino), Some((text, true, Prefix::DmesgJson)));
+        for none in [r#"{"log": 1}"#, r#"{"log": {"a": "b"}}"#, "{}"] {
+            assert_eq!(told(none), None, "{none}");
+        }
+        let journal = r#"{"MESSAGE": "x", "_SOURCE_MONOTONIC_TIMESTAMP": "1"}"#;
+        for form in [format!("\u{1e}{journal}"), format!("data: {journal}")] {
+            assert_eq!(told(&form), Some(("x".into(), false, Prefix::JournalJson)), "{form}");
+        }
+    }
+
+    #[test]
+    fn lava_says_what_the_board_said_and_what_it_did_itself() {
+        let found = |text: &str| line(text).map(|e| (e.message, e.foreign, e.console));
+        let target = "- {\"dt\": \"2023-05-08T10:00:00.123456\", \"lvl\": \"target\", \"msg\": \"\\e[1m[    1.0] \\xe9\\\\x\\0\"}";
+        assert_eq!(found(target), Some(("\x1b[1m[    1.0] é\\x\0".into(), false, true)));
+        for flow in [
+            "- {dt: '2018-05-08T10:00:00', lvl: target, msg: '[    1.0] it''s'}",
+            "- {'dt': '2018-05-08T10:00:00', 'lvl': 'target', 'msg': '[    1.0] it''s'}",
+            "- {lvl: target, msg: [    1.0] it's}",
+        ] {
+            assert_eq!(found(flow), Some(("[    1.0] it's".into(), false, true)), "{flow}");
+        }
+        let own = "- {\"lvl\": \"results\", \"msg\": {\"case\": \"boot\"}}";
+        assert_eq!(found(own), Some((String::new(), true, true)));
+        for bad in ["- {", "- {}", "- {\"lvl\": \"target\"}", "- {\\", "- {\"\\"] {
+            assert_eq!(found(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_json_of_dmesg_stands_on_several_lines() {
+        let mut pretty = Pretty::default();
+        let text = "{\n   \"dmesg\": [\n      {\n         \"pri\": 6,\n         \"time\":     \
+                    5.140900,\n         \"caller\": \"T17\",\n         \"msg\": \"one\"\n      },{\n\
+                    \"pri\": 6,\n\"time\": 6.0,\n\"msg\": \"two\"\n      }\n   ]\n}\n";
+        let mut entries = Vec::new();
+        for line in text.lines() {
+            match pretty.line(line) {
+                Taken::Entry(entry) => entries.push(entry),
+                taken => assert!(taken == Taken::Part || line.trim().len() <= 2, "{line}"),
+            }
+        }
+        let found: Vec<_> =
+            entries.iter().map(|e| (e.message.as_str(), e.stamp.unwrap().ns, e.thread)).collect();
+        assert_eq!(found, [("one", 5_140_900_000, Some(17)), ("two", 6_000_000_000, None)]);
+    }
+
+    #[test]
+    fn a_lone_brace_does_not_swallow_a_log() {
+        let mut pretty = Pretty::default();
+        assert_eq!(pretty.line("{"), Taken::Part);
+        assert_eq!(pretty.line("[    1.0] nvme x: shutdown"), Taken::No);
+        assert_eq!(pretty.line("\"quoted\""), Taken::No);
+    }
+}

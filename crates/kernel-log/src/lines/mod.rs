@@ -1,0 +1,220 @@
+//! Cuts a stream of bytes into lines, of bounded length.
+
+pub(crate) mod encoding;
+mod mail;
+pub(crate) mod plain;
+
+use mail::{Mail, MailLine};
+use plain::{plain, without_spelled_cr};
+use std::borrow::Cow;
+
+/// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
+/// of JSON seldom is; the rest of a longer one is passed over.
+pub(crate) const LONGEST: usize = 16 * 1024;
+
+/// One line as it was found.
+#[derive(Debug, Default)]
+pub(crate) struct Line<'a> {
+    /// Its number; the first is 1.
+    pub number: u64,
+    /// Its [plain] text, without what ends a line.
+    pub text: Cow<'a, str>,
+    /// True when it ended in CR and LF, as on a serial console, be the CR written out.
+    pub crlf: bool,
+    /// True when it was longer than [`LONGEST`], and so its end is missing.
+    pub cut: bool,
+    /// How many lines of the file it is: none where HTML broke one of them here.
+    pub count: u64,
+    /// True when it was put together from several that a terminal had made of it.
+    pub joined: bool,
+    /// True when tags of HTML were taken out.
+    pub html: bool,
+    /// True when characters without width were taken out.
+    pub invisible: bool,
+}
+
+impl Line<'_> {
+    /// The same, to be kept.
+    pub(crate) fn kept(&self) -> Line<'static> {
+        let Line { number, crlf, cut, count, joined, html, invisible, .. } = *self;
+        let text = Cow::Owned(self.text.to_string());
+        Line { number, text, crlf, cut, count, joined, html, invisible }
+    }
+}
+
+/// Keeps what has been fed of a line that has not ended yet.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    part: Vec<u8>,
+    cut: bool,
+    number: u64,
+    mail: Mail,
+    /// The number of the first line of those that a mail's encoding makes one.
+    first: Option<u64>,
+}
+
+impl Lines {
+    /// Takes some bytes, however they are cut, and hands on each line that ends among them.
+    pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut impl FnMut(Line<'_>)) {
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|&b| b == b'\n') {
+            if self.part.is_empty() && at <= LONGEST {
+                self.line(&rest[..at], false, each);
+            } else {
+                self.keep(&rest[..at]);
+                self.end(each);
+            }
+            rest = &rest[at + 1..];
+        }
+        self.keep(rest);
+    }
+
+    /// Hands on what stands behind the last line's end, if anything does.
+    pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) {
+        if !self.part.is_empty() {
+            self.end(each);
+        }
+        if let Some(part) = self.mail.finish() {
+            let first = self.first.take().unwrap_or(self.number);
+            hand_on(first, self.number + 1 - first, &part, false, false, each);
+        }
+    }
+
+    /// How many lines have ended so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the source of a mail was decoded.
+    pub(crate) fn decoded(&self) -> bool {
+        self.mail.decoded()
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = LONGEST - self.part.len();
+        self.cut |= bytes.len() > room;
+        self.part.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn end(&mut self, each: &mut impl FnMut(Line<'_>)) {
+        let (mut part, cut) = (std::mem::take(&mut self.part), std::mem::take(&mut self.cut));
+        self.line(&part, cut, each);
+        part.clear();
+        self.part = part;
+    }
+
+    fn line(&mut self, bytes: &[u8], cut: bool, each: &mut impl FnMut(Line<'_>)) {
+        self.number += 1;
+        let crlf = bytes.ends_with(b"\r");
+        // A console that is written to twice adds a second CR; a dump of it may keep NULs.
+        let end = bytes.iter().rposition(|&b| b != b'\r' && b != 0).map_or(0, |at| at + 1);
+        let start = bytes[..end].iter().position(|&b| b != 0).unwrap_or(end);
+        let number = *self.first.get_or_insert(self.number);
+        let count = self.number + 1 - number;
+        match self.mail.line(&bytes[start..end]) {
+            MailLine::Plain(line) => hand_on(number, count, line, crlf, cut, each),
+            MailLine::Decoded(line) => {
+                let cut = cut || line.len() > LONGEST;
+                hand_on(number, count, &line[..line.len().min(LONGEST)], crlf, cut, each);
+            }
+            MailLine::Part => return,
+        }
+        self.first = None;
+    }
+}
+
+/// Hands on one line, or several where HTML breaks it.
+fn hand_on(
+    number: u64,
+    count: u64,
+    bytes: &[u8],
+    crlf: bool,
+    cut: bool,
+    each: &mut impl FnMut(Line<'_>),
+) {
+    let mut one = |bytes: &[u8], cut: bool, count: u64| {
+        let (text, taken) = plain(bytes);
+        let (text, spelled) = without_spelled_cr(text);
+        let (crlf, html) = (crlf || spelled, taken.tags || count == 0);
+        let invisible = taken.invisible;
+        each(Line { number, text, crlf, cut, count, joined: false, html, invisible });
+    };
+    let (mut rest, mut count) = (bytes, count);
+    while let Some((at, behind)) = line_break(rest) {
+        one(&rest[..at], false, count);
+        (rest, count) = (behind, 0);
+    }
+    // A break at the end of a line is that end.
+    if count > 0 || !rest.is_empty() {
+        one(rest, cut, count);
+    }
+}
+
+/// Where `<br>` stands, and what stands behind it.
+fn line_break(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut from = 0;
+    loop {
+        let at = from + bytes.get(from..)?.iter().position(|&b| b == b'<')?;
+        let tag = &bytes[at + 1..];
+        if tag.len() >= 3 && tag[..2].eq_ignore_ascii_case(b"br") && b" />".contains(&tag[2]) {
+            let end = tag.iter().take(16).position(|&b| b == b'>')?;
+            return Some((at, &tag[end + 1..]));
+        }
+        from = at + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(parts: &[&[u8]]) -> Vec<(u64, String, bool, bool)> {
+        let mut found = Vec::new();
+        let mut each = |l: Line<'_>| found.push((l.number, l.text.into_owned(), l.crlf, l.cut));
+        let mut reader = Lines::default();
+        for part in parts {
+            reader.feed(part, &mut each);
+        }
+        reader.finish(&mut each);
+        found
+    }
+
+    #[test]
+    fn lines_are_the_same_however_the_bytes_are_cut() {
+        let text = b"one\r\ntwo\n\nfour \xff\r\r\nfive";
+        let whole = lines(&[text]);
+        let bytes: Vec<&[u8]> = text.chunks(1).collect();
+        assert_eq!(whole, lines(&bytes));
+        assert_eq!(whole.len(), 5);
+        assert_eq!(whole[0], (1, "one".into(), true, false));
+        assert_eq!(whole[3], (4, "four \u{fffd}".into(), true, false));
+        assert_eq!(whole[4], (5, "five".into(), false, false));
+    }
+
+    #[test]
+    fn breaks_of_html_divide_a_line_and_keep_its_number() {
+        let found = lines(&[b"a<br>b<BR />c<br/>\n<br>d<bra>e\n"]);
+        let told: Vec<_> = found.iter().map(|(n, text, ..)| (*n, text.as_str())).collect();
+        assert_eq!(told, [(1, "a"), (1, "b"), (1, "c"), (2, ""), (2, "d<bra>e")]);
+    }
+
+    #[test]
+    fn lines_that_an_encoding_makes_one_have_the_first_ones_number() {
+        let found =
+            lines(&[b"Content-Transfer-Encoding: quoted-printable\n\na=\nb\nc=3D\n=\nd=\n"]);
+        let told: Vec<_> = found[2..].iter().map(|(n, text, ..)| (*n, text.as_str())).collect();
+        assert_eq!(told, [(3, "ab"), (5, "c="), (6, "d")]);
+    }
+
+    #[test]
+    fn a_line_without_end_takes_bounded_memory() {
+        let mut reader = Lines::default();
+        for _ in 0..1000 {
+            reader.feed(&[b'x'; 4096], &mut |_| panic!("no line has ended"));
+            assert!(reader.part.capacity() <= 2 * LONGEST);
+        }
+        let mut found = Vec::new();
+        reader.feed(b"\nnext\n", &mut |l: Line<'_>| found.push((l.number, l.text.len(), l.cut)));
+        assert_eq!(found, [(1, LONGEST, true), (2, 4, false)]);
+    }
+}

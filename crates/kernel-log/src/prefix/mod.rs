@@ -1,0 +1,658 @@
+//! What stands before a kernel's message: stamps, log levels, callers, the names of a journal.
+
+mod tasks;
+mod wall;
+
+use crate::form::Prefix;
+use crate::stamp::{Clock, Stamp, digits, fraction_ns, unit};
+use tasks::{caller, logcat, task};
+use wall::Wall;
+
+/// No kernel runs for 30 years: from here on seconds count from 1970. In nanoseconds.
+const EPOCH: u64 = 1_000_000_000 * 1_000_000_000;
+
+/// Everything before the message, and the message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stripped<'a> {
+    pub stamp: Option<Stamp>,
+    /// The thread that logged the line (`[ T8227]`); None also for a CPU (`[    C3]`).
+    pub thread: Option<u32>,
+    /// What was found, outermost first.
+    pub kinds: Vec<Prefix>,
+    /// True for a journal's line of another program than the kernel.
+    pub foreign: bool,
+    /// The number that the kernel gave the message.
+    pub sequence: Option<u64>,
+    pub text: &'a str,
+}
+
+/// Reads prefixes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    wall: Wall,
+    /// The last stamp of a `dmesg --reltime`, which prints differences.
+    relative: u64,
+    /// A minute began among those: how long it is from what came before isn't known.
+    lost: bool,
+}
+
+impl Prefixes {
+    /// Takes the prefixes off one line.
+    pub(crate) fn strip<'a>(&mut self, line: &'a str) -> Stripped<'a> {
+        let mut s = Stripped { text: line.trim_end(), ..Stripped::default() };
+        let unquoted = quoted(s.text);
+        if unquoted.len() < s.text.trim_start().len() {
+            s.kinds.push(Prefix::MailQuote);
+        }
+        s.text = unquoted;
+        // A log that went through several hands has several prefixes; the inner ones are nearer to
+        // the kernel, so their stamps win.
+        for _ in 0..4 {
+            if !self.one(&mut s) {
+                break;
+            }
+        }
+        s
+    }
+
+    /// Takes one prefix off; false when there is none.
+    fn one(&mut self, s: &mut Stripped<'_>) -> bool {
+        let text = s.text;
+        let Some(&first) = text.as_bytes().first() else { return false };
+        match first {
+            b'<' => {
+                let Some((level, rest)) = text[1..].split_once('>') else { return false };
+                if level.is_empty() || level.len() > 3 || !digits(level) {
+                    return false;
+                }
+                s.kinds.push(Prefix::Level);
+                s.text = rest;
+                true
+            }
+            b'[' => self.bracket(s),
+            b'0'..=b'9' => self.number(s),
+            _ => facility(s) || self.journal(s),
+        }
+    }
+
+    /// `[    1.234567] `, with what `dmesg` and `printk` make of it.
+    fn bracket(&mut self, s: &mut Stripped<'_>) -> bool {
+        let Some((inside, rest)) = s.text[1..].split_once(']') else { return false };
+        let inside = inside.trim_start();
+        let plus = inside.strip_prefix('+');
+        if let Some(difference) = plus.or_else(|| inside.strip_prefix('-')) {
+            let Some((ns, false)) = seconds(difference) else { return false };
+            // Two CPUs may have written the wrong way round.
+            self.relative = match plus {
+                Some(_) => self.relative.saturating_add(ns),
+                None => self.relative.saturating_sub(ns),
+            };
+            let stamp = Stamp::new(self.relative, Clock::Log);
+            s.stamp = Some(Stamp { coarse: self.lost, ..stamp });
+            s.kinds.push(Prefix::DmesgDelta);
+        } else if let Some((number, (ns, coarse))) = printk(inside) {
+            let unit = unit(number);
+            s.stamp = Some(Stamp { coarse, unit, ..Stamp::new(ns, Clock::Boot) });
+            s.kinds.push(Prefix::Printk);
+        } else if let Some(stamp) = self.wall.ctime(inside) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::DmesgCtime);
+        } else if let Some(stamp) = self.wall.iso(inside).or_else(|| self.wall.time(inside)) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Clock);
+        } else if let Some(minutes) = self.wall.minute(inside) {
+            // Somewhere in this minute, as the first one was somewhere in its own.
+            let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
+            self.lost |= self.relative > 0;
+            self.relative = self.relative.max(earliest);
+            let stamp = Stamp::new(self.relative, Clock::Log);
+            s.stamp = Some(Stamp { coarse: true, ..stamp });
+            s.kinds.push(Prefix::DmesgMinute);
+        } else if inside.starts_with('<') && s.stamp.is_none() {
+            // `dmesg --show-delta` without stamps.
+            let delta = inside.trim_matches(['<', '>', ' ']);
+            let Some((ns, false)) = seconds(delta) else { return false };
+            self.relative = self.relative.saturating_add(ns);
+            s.stamp = Some(Stamp::new(self.relative, Clock::Log));
+            s.kinds.push(Prefix::DmesgDelta);
+        } else if let Some(task) = caller(s.text) {
+            s.thread = task.thread;
+            s.kinds.push(task.kind);
+            s.text = task.rest.trim_start();
+            return true;
+        } else {
+            return false;
+        }
+        let mut rest = rest;
+        if let Some(task) = task(rest) {
+            s.thread = task.thread;
+            s.kinds.push(task.kind);
+            rest = task.rest;
+        }
+        s.text = rest.strip_prefix(' ').unwrap_or(rest);
+        // `journalctl -o short-monotonic` puts its host and program behind such a stamp.
+        if let Some(rest) = after_kernel(s.text) {
+            s.text = rest;
+            s.kinds.push(Prefix::JournalMonotonic);
+        }
+        true
+    }
+
+    /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
+    fn number(&mut self, s: &mut Stripped<'_>) -> bool {
+        if let Some(kmsg) = kmsg(s.text) {
+            s.stamp = Some(kmsg.stamp);
+            s.thread = kmsg.thread.or(s.thread);
+            s.sequence = Some(kmsg.sequence);
+            s.kinds.push(Prefix::Kmsg);
+            s.text = kmsg.text;
+            return true;
+        }
+        let Some(end) = s.text.find(' ') else { return false };
+        let (mut word, mut rest) = s.text.split_at(end);
+        // The version of syslog's protocol, RFC 5424, stands behind a level.
+        let protocol = word == "1" && s.kinds.last() == Some(&Prefix::Level);
+        if protocol {
+            (word, rest) = rest.trim_start().split_once(' ').unwrap_or_default();
+        }
+        if let Some(stamp) = self.wall.iso(word) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Iso);
+            s.text = rest.trim_start();
+            if protocol {
+                syslog(s);
+            } else {
+                program(s);
+            }
+            return true;
+        }
+        if let Some(stamp) = self.wall.time(word) {
+            s.stamp = Some(stamp);
+            s.kinds.push(Prefix::Clock);
+            s.text = rest.trim_start();
+            program(s);
+            return true;
+        }
+        if word.matches('-').count() > 0 && word.split('-').all(digits) {
+            return self.date_and_time(s, word, rest.trim_start());
+        }
+        match (seconds(word), word.split_once('.')) {
+            (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
+                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`: the
+                // receiver's.
+                let received = ns >= EPOCH;
+                let clock = if received { Clock::Wall } else { Clock::Log };
+                s.stamp = Some(Stamp { coarse, received, ..Stamp::new(ns, clock) });
+                s.kinds.push(Prefix::Bare);
+                s.text = rest.trim_start();
+                program(s);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// `01-01 00:00:05.140 0 0 I : `, as `logcat` writes it, or a date with its year, and a time.
+    fn date_and_time<'a>(&mut self, s: &mut Stripped<'a>, date: &str, rest: &'a str) -> bool {
+        let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let day = date.rsplit('-').next().unwrap_or_default();
+        let logcat = logcat(rest);
+        if date.len() != 10 && (date.len() != 5 || logcat.is_none()) {
+            return false;
+        }
+        let Some(stamp) = self.wall.date(day, time) else { return false };
+        s.stamp = Some(stamp);
+        if let Some((foreign, message)) = logcat {
+            // The times of the kernel's lines are the kernel's.
+            s.stamp = Some(Stamp { received: false, ..stamp });
+            (s.foreign, s.text) = (foreign, message);
+            s.kinds.push(Prefix::Logcat);
+            return true;
+        }
+        s.text = rest.trim_start();
+        s.kinds.push(Prefix::Clock);
+        program(s);
+        true
+    }
+
+    /// `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
+    fn journal(&mut self, s: &mut Stripped<'_>) -> bool {
+        let Some((month, rest)) = s.text.split_once(' ') else { return false };
+        let Some((day, rest)) = rest.trim_start().split_once(' ') else { return false };
+        if month.chars().count() > 12 || !month.chars().all(|c| c.is_alphabetic() || c == '.') {
+            return false;
+        }
+        let rest = rest.trim_start();
+        let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        // `Fri 2026-03-06 13:18:23 CET`, as with `-o short-full`.
+        let full = day.len() == 10 && day.split('-').all(digits);
+        let day = if full { &day[8..] } else { day };
+        let Some(stamp) = self.wall.date(day, time) else { return false };
+        s.stamp = Some(stamp);
+        s.kinds.push(Prefix::Journal);
+        s.text = match (full, rest.split_once(' ')) {
+            (true, Some((_zone, rest))) => rest,
+            _ => rest,
+        };
+        program(s);
+        true
+    }
+}
+
+/// `line` without the marks of a mail's quotation.
+fn quoted(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    while let Some(next) = rest.strip_prefix('>') {
+        rest = next.trim_start_matches(' ');
+    }
+    rest
+}
+
+/// `kern  :info  : `, as `dmesg -x` writes it.
+fn facility(s: &mut Stripped<'_>) -> bool {
+    const FACILITIES: [&str; 12] = [
+        "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
+        "authpriv", "ftp",
+    ];
+    const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
+    let Some((facility, rest)) = s.text.split_once(':') else { return false };
+    let facility = facility.trim_end();
+    if !FACILITIES.contains(&facility) && !facility.starts_with("local") {
+        return false;
+    }
+    let Some((level, rest)) = rest.split_once(':') else { return false };
+    if !LEVELS.contains(&level.trim_end()) {
+        return false;
+    }
+    s.kinds.push(Prefix::Facility);
+    s.text = rest.trim_start();
+    true
+}
+
+/// Takes `kepler kernel: ` off, or notes that another program wrote the line.
+fn program(s: &mut Stripped<'_>) {
+    if let Some(rest) = after_kernel(s.text) {
+        s.text = rest;
+        if let Some(stamp) = &mut s.stamp {
+            stamp.received = stamp.is_wall();
+        }
+        return;
+    }
+    let mut words = s.text.splitn(3, ' ');
+    let (Some(host), Some(name)) = (words.next(), words.next()) else { return };
+    s.foreign = !host.ends_with(':') && name.ends_with("]:") && name.contains('[');
+}
+
+/// Takes `HOST APP PROCID MSGID STRUCTURED-DATA ` off, as RFC 5424 has it.
+fn syslog(s: &mut Stripped<'_>) {
+    let words: Vec<&str> = s.text.splitn(5, ' ').collect();
+    let [_host, app, _process, _kind, rest] = words[..] else { return };
+    let data = match rest.strip_prefix("- ") {
+        Some(text) => Some(text),
+        None => rest.strip_prefix('[').and_then(|data| Some(data.split_once("] ")?.1)),
+    };
+    let Some(text) = data else { return };
+    s.foreign = app != "kernel";
+    s.text = text.trim_start_matches('\u{feff}');
+}
+
+/// What stands behind `kernel: ` or `HOST kernel: `.
+fn after_kernel(text: &str) -> Option<&str> {
+    let (first, rest) = text.split_once(' ')?;
+    if first == "kernel:" {
+        return Some(rest);
+    }
+    rest.strip_prefix("kernel:").map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
+}
+
+/// A message as `/dev/kmsg` has it.
+struct Kmsg<'a> {
+    stamp: Stamp,
+    thread: Option<u32>,
+    sequence: u64,
+    text: &'a str,
+}
+
+/// `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels, and with the
+/// kernel's release before all of it (netconsole with `+r`). Of a message that netconsole
+/// sent in pieces only the first one has a beginning that can be read.
+fn kmsg(text: &str) -> Option<Kmsg<'_>> {
+    let (head, rest) = text.split_once(';')?;
+    let mut fields = head.split(',');
+    let mut level = fields.next()?;
+    if level.contains('.') {
+        level = fields.next()?;
+    }
+    let sequence = fields.next().filter(|s| digits(level) && digits(s))?;
+    let micros: u64 = fields.next()?.parse().ok()?;
+    let _flags = fields.next()?;
+    let (mut thread, mut first) = (None, true);
+    for field in fields {
+        if let Some(caller) = field.strip_prefix("caller=T") {
+            thread = caller.parse().ok();
+        }
+        if let Some(piece) = field.strip_prefix("ncfrag=") {
+            first = piece.starts_with("0/");
+        }
+    }
+    let stamp = Stamp::new(micros.saturating_mul(1000), Clock::Boot);
+    let text = if first { rest } else { "" };
+    Some(Kmsg { stamp, thread, sequence: sequence.parse().ok()?, text })
+}
+
+/// The number with which the inside of a stamp's brackets begins, and what it says. Vendors write
+/// their own marks behind its six digits: `5.140900@1`, `5.140900s`.
+fn printk(inside: &str) -> Option<(&str, (u64, bool))> {
+    let number = inside.split([' ', '<']).next().unwrap_or_default();
+    if let Some(stamp) = seconds(number) {
+        return Some((number, stamp));
+    }
+    let end = inside.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, mark) = inside.split_at(end);
+    let known = mark.starts_with(['@', 's', ',', '/', '|', ':', '#']);
+    let micros = number.split_once('.').is_some_and(|(_, fraction)| fraction.len() == 6);
+    Some((number, seconds(number).filter(|_| known && micros)?))
+}
+
+/// Seconds with a fraction, as nanoseconds; and whether the fraction was blanked out (`1125.***`).
+fn seconds(text: &str) -> Option<(u64, bool)> {
+    let (whole, fraction) = text.trim_end().split_once('.')?;
+    if !digits(whole) {
+        return None;
+    }
+    let ns = whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
+    if !fraction.is_empty() && fraction.bytes().all(|b| matches!(b, b'*' | b'x' | b'X' | b'?')) {
+        return Some((ns, true));
+    }
+    Some((ns.checked_add(fraction_ns(fraction)?)?, false))
+}
+
+/// Where in `text`, not at its beginning, a `printk` stamp begins: two writers of one console do
+/// not wait for each other's ends of line.
+pub(crate) fn stamp_inside(text: &str) -> Option<usize> {
+    let mut from = 1;
+    while let Some(at) = text.get(from..)?.find('[').map(|at| from + at) {
+        if let Some((inside, _)) = text[at + 1..].split_once(']') {
+            let inside = inside.trim_start_matches(' ');
+            let micros = inside.split_once('.').filter(|(s, us)| digits(s) && digits(us));
+            // A stamp is padded with blanks to five digits of seconds.
+            let width = inside.len() >= 8 && text[at + 1..].len() >= 12;
+            if micros.is_some_and(|(_, us)| us.len() == 6) && width {
+                return Some(at);
+            }
+        }
+        from = at + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strip(line: &str) -> Stripped<'_> {
+        Prefixes::default().strip(line)
+    }
+
+    /// One line by what is found before `message`: nanoseconds, or None.
+    fn ns(line: &str) -> Option<u64> {
+        let stripped = strip(line);
+        assert_eq!(stripped.text, "nvme 0000:01:00.0: shutdown", "{line}");
+        assert!(!stripped.foreign, "{line}");
+        stripped.stamp.map(|s| s.ns)
+    }
+
+    const MESSAGE: &str = "nvme 0000:01:00.0: shutdown";
+
+    fn with(prefix: &str) -> Option<u64> {
+        ns(&format!("{prefix}{MESSAGE}"))
+    }
+
+    #[test]
+    fn a_printk_stamp_is_read_to_the_microsecond() {
+        assert_eq!(with("[    1.234567] "), Some(1_234_567_000));
+        assert_eq!(with("[12345.678901] "), Some(12_345_678_901_000));
+        assert_eq!(with(""), None);
+    }
+
+    #[test]
+    fn a_caller_id_names_the_thread_and_a_cpu_names_none() {
+        let line = format!("[   41.490716][ T8227] {MESSAGE}");
+        assert_eq!(strip(&line).thread, Some(8227));
+        let line = format!("[   41.490716][    C3] {MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (None, MESSAGE));
+        assert_eq!(strip(&line).kinds, [Prefix::Printk, Prefix::CallerId]);
+        // Without stamps.
+        let line = format!("[  T8227] {MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (Some(8227), MESSAGE));
+    }
+
+    #[test]
+    fn a_log_level_stands_before_a_stamp() {
+        assert_eq!(with("<6>[    5.000001] "), Some(5_000_001_000));
+        assert_eq!(strip("<6>[    5.000001] x").kinds, [Prefix::Level, Prefix::Printk]);
+        assert_eq!(strip("<html> x").text, "<html> x");
+    }
+
+    #[test]
+    fn the_kmsg_device_has_microseconds_and_may_name_the_caller() {
+        assert_eq!(with("6,339,5140900,-;"), Some(5_140_900_000));
+        let line = format!("6,339,5140900,-,caller=T17;{MESSAGE}");
+        assert_eq!((strip(&line).thread, strip(&line).text), (Some(17), MESSAGE));
+    }
+
+    #[test]
+    fn netconsole_may_name_the_release_and_sends_long_messages_in_pieces() {
+        for prefix in ["6.12.3,7,339,5140900,-;", "6.13.0-rc2+,7,339,5140900,-,caller=T17;"] {
+            assert_eq!(with(prefix), Some(5_140_900_000), "{prefix}");
+            let line = format!("{prefix}x");
+            assert_eq!(strip(&line).sequence, Some(339), "{prefix}");
+        }
+        assert_eq!(strip("6.13.0-rc2+,7,1,5140900,-,caller=T17;x").thread, Some(17));
+        let piece = |at| format!("6,416,1758426,-,ncfrag={at}/33;probe of a");
+        assert_eq!(strip(&piece(0)).text, "probe of a");
+        assert_eq!(strip(&piece(16)).text, "");
+        for none in ["6.12.3,x,339,5140900,-;x", "a,b;x", "6,7;x", "6.12.3,7,339,-,5140900;x"] {
+            assert_eq!(strip(none).stamp, None, "{none}");
+        }
+    }
+
+    #[test]
+    fn vendors_marks_stand_behind_the_digits_of_a_stamp() {
+        for prefix in ["[    5.000001@1] ", "<7>[    5.000001s][pid:1,cpu1,swapper/0]"] {
+            assert_eq!(with(prefix), Some(5_000_001_000), "{prefix}");
+        }
+        // `dmesg` of Android reads lines whose stamp it doesn't know, and puts its own before them.
+        assert_eq!(with("[    5.000002] <7>[    5.000001@1] "), Some(5_000_001_000));
+        for none in ["[2.0A] x", "[1.234567.8] x", "[1.5GHz] x", "[5.0000011] "] {
+            assert_eq!(
+                strip(none).kinds.contains(&Prefix::Printk),
+                none == "[5.0000011] ",
+                "{none}"
+            );
+        }
+    }
+
+    #[test]
+    fn syslogs_protocol_names_host_and_program_without_a_colon() {
+        let head = "<6>1 2026-03-04T13:21:03.123456Z kepler";
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1_000_000 + 123_456) * 1000;
+        for data in ["-", "[origin software=\"rsyslogd\"]"] {
+            assert_eq!(with(&format!("{head} kernel - - {data} ")), Some(exact), "{data}");
+        }
+        assert!(strip(&format!("{head} systemd 1 - - x")).foreign);
+        assert!(strip(&format!("{head} kernel - - - x")).stamp.unwrap().received);
+    }
+
+    #[test]
+    fn seconds_since_1970_are_the_receivers() {
+        let stamp = strip("1772630460.001001 host kernel: x").stamp.unwrap();
+        assert!(stamp.is_wall() && stamp.received);
+        assert!(!strip("172.609825 x").stamp.unwrap().is_wall());
+        assert!(strip("13:21:03.123456 x").stamp.unwrap().received);
+        assert!(!strip("2026-03-04T13:21:03,123456+00:00 x").stamp.unwrap().received);
+    }
+
+    #[test]
+    fn dmesg_x_names_facility_and_level() {
+        assert_eq!(with("kern  :info  : [    2.000003] "), Some(2_000_003_000));
+        assert_eq!(strip("kern  :info  : [    2.000003] x").kinds[0], Prefix::Facility);
+    }
+
+    #[test]
+    fn dmesg_t_knows_only_seconds() {
+        let line = format!("[Wed Mar  4 13:21:03 2026] {MESSAGE}");
+        let stamp = strip(&line).stamp.unwrap();
+        assert_eq!(stamp.ns, (13 * 3600 + 21 * 60 + 3) * 1_000_000_000);
+        assert!(stamp.is_wall() && stamp.coarse);
+        assert_eq!(strip(&line).text, MESSAGE);
+    }
+
+    #[test]
+    fn iso_stamps_of_dmesg_and_of_a_journal() {
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1_000_000 + 123_456) * 1000;
+        assert_eq!(with("2026-03-04T13:21:03,123456+00:00 "), Some(exact));
+        assert_eq!(with("2026-03-04T13:21:03.123456+0100 kepler kernel: "), Some(exact));
+        assert_eq!(with("2026-03-04T13:21:03.123456-05:00 kepler kernel: "), Some(exact));
+        assert!(strip("2026-03-04T13:21:03+0100 kepler kernel: x").stamp.unwrap().coarse);
+    }
+
+    #[test]
+    fn a_journal_has_months_of_any_language_and_no_sub_seconds() {
+        for prefix in [
+            "mar 06 13:18:23 kepler kernel: ",
+            "Mär 06 13:18:23 kepler kernel: ",
+            "Mar  6 13:18:23 kepler kernel: ",
+            "févr. 06 13:18:23 kernel: ",
+            "Fri 2026-03-06 13:18:23 CET kepler kernel: ",
+        ] {
+            let line = format!("{prefix}{MESSAGE}");
+            let stripped = strip(&line);
+            assert_eq!(stripped.text, MESSAGE, "{prefix}");
+            assert!(stripped.stamp.unwrap().coarse, "{prefix}");
+            assert_eq!(stripped.kinds, [Prefix::Journal], "{prefix}");
+        }
+        assert!(!strip("Mar 06 13:18:23.123456 kepler kernel: x").stamp.unwrap().coarse);
+    }
+
+    #[test]
+    fn a_line_of_another_program_is_not_the_kernels() {
+        assert!(strip("mar 06 13:18:23 kepler systemd[1]: Started x: shutdown").foreign);
+        assert!(!strip("mar 06 13:18:23 kepler kernel: x").foreign);
+    }
+
+    #[test]
+    fn short_monotonic_has_host_and_program_behind_the_stamp() {
+        assert_eq!(with("[    5.140900] kepler kernel: "), Some(5_140_900_000));
+        assert_eq!(with("[    5.140900] kernel: "), Some(5_140_900_000));
+    }
+
+    #[test]
+    fn the_inner_stamp_wins_as_in_a_syslog_file() {
+        assert_eq!(with("Mar  6 13:18:23 kepler kernel: [    5.140900] "), Some(5_140_900_000));
+        let line = "Mar  6 13:18:23 kepler kernel: [    5.140900] x";
+        assert_eq!(strip(line).kinds, [Prefix::Journal, Prefix::Printk]);
+        assert!(!strip(line).stamp.unwrap().is_wall());
+    }
+
+    #[test]
+    fn mail_quotes_and_a_blank_instead_of_brackets() {
+        assert_eq!(with("> > [  172.609825] "), Some(172_609_825_000));
+        assert_eq!(with(">> [  172.609825] "), Some(172_609_825_000));
+        assert_eq!(with("172.609825      "), Some(172_609_825_000));
+        assert_eq!(strip("> > [  172.609825] x").kinds, [Prefix::MailQuote, Prefix::Printk]);
+    }
+
+    #[test]
+    fn a_blanked_stamp_keeps_its_second() {
+        let line = format!("[1125.***] {MESSAGE}");
+        let stamp = strip(&line).stamp.unwrap();
+        assert_eq!((stamp.ns, stamp.coarse), (1_125_000_000_000, true));
+    }
+
+    #[test]
+    fn a_cut_is_no_stamp() {
+        assert_eq!(strip("[...]").stamp, None);
+        assert_eq!(strip("[root@localhost ~]# x").stamp, None);
+        assert_eq!(strip("").stamp, None);
+    }
+
+    #[test]
+    fn differences_between_lines_add_up() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap().ns;
+        assert_eq!(next("[  +0.000013] a"), 13_000);
+        assert_eq!(next("[  +1.000000] a"), 1_000_013_000);
+        assert_eq!(next("[  -0.000013] a"), 1_000_000_000);
+        // With both, the stamp is there to be read.
+        assert_eq!(next("[    7.000001 <    0.000013>] a"), 7_000_001_000);
+    }
+
+    #[test]
+    fn minutes_of_dmesg_h_go_forward_and_say_no_more_than_that() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap();
+        let (first, second) = (next("[Nov22 23:59] a"), next("[  +0.000013] a"));
+        assert_eq!((first.ns, first.coarse), (0, true));
+        assert_eq!((second.ns, second.coarse), (13_000, false));
+        // Between the two minutes lie some moments, or nearly two minutes.
+        let minute = next("[Nov23 00:00] a");
+        assert_eq!((minute.ns, minute.coarse), (13_000, true));
+        assert_eq!(next("[  +0.000001] a").ns, 14_000);
+        assert_eq!(next("[Nov 23 00:05] a").ns, 5 * 60_000_000_000);
+        for none in ["[Nov23] a", "[00:06 Nov23] a", "[23 00:06] a", "[Nov32 00:06] a"] {
+            assert_eq!(strip(none).stamp, None, "{none}");
+        }
+    }
+
+    #[test]
+    fn terminal_programs_and_ts_put_the_time_before_each_line() {
+        let exact = ((13 * 3600 + 21 * 60 + 3) * 1000 + 123) * 1_000_000;
+        for prefix in [
+            "[13:21:03.123] ",
+            "13:21:03.123 ",
+            "[2026-03-04 13:21:03.123] ",
+            "2026-03-04 13:21:03.123 ",
+            "[2026-03-04T13:21:03.123Z] ",
+        ] {
+            assert_eq!(with(prefix), Some(exact), "{prefix}");
+            let both = format!("{prefix}[    5.000001] x");
+            assert_eq!(strip(&both).stamp.unwrap().ns, 5_000_001_000, "{prefix}");
+        }
+        assert_eq!(with("Nov 23 00:06:27 [    5.000001] "), Some(5_000_001_000));
+        assert_eq!(with("0.000123 [    5.000001] "), Some(5_000_001_000));
+    }
+
+    #[test]
+    fn android_names_the_cpu_and_the_task_behind_the_stamp() {
+        for prefix in [
+            "[    5.000001] (0)[1:swapper/0]",
+            "<6>[    5.000001]  (0)[1:swapper/0]",
+            "[    5.000001] [3:      swapper/0:    1] ",
+            "[    5.000001 / 01-01 00:00:05.123][3: swapper/0: 1] ",
+            "01-01 00:00:05.000     0     0 I         : [    5.000001][ T1] ",
+        ] {
+            assert_eq!(with(prefix), Some(5_000_001_000), "{prefix}");
+            assert_eq!(strip(&format!("{prefix}x")).thread, Some(1), "{prefix}");
+        }
+        assert_eq!(with("01-01 00:00:05.123     0     0 I         : "), Some(5_123_000_000));
+        assert!(strip("01-01 00:00:05.123   512   530 D Zygote  : begin").foreign);
+    }
+
+    #[test]
+    fn midnight_goes_forward() {
+        let mut prefixes = Prefixes::default();
+        let mut next = |line: &str| prefixes.strip(line).stamp.unwrap().ns;
+        let before = next("mar 31 23:59:59 kepler kernel: a");
+        assert_eq!(next("apr 01 00:00:01 kepler kernel: a") - before, 2_000_000_000);
+    }
+
+    #[test]
+    fn a_second_stamp_in_a_line_is_found() {
+        let line = "regulatory.0: shutdown [   41.491726][ T8227] sd 0:0:0:0: shutdown";
+        assert_eq!(stamp_inside(line), Some(23));
+        assert_eq!(stamp_inside("[   41.491726] sd 0:0:0:0: [sda] Synchronizing"), None);
+        assert_eq!(stamp_inside("[   41.491726] version [1.234567]"), None);
+        assert_eq!(stamp_inside(""), None);
+    }
+}
