@@ -13,7 +13,7 @@ use crate::task::claim::{Claimed, Place};
 use crate::task::flushers::{Flushers, Unsettled};
 use crate::task::header::{Header, Queued};
 use crate::task::running;
-use crate::task::state::Seq;
+use crate::task::state::{Seq, Snapshot};
 use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
 use crate::timekeeper::delayed::Armed;
 use crate::wait::take_back::{Role, take_back};
@@ -334,10 +334,16 @@ impl Work {
     #[track_caller]
     fn flush_firing(&self, role: Role, fires: Option<Seq>) -> bool {
         let header = self.header();
-        let on_timer = |seq| match header.place(seq) {
-            Place::Nowhere | Place::Moving => None,
-            Place::Timer if fires == Some(seq) => None,
-            place => Some(place == Place::Timer),
+        let on_timer = |now: Snapshot| {
+            let fires = fires == Some(now.seq());
+            if now.again() || now.claimed() {
+                return (now.again() || !fires).then_some(false);
+            }
+            match header.place(now.seq()) {
+                Place::Nowhere => None,
+                Place::Timer | Place::Moving if fires => None,
+                place => Some(place == Place::Timer),
+            }
         };
         loop {
             match self.aside().flushers.join(&header.state, on_timer) {

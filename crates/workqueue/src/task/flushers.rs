@@ -27,23 +27,19 @@ struct Waiting(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
     /// The end of the instance that was queued last, or of the one that runs where the last one's timer
-    /// still runs; `None` where there is none to wait for. `on_timer` tells of a pending instance whether
-    /// it lies in a timer; `None`, and so an error: that isn't settled yet.
+    /// still runs; `None` where there is none to wait for. `on_timer` tells whether the pending instance
+    /// lies in a timer; `None`, and so an error: that isn't settled yet.
     pub(crate) fn join(
         &self,
         state: &WorkState,
-        on_timer: impl Fn(Seq) -> Option<bool>,
+        on_timer: impl Fn(Snapshot) -> Option<bool>,
     ) -> Result<Option<Arc<Completion>>, Unsettled> {
         let mut lock = self.waiting.lock();
         let waiting = &mut lock.get_or_insert_default().0;
         // Announce. Under the lock: an instance whose end comes after the announcement sees it, and
         // takes this lock before it ends.
         let now = state.announce_flusher();
-        let on_timer = match (now.pending(), now.claimed(), now.again()) {
-            (true, true, _) => None,
-            (true, false, false) => on_timer(now.seq()),
-            _ => Some(false),
-        };
+        let on_timer = if now.pending() { on_timer(now) } else { Some(false) };
         let target = on_timer.map(|on_timer| match on_timer {
             // A number that no pending instance has when the running one ends.
             true => (now.running(), now.seq().wrapping_sub(1)),
