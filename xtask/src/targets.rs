@@ -9,7 +9,7 @@ use crate::run::Run;
 /// Each with the packages that are checked for it.
 const TARGETS: &[(&str, &[&str])] = &[
     // Another processor and another C library at once. Of a pair of them nothing is said, but in the next line's crate.
-    ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli"]),
+    ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli", "corewise-bench"]),
     ("aarch64-unknown-linux-gnu", &["corewise-sync"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
     ("i686-unknown-linux-gnu", &["corewise-kernel-log", "corewise-smp", "corewise-device"]),

@@ -1,5 +1,6 @@
 //! Holds floors.toml: each crate imports only crates on floors below its own, and floors.toml lists those that it imports.
 
+use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ struct Import {
     for_tests: bool,
     /// Only the facade's simulator does: with `--cfg sim`, which no user sets.
     for_sim: bool,
+    /// The product imports the laboratory.
+    into_lab: bool,
 }
 
 /// Everything that floors.toml and the workspace disagree on.
@@ -88,7 +91,11 @@ fn findings(floors: &Floors, crates: &[String], imports: &[Import]) -> Vec<Strin
         }
     }
     for import in imports {
-        let Import { from, to, for_tests, for_sim } = import;
+        let Import { from, to, for_tests, for_sim, into_lab } = import;
+        if *into_lab && !for_tests && !for_sim {
+            found.push(format!("{from} is of the product, and imports {to} of the laboratory"));
+            continue;
+        }
         let (Some(own), Some(other)) = (floors.get(from), floors.get(to)) else {
             continue; // said above
         };
@@ -135,6 +142,8 @@ fn workspace() -> (Vec<String>, Vec<Import>) {
         .exec()
         .expect("cargo describes the workspace");
     let crates: Vec<String> = metadata.packages.iter().map(|p| p.name.to_string()).collect();
+    let root = &metadata.workspace_root;
+    let lies_in = |path: &Utf8Path, folder: &str| path.starts_with(root.join(folder));
     let mut imports = Vec::new();
     for package in &metadata.packages {
         for dependency in package.dependencies.iter().filter(|d| crates.contains(&d.name)) {
@@ -143,6 +152,8 @@ fn workspace() -> (Vec<String>, Vec<Import>) {
                 to: dependency.name.clone(),
                 for_tests: dependency.kind == DependencyKind::Development,
                 for_sim: dependency.target.as_ref().is_some_and(|t| t.to_string() == "cfg(sim)"),
+                into_lab: lies_in(&package.manifest_path, "crates")
+                    && dependency.path.as_ref().is_some_and(|path| lies_in(path, "lab")),
             });
         }
     }
@@ -202,6 +213,7 @@ mod the_check_can_fail {
                 to: to.into(),
                 for_tests,
                 for_sim: false,
+                into_lab: from == "middle" && to == "lamp",
             })
             .collect();
         findings(&floors, &crates, &imports)
@@ -244,6 +256,15 @@ mod the_check_can_fail {
             check(SMALL, CRATES, &[LISTED, ("ground", "middle", true), ("middle", "tool", true)]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("from above") && found[1].contains("development only"));
+    }
+
+    #[test]
+    fn the_product_does_not_import_the_laboratory_though_it_is_listed() {
+        let toml = SMALL.replace("[side]", "[lamp]").replace("\"ground\"", "\"lamp\"");
+        let crates = ["ground", "lamp", "middle", "tool"];
+        assert!(check(&toml, &crates, &[("middle", "lamp", true)]).len() == 1, "it isn't made");
+        let found = check(&toml, &crates, &[("middle", "lamp", false)]);
+        assert_eq!(found, ["middle is of the product, and imports lamp of the laboratory"]);
     }
 
     #[test]

@@ -7,12 +7,11 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
-use corewise::topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Topology, TopologyError};
-use corewise_bench::{bench, names};
+use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 
 use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
-use crate::{health, manifest, snapshot, suggest, units, watch};
+use crate::{health, manifest, snapshot, units, watch};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -30,7 +29,6 @@ Examples:
   corewise mirror                   show the mirrors of a running server
   corewise reload --dry-run         show what changed in the manifest of a running server
   corewise timeline dmesg.txt       find the slow probes and shutdowns in a kernel log
-  corewise bench workqueue --quick  find the best affinity scope for this machine
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
@@ -157,63 +155,11 @@ const MAN_EXAMPLES: &str = "\
 Examples:
   corewise man ~/.local/share/man/man1";
 
-const BENCH_EXAMPLES: &str = "\
-Benchmarks:
-  workqueue   throughput and latency of work items at each scope and shard size that differs on this
-              machine, and of the old design with one locked list per cache; ends with advice on
-              the scope to choose
-  calls       how long an urgent task waits for its core while other threads wait for calls,
-              compared with the old design, in which a waiting thread holds its core; round trips,
-              compared with two threads that exchange eventfd messages; calls to many CPUs
-  probe       bring-up of 3 to 10000 devices that compute and wait in their probes, each near its
-              node, compared with older designs that place each probe twice or use one CPU per node
-  shutdown    shutdown of graphs of up to 50000 devices and of a published machine, compared with a
-              plain loop and with the old design that has a worker for each device that blocks
-  blockmq     sequential reads that eight threads complete, with a fence in the run path, compared
-              with the old lock that sleeps; random reads and writes on null, memory and a file,
-              compared with fio; tags; the duration of a quiesce and of a freeze under load. The
-              file takes 1 GiB in the folder for temporary files (TMPDIR)
-
-Each run is a process of its own. A round has one run of each variant, in random order. The first
-round doesn't count, and each ratio compares runs of the same round. The pages of docs/results
-describe each workload. All workloads with all rounds take an hour, half of it for shutdown. Leave the
-machine alone meanwhile. As root, calls and blockmq run their threads at real-time priorities.
-Without root, calls uses a lock in place of a core.
-
-Examples:
-  corewise bench --quick
-  corewise bench workqueue --quick
-  corewise bench workqueue --rounds 20 --workload storm --workload kernel_test
-  corewise bench calls --quick
-  corewise bench calls --workload roundtrip/hot --workload broadcast
-  corewise bench probe --workload devices/3
-  corewise bench shutdown --workload azure --workload flat/5000
-  corewise bench blockmq --workload seqread
-  corewise bench workqueue --json > bench.json
-  corewise bench workqueue --report bench.html
-  corewise bench machine --out costs.toml
-
-Exit codes: 0 success, 1 failure, 2 wrong usage.";
-
-const MACHINE_EXAMPLES: &str = "\
-Each thread is pinned to one CPU and has ordinary priority. A figure is a median; a tenth of the
-samples lies below p10 and a tenth above p90. The run takes less than a minute and needs no
-privileges. Leave the machine alone meanwhile: the file records other load. docs/machine.md explains
-each key, its method and its limits.
-
-Examples:
-  corewise bench machine
-  corewise bench machine --out costs.toml --svg costs.svg
-  corewise bench machine --quick --cpus 0-7
-  corewise bench machine --json | jq '.distance.cache.list_ns.p50'
-
-Exit codes: 0 success, 1 failure, 2 wrong usage.";
-
 fn up_help() -> String {
     [UP_BEFORE, UP_MANIFEST, UP_AFTER].concat()
 }
 
-/// Serve block volumes on many-core machines, and inspect and measure these machines.
+/// Serve block volumes on many-core machines, and inspect these machines.
 #[derive(Debug, Parser)]
 #[command(name = "corewise", version, styles = STYLES, after_help = EXAMPLES)]
 #[command(max_term_width = 100)]
@@ -316,9 +262,6 @@ pub(crate) enum Command {
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::EXAMPLES)]
     Timeline(timeline::Args),
-    /// Benchmark the library on this machine, and advise on the affinity scope
-    #[command(after_help = BENCH_EXAMPLES)]
-    Bench(Bench),
     /// Print a script that completes the flags of corewise in a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
@@ -561,116 +504,9 @@ pub(crate) struct Dump {
     pub(crate) rounds: Option<u64>,
 }
 
-/// `corewise bench`.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    pub(crate) other: Option<BenchOther>,
-    /// The benchmarks to run: workqueue, calls, probe, shutdown, blockmq [default: all]
-    #[arg(value_parser = benchmark)]
-    pub(crate) names: Vec<&'static bench::Bench>,
-    /// Print the measurements as one JSON array
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Shorter runs of fewer workloads, within 50 seconds unless --rounds says how many
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Number of rounds that count, however long they take [default: 10, for shutdown 3; with
-    /// --quick 6, or fewer if 50 seconds are too short]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: Option<u16>,
-    /// Run only this workload, such as storm, storm/boxed or held_span; may be repeated
-    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
-    pub(crate) workload: Vec<String>,
-    /// Write FILE, one HTML page with charts, the advice and every figure
-    #[arg(long, value_name = "FILE.html")]
-    pub(crate) report: Option<PathBuf>,
-    /// Add the results of other runtimes, written by 'bench-peers NAME --out FILE'
-    #[arg(long, value_name = "FILE.json", requires = "report")]
-    pub(crate) peers: Option<PathBuf>,
-    /// Do one run, and print its line: the program starts itself so
-    #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
-    pub(crate) run: Vec<String>,
-}
-
-/// What `corewise bench` measures beside its benchmarks.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchOther {
-    /// Measure the costs of this machine: cache lines between CPUs, wake-ups, switches, system calls,
-    /// the allocator
-    #[command(after_help = MACHINE_EXAMPLES)]
-    Machine(BenchMachine),
-}
-
-/// `corewise bench machine`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchMachine {
-    /// Write the costs to FILE as TOML; '-' is stdout, without the tables
-    #[arg(long, value_name = "FILE.toml")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print the costs as one JSON document, with the same keys
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Draw the cost of a cache line between each two CPUs to FILE as SVG
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) svg: Option<PathBuf>,
-    /// Finish in ten seconds: fewer samples
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Measure only these CPUs, such as 0-3,8 [default: all that this process may use]
-    #[arg(long, value_name = "LIST", value_parser = cpus)]
-    pub(crate) cpus: Option<CpuSet>,
-}
-
-fn benchmark(text: &str) -> Result<&'static bench::Bench, String> {
-    if let Some(found) = bench::named(text) {
-        return Ok(found);
-    }
-    // A command of its own, which other words may stand before.
-    let names = [&bench::ALL.map(|bench| bench.name)[..], &["machine"]].concat();
-    let all = names.join(", ");
-    Err(match suggest::closest(text, names) {
-        Some(meant) => format!("did you mean '{meant}'?"),
-        None => format!("there is no such benchmark; choose from: {all}"),
-    })
-}
-
-fn cpus(text: &str) -> Result<CpuSet, String> {
-    let cpus: CpuSet = text.parse().map_err(|error: TopologyError| error.to_string())?;
-    match cpus.is_empty() {
-        true => Err("write a list such as 0-3,8".to_owned()),
-        false => Ok(cpus),
-    }
-}
-
 fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
     PossibleValuesParser::new(manifest::HANG_POLICIES.map(|(name, _)| name))
         .try_map(|name| manifest::hang_policy(&name))
-}
-
-fn workload(text: &str) -> Result<String, String> {
-    // Of a machine with many CPUs, whose threads may have real-time priorities or not.
-    let one = Topology::synthetic("core:1 pu:1").map_err(|error| error.to_string())?;
-    let on = bench::On::made_up(&one, bench::Effort::Full);
-    let on = bench::On { cpus: CpuSet::full(1 << 12), ..on };
-    let ons = [on.clone(), bench::On { urgent: true, ..on }];
-    let cases = |bench: &'static bench::Bench| ons.iter().flat_map(|on| bench.cases(on));
-    let all: Vec<String> = bench::ALL.into_iter().flat_map(cases).collect();
-    if all.iter().any(|case| names::matches(text, case)) {
-        return Ok(text.to_owned());
-    }
-    let mut workloads: Vec<&str> = Vec::new();
-    for case in &all {
-        let workload = case.split('/').next().unwrap_or(case);
-        if !workloads.contains(&workload) {
-            workloads.push(workload);
-        }
-    }
-    Err(match suggest::closest(text, workloads.iter().copied()) {
-        Some(meant) => format!("did you mean '{meant}'?"),
-        None => format!("choose from: {}", workloads.join(", ")),
-    })
 }
 
 /// Between two rounds: no server answers more often than that.
@@ -747,18 +583,6 @@ mod tests {
     fn rounds_come_no_faster_than_answers() {
         assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
         assert!(interval("0s").is_err() && interval("9ms").is_err() && interval("x").is_err());
-    }
-
-    #[test]
-    fn benchmarks_and_workloads_are_known_or_guessed_at() {
-        assert!(benchmark("workqueue").is_ok());
-        assert_eq!(benchmark("workqeue"), Err("did you mean 'workqueue'?".to_string()));
-        assert_eq!(benchmark("machin"), Err("did you mean 'machine'?".to_string()));
-        assert!(benchmark("nbd").unwrap_err().contains("choose from: workqueue, calls"));
-        assert!(workload("held_span").is_ok() && workload("broadcast/4").is_ok());
-        assert!(workload("storm").is_ok() && workload("storm/boxed").is_ok());
-        assert_eq!(workload("strom"), Err("did you mean 'storm'?".to_string()));
-        assert!(workload("tokio").unwrap_err().contains("kernel_test, storm, inside"));
     }
 
     #[test]

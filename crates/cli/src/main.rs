@@ -16,18 +16,16 @@
 //! corewise remove data --mode soft
 //! corewise reload --dry-run        # what changed in its manifest
 //! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
-//! corewise bench workqueue --quick # which scope serves best on this machine
 //! ```
 //!
 //! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
 //! without touching anything, `up` does it and undoes it, `dump`, `health`, `watch`, `mirror` and
 //! `snapshot` ask a running one over its `control` socket, by which `change` changes it, `topo`
-//! shows a machine, `timeline` what a kernel's log says of one, `bench` measures it; `exit` alone
-//! knows exit codes, `screen` how to write to a terminal.
+//! shows a machine, `timeline` what a kernel's log says of one; `exit` alone knows exit codes,
+//! `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
-mod bench;
 mod bounded_file;
 mod change;
 mod columns;
@@ -76,7 +74,6 @@ fn main() -> ExitCode {
         args::Command::Grow(args) => change::grow(&args),
         args::Command::Reload(args) => change::reload(&args),
         args::Command::Timeline(args) => timeline::run(&args),
-        args::Command::Bench(args) => bench::run(&args, &bars),
         args::Command::Completions(args) => pages::completions(&args),
         args::Command::Man(args) => pages::man(&args),
     };

@@ -28,7 +28,7 @@ fn of(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cl
 }
 
 /// Words by which other programs call what one of our commands does.
-const WORDS: [(&str, &[&str]); 13] = [
+const WORDS: [(&str, &[&str]); 12] = [
     ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
     ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
     ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
@@ -41,7 +41,6 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("snapshot", &["snap", "clone", "backup"]),
     ("topo", &["topology", "cpus", "lstopo", "lscpu"]),
     ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
-    ("bench", &["benchmark", "perf", "measure"]),
 ];
 
 /// Names the command that an unknown word stands for. clap looks for words that are spelled alike:

@@ -15,7 +15,7 @@
 //! * [`advice`]: what a run says about the scope to choose, in sentences; [`report`]: a run as one HTML file.
 //! * [`machine`]: what this machine costs, by itself, in nanoseconds; [`counting`]: an allocator that counts.
 //!
-//! Nothing here prints: `corewise bench` and `bench-peers` do. The comparisons that are allowed:
+//! Nothing here prints: `corewise-bench` and `bench-peers` do. The comparisons that are allowed:
 //! numbers of one call of one program. Records of different calls were measured on different
 //! moments of a machine, and say little about each other.
 

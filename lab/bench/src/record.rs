@@ -6,7 +6,7 @@ use crate::line::unit;
 use crate::names::{HEADLINE, INTERVAL};
 use crate::stats::{PairedRatio, Summary};
 
-/// One metric of one variant in one case. `corewise bench` and `bench-peers` print arrays of these.
+/// One metric of one variant in one case. `corewise-bench` and `bench-peers` print arrays of these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The benchmark: `workqueue`, `calls`, ...

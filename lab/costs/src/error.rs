@@ -30,7 +30,7 @@ impl fmt::Display for CostsError {
             CostsError::Version { found } => write!(
                 f,
                 "version = {found}, but this program reads version {}; measure the machine again \
-                 with 'corewise bench machine'",
+                 with 'corewise-bench machine'",
                 crate::VERSION
             ),
             CostsError::Value { key, why } => write!(f, "{key}: {why}"),

@@ -1,4 +1,4 @@
-//! What a machine costs, in nanoseconds: one TOML file, measured by `corewise bench machine` or
+//! What a machine costs, in nanoseconds: one TOML file, measured by `corewise-bench machine` or
 //! written by hand, as the cost model of a simulator or to be compared with another machine's.
 //!
 //! [`Costs`] is the file, [`Figure`] a number with its spread, [`Distance`] how far apart two CPUs

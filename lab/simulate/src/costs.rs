@@ -1,4 +1,4 @@
-//! The simulator's costs from a file that `corewise bench machine` wrote.
+//! The simulator's costs from a file that `corewise-bench machine` wrote.
 
 use corewise_costs::{Costs as Measured, Distance, Figure, Target};
 use corewise_sim::{AfterIdle, ByDistance, Costs};

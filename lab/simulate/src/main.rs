@@ -5,7 +5,7 @@
 //! places in the code that waited for cache lines, with how often, and how far the lines came. `docs/sim.md` says how
 //! far the figures can be believed.
 //!
-//! * `costs.rs`: the costs from a file of `corewise bench machine`;
+//! * `costs.rs`: the costs from a file of `corewise-bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
 //! * `chance.rs`: random numbers, which are the same in each run;
 //! * `names.rs`, `structs.rs`: the type and field that a place in the code touches;
@@ -74,7 +74,7 @@ const COSTS: &str =
 
 #[derive(Debug, Args)]
 struct Costs {
-    /// What things cost there: a file that 'corewise bench machine' wrote [default: those of an Intel machine of 16 CPUs]
+    /// What things cost there: a file that 'corewise-bench machine' wrote [default: those of an Intel machine of 16 CPUs]
     #[arg(long, value_name = "FILE", default_value = COSTS, hide_default_value = true)]
     costs: String,
     /// A cost that differs from the file: NAME=NANOSECONDS; may be given again
@@ -92,7 +92,7 @@ struct What {
     /// A workload of the list below, or the beginning of its name; may be given again
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// On what it runs, as 'corewise bench' says it: corewise/cpu, corewise/cache_shard, before ...
+    /// On what it runs, as 'corewise-bench' says it: corewise/cpu, corewise/cache_shard, before ...
     #[arg(long, value_name = "NAME", default_value = "corewise")]
     runtime: String,
     /// Threads that queue from outside
@@ -119,7 +119,7 @@ struct What {
     /// Print one line of JSON for each workload: the benchmark's figures and an item's share of all that was counted
     #[arg(long)]
     json: bool,
-    /// Other numbers of the workload; without --workload the whole run, as 'corewise bench --run' takes it
+    /// Other numbers of the workload; without --workload the whole run, as 'corewise-bench --run' takes it
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The workload that is run: a benchmark's, by its case's name or in the words of `corewise bench --run`.
+//! The workload that is run: a benchmark's, by its case's name or in the words of `corewise-bench --run`.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,6 @@
 mod common;
 
 mod bad_input;
-mod bench;
 mod changes;
 mod clients_misbehave;
 mod crashes;
@@ -17,7 +16,6 @@ mod health;
 mod io_errors;
 mod kernel;
 mod limits;
-mod machine;
 mod mirrors;
 mod mirrors_degraded;
 mod mirrors_legs;
@@ -43,7 +41,6 @@ mod real_clients_tls;
 mod remote;
 mod service;
 mod stacks;
-mod tables;
 mod timeline;
 mod topo;
 mod tuning;

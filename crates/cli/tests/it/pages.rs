@@ -8,7 +8,7 @@ fn each_command_has_a_man_page_that_groff_takes_without_a_warning() {
     let folder = Folder::new();
     folder.corewise(["man", "pages"]).ok();
     let pages: Vec<_> = folder.list().into_iter().filter(|name| name.ends_with(".1")).collect();
-    for wanted in ["corewise", "corewise-up", "corewise-reload", "corewise-bench-machine"] {
+    for wanted in ["corewise", "corewise-up", "corewise-reload"] {
         assert!(pages.contains(&format!("pages/{wanted}.1")), "{wanted}: {pages:?}");
     }
     assert!(!pages.iter().any(|page| page.contains("man")), "hidden: {pages:?}");

@@ -72,7 +72,7 @@ mod tags;
 use crate::bench::{Bench, On};
 use crate::job::Job;
 
-/// `corewise bench blockmq`. The headlines:
+/// `corewise-bench blockmq`. The headlines:
 ///
 /// * `seqread_vs_before`: bytes per second that eight completion threads read, over those with a
 ///   mutex that inherits priorities around the second look; of the best class that was measured.

@@ -58,7 +58,7 @@ use corewise_topology::{CpuId, Machine};
 use crate::bench::{Bench, On, worst};
 use crate::job::Job;
 
-/// `corewise bench calls`. The headlines: the longest waits of urgent tasks over those of the old design, and a call
+/// `corewise-bench calls`. The headlines: the longest waits of urgent tasks over those of the old design, and a call
 /// and its answer over a ping, hot or cold, where that is worse. Less is better in both.
 pub static BENCH: Bench = Bench {
     name: "calls",

@@ -64,7 +64,7 @@ use before::{Second, Twice};
 use device::{Device, Pattern, oversleep};
 use ours::{How, managed, threads};
 
-/// `corewise bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
+/// `corewise-bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
 /// all are up over what no design can beat, where that is worst. Less is better in both.
 pub static BENCH: Bench = Bench {
     name: "probe",

@@ -29,7 +29,7 @@ pub struct Page<'a> {
     pub facts: &'a [(String, String)],
     /// What the run says, the advice first.
     pub advice: &'a [String],
-    /// What `corewise bench` measured.
+    /// What `corewise-bench` measured.
     pub records: &'a [Record],
     /// What `bench-peers` measured; empty where it wasn't run.
     pub peers: &'a [Record],
@@ -39,7 +39,7 @@ pub struct Page<'a> {
 /// different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// `corewise bench`: the scopes, and the old design.
+    /// `corewise-bench`: the scopes, and the old design.
     Own,
     /// `bench-peers`: Corewise and other runtimes.
     Peers,

@@ -61,7 +61,7 @@ use crate::{BenchError, Job, Line};
 use pass::Pass;
 use web::Web;
 
-/// `corewise bench shutdown`. The headlines, in all of which less is better: the time over the least that anybody could
+/// `corewise-bench shutdown`. The headlines, in all of which less is better: the time over the least that anybody could
 /// take, on the web with slow devices on which that is worst; over the plain loop's where nothing is slow, on the worst
 /// web; and the same for the published machine, of whose two logs the worse one counts.
 pub static BENCH: Bench = Bench {

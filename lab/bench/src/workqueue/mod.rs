@@ -132,7 +132,7 @@ use variants::Corewise;
 /// Shard sizes beside the default: those that give other pods than what there is already are run.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
-/// `corewise bench workqueue`. The headlines are the default scope against the old design in the kernel's test: more
+/// `corewise-bench workqueue`. The headlines are the default scope against the old design in the kernel's test: more
 /// is better in both.
 pub static BENCH: Bench = Bench {
     name: "workqueue",

@@ -1,13 +1,11 @@
 //! Where and how a run was made: machine, kernel, commit, date, command.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use corewise::topology::Topology;
-
-use crate::units;
+use corewise_topology::Topology;
 
 /// Name and value of each, for the head of a report.
-pub(super) fn gather(topology: &Topology) -> Vec<(String, String)> {
+pub(crate) fn gather(topology: &Topology) -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -23,13 +21,13 @@ pub(super) fn gather(topology: &Topology) -> Vec<(String, String)> {
 }
 
 /// The commit that this program was built from.
-pub(super) fn this_commit() -> String {
+pub(crate) fn this_commit() -> String {
     commit(env!("COREWISE_COMMIT"))
 }
 
 /// The moment, in UTC.
-pub(super) fn now() -> String {
-    date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+pub(crate) fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 fn machine(cpuinfo: &str, meminfo: &str, topology: &Topology) -> String {
@@ -72,39 +70,19 @@ fn commit(described: &str) -> String {
     }
 }
 
-/// `corewise` and its words, as a shell takes them.
+/// `corewise-bench` and its words, as a shell takes them.
 fn command(arguments: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     let words = arguments.iter().map(|word| match word.chars().all(plain) && !word.is_empty() {
         true => word.clone(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     });
-    std::iter::once("corewise".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-/// The moment so many seconds after 1970 began, in UTC.
-fn date(seconds: u64) -> String {
-    let (day, [hour, minute, _]) = units::utc(seconds);
-    format!("{day} {hour:02}:{minute:02} UTC")
+    std::iter::once("corewise-bench".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, shown) in [
-            (0, "1970-01-01 00:00 UTC"),
-            (951_782_400, "2000-02-29 00:00 UTC"),
-            (951_868_799, "2000-02-29 23:59 UTC"),
-            (951_868_800, "2000-03-01 00:00 UTC"),
-            (1_735_689_599, "2024-12-31 23:59 UTC"),
-            (4_107_542_400, "2100-03-01 00:00 UTC"),
-        ] {
-            assert_eq!(date(seconds), shown);
-        }
-    }
 
     #[test]
     fn a_machine_is_told_from_what_the_kernel_says() {
@@ -127,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_command_can_be_pasted() {
-        let words = ["bench", "--report", "a b.html", "it's", ""].map(str::to_owned);
-        assert_eq!(command(&words), r"corewise bench --report 'a b.html' 'it'\''s' ''");
+        let words = ["--report", "a b.html", "it's", ""].map(str::to_owned);
+        assert_eq!(command(&words), r"corewise-bench --report 'a b.html' 'it'\''s' ''");
     }
 }

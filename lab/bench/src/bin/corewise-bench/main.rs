@@ -1,18 +1,25 @@
-//! `corewise bench`: measures this machine, and says what follows.
+//! `corewise-bench` measures this machine, and says what follows:
+//! `cargo run --release -p corewise-bench -- workqueue [--quick]`, or `calls`, `probe`, `shutdown`, `blockmq`, `machine`.
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
+#![allow(clippy::print_stderr)]
 
+mod args;
 mod facts;
 mod machine;
-mod page;
-mod progress;
+mod report;
 mod table;
 mod words;
 
-use std::io::Write;
+use std::error::Error;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use corewise::topology::Machine;
+use anstyle::Style;
+use clap::Parser;
 use corewise_bench::advice::{Layout, advise};
 use corewise_bench::bench::{self, Bench, Effort, On, Pairs};
 use corewise_bench::blockmq::disk::{DISK, Disk};
@@ -21,14 +28,13 @@ use corewise_bench::job::Job;
 use corewise_bench::names;
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
-use corewise_bench::rounds::{self, Cell, Headline, Plan, Series};
+use corewise_bench::rounds::{self, Cell, Headline, Plan, Series, Step};
 use corewise_bench::workqueue::SHARD_SIZES;
+use corewise_topology::Machine;
+use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::args;
-use crate::exit::Failure;
-use crate::screen::{self, Bars, TITLE, styled};
-use page::Report;
-use progress::Progress;
+use args::{Args, Other};
+use report::Report;
 
 // Runs that count allocations do so here; for all else it is the system's allocator, behind a flag
 // that never changes.
@@ -41,6 +47,62 @@ const QUICK_BUDGET: Duration = Duration::from_secs(44);
 const LIMIT: Duration = Duration::from_secs(120);
 /// Of the orders within rounds, and of the intervals.
 const SEED: u64 = 1;
+
+/// The style of titles.
+const TITLE: Style = Style::new().bold();
+/// The style of text that is less important than its neighbours.
+const FAINT: Style = Style::new().dimmed();
+
+/// A result whose error is told to the user.
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// Prints to stdout. A reader that leaves early, such as `head`, is no error.
+fn print(text: &str) -> Outcome {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to stdout: {error}").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Creates a file that is written after the measurement.
+fn create(path: &Path) -> Outcome<File> {
+    File::create(path).map_err(|error| format!("cannot write '{}': {error}", path.display()).into())
+}
+
+/// A progress bar on stderr. It is seen only where that is a terminal.
+fn bar(template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template(template).expect("a template of this program");
+    bar.set_style(style.progress_chars("=> "));
+    if !bar.is_hidden() {
+        // It is drawn twice a second, since drawing costs the runs CPU time.
+        bar.enable_steady_tick(Duration::from_millis(500));
+    }
+    bar
+}
 
 /// What a benchmark has measured.
 struct Measured {
@@ -58,54 +120,50 @@ impl Measured {
 }
 
 /// Measures, and prints the tables and the advice.
-pub(crate) fn run(args: &args::Bench, bars: &Bars) -> Result<(), Failure> {
+fn run(args: &Args) -> Outcome {
     if let Some((which, words)) = args.run.split_first() {
-        let none = || Failure::new(format!("no benchmark '{which}' here"));
-        let line = one(bench::named(which).ok_or_else(none)?, words)?;
-        return Ok(writeln!(std::io::stdout(), "{line}")?);
+        let which = bench::named(which).ok_or_else(|| format!("no benchmark '{which}' here"))?;
+        return print(&format!("{}\n", one(which, words)?));
     }
-    if let Some(args::BenchOther::Machine(args)) = &args.other {
-        return machine::run(args, bars);
+    if let Some(Other::Machine(args)) = &args.other {
+        return machine::run(args);
     }
     let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
     let report = report.transpose()?;
-    let machine = Machine::live()
-        .map_err(|error| Failure::new(format!("cannot read this machine: {error}")))?;
-    let measured = measure(&machine, args, bars)?;
-    // First: a user that closes the pipe of the tables has the report.
-    if let Some(report) = &report {
+    let machine = this_machine()?;
+    let measured = measure(&machine, args)?;
+    // The report comes first: a user that closes the pipe of the tables has it.
+    if let Some(report) = report {
         report.write(&machine, &measured)?;
     }
-    let mut out = anstream::stdout().lock();
     if args.json {
         let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
-        out.write_all(to_json(&records).as_bytes())?;
-    } else {
-        for (number, one) in measured.iter().enumerate() {
-            let above = if number == 0 { "" } else { "\n" };
-            write!(out, "{above}{}", text(one, &machine, screen::width()))?;
-        }
+        return print(&to_json(&records));
     }
-    Ok(out.flush()?)
+    let texts: Vec<_> = measured.iter().map(|one| text(one, &machine, table::width())).collect();
+    print(&texts.join("\n"))
+}
+
+fn this_machine() -> Outcome<Machine> {
+    Machine::live().map_err(|error| format!("cannot read this machine: {error}").into())
 }
 
 /// One run in this process: its line of JSON.
-fn one(bench: &'static Bench, words: &[String]) -> Result<String, Failure> {
-    let job = Job::from_words(bench, words).map_err(|error| Failure::new(error.to_string()))?;
+fn one(bench: &'static Bench, words: &[String]) -> Outcome<String> {
+    let job = Job::from_words(bench, words)?;
     if job.count {
         ALLOCATOR.start();
     }
-    let line = job.run_own(Some(|| ALLOCATOR.count())).map_err(failure)?;
-    Ok(line.to_json())
+    Ok(job.run_own(Some(|| ALLOCATOR.count()))?.to_json())
 }
 
 /// How thorough the runs are.
-fn effort(args: &args::Bench) -> Effort {
-    if args.quick { Effort::Quick } else { Effort::Full }
+fn effort(is_quick: bool) -> Effort {
+    if is_quick { Effort::Quick } else { Effort::Full }
 }
 
 /// Whether a case is to be run. A workload that is asked for is run in a quick call too.
-fn is_wanted(args: &args::Bench, case: &str, is_quick: bool) -> bool {
+fn is_wanted(args: &Args, case: &str, is_quick: bool) -> bool {
     match args.workload.as_slice() {
         [] => !args.quick || is_quick,
         wanted => wanted.iter().any(|word| names::matches(word, case)),
@@ -113,8 +171,8 @@ fn is_wanted(args: &args::Bench, case: &str, is_quick: bool) -> bool {
 }
 
 /// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
-fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Measured>, Failure> {
-    let on = On::here(machine, effort(args));
+fn measure(machine: &Machine, args: &Args) -> Outcome<Vec<Measured>> {
+    let on = On::here(machine, effort(args.quick));
     let asked = |which: &&Bench| args.names.is_empty() || args.names.contains(which);
     let cells = |which: &'static Bench| {
         let cells = which.cells(&on, |case, is_quick| is_wanted(args, case, is_quick));
@@ -123,15 +181,18 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
     let plans: Vec<_> = bench::ALL.into_iter().filter(asked).filter_map(cells).collect();
     if plans.is_empty() {
         let asked = args.workload.join(", ");
-        return Err(Failure::new(format!("the benchmark has no such workload: {asked}"))
-            .help("leave out the benchmark's name: the workload's name is enough"));
+        return Err(format!(
+            "the benchmark has no such workload: {asked}; leave out the benchmark's name: the \
+             workload's name is enough"
+        )
+        .into());
     }
     // They share the time. A number of rounds that was asked for is kept, also on a machine that
     // has much else to do.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = (args.quick && args.rounds.is_none()).then_some(QUICK_BUDGET / parts);
     let measured = |(which, groups): (&'static Bench, Vec<Vec<Cell>>)| {
-        let series = run_cells(which, args, &groups, bars, budget)?;
+        let series = run_cells(which, args, &groups, budget)?;
         let headlines = (which.headlines)(&Pairs { series: &series, seed: SEED });
         let headlines = headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
         let layout = || Layout::of(machine.topology(), &SHARD_SIZES);
@@ -147,16 +208,15 @@ fn measure(machine: &Machine, args: &args::Bench, bars: &Bars) -> Result<Vec<Mea
 /// All rounds of the cells, or as many as the budget has room for.
 fn run_cells(
     which: &Bench,
-    args: &args::Bench,
+    args: &Args,
     groups: &[Vec<Cell>],
-    bars: &Bars,
     budget: Option<Duration>,
-) -> Result<Vec<Series>, Failure> {
+) -> Outcome<Vec<Series>> {
     let this = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot find this program to start it: {error}")))?;
-    let mut program = Program::new(this).argument("bench").argument("--run").argument(which.name);
+        .map_err(|error| format!("cannot find this program to start it: {error}"))?;
+    let mut program = Program::new(this).argument("--run").argument(which.name);
     let needs_disk = groups.iter().flatten().any(|cell| names::matches("file", &cell.case));
-    let disk = needs_disk.then(|| Disk::for_runs(effort(args)).map_err(failure)).transpose()?;
+    let disk = needs_disk.then(|| Disk::for_runs(effort(args.quick))).transpose()?;
     if let Some(disk) = &disk {
         program.environment.push((DISK.into(), disk.path().into()));
     }
@@ -166,16 +226,28 @@ fn run_cells(
         (false, "shutdown") => 3,
         (false, _) => 10,
     }));
-    let progress = Progress::new(bars, rounds);
+    let bar = bar("{prefix:>12} [{bar:24}] {elapsed}, about {eta} to go  {wide_msg}");
     let series = rounds::run(
         Plan { rounds, seed: SEED },
         budget,
         groups,
         |_, job, _| program.run(job, LIMIT),
-        |step| progress.tell(step),
+        |step| show(&bar, step, rounds),
     );
-    progress.end();
-    series.map_err(|error| Failure::new(error.to_string()))
+    bar.finish_and_clear();
+    Ok(series?)
+}
+
+/// Shows a run that begins.
+fn show(bar: &ProgressBar, step: Step<'_>, rounds: usize) {
+    bar.set_length(step.all as u64);
+    bar.set_position(step.done as u64);
+    bar.set_prefix(match step.round {
+        0 => "warm-up".to_owned(),
+        round if round > rounds => "allocations".to_owned(),
+        round => format!("round {round}/{rounds}"),
+    });
+    bar.set_message(format!("{} {}", step.case, step.variant));
 }
 
 /// The tables, the headlines and the advice.
@@ -185,11 +257,11 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     let cpus = format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" });
     let counted = format!("{rounds} round{}", if rounds == 1 { "" } else { "s" });
     let said = words::text(measured.which);
-    let mut text = format!("{}\n", styled(TITLE, format!("{} on {cpus}, {counted}", said.title)));
+    let mut text = format!("{TITLE}{} on {cpus}, {counted}{TITLE:#}\n", said.title);
     text.push_str(&table::tables(&measured.series, said.note, width));
     text.push_str(&table::headlines(said.headlines, &measured.headlines, width));
     if !measured.advice.is_empty() {
-        text.push_str(&format!("\n{}\n", styled(TITLE, "Advice")));
+        text.push_str(&format!("\n{TITLE}Advice{TITLE:#}\n"));
         for sentence in &measured.advice {
             text.push_str(&table::wrapped(sentence, width));
         }
@@ -197,30 +269,17 @@ fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
     text
 }
 
-fn failure(error: corewise_bench::BenchError) -> Failure {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    Failure::new(text)
-}
-
 #[cfg(test)]
 mod tests {
-    use corewise::topology::Topology;
+    use std::io;
+
+    use corewise_bench::BenchError;
 
     use super::*;
 
     #[test]
     fn the_cause_of_an_error_is_told_once() {
-        let missing = Topology::from_xml("/no/such/file").unwrap_err();
-        let told = failure(corewise_bench::BenchError::Cpus(missing)).words();
-        assert!(
-            told.starts_with("the workload's CPUs can't be had: cannot read /no/such"),
-            "{told}"
-        );
-        assert_eq!(told.matches("No such file").count(), 1, "{told}");
+        let error = BenchError::Unusable { what: "file", source: io::Error::other("no disk") };
+        assert_eq!(with_causes(&error), "the workload's file can't be had: no disk");
     }
 }

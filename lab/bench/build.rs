@@ -6,8 +6,9 @@ use std::process::Command;
 
 fn main() {
     // All that the program is made of; with the log of HEAD, which a commit changes.
-    println!("cargo::rerun-if-changed=..");
-    println!("cargo::rerun-if-changed=../../Cargo.lock");
+    for path in [".", "../costs", "../../crates", "../../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|log| Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use corewise::timeline::markup::{FONT, escape, wrap};
 use corewise_costs::{Costs, Matrix};
+use corewise_timeline::markup::{FONT, escape, wrap};
 
 const MARGIN: usize = 16;
 const LINE: usize = 18;

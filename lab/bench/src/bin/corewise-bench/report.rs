@@ -1,33 +1,31 @@
 //! `--report` and `--peers`: the run as one HTML file, with what `bench-peers` measured beside it.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
-use corewise::topology::Machine;
 use corewise_bench::record::Record;
 use corewise_bench::report::{self, Page};
+use corewise_topology::Machine;
 
-use super::{Measured, facts};
-use crate::exit::Failure;
-use crate::whole_file;
+use crate::{Measured, Outcome, create, facts};
 
-/// A report that was asked for. Made before anything is measured: who named a wrong file learns it
-/// at once.
+/// A report that was asked for. It is made before anything is measured, so a wrong file is reported at once.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
-    path: &'a Path,
+pub(crate) struct Report {
+    file: File,
     peers: Vec<Record>,
 }
 
-impl<'a> Report<'a> {
-    /// Into the file `path`, with the records of `peers`.
-    pub(super) fn new(path: &'a Path, peers: Option<&Path>) -> Result<Report<'a>, Failure> {
-        whole_file::check(path).map_err(|why| cannot_write(path, &why))?;
+impl Report {
+    /// Creates the file `path`, for a report with the records of `peers`.
+    pub(crate) fn new(path: &Path, peers: Option<&Path>) -> Outcome<Report> {
         let peers = peers.map(read_peers).transpose()?.unwrap_or_default();
-        Ok(Report { path, peers })
+        Ok(Report { file: create(path)?, peers })
     }
 
     /// Writes the page of a run.
-    pub(super) fn write(&self, machine: &Machine, measured: &[Measured]) -> Result<(), Failure> {
+    pub(crate) fn write(mut self, machine: &Machine, measured: &[Measured]) -> Outcome {
         let facts = facts::gather(machine.topology());
         let names: Vec<&str> = measured.iter().map(|one| one.which.name).collect();
         let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
@@ -38,22 +36,20 @@ impl<'a> Report<'a> {
             records: &records,
             peers: &self.peers,
         });
-        whole_file::write(self.path, &page).map_err(|why| cannot_write(self.path, &why))
+        let written = self.file.write_all(page.as_bytes());
+        written.map_err(|error| format!("cannot write the report: {error}").into())
     }
 }
 
-fn cannot_write(path: &Path, why: &str) -> Failure {
-    Failure::new(format!("cannot write the report '{}': {why}", path.display()))
-}
-
-fn read_peers(path: &Path) -> Result<Vec<Record>, Failure> {
+fn read_peers(path: &Path) -> Outcome<Vec<Record>> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("cannot read the peers' measurements '{name}': {error}"))
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read the peers' measurements '{name}': {error}"))?;
     records(&text).map_err(|why| {
-        Failure::new(format!("'{name}' holds no measurements: {why}"))
-            .help("'bench-peers workqueue --out FILE' writes such a file")
+        format!(
+            "'{name}' holds no measurements: {why}; 'bench-peers workqueue --out FILE' writes such a file"
+        )
+        .into()
     })
 }
 

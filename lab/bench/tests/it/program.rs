@@ -1,14 +1,15 @@
-//! `corewise bench`: the records that programs read, the tables and the advice that people read.
-#![allow(missing_docs, clippy::unwrap_used)]
+//! The program: the records that programs read, the tables and the advice that people read.
+#![allow(clippy::unwrap_used)]
 
-use crate::common::Folder;
 use serde_json::Value;
+
+use crate::Folder;
 
 #[test]
 fn the_records_of_the_kernel_test_end_with_the_headlines() {
     let folder = Folder::new();
-    let args = ["bench", "workqueue", "--quick", "--json", "--rounds", "1"];
-    let ran = folder.corewise(args.iter().chain(&["--workload", "kernel_test"])).ok();
+    let args = ["workqueue", "--quick", "--json", "--rounds", "1"];
+    let ran = folder.bench(args.iter().chain(&["--workload", "kernel_test"])).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     for record in &records {
         let keys = record.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
@@ -42,9 +43,9 @@ fn the_records_of_the_kernel_test_end_with_the_headlines() {
 #[test]
 fn the_records_of_calls_end_with_the_headlines() {
     let folder = Folder::new();
-    let args = ["bench", "calls", "--quick", "--json", "--rounds", "1"];
+    let args = ["calls", "--quick", "--json", "--rounds", "1"];
     let workloads = ["--workload", "held_span", "--workload", "roundtrip"];
-    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let ran = folder.bench(args.iter().chain(&workloads)).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     assert!(records.iter().all(|record| record["bench"] == "calls"), "{ran}");
     let headlines: Vec<&Value> =
@@ -73,16 +74,16 @@ fn the_records_of_calls_end_with_the_headlines() {
 #[test]
 fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
     let folder = Folder::new();
-    let args = ["bench", "--quick", "--rounds", "1", "--report", "run.html"];
+    let args = ["--quick", "--rounds", "1", "--report", "run.html"];
     let workloads = ["--workload", "pingpong/same/hot", "--workload", "broadcast/1"];
-    folder.corewise(args.iter().chain(&workloads)).ok().says(&[
+    folder.bench(args.iter().chain(&workloads)).ok().says(&[
         "Workqueues on",
         "pingpong/same/hot",
         "Advice",
         "Cross-CPU calls on",
         "broadcast/1",
     ]);
-    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    let page = std::fs::read_to_string(folder.path().join("run.html")).unwrap();
     for part in ["workqueue and calls", "One call to several CPUs", "<dt>Commit</dt>"] {
         assert!(page.contains(part), "no {part} in the page");
     }
@@ -91,8 +92,8 @@ fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
 #[test]
 fn the_text_has_a_table_for_each_case_and_ends_with_advice() {
     let folder = Folder::new();
-    let args = ["bench", "--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
-    let ran = folder.corewise(args).ok().says(&[
+    let args = ["--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
+    let ran = folder.bench(args).ok().says(&[
         "2 rounds",
         "pingpong/same/hot",
         "latency p50",
@@ -113,11 +114,11 @@ fn a_report_is_one_whole_file_with_the_peers_beside() {
     let peers = "[{\"bench\":\"workqueue\",\"case\":\"pingpong/same/hot\",\"variant\":\"tokio\",\
                  \"metric\":\"latency_p50\",\"unit\":\"ns\",\"median\":4300.0,\"min\":4200.0,\
                  \"max\":4500.0,\"runs\":7}]";
-    folder.write("peers.json", peers);
-    let args = ["bench", "--quick", "--rounds", "1", "--workload", "pingpong/same/hot"];
+    std::fs::write(folder.path().join("peers.json"), peers).unwrap();
+    let args = ["--quick", "--rounds", "1", "--workload", "pingpong/same/hot"];
     let report = ["--report", "run.html", "--peers", "peers.json"];
-    folder.corewise(args.iter().chain(&report)).ok().says(&["Advice"]);
-    let page = std::fs::read_to_string(folder.join("run.html")).unwrap();
+    folder.bench(args.iter().chain(&report)).ok().says(&["Advice"]);
+    let page = std::fs::read_to_string(folder.path().join("run.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
     for part in ["latency p50 by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "]
     {
@@ -129,12 +130,12 @@ fn a_report_is_one_whole_file_with_the_peers_beside() {
 #[test]
 fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
     let folder = Folder::new();
-    folder.write("none.json", "[]");
+    std::fs::write(folder.path().join("none.json"), "[]").unwrap();
     let refused = |code: i32, args: &[&str], said: &str| {
-        let ran = folder.corewise([&["bench", "--quick"], args].concat());
+        let ran = folder.bench([&["--quick"], args].concat());
         ran.code(code).complains(&[said]);
     };
-    refused(1, &["--report", "no/run.html"], "cannot write the report 'no/run.html'");
+    refused(1, &["--report", "no/run.html"], "cannot write 'no/run.html'");
     refused(
         1,
         &["--report", "r.html", "--peers", "no.json"],
@@ -156,7 +157,7 @@ fn one_run_prints_one_line() {
         "ring=8",
         "count=1",
     ];
-    let ran = folder.corewise(["bench", "--run"].iter().chain(&words)).ok();
+    let ran = folder.bench(["--run"].iter().chain(&words)).ok();
     let line: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((&line["case"], &line["runtime"]), (&words[1][5..].into(), &words[2][8..].into()));
     let metrics = line["metrics"].as_object().unwrap();
@@ -166,9 +167,9 @@ fn one_run_prints_one_line() {
 #[test]
 fn the_records_of_a_shutdown_end_with_the_headlines() {
     let folder = Folder::new();
-    let args = ["bench", "shutdown", "--quick", "--json", "--rounds", "1"];
+    let args = ["shutdown", "--quick", "--json", "--rounds", "1"];
     let workloads = ["flat/500", "wide/500", "azure"].map(|name| ["--workload", name]);
-    let ran = folder.corewise(args.iter().chain(workloads.as_flattened())).ok();
+    let ran = folder.bench(args.iter().chain(workloads.as_flattened())).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     assert!(records.iter().all(|record| record["bench"] == "shutdown"), "{ran}");
     let headlines: Vec<&Value> =
@@ -205,9 +206,9 @@ fn the_records_of_a_shutdown_end_with_the_headlines() {
 #[test]
 fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound() {
     let folder = Folder::new();
-    let args = ["bench", "probe", "--quick", "--json", "--rounds", "1"];
+    let args = ["probe", "--quick", "--json", "--rounds", "1"];
     let workloads = ["--workload", "devices/3", "--workload", "overhead/100"];
-    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let ran = folder.bench(args.iter().chain(&workloads)).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
     for (record, metric) in last.iter().zip(["mean_cost_vs_before", "makespan_vs_bound"]) {
@@ -233,9 +234,9 @@ fn the_records_of_probes_end_with_the_headlines_and_no_time_is_below_its_bound()
 #[test]
 fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_read() {
     let folder = Folder::new();
-    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let args = ["blockmq", "--quick", "--json", "--rounds", "1"];
     let workloads = ["--workload", "seqread/8/1000/ordinary", "--workload", "quiesce"];
-    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let ran = folder.bench(args.iter().chain(&workloads)).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     let last: Vec<&Value> = records[records.len() - 2..].iter().collect();
     for (record, metric) in last.iter().zip(["seqread_vs_before", "seqread_vs_unchecked"]) {
@@ -258,9 +259,9 @@ fn the_records_of_the_block_layer_end_with_the_headlines_and_each_variant_has_re
 #[test]
 fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() {
     let folder = Folder::new();
-    let args = ["bench", "blockmq", "--quick", "--json", "--rounds", "1"];
+    let args = ["blockmq", "--quick", "--json", "--rounds", "1"];
     let workloads = ["--workload", "null/randread/32/1", "--workload", "file/randread/32/1"];
-    let ran = folder.corewise(args.iter().chain(&workloads)).ok();
+    let ran = folder.bench(args.iter().chain(&workloads)).ok();
     let records: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
     let value = |case: &str, variant: &str, metric: &str| {
         let found = records.iter().find(|record| {
@@ -289,20 +290,22 @@ fn random_requests_to_null_and_to_a_file_go_through_the_layer_and_through_fio() 
 fn unknown_names_are_answered_with_the_known_ones() {
     let folder = Folder::new();
     let usage = |args: &[&str], said: &[&str]| {
-        folder.corewise([&["bench"], args].concat()).code(2).complains(said);
+        folder.bench(args).code(2).complains(said);
     };
-    usage(&["disks"], &["'disks'", "choose from: workqueue, calls, probe, shutdown, blockmq"]);
-    usage(&["workqeue"], &["did you mean 'workqueue'?"]);
-    usage(&["--workload", "strom"], &["did you mean 'storm'?"]);
+    usage(
+        &["disks"],
+        &["'disks'", "[possible values: workqueue, calls, probe, shutdown, blockmq]"],
+    );
+    usage(&["workqeue"], &["a similar value exists: 'workqueue'"]);
     usage(&["--workload", "disks"], &["kernel_test, storm"]);
     usage(&["--workload", "held"], &["held_span"]);
     usage(&["--rounds", "0"], &["--rounds"]);
     let failed = |words: &[&str], said: &[&str]| {
-        folder.corewise([&["bench", "--run"], words].concat()).code(1).complains(said);
+        folder.bench([&["--run"], words].concat()).code(1).complains(said);
     };
-    let none = ["bench", "calls", "--workload", "storm"];
+    let none = ["calls", "--workload", "storm"];
     folder
-        .corewise(none)
+        .bench(none)
         .code(1)
         .complains(&["no such workload: storm", "leave out the benchmark's name"]);
     failed(&["disks"], &["error: no benchmark 'disks' here"]);

@@ -259,7 +259,7 @@ fn the_tables_of_the_documents_are_those_of_the_records() {
         } else {
             assert!(
                 filled == text,
-                "{file} isn't what its records give: run\n  COREWISE_RENEW=1 cargo test -p corewise-cli --test it tables"
+                "{file} isn't what its records give: run\n  COREWISE_RENEW=1 cargo test -p corewise-bench --test it tables"
             );
         }
     }

@@ -6,9 +6,8 @@ use corewise_bench::advice::shard_size;
 use corewise_bench::report::show;
 use corewise_costs::{Costs, Distance, Figure, Matrix, Target};
 
-use crate::bench::table::wrapped;
-use crate::columns::Columns;
-use crate::screen::{FAINT, TITLE, styled};
+use crate::table::{side_by_side, wrapped};
+use crate::{FAINT, TITLE};
 
 /// All of it, in lines of at most `width` columns as far as words allow.
 pub(super) fn render(costs: &Costs, width: usize) -> String {
@@ -17,18 +16,18 @@ pub(super) fn render(costs: &Costs, width: usize) -> String {
         if rows.is_empty() {
             continue;
         }
-        let _ = write!(text, "\n{}\n", styled(TITLE, title));
-        let all = ["", "median", "p10", "p90", "p99"];
-        let has_tail = rows.iter().any(|(_, figure)| figure.p99.is_some());
-        let head = if has_tail { &all[..] } else { &all[..4] };
-        let rows = rows.into_iter().map(|(what, figure)| row(what, figure, head.len())).collect();
-        let columns = Columns { head, keys: &[0], words: &[0], rows };
-        for (number, line) in columns.lines(width).iter().enumerate() {
-            let _ = match number {
-                0 => writeln!(text, "{}", styled(FAINT, line)),
-                _ => writeln!(text, "{line}"),
-            };
-        }
+        let _ = writeln!(text, "\n{TITLE}{title}{TITLE:#}");
+        let (names, figures): (Vec<String>, Vec<Figure>) = rows.into_iter().unzip();
+        let names = [String::new()].into_iter().chain(names).collect();
+        let values = |one: &Figure| [Some(one.p50), Some(one.p10), Some(one.p90), one.p99];
+        let heads = ["median", "p10", "p90", "p99"].into_iter().enumerate();
+        // A table without a tail has no column for it.
+        let heads = heads.filter(|(at, _)| figures.iter().any(|one| values(one)[*at].is_some()));
+        let columns = heads.map(|(at, head)| {
+            let cell = |one| values(one)[at].map(|value| show(value, "ns")).unwrap_or_default();
+            [head.to_owned()].into_iter().chain(figures.iter().map(cell)).collect()
+        });
+        text.push_str(&side_by_side(names, columns, width));
     }
     if let Some(matrix) = costs.matrix.as_ref().filter(|matrix| matrix.cpus.len() > 1) {
         text.push_str(&map(matrix, width));
@@ -41,7 +40,7 @@ pub(super) fn render(costs: &Costs, width: usize) -> String {
 }
 
 fn head(costs: &Costs, width: usize) -> String {
-    let mut text = format!("{}\n", styled(TITLE, "Costs of this machine"));
+    let mut text = format!("{TITLE}Costs of this machine{TITLE:#}\n");
     if let Some(machine) = &costs.machine {
         let mut words = vec![machine.cpu_model.clone(), format!("CPUs {}", machine.cpus)];
         words.push(machine.kernel.clone());
@@ -56,14 +55,6 @@ fn head(costs: &Costs, width: usize) -> String {
         text.push_str(&wrapped(&said, width));
     }
     text
-}
-
-fn row(what: String, figure: Figure, columns: usize) -> Vec<String> {
-    let shown = |value: f64| show(value, "ns");
-    let tail = figure.p99.map(shown).unwrap_or_default();
-    let mut cells = vec![what, shown(figure.p50), shown(figure.p10), shown(figure.p90), tail];
-    cells.truncate(columns);
-    cells
 }
 
 type Rows = Vec<(String, Figure)>;
@@ -172,10 +163,8 @@ const SHADES: [char; 5] = ['·', '░', '▒', '▓', '█'];
 
 /// The one-way transfers as a map: with numbers where they fit.
 fn map(matrix: &Matrix, width: usize) -> String {
-    let mut text = format!(
-        "\n{}\n",
-        styled(TITLE, "One way of a modified line, in nanoseconds, from row to column")
-    );
+    let title = "One way of a modified line, in nanoseconds, from row to column";
+    let mut text = format!("\n{TITLE}{title}{TITLE:#}\n");
     let size = matrix.cpus.len();
     let (least, most) = range(&[&matrix.one_way_ns]);
     let shade = |value: f64| {
@@ -190,7 +179,7 @@ fn map(matrix: &Matrix, width: usize) -> String {
     let has_numbers = cell == with_numbers;
     if has_numbers {
         let heads: String = matrix.cpus.iter().map(|cpu| format!("{cpu:>wide$} ")).collect();
-        let _ = writeln!(text, "{}", styled(FAINT, format!("  CPU  {heads}").trim_end()));
+        let _ = writeln!(text, "{FAINT}  CPU  {}{FAINT:#}", heads.trim_end());
     }
     for (row, cpu) in matrix.one_way_ns.iter().zip(&matrix.cpus) {
         let mut line = format!("  {cpu:>4} ");
@@ -215,8 +204,8 @@ fn map(matrix: &Matrix, width: usize) -> String {
         let low = least + step * number as f64;
         format!("{shade} from {low:.0}")
     });
-    let legend = format!("  {}, to {most:.0} ns", legend.collect::<Vec<_>>().join("  "));
-    let _ = writeln!(text, "{}", styled(FAINT, legend));
+    let legend = legend.collect::<Vec<_>>().join("  ");
+    let _ = writeln!(text, "{FAINT}  {legend}, to {most:.0} ns{FAINT:#}");
     text
 }
 

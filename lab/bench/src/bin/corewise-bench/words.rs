@@ -3,16 +3,16 @@
 use corewise_bench::bench::Bench;
 
 /// What a benchmark's tables say around them.
-pub(super) struct Text {
-    pub(super) title: &'static str,
+pub(crate) struct Text {
+    pub(crate) title: &'static str,
     /// Above the headlines.
-    pub(super) headlines: &'static str,
+    pub(crate) headlines: &'static str,
     /// Below the tables.
-    pub(super) note: &'static str,
+    pub(crate) note: &'static str,
 }
 
 /// Of a benchmark.
-pub(super) fn text(bench: &Bench) -> Text {
+pub(crate) fn text(bench: &Bench) -> Text {
     match bench.name {
         "workqueue" => Text {
             title: "Workqueues",
@@ -62,7 +62,7 @@ pub(super) fn text(bench: &Bench) -> Text {
 }
 
 /// A headline in words.
-pub(super) fn headline(name: &str) -> &str {
+pub(crate) fn headline(name: &str) -> &str {
     match name {
         "cache_shard_vs_before_items" => "items per second, cache_shard over before",
         "cache_shard_vs_before_p50" => "median queueing call, before over cache_shard",

@@ -7,7 +7,7 @@ use corewise_bench::report::show;
 use corewise_bench::rounds::Series;
 use corewise_bench::stats::{PairedRatio, Summary};
 
-use crate::screen::{FAINT, TITLE, styled};
+use crate::{FAINT, TITLE, words};
 
 /// The metrics and their column heads, the most telling first: what doesn't fit is left out from the
 /// end.
@@ -59,30 +59,30 @@ const COLUMNS: &[(&str, &str)] = &[
 ];
 
 /// All tables, each below a line of its own.
-pub(super) fn tables(series: &[Series], note: &str, width: usize) -> String {
+pub(crate) fn tables(series: &[Series], note: &str, width: usize) -> String {
     let mut text = String::new();
     for workload in in_order(series.iter().map(|one| CaseName::of(&one.case).workload)) {
         let of: Vec<&Series> =
             series.iter().filter(|one| CaseName::of(&one.case).workload == workload).collect();
-        text.push_str(&format!("\n{}\n", styled(TITLE, &workload)));
+        text.push_str(&format!("\n{TITLE}{workload}{TITLE:#}\n"));
         text.push_str(&table(&workload, &of, width));
     }
     text.push('\n');
     for line in wrapped(note, width).lines() {
-        text.push_str(&format!("{}\n", styled(FAINT, line)));
+        text.push_str(&format!("{FAINT}{line}{FAINT:#}\n"));
     }
     text
 }
 
 /// The headlines, in words, below a title.
-pub(super) fn headlines(
+pub(crate) fn headlines(
     title: &str,
     headlines: &[(&'static str, PairedRatio)],
     width: usize,
 ) -> String {
     let mut text = String::new();
     for (name, ratio) in headlines {
-        let what = super::words::headline(name);
+        let what = words::headline(name);
         let unit = unit(name).unwrap_or("ratio");
         let noise = verdict(ratio, unit);
         let [median, low, high] =
@@ -91,13 +91,13 @@ pub(super) fn headlines(
         text.push_str(&wrapped(&sentence, width));
     }
     if !text.is_empty() {
-        text = format!("\n{}\n{text}", styled(TITLE, title));
+        text = format!("\n{TITLE}{title}{TITLE:#}\n{text}");
     }
     text
 }
 
 /// A sentence, indented, in lines that fit.
-pub(super) fn wrapped(sentence: &str, width: usize) -> String {
+pub(crate) fn wrapped(sentence: &str, width: usize) -> String {
     let mut text = String::new();
     let mut line = String::from(" ");
     for word in sentence.split_whitespace() {
@@ -112,42 +112,59 @@ pub(super) fn wrapped(sentence: &str, width: usize) -> String {
     format!("{text}{line}\n")
 }
 
+/// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
+pub(crate) fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    match size.map_or(0, |size| usize::from(size.ws_col)) {
+        0 => 100,
+        columns => columns.clamp(60, 160),
+    }
+}
+
 fn table(workload: &str, series: &[&Series], width: usize) -> String {
     let rows = in_order(series.iter().map(|one| (one.case.clone(), one.variant.clone())));
-    let columns = columns(workload, series);
-    let mut grid: Vec<Vec<String>> = vec![Vec::new(); rows.len() + 1];
-    grid[0].push(String::new());
-    for (row, (case, variant)) in rows.iter().enumerate() {
-        grid[row + 1].push(row_name(case, variant));
-    }
-    let mut used = widest(&grid, 0);
-    for (metric, head) in columns {
-        let mut cells = vec![head.to_string()];
-        cells.extend(rows.iter().map(|(case, variant)| {
+    let names = rows.iter().map(|(case, variant)| row_name(case, variant));
+    let names = [String::new()].into_iter().chain(names).collect();
+    let figures = columns(workload, series).into_iter().map(|(metric, head)| {
+        let figure = |(case, variant): &(String, String)| {
             let found = series
                 .iter()
                 .find(|one| one.case == *case && one.variant == *variant && one.metric == metric);
             found.and_then(|one| cell(one)).unwrap_or_default()
-        }));
-        let need = 2 + cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
-        if 2 + used + need > width {
+        };
+        [head.to_owned()].into_iter().chain(rows.iter().map(figure)).collect()
+    });
+    side_by_side(names, figures, width)
+}
+
+/// The rows of a table whose columns are given, each with its head. Names stand to the left, figures to the right. The
+/// last columns of figures are left out where `width` has no room for them.
+pub(crate) fn side_by_side(
+    names: Vec<String>,
+    figures: impl IntoIterator<Item = Vec<String>>,
+    width: usize,
+) -> String {
+    let widest = |cells: &[String]| cells.iter().map(|cell| cell.chars().count()).max();
+    let room = widest(&names).unwrap_or_default();
+    let mut rows: Vec<String> = names.iter().map(|name| format!("  {name:<room$}")).collect();
+    let mut used = 2 + room;
+    for cells in figures {
+        let room = widest(&cells).unwrap_or_default();
+        used += 2 + room;
+        if used > width {
             break;
         }
-        used += need;
-        grid.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+        for (row, cell) in rows.iter_mut().zip(cells) {
+            row.push_str(&format!("  {cell:>room$}"));
+        }
     }
-    let widths: Vec<usize> = (0..grid[0].len()).map(|column| widest(&grid, column)).collect();
     let mut text = String::new();
-    for (number, row) in grid.iter().enumerate() {
-        let mut line = format!("  {:<1$}", row[0], widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            line.push_str(&format!("  {cell:>width$}"));
-        }
-        let line = line.trim_end();
-        match number {
-            0 => text.push_str(&format!("{}\n", styled(FAINT, line))),
-            _ => text.push_str(&format!("{line}\n")),
-        }
+    for (number, row) in rows.iter().enumerate() {
+        let row = row.trim_end();
+        text.push_str(&match number {
+            0 => format!("{FAINT}{row}{FAINT:#}\n"),
+            _ => format!("{row}\n"),
+        });
     }
     text
 }
@@ -208,10 +225,6 @@ fn cell(series: &Series) -> Option<String> {
             percent => format!("{median} ±{percent:<3}"),
         },
     })
-}
-
-fn widest(grid: &[Vec<String>], column: usize) -> usize {
-    grid.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
 }
 
 /// Each once, in the order of its first appearance.
