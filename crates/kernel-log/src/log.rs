@@ -41,7 +41,8 @@ pub struct KernelLog {
     /// Lines in all, of this boot.
     pub lines: u64,
     /// The boots that the log holds, where there are several, and one of them was asked for
-    /// ([`Reader::finish`]): the first [`BOOTS_KEPT`](KernelLog::BOOTS_KEPT) of them.
+    /// ([`Reader::finish`](crate::Reader::finish)): the first
+    /// [`BOOTS_KEPT`](KernelLog::BOOTS_KEPT) of them.
     pub boots: Vec<BootSummary>,
     /// The form that the log has, and that is not read: then there is nothing in all of this.
     pub unread: Option<Unread>,
