@@ -1,9 +1,8 @@
 //! The target for the handshake machine.
 
 use corewise_nbd::handshake::{
-    Catalogue, CloseReason, ExportOffer, Handshake, NotOffered, Outcome, TlsPolicy,
+    Catalogue, CloseReason, ExportOffer, Handshake, NotOffered, Outcome, TlsPolicy, max_options,
 };
-use corewise_nbd::model::max_options;
 use corewise_nbd::wire::{
     BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
     OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,

@@ -1,8 +1,29 @@
 //! The right to attach to an export. Pure: what a client is was found out before.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use crate::connection::Peer;
+/// Where a client comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Peer {
+    /// A user of this machine, by its number.
+    User(u32),
+    /// An address.
+    Address(IpAddr),
+    /// The system doesn't say.
+    Unknown,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::User(uid) => write!(f, "user {uid}"),
+            Peer::Address(address) => address.fmt(f),
+            Peer::Unknown => f.write_str("a client of unknown origin"),
+        }
+    }
+}
 
 /// What is known of a client.
 #[derive(Clone, Debug)]

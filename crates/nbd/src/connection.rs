@@ -1,9 +1,8 @@
 //! One accepted connection: the socket, and the handles by which others (drain, eviction, the reply
 //! path) act on it.
 
-use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,15 +12,15 @@ use bytes::BytesMut;
 use corewise_blockmq::Op;
 use corewise_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use corewise_sync::hint::IN_MODEL;
+use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, Parker, panics, thread, time};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
 
-use crate::access::Identity;
+use crate::access::{Identity, Peer};
 use crate::counts::Counts;
-use crate::deadline::Deadline;
-use crate::idle::IdleTime;
+use crate::deadline::{Deadline, timespec};
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 use crate::told::Voice;
@@ -64,28 +63,6 @@ pub(crate) struct Connection {
     refused: AtomicU8,
     /// L: is the lock, a leaf; guards why the server ends the connection, where it does.
     cause: Mutex<Option<String>>,
-}
-
-/// Where a client comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Peer {
-    /// A user of this machine, by its number.
-    User(u32),
-    /// An address.
-    Address(IpAddr),
-    /// The system doesn't say.
-    Unknown,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Peer::User(uid) => write!(f, "user {uid}"),
-            Peer::Address(address) => address.fmt(f),
-            Peer::Unknown => f.write_str("a client of unknown origin"),
-        }
-    }
 }
 
 impl Identity {
@@ -443,11 +420,38 @@ impl Connection {
     }
 }
 
-/// A duration as the kernel takes it.
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
+/// The time since a client last sent something, or was last sent a reply. A stop of this process is
+/// none of that time.
+#[derive(Debug)]
+struct IdleTime {
+    clock: PausableClock,
+    since: Instant,
+}
+
+impl IdleTime {
+    /// Begins now. `limit`: the shortest time that it is compared with. If it is zero, any time is
+    /// long enough, so a stop counts in full.
+    fn new(limit: Duration) -> IdleTime {
+        let limit = if limit.is_zero() { Duration::MAX } else { limit };
+        let mut clock = PausableClock::for_timeout(limit);
+        let since = clock.now();
+        IdleTime { clock, since }
+    }
+
+    /// Begins anew.
+    fn restart(&mut self) {
+        self.since = self.clock.now();
+    }
+
+    /// How long it has been. The thread that waits for the client asks at least once in each
+    /// [slice](IdleTime::slice).
+    fn so_far(&mut self) -> Duration {
+        self.clock.now().saturating_duration_since(self.since)
+    }
+
+    /// The longest wait between two questions: what a stop costs a client.
+    fn slice(&self) -> Duration {
+        self.clock.slice()
     }
 }
 

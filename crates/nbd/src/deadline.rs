@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use corewise_sync::time::PausableClock;
+use rustix::event::Timespec;
 
 use crate::policy;
 
@@ -49,6 +50,14 @@ impl Deadline {
     /// How long the client has been waited for.
     pub(crate) fn waited(&mut self) -> Duration {
         self.clock.now().saturating_duration_since(self.begun)
+    }
+}
+
+/// A duration as the kernel takes it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }
 

@@ -8,13 +8,12 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use crate::access::Access;
 use crate::edge::Edges;
-use crate::error::Error;
 use crate::handshake::ExportOffer;
 use crate::losses::Losses;
 use crate::policy;
 use crate::rate::{Limiter, Rate};
 use crate::turn::{PLACES, Turns};
-use crate::wire::{ExportSummary, MAX_STRING};
+use crate::wire::ExportSummary;
 
 /// A block device under a name, as clients see it.
 #[derive(Clone)]
@@ -225,16 +224,6 @@ impl Export {
     /// What tells its device from others for as long as there is something shared of it.
     pub(crate) fn device_address(&self) -> usize {
         Arc::as_ptr(self.device()).addr()
-    }
-
-    /// Refuses what the protocol can't carry.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        for (what, text) in [("name", &self.name), ("description", &self.description)] {
-            if text.len() > MAX_STRING || text.contains('\0') {
-                return Err(Error::BadText { what, text: text.clone() });
-            }
-        }
-        Ok(())
     }
 }
 

@@ -51,10 +51,10 @@
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
-//! | [`Remote`] | the other way round: a driver of volumes that are somebody else's exports |
 //! | `waiting` | which request is the oldest, and what a client doesn't take |
 //! | `told` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
+//! | `client` | the other way round: [`Remote`], a driver of volumes that are somebody else's exports |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
 //! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
@@ -72,6 +72,7 @@
 //! device at each handshake: a device that grew shows it to clients that connect from then on.
 
 mod access;
+mod client;
 mod connection;
 mod counts;
 mod deadline;
@@ -79,7 +80,6 @@ mod edge;
 mod error;
 mod export;
 pub mod handshake;
-mod idle;
 mod load;
 mod losses;
 mod memory;
@@ -88,7 +88,6 @@ pub mod model;
 mod negotiate;
 mod policy;
 mod rate;
-mod remote;
 mod reply;
 mod server;
 mod session;
@@ -102,23 +101,25 @@ mod turn;
 mod waiting;
 pub mod wire;
 
-pub use connection::Peer;
+pub use access::Peer;
+#[cfg(feature = "tls")]
+pub use client::RemoteTls;
+pub use client::{
+    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
+    Uri, UriError,
+};
 pub use counts::Traffic;
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
 pub use memory::{MemoryUse, limit_heap, reserve_heap};
 pub use rate::Rate;
-pub use remote::{
-    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
-    Uri, UriError,
-};
 pub use server::{
     ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, HandshakeCounts,
     Listener, Options, Server,
 };
 #[cfg(feature = "tls")]
-pub use tls::{RemoteTls, Tls};
+pub use tls::Tls;
 
 /// The README's example is a test too.
 #[cfg(doctest)]

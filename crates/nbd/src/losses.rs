@@ -176,7 +176,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Peer;
+    use crate::access::Peer;
 
     fn user(uid: u32) -> Identity {
         Identity { peer: Peer::User(uid), pid: None, names: Vec::new() }

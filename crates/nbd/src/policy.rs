@@ -321,12 +321,6 @@ pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
     if whole > from { whole } else { to }
 }
 
-/// How many options one handshake may hold: a fixed number for haggling, and four for each export,
-/// since a client that lists a server asks about each export in the same handshake.
-pub fn max_options(exports: usize) -> u32 {
-    u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
-}
-
 /// How long a client may take to send a request of so many bytes that it began, or to take such a reply: `timeout`, and
 /// a second for each MiB of it.
 pub fn time_for(timeout: Duration, bytes: u64) -> Duration {

@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use corewise_sync::{LeftOut, Mutex, Throttle, panics};
 
-use crate::access::Identity;
-use crate::connection::Peer;
+use crate::access::{Identity, Peer};
 use crate::wire::ReplyError;
 
 /// The lines that a peer may cause at once,

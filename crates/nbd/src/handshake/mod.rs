@@ -9,17 +9,11 @@
 //! `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, where the server has them on, `EXTENDED_HEADERS`; any other option gets
 //! `ERR_UNSUP`.
 
-mod meta;
-mod offer;
-
-use crate::policy;
 use crate::wire::{
-    self, ClientFlags, EXPORT_NAME_PADDING, Form, GoRequest, Greeting, HandshakeFlags, InfoKind,
-    OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
+    self, BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, Form,
+    GoRequest, Greeting, HandshakeFlags, InfoKind, MetaRequest, OPTION_HEADER_LEN, OptionHeader,
+    OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
 };
-
-pub use meta::ALLOCATION_CONTEXT;
-pub use offer::{Catalogue, ExportOffer, NotOffered, TlsPolicy};
 
 /// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
 /// closed, since skipping the claimed length could take for ever.
@@ -28,6 +22,11 @@ pub const MAX_OPTION_DATA: u32 = 16 << 10;
 /// Replies beyond this many bytes are sent before the next option is looked at: a client that
 /// pipelines a thousand `LIST`s (which the protocol forbids) mustn't fill our memory with answers.
 const ENOUGH_REPLIES: usize = 64 << 10;
+
+/// The number that stands for `base:allocation` in block status.
+pub const ALLOCATION_CONTEXT: u32 = 1;
+/// In a list, this stands for everything in its namespace.
+const BASE: &str = "base:";
 
 /// Where the handshake stands after [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +43,73 @@ pub enum Outcome {
     Begin(Agreement),
     /// Send the replies, then close the connection.
     Close(CloseReason),
+}
+
+/// What a client is told about an export, and what the transmission phase then keeps to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportOffer {
+    /// The canonical name.
+    pub name: String,
+    /// A description for people; may be empty.
+    pub description: String,
+    /// Size and abilities.
+    pub summary: ExportSummary,
+    /// Sizes of requests.
+    pub block_sizes: BlockSizes,
+}
+
+impl ExportOffer {
+    /// What depends on the form of messages that this client has chosen, and on its metadata context.
+    fn adapt(&mut self, form: Form, allocation: bool) {
+        let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
+        let filtered = allocation && form == Form::Extended;
+        self.summary.flags = flags.with_if(filtered, TransmissionFlags::BLOCK_STATUS_PAYLOAD);
+    }
+}
+
+/// What a server says of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// There is none.
+    #[default]
+    Off,
+    /// Clients may have it.
+    Allowed,
+    /// Nothing else is answered before it.
+    Required,
+}
+
+/// Why a client isn't offered an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotOffered {
+    /// There is none of this name.
+    Unknown,
+    /// It isn't for this client; why, in words for it.
+    Forbidden(String),
+}
+
+/// The exports that a handshake may choose from.
+pub trait Catalogue {
+    /// The export of this name; the empty name asks for the default export.
+    ///
+    /// # Errors
+    /// There is none, or it isn't for this client.
+    fn find(&self, name: &str) -> Result<ExportOffer, NotOffered>;
+    /// Gives the client a place at the export of this name, which was found: from here on nobody may take it away.
+    ///
+    /// # Errors
+    /// Why there is none, in words for the client.
+    fn attach(&self, name: &str) -> Result<(), String>;
+    /// Calls `each` with the name and description of each export that is for this client.
+    fn for_each(&self, each: &mut dyn FnMut(&str, &str));
+    /// How many exports there are.
+    fn len(&self) -> usize;
+    /// True when there is no export.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// True when no new client is wanted: options are answered with `ERR_SHUTDOWN`.
+    fn is_shutting_down(&self) -> bool;
 }
 
 /// What the two sides have agreed on.
@@ -256,7 +322,7 @@ impl Handshake {
         let used = OPTION_HEADER_LEN + head.length as usize;
         let Some(data) = rest.get(OPTION_HEADER_LEN..used) else { return Step::Wait };
         self.options += 1;
-        if self.options > policy::max_options(catalogue.len()) {
+        if self.options > max_options(catalogue.len()) {
             return Step::close(used, CloseReason::TooManyOptions);
         }
         let locked = self.tls == TlsPolicy::Required && !self.secure;
@@ -301,7 +367,7 @@ impl Handshake {
                 Step::Used(used)
             }
             OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
-                let chosen = meta::answer(head.option, data, catalogue, self.form, out);
+                let chosen = answer_meta(head.option, data, catalogue, self.form, out);
                 // An earlier choice is gone, also where this fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
                     self.allocation = chosen;
@@ -445,6 +511,41 @@ fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
     reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
 }
 
+/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`; the name of the export whose allocation was listed or chosen.
+fn answer_meta(
+    option: OptionKind,
+    data: &[u8],
+    catalogue: &dyn Catalogue,
+    form: Form,
+    out: &mut Vec<u8>,
+) -> Option<String> {
+    if !form.has_chunks() {
+        let message = "STRUCTURED_REPLY has to come first";
+        refuse(out, option, OptionReplyKind::ERR_INVALID, message);
+        return None;
+    }
+    let meta = match MetaRequest::decode(data) {
+        Ok(meta) => meta,
+        Err(error) => {
+            refuse(out, option, OptionReplyKind::ERR_INVALID, error.message());
+            return None;
+        }
+    };
+    let offer = find(option, meta.name, catalogue, out)?;
+    let lists = option == OptionKind::LIST_META_CONTEXT;
+    let is_meant = |query: &&str| *query == BASE_ALLOCATION || lists && *query == BASE;
+    let meant = lists && meta.queries.is_empty() || meta.queries.iter().any(is_meant);
+    if meant {
+        let mut context = Vec::new();
+        // The number is reserved in a list.
+        let id = if lists { 0 } else { ALLOCATION_CONTEXT };
+        wire::encode_meta_context(&mut context, id, BASE_ALLOCATION);
+        reply(out, option, OptionReplyKind::META_CONTEXT, &context);
+    }
+    reply(out, option, OptionReplyKind::ACK, &[]);
+    meant.then_some(offer.name)
+}
+
 /// What is told of an export.
 fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut Vec<u8>) {
     let mut info = Vec::new();
@@ -500,4 +601,10 @@ fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message:
         end -= 1;
     }
     reply(out, option, kind, &message.as_bytes()[..end]);
+}
+
+/// How many options one handshake may hold: a fixed number for haggling, and four for each export,
+/// since a client that lists a server asks about each export in the same handshake.
+pub fn max_options(exports: usize) -> u32 {
+    u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
 }

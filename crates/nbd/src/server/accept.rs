@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Inner;
 use super::client_thread::ClientThread;
 use super::listen::Listener;
-use crate::connection::timespec;
+use crate::deadline::timespec;
 use crate::error::Error;
 use crate::policy;
 

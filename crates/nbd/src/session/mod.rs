@@ -26,12 +26,11 @@ mod sink;
 mod sparse;
 mod writer;
 
-pub(crate) use pace::Deadlines;
+pub(crate) use pace::{Deadlines, End};
 pub(crate) use poller::PollPermits;
 pub(crate) use shared_writer::SharedWriter;
 pub(crate) use writer::STACK;
 
-use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -65,37 +64,6 @@ const EIO: i32 = 5;
 /// How often a completion thread goes round for replies that arrive meanwhile, before it hands them
 /// to the writer.
 const COMPLETION_ROUNDS: u32 = 16;
-
-/// Why the transmission phase ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The client sent `DISC`.
-    Disconnected,
-    /// The client closed its side, or the server stopped reading because it drains.
-    StreamEnded,
-    /// The stream can't be followed any further; says why.
-    Violation(String),
-    /// The socket failed.
-    Failed(String),
-    /// The client took too long; says what for.
-    TooSlow(String),
-    /// The client asked for nothing for too long; says how long.
-    Idle(String),
-    /// The connection was given up by the server.
-    Cut,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Disconnected => f.write_str("it said goodbye"),
-            End::StreamEnded => f.write_str("its stream ended"),
-            End::Violation(what) | End::TooSlow(what) | End::Idle(what) => f.write_str(what),
-            End::Failed(why) => write!(f, "its socket failed: {why}"),
-            End::Cut => f.write_str("it was disconnected"),
-        }
-    }
-}
 
 /// How a request is counted while it is in the device.
 #[derive(Clone, Copy)]

@@ -7,12 +7,12 @@
 //! While the client is owed nothing, a [`Poller`] waits for its next request. It reads the clock
 //! twice for a sleep, and once for a poll that finds the request at its first look.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::End;
 use super::poller::Poller;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
@@ -28,6 +28,37 @@ pub(crate) struct Deadlines {
     pub(crate) reply: Duration,
     /// For saying nothing while nothing is owed to it.
     pub(crate) idle: Option<Duration>,
+}
+
+/// Why the transmission phase ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The client sent `DISC`.
+    Disconnected,
+    /// The client closed its side, or the server stopped reading because it drains.
+    StreamEnded,
+    /// The stream can't be followed any further; says why.
+    Violation(String),
+    /// The socket failed.
+    Failed(String),
+    /// The client took too long; says what for.
+    TooSlow(String),
+    /// The client asked for nothing for too long; says how long.
+    Idle(String),
+    /// The connection was given up by the server.
+    Cut,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Disconnected => f.write_str("it said goodbye"),
+            End::StreamEnded => f.write_str("its stream ended"),
+            End::Violation(what) | End::TooSlow(what) | End::Idle(what) => f.write_str(what),
+            End::Failed(why) => write!(f, "its socket failed: {why}"),
+            End::Cut => f.write_str("it was disconnected"),
+        }
+    }
 }
 
 /// What the next bytes are.

@@ -10,11 +10,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::{Parker, time};
 
-use super::pace::{Expects, Pace, Part};
+use super::pace::{End, Expects, Pace, Part};
 use super::poller::Poller;
 use super::received::{Received, charge};
 use super::sink::{Reply, SPARE, SocketSink};
-use super::{End, Inside, Session, form, odd, sparse};
+use super::{Inside, Session, form, odd, sparse};
 use crate::counts::Cost;
 use crate::losses::Covers;
 use crate::policy::{self, Limits, Operation, Verdict, judge};

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::Session;
 use super::writer::STACK;
-use crate::connection::timespec;
+use crate::deadline::timespec;
 use crate::reply::{Patience, Ran};
 
 /// Rounds of sends for one client before the next client has its turn.

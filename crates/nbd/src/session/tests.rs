@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, IoError, Op, Request};
 
+use crate::export::Export;
 use crate::handshake::Handshake;
+use crate::server::{Options, Server};
 use crate::wire::{
     self, Command, CommandFlags, Form, GoRequest, MetaRequest, OptionHeader, OptionKind, ReplyError,
 };
-use crate::{Export, Options, Server};
 
 /// The answer to a request with this cookie panics.
 pub(super) const PANICS: u64 = 0x7061_6e69_6373;

@@ -3,8 +3,6 @@
 //! All of TLS is rustls'; ring does its sums. Here is where the bytes go: `README.md` beside this file.
 
 mod channel;
-mod dial;
-mod names;
 mod spoken;
 mod validity;
 
@@ -17,13 +15,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite};
 
-use spoken::spoken;
-
 use crate::error::{Error, TlsPart};
 
 pub(crate) use channel::{Channel, Incoming};
-pub(crate) use dial::Dialled;
-pub use dial::RemoteTls;
+pub(crate) use spoken::spoken;
 
 /// The certificate of a server, and the authorities of its clients.
 ///
@@ -132,14 +127,17 @@ impl Tls {
 
 /// Whether keys of this suite are good for a connection of any length. TLS 1.3 takes new ones in time; 1.2 can't, and rustls closes
 /// the connection: with AES-GCM after 2^24 records, which a busy client has in minutes.
-fn lasts(suite: &SupportedCipherSuite) -> bool {
+pub(crate) fn lasts(suite: &SupportedCipherSuite) -> bool {
     match suite {
         SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit == u64::MAX,
         SupportedCipherSuite::Tls13(_) => true,
     }
 }
 
-fn certificates(what: TlsPart, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+pub(crate) fn certificates(
+    what: TlsPart,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| wrong(what)(words(&error, "certificate")))?;
     if found.is_empty() {
@@ -148,7 +146,7 @@ fn certificates(what: TlsPart, pem: &[u8]) -> Result<Vec<CertificateDer<'static>
     Ok(found)
 }
 
-fn words(error: &pem::Error, wanted: &str) -> String {
+pub(crate) fn words(error: &pem::Error, wanted: &str) -> String {
     match error {
         pem::Error::NoItemsFound => format!("there is no {wanted} in it"),
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -159,11 +157,11 @@ fn words(error: &pem::Error, wanted: &str) -> String {
     }
 }
 
-fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {
+pub(crate) fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: why.to_string() }
 }
 
 /// As [`wrong`], of an error of rustls.
-fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Error {
+pub(crate) fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: spoken(&why) }
 }

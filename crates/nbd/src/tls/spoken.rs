@@ -13,7 +13,7 @@ const SAID: [(&str, &str); 8] = [
 ];
 
 /// An error of rustls, or one that shows one.
-pub(super) fn spoken(error: &dyn std::fmt::Display) -> String {
+pub(crate) fn spoken(error: &dyn std::fmt::Display) -> String {
     let text = without_fields(&error.to_string());
     let mut said = String::with_capacity(text.len());
     let mut rest = text.as_str();

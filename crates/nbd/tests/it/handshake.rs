@@ -3,9 +3,8 @@
 
 use corewise_nbd::handshake::{
     Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotOffered,
-    Outcome, Progress, TlsPolicy,
+    Outcome, Progress, TlsPolicy, max_options,
 };
-use corewise_nbd::model::max_options;
 use corewise_nbd::wire::*;
 
 struct Shop {

@@ -28,7 +28,7 @@
 //! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic; those of a shutdown by a [`PausableClock`] | The callback didn't run either |
 //! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic, by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
 //! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
-//! | connect, reply and backoff of a remote volume (`nbd::remote`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
+//! | connect, reply and backoff of a remote volume (`nbd::client`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
 //! | validity of certificates (`nbd::tls`) | wall | It is a date |
 //! | time that a snapshot was taken; stamps of logs, events and records (`object`, `cli`) | wall | They are for people. Nothing is ordered or decided by them |
 //! | beats for the service manager's watchdog, silence of those that look on, age of a metrics text (`cli`) | monotonic | systemd counts by it too |

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use corewise_sync::{Condvar, Mutex};
 
-use super::Options;
+use super::options::Options;
 use crate::access::Identity;
 use crate::connection::Connection;
 use crate::counts::Traffic;
@@ -22,6 +22,7 @@ use crate::handshake::{ExportOffer, NotOffered};
 use crate::negotiate::NoAgreement;
 use crate::policy;
 use crate::told::{Known, Voice, What};
+use crate::wire::MAX_STRING;
 
 pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
 
@@ -81,6 +82,16 @@ struct Entered {
     told: bool,
 }
 
+/// Refuses what the protocol can't carry.
+fn check(export: &Export) -> Result<(), Error> {
+    for (what, text) in [("name", export.name()), ("description", export.description_text())] {
+        if text.len() > MAX_STRING || text.contains('\0') {
+            return Err(Error::BadText { what, text: text.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 /// Whether a limit counts this connection.
 type Belongs<'a> = &'a dyn Fn(&Entered) -> bool;
 
@@ -90,7 +101,7 @@ impl Registry {
     }
 
     pub(super) fn add_export(&self, mut export: Export) -> Result<(), Error> {
-        export.check()?;
+        check(&export)?;
         let mut books = self.books.lock();
         if books.closing {
             return Err(Error::ShuttingDown);
@@ -115,7 +126,7 @@ impl Registry {
 
     /// Puts an export of the same name and device into the place of one that isn't being removed.
     pub(super) fn replace_export(&self, mut export: Export) -> Result<(), Error> {
-        export.check()?;
+        check(&export)?;
         let mut books = self.books.lock();
         let is_default = |entry: &Entry| entry.export.is_default();
         let mut others =

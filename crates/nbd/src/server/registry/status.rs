@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Entered, Registry, State};
-use crate::access::Identity;
-use crate::connection::{Connection, Peer};
+use crate::access::{Identity, Peer};
+use crate::connection::Connection;
 use crate::counts::Traffic;
 use crate::export::Export;
 use crate::handshake::CloseReason;

@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn what_a_server_says_of_itself_leads_back_to_it() {
-        let of = |endpoint: crate::Endpoint, export: &str| uri(&endpoint.uri(export));
-        let unix = of(crate::Endpoint::Unix(Some("/a b/s?".into())), "d/1");
+        let of = |endpoint: crate::server::Endpoint, export: &str| uri(&endpoint.uri(export));
+        let unix = of(crate::server::Endpoint::Unix(Some("/a b/s?".into())), "d/1");
         assert_eq!((&unix.address, unix.export()), (&Address::Unix("/a b/s?".into()), "d/1"));
-        let tcp = of(crate::Endpoint::Tcp("[::1]:7".parse().unwrap()), "ä");
+        let tcp = of(crate::server::Endpoint::Tcp("[::1]:7".parse().unwrap()), "ä");
         assert_eq!((&tcp.address, tcp.export()), (&Address::Tcp("::1".into(), 7), "ä"));
         for zone in [1, 2, 25, 2525] {
             let address = format!("[fe80::1%{zone}]:7").parse().unwrap();
-            let found = of(crate::Endpoint::Tcp(address), "d");
+            let found = of(crate::server::Endpoint::Tcp(address), "d");
             assert_eq!(found.address, Address::Tcp(format!("fe80::1%{zone}"), 7));
             assert!(found.to_string().contains(&format!("[fe80::1%25{zone}]:7")), "{found}");
             assert_eq!(found.hostname(), Some("fe80::1"));

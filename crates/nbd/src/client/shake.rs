@@ -5,17 +5,21 @@
 use std::fmt;
 use std::io;
 
-use super::policy::USUAL_SIZES;
 use crate::wire::{
     BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, GREETING_LEN,
-    GoRequest, Greeting, HandshakeFlags, InfoKind, MetaRequest, OPTION_REPLY_HEADER_LEN,
-    OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
+    GoRequest, Greeting, HandshakeFlags, InfoKind, MAX_PAYLOAD, MetaRequest,
+    OPTION_REPLY_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
+    TransmissionFlags,
 };
 
 /// Longest data of one reply to an option, in bytes.
 const MOST_DATA: u32 = 64 << 10;
 /// Most replies to one option.
 const MOST_REPLIES: usize = 64;
+
+/// What a client may assume where the other side says nothing. The protocol allows single bytes then; blocks have 512.
+pub(super) const USUAL_SIZES: BlockSizes =
+    BlockSizes { minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
 
 /// Where the bytes go. Both wait, as long as their owner says.
 pub trait Wire {

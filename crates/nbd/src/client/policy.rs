@@ -1,12 +1,16 @@
 //! The decisions of the client's side as pure functions over plain numbers: what the other side's export is as a device, whether it
-//! still is that after a new connection, and how long to wait before the next.
+//! still is that after a new connection, what a request is to it, and how long to wait before the next.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use corewise_blockmq::{Geometry, IoErrorKind};
+use corewise_blockmq::{Geometry, IoErrorKind, Op, Started};
 
 use super::shake::Agreed;
-use crate::wire::{BlockSizes, MAX_PAYLOAD, ReplyError, TransmissionFlags};
+use crate::wire::{
+    BlockSizes, Command, CommandFlags, MAX_PAYLOAD, REQUEST_LEN, ReplyError, Request,
+    TransmissionFlags,
+};
 
 /// How often a request is sent, at most: one on which the connection breaks each time may be the reason.
 pub(super) const MOST_TRIES: u32 = 5;
@@ -16,12 +20,10 @@ pub(super) const DEPTH: u32 = 128;
 pub(super) const MOST_CONNECTIONS: usize = 16;
 /// A trim, or a write of zeroes, is cut to this many bytes: the length has 32 bits, and it has to end in time.
 const MOST_ZEROED: u64 = 1 << 30;
+/// Longest range of a request without data, in bytes.
+const MOST_ASKED: u64 = 1 << 30;
 /// A set of connections that lasted for so long was a good one.
 pub(super) const GOOD: Duration = Duration::from_secs(1);
-
-/// What a client may assume where the other side says nothing. The protocol allows single bytes then; blocks have 512.
-pub(super) const USUAL_SIZES: BlockSizes =
-    BlockSizes { minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
 
 /// What an export is as a device, or why it can't be one.
 pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, String> {
@@ -128,8 +130,41 @@ pub(super) fn kind(error: u32) -> IoErrorKind {
     }
 }
 
+/// The head of a request, as it is sent.
+pub(super) fn head(rq: &Started, cookie: u64, asked: Range<u64>, block: u32) -> [u8; REQUEST_LEN] {
+    let none = CommandFlags::empty();
+    let (command, flags, range) = match rq.op() {
+        Op::Read => (Command::READ, none, asked),
+        Op::Write => (Command::WRITE, none, asked),
+        Op::Flush => (Command::FLUSH, none, 0..0),
+        Op::Discard => (Command::TRIM, none, asked),
+        Op::WriteZeroes => {
+            let flags = none
+                .with_if(rq.flags().no_unmap, CommandFlags::NO_HOLE)
+                .with_if(rq.flags().fast, CommandFlags::FAST_ZERO);
+            (Command::WRITE_ZEROES, flags, asked)
+        }
+        Op::Prefetch => {
+            // A hint: as much as the length can say.
+            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
+            (Command::CACHE, none, asked.start..end)
+        }
+        // All others were refused before.
+        _ => {
+            // Extents may end before the range does.
+            let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
+            let one = rq.extents().is_some_and(|extents| extents.most() == 1);
+            (Command::BLOCK_STATUS, none.with_if(one, CommandFlags::REQ_ONE), asked.start..end)
+        }
+    };
+    let flags = flags.with_if(rq.op().is_change() && rq.flags().fua, CommandFlags::FUA);
+    let (offset, length) = (range.start, range.end - range.start);
+    Request { flags, command, cookie, offset, length }.encode()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::shake::USUAL_SIZES;
     use super::*;
     use crate::wire::ExportSummary;
 

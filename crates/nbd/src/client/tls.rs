@@ -1,4 +1,4 @@
-//! The client's end: a volume that is somebody else's export, by TLS. One thread has all of it, and never waits in here.
+//! TLS to the other side. The volume's thread has all of it, and never waits in here.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::OwnedFd;
@@ -10,10 +10,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::spoken::spoken;
-use super::{certificates, lasts, refused, words, wrong};
+use super::stream::send;
 use crate::error::{Error, TlsPart};
-use crate::remote::send;
+use crate::tls::{certificates, lasts, refused, spoken, words, wrong};
 
 /// How much of what is to be sent is encrypted ahead, in bytes.
 const OUTGOING: usize = 256 << 10;

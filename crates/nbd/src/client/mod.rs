@@ -7,17 +7,16 @@
 //! |---|---|
 //! | `uri` | where an export is. Pure |
 //! | `shake` | the client's side of the handshake, over any bytes |
-//! | `policy` | what an export is as a device; errors; pauses. Pure |
+//! | `policy` | what an export is as a device; what a request is on the wire; errors; pauses. Pure |
 //! | `durable` | which changes a flush covers, and which were lost. Pure |
 //! | `table` | the requests, and which may be sent |
-//! | `ask` | how a request is asked for. Pure |
 //! | `answers` | what arrives, into the requests that it answers |
-//! | `stream` | sockets, TLS, waiting |
+//! | `stream` | sockets, waiting |
+//! | `tls` | the same bytes in TLS |
 //! | `line` | the thread |
 //! | `fuzzed` | for the fuzzer of `answers` |
 
 mod answers;
-mod ask;
 mod durable;
 pub mod fuzzed;
 mod line;
@@ -25,6 +24,11 @@ mod policy;
 pub mod shake;
 mod stream;
 mod table;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod uri;
 
 use std::fmt;
@@ -38,10 +42,10 @@ use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{Mutex, context, text, thread};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::tls::RemoteTls;
-
 #[cfg(feature = "tls")]
-pub(crate) use stream::send;
+pub use tls::RemoteTls;
+#[cfg(not(feature = "tls"))]
+use tls::RemoteTls;
 pub use uri::{Uri, UriError};
 
 /// Which export a volume is, and how it is reached.

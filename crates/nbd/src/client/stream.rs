@@ -20,9 +20,9 @@ use rustix::net::{
 
 use super::RemoteOptions;
 use super::shake::Wire;
+use super::tls::{Dialled, RemoteTls};
 use super::uri::Address;
-use crate::connection::timespec;
-use crate::tls::{Dialled, RemoteTls};
+use crate::deadline::timespec;
 
 /// Room for what arrives, in bytes.
 pub(super) const ROOM: usize = 256 << 10;
@@ -229,7 +229,7 @@ fn receive(socket: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> 
 }
 
 /// As [`Stream::send`], of a socket.
-pub(crate) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+pub(super) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
         match sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags) {

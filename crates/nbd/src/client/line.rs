@@ -21,13 +21,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::answers::{Answers, End};
-use super::ask::head;
 use super::durable::Durable;
 use super::shake::{self, Agreed};
 use super::stream::{Patience, ROOM, Shaking, Stream, clear, not_yet};
 use super::table::Table;
 use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, Shared, policy};
-use crate::connection::timespec;
+use crate::deadline::timespec;
 use crate::wire::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
 /// Pieces that are sent together, at most.
@@ -381,7 +380,7 @@ impl Line {
             let covered = self.durable.covered();
             let entry = self.table.get_mut(slot);
             entry.covers = covered;
-            entry.head = head(&entry.rq, entry.cookie, range, self.device.block_size);
+            entry.head = policy::head(&entry.rq, entry.cookie, range, self.device.block_size);
         }
         for on in 0..self.connections.len() {
             let sent = self.pump(on);
