@@ -11,7 +11,7 @@ use corewise_sync::sys::{self, Mask};
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::sysfs;
+use crate::files;
 
 /// The CPU that the calling thread is on at this moment; it may have moved before the caller looks. `None` where
 /// the system doesn't tell. Never blocks, and costs no system call where the C library has the kernel keep the number
@@ -127,7 +127,7 @@ pub(crate) fn process_affinity(enough: &CpuSet) -> Option<CpuSet> {
 }
 
 fn mask_in(status: &Path) -> Result<Option<CpuSet>, TopologyError> {
-    let text = sysfs::text(status)?;
+    let text = files::text(status)?;
     let Some(list) = text.as_deref().and_then(allowed_in_status) else { return Ok(None) };
     list.parse().map(Some).map_err(|error: TopologyError| TopologyError::Content {
         path: status.to_owned(),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use corewise_sync::sys;
 
 use crate::cpuset::CpuSet;
-use crate::sysfs;
+use crate::files;
 
 /// What a hierarchy of groups is looked at for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) fn isolated() -> Option<CpuSet> {
     let (_, mounts) = tables()?;
     let mut mounts = mounts.lines().filter_map(|line| Mount::parse(line, Controller::Cpuset));
     let root = mounts.find(|mount| mount.version == 2 && mount.root == Path::new("/"))?;
-    sysfs::text(&root.at.join("cpuset.cpus.isolated")).ok().flatten()?.parse().ok()
+    files::text(&root.at.join("cpuset.cpus.isolated")).ok().flatten()?.parse().ok()
 }
 
 /// Which groups this process is in, and where the hierarchies are mounted.
@@ -52,7 +52,7 @@ pub(crate) fn tables() -> Option<(String, String)> {
     if !sys::KERNEL_THREADS {
         return None;
     }
-    let read = |path: &str| sysfs::text(Path::new(path)).ok().flatten();
+    let read = |path: &str| files::text(Path::new(path)).ok().flatten();
     Some((read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?))
 }
 
@@ -137,7 +137,7 @@ fn read_group(dir: &Path) -> Option<CpuSet> {
     // Version 2, version 1, version 1 of old kernels.
     ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"]
         .iter()
-        .find_map(|name| sysfs::text(&dir.join(name)).ok().flatten())
+        .find_map(|name| files::text(&dir.join(name)).ok().flatten())
         .and_then(|list| list.parse().ok())
         .filter(|set: &CpuSet| !set.is_empty())
 }

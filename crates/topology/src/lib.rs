@@ -23,45 +23,33 @@
 //! [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed; topologies that were saved or described are the
 //! same everywhere.
 
+mod affinity;
+mod cgroup;
 mod cpu_id;
 mod cpulist;
 mod cpuset;
 mod error;
-mod scope;
-mod shard;
-
 mod facts;
-mod topology;
-
-mod affinity;
-mod cgroup;
+mod files;
 mod live;
-mod sysfs;
-
-mod synthetic;
-mod synthetic_indexes;
-mod synthetic_parse;
-
-#[cfg(feature = "xml")]
-mod xml;
-#[cfg(feature = "xml")]
-mod xml_elements;
-
-mod change;
 mod machine;
 mod memory;
 mod pods;
 mod quota;
-mod refresh;
+mod scope;
+mod shard;
+mod synthetic;
+mod sysfs;
+mod topology;
 mod watch;
-mod words;
+#[cfg(feature = "xml")]
+mod xml;
 
 pub use affinity::{Tid, current_affinity, current_cpu, pin_current_thread, pin_thread};
-pub use change::{Change, Subscription};
 pub use cpu_id::CpuId;
 pub use cpuset::{CpuSet, Iter};
 pub use error::TopologyError;
-pub use machine::{Machine, Masks};
+pub use machine::{Change, Machine, Masks, Subscription};
 pub use memory::memory;
 pub use pods::{Pod, Pods};
 pub use quota::CpuQuota;

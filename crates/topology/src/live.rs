@@ -8,32 +8,44 @@ use corewise_sync::sys;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{Key, RawCpu, RawMachine};
-use crate::refresh::Seen;
+use crate::quota::{self, CpuQuota};
 use crate::topology::{Source, Topology};
-use crate::{affinity, cgroup, quota, sysfs};
+use crate::{affinity, cgroup, sysfs};
 
 const SYSTEM: &str = "/sys/devices/system";
 
-pub(crate) fn topology() -> Result<Topology, TopologyError> {
-    if let Some(description) = sys::machine() {
-        return described(&description).map(Topology::into_live);
-    }
-    if !sys::KERNEL_THREADS {
-        return flat(None).into_topology(Source::Flat);
-    }
-    let mask = affinity::current_affinity()?;
-    let mut raw = if has_sysfs() {
-        sysfs::read(Path::new(SYSTEM), &affinity::proven(None).unwrap_or_default())?
-    } else {
-        flat(mask.as_ref())
-    };
-    if let Some(isolated) = cgroup::isolated() {
-        raw.isolated = raw.isolated.union(&isolated);
-    }
-    let topology = raw.into_topology(Source::Live)?;
-    match allowed(&topology.cpu_set(), &topology.online(), mask, cgroup::cpuset()) {
-        Some(allowed) => topology.with_allowed(&allowed),
-        None => Ok(topology),
+impl Topology {
+    /// Reads the machine that this process runs on: sysfs for the facts; the calling thread's
+    /// affinity mask (which threads that it starts inherit) and the process's cgroup cpuset for
+    /// [`Topology::allowed`]. Where there is no sysfs at all (some sandboxes), the machine is taken
+    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it is as flat, and
+    /// its CPUs are numbered from 0 ([`Source::Flat`]).
+    ///
+    /// Reads files, so it may block for a moment; never inside an atomic section.
+    ///
+    /// # Errors
+    /// When a sysfs file is unreadable or not what such a file is, or no CPU may be used.
+    pub fn live() -> Result<Topology, TopologyError> {
+        if let Some(description) = sys::machine() {
+            return described(&description).map(Topology::into_live);
+        }
+        if !sys::KERNEL_THREADS {
+            return flat(None).into_topology(Source::Flat);
+        }
+        let mask = affinity::current_affinity()?;
+        let mut raw = if has_sysfs() {
+            sysfs::read(Path::new(SYSTEM), &affinity::proven(None).unwrap_or_default())?
+        } else {
+            flat(mask.as_ref())
+        };
+        if let Some(isolated) = cgroup::isolated() {
+            raw.isolated = raw.isolated.union(&isolated);
+        }
+        let topology = raw.into_topology(Source::Live)?;
+        match allowed(&topology.cpu_set(), &topology.online(), mask, cgroup::cpuset()) {
+            Some(allowed) => topology.with_allowed(&allowed),
+            None => Ok(topology),
+        }
     }
 }
 
@@ -52,7 +64,16 @@ fn has_sysfs() -> bool {
     Path::new(SYSTEM).join("cpu").is_dir()
 }
 
-/// What the system says now about the CPUs of a topology that was made by [`topology`].
+/// What a source says about the state now. `None`: it doesn't say, and nothing changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) running: Option<CpuSet>,
+    pub(crate) allowed: Option<CpuSet>,
+    pub(crate) isolated: Option<CpuSet>,
+    pub(crate) quota: Option<Option<CpuQuota>>,
+}
+
+/// What the system says now about the CPUs of a topology that was made by [`Topology::live`].
 pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
     if sys::machine().is_some() {
         return Ok(Seen::default());

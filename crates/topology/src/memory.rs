@@ -7,13 +7,13 @@
 use std::path::Path;
 
 use crate::cgroup::{self, Controller};
-use crate::sysfs;
+use crate::files;
 
 /// How many bytes of memory this process may use: those of the machine or, where that is less, the limit of its cgroup or of one
 /// above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside what it has mapped by now.
 /// `None` where the system doesn't say. Reads files, so it may block.
 pub fn memory() -> Option<u64> {
-    let text = |path: &Path| sysfs::text(path).ok().flatten();
+    let text = |path: &Path| files::text(path).ok().flatten();
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| total(&info));
     let chains = cgroup::tables().map_or_else(Vec::new, |(memberships, mounts)| {
         cgroup::chains(&memberships, &mounts, Controller::Memory)

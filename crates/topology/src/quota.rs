@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::cgroup::{self, Controller};
-use crate::sysfs;
+use crate::files;
 
 /// The CPU time that a process may use: so much in each period, over all its threads, after which the
 /// kernel stops them until the next one.
@@ -78,7 +78,7 @@ fn find(memberships: &str, mounts: &str) -> Option<CpuQuota> {
 }
 
 fn read_group(dir: &Path) -> Option<CpuQuota> {
-    let read = |name: &str| sysfs::text(&dir.join(name)).ok().flatten();
+    let read = |name: &str| files::text(&dir.join(name)).ok().flatten();
     if let Some(text) = read("cpu.max") {
         return parse(&text);
     }

@@ -7,19 +7,30 @@
 use crate::cpu_id::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawKind, RawMachine};
+use crate::files::{is_absent, text};
 use crate::topology::{Source, Topology};
 
-type Result<T> = std::result::Result<T, TopologyError>;
+type Result<T, E = TopologyError> = std::result::Result<T, E>;
 
-/// Reads the saved tree in `dir`, which may be its root, its `/sys` or its `devices/system`.
-pub(crate) fn saved(dir: &Path) -> Result<Topology> {
-    read(&system_dir(dir)?, &CpuSet::new())?.into_topology(Source::Sysfs(dir.to_owned()))
+impl Topology {
+    /// Reads a saved sysfs tree: `dir` holds `sys/devices/system` (a copied root, or an unpacked
+    /// archive of `hwloc-gather-topology`), or `devices/system` (a copied `/sys`), or `cpu` (the
+    /// `devices/system` level itself). Each CPU is allowed; [`Topology::with_allowed`] narrows
+    /// that.
+    ///
+    /// # Errors
+    /// When `dir` is no sysfs tree, has no CPU, or holds a file that is not what it should be; the
+    /// error names the file.
+    pub fn from_sysfs(dir: impl AsRef<Path>) -> Result<Topology, TopologyError> {
+        let dir = dir.as_ref();
+        let raw = read(&system_dir(dir)?, &CpuSet::new())?;
+        raw.into_topology(Source::Sysfs(dir.to_owned()))
+    }
 }
 
 /// The `devices/system` of the saved tree in `dir`.
@@ -259,47 +270,6 @@ fn numbered(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
         }
     }
     Ok(numbers)
-}
-
-/// The most that is read of one file. The kernel's are a page long, but for `mountinfo`; a saved
-/// tree may hold anything.
-const MAX_FILE: u64 = 4 << 20;
-
-/// A file's content, trimmed, or `None` if there is no such file.
-pub(crate) fn text(path: &Path) -> Result<Option<String>> {
-    match read_regular(path, MAX_FILE) {
-        // Some archives of sysfs trees have zero bytes at the end of files.
-        Ok(text) => {
-            Ok(Some(text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned()))
-        }
-        Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(TopologyError::Read { path: path.to_owned(), error }),
-    }
-}
-
-/// Reads a file that is one: of a pipe or a device (which a tree from elsewhere may link to)
-/// reading may never end. `most` bytes bound what a file can make us keep.
-pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<String> {
-    let wrong = |what| io::Error::new(ErrorKind::InvalidData, what);
-    if !fs::metadata(path)?.is_file() {
-        return Err(wrong("it is not a regular file".to_owned()));
-    }
-    let mut text = String::new();
-    fs::File::open(path)?.take(most + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
-        return Err(wrong(format!(
-            "it is longer than {} MiB, too long for such a file",
-            most >> 20
-        )));
-    }
-    Ok(text)
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    // Linux's ENODEV and ENXIO: the CPU went away between the listing and the reading.
-    const GONE: [i32; 2] = [19, 6];
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
-        || error.raw_os_error().is_some_and(|errno| GONE.contains(&errno))
 }
 
 fn content(path: PathBuf, found: String, reason: &dyn ToString) -> TopologyError {

@@ -1,14 +1,11 @@
 //! The facts about one machine's CPUs, caches and nodes, whatever they were learnt from.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-#[cfg(feature = "xml")]
-use crate::xml;
-use crate::{live, synthetic, sysfs};
 
 /// What a [`Topology`] was learnt from. [`Display`](fmt::Display) writes `live`, `sysfs:DIR`,
 /// `xml:FILE` or `synthetic:SPEC`, the words that the program's `--from` takes; or `flat`.
@@ -151,95 +148,6 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads the machine that this process runs on: sysfs for the facts; the calling thread's
-    /// affinity mask (which threads that it starts inherit) and the process's cgroup cpuset for
-    /// [`Topology::allowed`]. Where there is no sysfs at all (some sandboxes), the machine is taken
-    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it is as flat, and
-    /// its CPUs are numbered from 0 ([`Source::Flat`]).
-    ///
-    /// Reads files, so it may block for a moment; never inside an atomic section.
-    ///
-    /// # Errors
-    /// When a sysfs file is unreadable or not what such a file is, or no CPU may be used.
-    pub fn live() -> Result<Topology, TopologyError> {
-        live::topology()
-    }
-
-    /// Reads a saved sysfs tree: `dir` holds `sys/devices/system` (a copied root, or an unpacked
-    /// archive of `hwloc-gather-topology`), or `devices/system` (a copied `/sys`), or `cpu` (the
-    /// `devices/system` level itself). Each CPU is allowed; [`Topology::with_allowed`] narrows
-    /// that.
-    ///
-    /// # Errors
-    /// When `dir` is no sysfs tree, has no CPU, or holds a file that is not what it should be; the
-    /// error names the file.
-    pub fn from_sysfs(dir: impl AsRef<Path>) -> Result<Topology, TopologyError> {
-        sysfs::saved(dir.as_ref())
-    }
-
-    /// Reads an XML export of hwloc 2, as `lstopo --of xml` writes it: cores, packages, unified and
-    /// data caches from the tree, NUMA nodes with their local CPUs. Version 3 has the same in it
-    /// and is read too; those of hwloc 1 have to be converted (`lstopo -i OLD.xml NEW.xml`).
-    ///
-    /// - CPUs in the machine's `complete_cpuset` for which there is no PU are offline here. hwloc
-    ///   means by them CPUs that were offline, or that the exporting process was not allowed to use
-    ///   and left out (`lstopo --disallowed` keeps them, and tells the two apart).
-    /// - [`Topology::allowed`] is the `allowed_cpuset`, so such CPUs are in no pod.
-    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the lowest.
-    /// - No CPU is isolated, since exports don't say.
-    ///
-    /// Only with the feature `xml` of this crate.
-    ///
-    /// # Errors
-    /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
-    /// file and the place. For any content, reading it takes time and memory that its length
-    /// bounds.
-    #[cfg(feature = "xml")]
-    pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
-        xml::file(file.as_ref())
-    }
-
-    /// Reads an XML export of hwloc that is in memory, as [`Topology::from_xml`] does. `name`
-    /// stands for it in errors and in [`Topology::source`]. Only with the feature `xml`.
-    ///
-    /// # Errors
-    /// As [`Topology::from_xml`].
-    #[cfg(feature = "xml")]
-    pub fn from_xml_str(xml: &str, name: impl AsRef<Path>) -> Result<Topology, TopologyError> {
-        xml::topology(xml, name.as_ref())
-    }
-
-    /// Builds a machine from a description in hwloc's synthetic language: levels from the outermost
-    /// to the innermost, each `type:count`, the last one `pu`. Package 0 and node 0 are there where
-    /// the description has none. CPUs are numbered in the order of the tree, so SMT siblings are
-    /// adjacent, unless `indexes=` says otherwise. Each CPU is online and allowed.
-    ///
-    /// Types are written in any case, in full or shortened to two letters or more: `numanode` (also
-    /// `node`), `package` (also `socket`), `die`, `group`, `tile`, `module`, `l1`..`l5` (also as
-    /// `l2u`, `l1d`, `l1i`, with or without `cache`), `core`, `pu`. A description of bare numbers
-    /// (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one NUMA node to each object of
-    /// the level before it. Attributes (`l3:2(size=32MB)`) are checked and, as they say nothing
-    /// about placement, not kept.
-    ///
-    /// The attribute `indexes=` gives the objects of a level their numbers, all of them in the
-    /// whole machine, in the order of the tree. It counts for `pu` and for NUMA nodes; on other
-    /// levels it is only checked. It is one of
-    /// - a list: `core:2 pu:2(indexes=0,2,1,3)`;
-    /// - an interleaving by types, the fastest first: `numa:2 core:12 pu:2(indexes=core)` numbers
-    ///   the first threads of all cores, then the second ones, as most x86 servers do;
-    /// - the same in numbers, `step*count`: `(indexes=2*24:1*2)`.
-    ///
-    /// Where hwloc warns of an `indexes=` that doesn't fit and goes on without it, this is an
-    /// error.
-    ///
-    /// Source: the hwloc manual, "Synthetic topologies".
-    ///
-    /// # Errors
-    /// [`TopologyError::Synthetic`], which names the token and its position.
-    pub fn synthetic(description: &str) -> Result<Topology, TopologyError> {
-        synthetic::topology(description)
-    }
-
     /// The same machine seen by a process that may use only `allowed`. Pods made from the result
     /// consist of these CPUs alone (see [`Pods`](crate::Pods) for why).
     ///

@@ -1,4 +1,4 @@
-//! Model of a choice by a machine's masks against a CPU that leaves. `src/machine.md` names the steps.
+//! Model of a choice by a machine's masks against a CPU that leaves. `src/machine/README.md` names the steps.
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::model::must_panic;

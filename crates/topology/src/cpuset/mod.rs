@@ -1,9 +1,11 @@
 //! A set of CPU numbers, as a bitmap.
 
+mod words;
+
 use std::fmt;
 
 use crate::cpu_id::CpuId;
-use crate::words::Words;
+use words::Words;
 
 /// A set of CPU numbers.
 ///

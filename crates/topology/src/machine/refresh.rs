@@ -3,22 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::change::Change;
+use super::Machine;
+use super::change::Change;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::machine::Machine;
-use crate::quota::CpuQuota;
+use crate::live::{self, Seen};
+use crate::sysfs;
 use crate::topology::Source;
-use crate::{live, sysfs};
-
-/// What a source says about the state now. `None`: it doesn't say, and nothing changes.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) running: Option<CpuSet>,
-    pub(crate) allowed: Option<CpuSet>,
-    pub(crate) isolated: Option<CpuSet>,
-    pub(crate) quota: Option<Option<CpuQuota>>,
-}
 
 impl Machine {
     /// Reads again which CPUs are online, isolated and allowed, and how much of their time is, and

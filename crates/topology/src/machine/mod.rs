@@ -2,7 +2,11 @@
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
 //! guards. Why choosing by the masks and publishing the choice belong in one read section, and how
-//! a change is told: `machine.md`.
+//! a change is told: `README.md` beside this file.
+
+mod change;
+mod masks;
+mod refresh;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +14,17 @@ use std::sync::Arc;
 use corewise_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::affinity;
-use crate::change::{Change, Listeners, Subscription};
 use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::pods::Pods;
 use crate::quota::{self, CpuQuota};
 use crate::topology::Topology;
+use change::Listeners;
+use masks::Given;
+
+pub use change::{Change, Subscription};
+pub use masks::Masks;
 
 /// A machine: the facts about it ([`Topology`]), and the CPUs of it that may be used now, with an
 /// epoch that tells that they changed.
@@ -55,36 +63,6 @@ struct Inner {
 struct State {
     given: Given,
     masks: Masks,
-}
-
-/// What the masks are derived from.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Given {
-    /// CPUs that run, may this process use them or not.
-    pub(crate) running: CpuSet,
-    /// CPUs that the process may use.
-    pub(crate) allowed: CpuSet,
-    /// CPUs that are set apart from general work.
-    pub(crate) isolated: CpuSet,
-    /// The CPU time that the process may use.
-    pub(crate) quota: Option<CpuQuota>,
-}
-
-/// The masks of a machine at one moment; see [`Machine::read`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Masks {
-    /// The CPUs that may be used: online and allowed.
-    pub online: CpuSet,
-    /// The online CPUs that are not isolated; all online ones if that leaves none.
-    pub housekeeping: CpuSet,
-    /// The online CPUs that are isolated: set apart from general work.
-    pub isolated: CpuSet,
-    /// The CPU time that the process may use, where that is limited.
-    pub cpu_quota: Option<CpuQuota>,
-    /// Changes whenever one of these does, always upwards. Starts at 1, so 0 is a good "never
-    /// seen" value.
-    pub epoch: u64,
 }
 
 impl Machine {
@@ -299,7 +277,7 @@ impl Machine {
     }
 
     /// One refresh at a time.
-    pub(crate) fn refreshing(&self) -> MutexGuard<'_, ()> {
+    fn refreshing(&self) -> MutexGuard<'_, ()> {
         self.inner.refreshing.lock()
     }
 
@@ -307,7 +285,7 @@ impl Machine {
     /// was one. `edit` says which CPUs it took away, for the error. Says whether anything is another
     /// now, and what became of the masks. Listeners aren't told yet: the caller ends in
     /// [`Machine::tell`].
-    pub(crate) fn apply(
+    fn apply(
         &self,
         edit: impl FnOnce(&mut Given) -> CpuSet,
     ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
@@ -332,7 +310,7 @@ impl Machine {
     }
 
     /// Tells the listeners what [`Machine::apply`] left to be told; the caller holds no lock.
-    pub(crate) fn tell(&self) {
+    fn tell(&self) {
         self.inner.listeners.tell();
     }
 
@@ -343,24 +321,6 @@ impl Machine {
         let changed = self.apply(edit)?;
         self.tell();
         Ok(changed)
-    }
-}
-
-impl Masks {
-    fn derive(given: &Given, epoch: u64) -> Masks {
-        let online = given.running.intersection(&given.allowed);
-        let isolated = online.intersection(&given.isolated);
-        let rest = online.difference(&isolated);
-        let housekeeping = if rest.is_empty() { online.clone() } else { rest };
-        Masks { online, housekeeping, isolated, cpu_quota: given.quota, epoch }
-    }
-
-    /// How many threads may compute at once, for all that is known: as many as there are CPUs for
-    /// general work, or as the CPU quota is worth ([`CpuQuota::whole_cpus`]), whichever is less. At
-    /// least 1.
-    pub fn parallelism(&self) -> usize {
-        let quota = self.cpu_quota.map_or(usize::MAX, CpuQuota::whole_cpus);
-        self.housekeeping.len().min(quota).max(1)
     }
 }
 

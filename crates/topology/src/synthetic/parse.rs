@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::indexes::{Place, Wrong, numbers};
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
-use crate::synthetic_indexes::{Place, Wrong, numbers};
 
 /// What the objects of a level are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

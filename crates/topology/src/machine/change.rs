@@ -1,7 +1,7 @@
 //! Changes of a machine's masks, and their listeners.
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
-//! guards. The protocol: `machine.md`, "How a change is told".
+//! guards. The protocol: `README.md` beside this file, "How a change is told".
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::{Mutex, MutexGuard, panics};
 
+use super::masks::Masks;
 use crate::cpuset::CpuSet;
-use crate::machine::Masks;
 
 /// One change of a machine's masks; see [`Machine::on_change`](crate::Machine::on_change).
 /// [`Display`](fmt::Display) says in a line what is different.

@@ -5,6 +5,8 @@
 //! taken too. The tree says who shares a core, a cache, a package; sets of CPUs are read only where
 //! the tree doesn't say it: for the machine, and for NUMA nodes, which hang beside it.
 
+mod elements;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -12,11 +14,11 @@ use crate::cpu_id::CpuId;
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawKind, RawMachine};
-use crate::sysfs::read_regular;
+use crate::files::read_regular;
 use crate::topology::{Source, Topology};
-use crate::xml_elements::{Element, Elements, Step};
+use elements::{Element, Elements, Step};
 
-type Result<T> = std::result::Result<T, TopologyError>;
+type Result<T, E = TopologyError> = std::result::Result<T, E>;
 
 /// The most that is read. An export of 8192 CPUs has about 20 MB.
 const MAX_FILE: u64 = 64 << 20;
@@ -27,15 +29,47 @@ const MAX_SET: usize = 8 << 10;
 /// The longest name of a kind of cores.
 const MAX_KIND: usize = 64;
 
+impl Topology {
+    /// Reads an XML export of hwloc 2, as `lstopo --of xml` writes it: cores, packages, unified and
+    /// data caches from the tree, NUMA nodes with their local CPUs. Version 3 has the same in it
+    /// and is read too; those of hwloc 1 have to be converted (`lstopo -i OLD.xml NEW.xml`).
+    ///
+    /// - CPUs in the machine's `complete_cpuset` for which there is no PU are offline here. hwloc
+    ///   means by them CPUs that were offline, or that the exporting process was not allowed to use
+    ///   and left out (`lstopo --disallowed` keeps them, and tells the two apart).
+    /// - [`Topology::allowed`] is the `allowed_cpuset`, so such CPUs are in no pod.
+    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the lowest.
+    /// - No CPU is isolated, since exports don't say.
+    ///
+    /// Only with the feature `xml` of this crate.
+    ///
+    /// # Errors
+    /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
+    /// file and the place. For any content, reading it takes time and memory that its length
+    /// bounds.
+    pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
+        self::file(file.as_ref())
+    }
+
+    /// Reads an XML export of hwloc that is in memory, as [`Topology::from_xml`] does. `name`
+    /// stands for it in errors and in [`Topology::source`]. Only with the feature `xml`.
+    ///
+    /// # Errors
+    /// As [`Topology::from_xml`].
+    pub fn from_xml_str(xml: &str, name: impl AsRef<Path>) -> Result<Topology, TopologyError> {
+        topology(xml, name.as_ref())
+    }
+}
+
 /// Reads the export in a file.
-pub(crate) fn file(path: &Path) -> Result<Topology> {
+fn file(path: &Path) -> Result<Topology> {
     let text = read_regular(path, MAX_FILE)
         .map_err(|error| TopologyError::Read { path: path.to_owned(), error })?;
     topology(&text, path)
 }
 
 /// Reads an export; `name` stands for it in errors and as the source.
-pub(crate) fn topology(text: &str, name: &Path) -> Result<Topology> {
+fn topology(text: &str, name: &Path) -> Result<Topology> {
     // Some editors begin a file with it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut export = Export::default();
