@@ -6,11 +6,10 @@ use std::{sync::Arc, time::Duration};
 use corewise_topology::Machine;
 
 use crate::error::StartError;
-use crate::policy;
 use crate::priority::Priority;
-use crate::smp::Smp;
+use crate::smp::{Settings, Smp};
 use crate::target::CallTarget;
-use crate::watch::{CallStall, OnStall};
+use crate::watch::CallStall;
 
 /// What call targets are made with; [`Smp::builder`] begins one.
 ///
@@ -28,22 +27,6 @@ use crate::watch::{CallStall, OnStall};
 pub struct SmpBuilder {
     machine: Machine,
     settings: Settings,
-}
-
-/// Fixed when the handle is built.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    /// What the targets' threads are to have.
-    pub(crate) priority: Priority,
-    /// Waits that take longer are reported.
-    pub(crate) watchdog: Option<Duration>,
-    pub(crate) on_stall: Option<Arc<OnStall>>,
-}
-
-impl Settings {
-    pub(crate) fn new() -> Settings {
-        Settings { priority: Priority::Plain, watchdog: Some(policy::STALL_AFTER), on_stall: None }
-    }
 }
 
 impl Smp {

@@ -12,11 +12,11 @@ use corewise_sync::text;
 use corewise_sync::time::{Latencies, Stamp};
 
 use crate::priority::Priority;
-use crate::running::Shown;
+use crate::running::RunningCall;
 use crate::smp::Smp;
 use crate::stats::CallStats;
 use crate::target::Target;
-use crate::target_state::Snapshot;
+use crate::target_state::CpuState;
 use crate::watch::{CallStall, Progress};
 
 /// So many calls are written out.
@@ -59,22 +59,6 @@ pub struct CpuDump {
     pub handlers: Latencies,
 }
 
-/// Whether a CPU takes calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CpuState {
-    /// It takes calls.
-    Online,
-    /// It takes no more, and still runs those that it has.
-    Leaving,
-    /// It takes none; it may come back.
-    Offline,
-    /// It takes none, for good: the handle is shut down.
-    Stopped,
-    /// It takes none, for good: its [`CallTarget`](crate::CallTarget) was dropped.
-    Abandoned,
-}
-
 /// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. A call that nobody waits for
 /// counts until it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,47 +78,6 @@ pub struct OutstandingCall {
     pub urgent: bool,
     /// How long ago it was sent: to some milliseconds.
     pub age: Duration,
-}
-
-/// What a call target runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RunningCall {
-    /// The name of the function, as the compiler has it.
-    pub function: &'static str,
-    /// Where it was called.
-    pub site: &'static Location<'static>,
-    /// The CPU on which that was, where it is known.
-    pub source: Option<CpuId>,
-    /// For how long it has run: to some milliseconds.
-    pub since: Duration,
-}
-
-impl CpuState {
-    pub(crate) fn of(state: Snapshot) -> CpuState {
-        if state.is_abandoned() {
-            CpuState::Abandoned
-        } else if state.is_closing() {
-            CpuState::Leaving
-        } else if state.is_online() {
-            CpuState::Online
-        } else if state.is_stopped() {
-            CpuState::Stopped
-        } else {
-            CpuState::Offline
-        }
-    }
-}
-
-impl RunningCall {
-    pub(crate) fn of(shown: Shown) -> RunningCall {
-        RunningCall {
-            function: (shown.label.name)(),
-            site: shown.label.site,
-            source: shown.label.source,
-            since: Stamp::precise().since(shown.since),
-        }
-    }
 }
 
 impl CpuDump {
@@ -180,30 +123,6 @@ impl Smp {
             outstanding,
             stalls: shared.watch.reports(),
         }
-    }
-}
-
-impl fmt::Display for CpuState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            CpuState::Online => "online",
-            CpuState::Leaving => "leaving",
-            CpuState::Offline => "offline",
-            CpuState::Stopped => "stopped",
-            CpuState::Abandoned => "abandoned",
-        })
-    }
-}
-
-impl fmt::Display for RunningCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RunningCall { function, site, source, since } = self;
-        let function = text::name(function);
-        write!(f, "{function}, called at {site}")?;
-        if let Some(source) = source {
-            write!(f, " on CPU {source}")?;
-        }
-        write!(f, ", for {since:.1?}")
     }
 }
 

@@ -68,9 +68,9 @@ mod any;
 mod builder;
 mod call;
 mod cells;
-mod control;
 mod dump;
 mod error;
+mod handlers;
 mod many;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -81,11 +81,9 @@ mod priority;
 mod run;
 mod running;
 mod sleepers;
-mod slot;
 mod smp;
 mod spin;
 mod stats;
-mod synchronize;
 mod target;
 mod target_state;
 mod threads;
@@ -93,17 +91,18 @@ mod watch;
 
 pub use builder::SmpBuilder;
 pub use call::Call;
-pub use control::{Followed, Leaving};
 pub use corewise_sync::panics::PanicPayload;
 pub use corewise_sync::time::Latencies;
-pub use dump::{CpuDump, CpuState, Dump, OutstandingCall, RunningCall};
+pub use dump::{CpuDump, Dump, OutstandingCall};
 pub use error::{CallError, CallFailed, RunError, SkipReason, StartError};
 pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::PerCpu;
 pub use priority::Priority;
-pub use smp::Smp;
+pub use running::RunningCall;
+pub use smp::{Followed, Leaving, Smp};
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
+pub use target_state::CpuState;
 
 pub use watch::{CallStall, Missing, Progress, ThreadState, Waiter};
 

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use corewise_sync::atomic::Ordering;
 use corewise_topology::CpuId;
 
+use crate::call::Call;
 pub use crate::cells::free_list::FreeList;
 use crate::cells::{self, Message};
 use crate::error::SkipReason;
 pub use crate::sleepers::{Sleeper, Sleepers};
-use crate::target::Runner;
+use crate::smp::Smp;
+use crate::target::{CallTarget, Runner, Step};
 use crate::target_state::{PARKED, TargetState, Wake};
 pub use crate::watch::alert::Alert;
-use crate::{Call, CallTarget, Smp, Step};
 
 impl TargetState {
     /// What would be wrong: the look at the state that decided is not part of the push. For the model that

@@ -5,12 +5,12 @@
 //! way, before the last target is done with it: not by a panic of a subscriber that is told that the thread
 //! blocks either ([`UntilOver`]).
 
+use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
 use corewise_topology::{CpuId, CpuSet};
 
 use crate::error::{CallError, CallFailed, RunError};
 use crate::many::ManyAnswers;
-use crate::slot::Slot;
 use crate::smp::Smp;
 
 /// The address of a function on its caller's stack, without its type: so that what is sent borrows
@@ -144,5 +144,34 @@ impl Smp {
         call.wait_over();
         drop(over);
         call.wait()
+    }
+}
+
+/// A place for one value that one thread leaves and another takes out.
+///
+/// The slot has no state of its own: who may touch it when is decided by whatever event stands
+/// beside it (the push of the message, the completion of the call), and argued at each use.
+struct Slot<T> {
+    /// P: first the one who fills it, then, by the event beside it, the one who empties it.
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the slot hands a `T` from one thread to another (T: Send) and never gives two threads
+// access to it at once: that is the contract of `take`.
+unsafe impl<T: Send> Sync for Slot<T> {}
+
+impl<T> Slot<T> {
+    fn full(value: T) -> Self {
+        Slot { value: UnsafeCell::new(Some(value)) }
+    }
+
+    /// Takes the value out; `None` where there is none (any more).
+    ///
+    /// # Safety
+    /// Nobody else touches the slot meanwhile: the last touch happens before this, and
+    /// the next one happens after.
+    unsafe fn take(&self) -> Option<T> {
+        // SAFETY: the caller has the slot to itself.
+        self.value.with_mut(|slot| unsafe { (*slot).take() })
     }
 }

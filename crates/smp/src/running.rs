@@ -4,13 +4,15 @@
 //! looks again (a sequence lock); nobody waits for a reader.
 
 use corewise_topology::CpuId;
+use std::fmt;
 use std::panic::Location;
 use std::ptr;
+use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::atomic::aside::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
-use corewise_sync::hint;
 use corewise_sync::time::Stamp;
+use corewise_sync::{hint, text};
 
 /// How often a reader looks before it takes it that calls come and go faster than it can look.
 const LOOKS: usize = 8;
@@ -124,6 +126,43 @@ impl Running {
             return Some(Shown { label: Label { name, site, source, call }, since });
         }
         None
+    }
+}
+
+/// What a call target runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningCall {
+    /// The name of the function, as the compiler has it.
+    pub function: &'static str,
+    /// Where it was called.
+    pub site: &'static Location<'static>,
+    /// The CPU on which that was, where it is known.
+    pub source: Option<CpuId>,
+    /// For how long it has run: to some milliseconds.
+    pub since: Duration,
+}
+
+impl RunningCall {
+    pub(crate) fn of(shown: Shown) -> RunningCall {
+        RunningCall {
+            function: (shown.label.name)(),
+            site: shown.label.site,
+            source: shown.label.source,
+            since: Stamp::precise().since(shown.since),
+        }
+    }
+}
+
+impl fmt::Display for RunningCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunningCall { function, site, source, since } = self;
+        let function = text::name(function);
+        write!(f, "{function}, called at {site}")?;
+        if let Some(source) = source {
+            write!(f, " on CPU {source}")?;
+        }
+        write!(f, ", for {since:.1?}")
     }
 }
 

@@ -153,7 +153,8 @@ mod tests {
 
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use crate::{CallTarget, Smp, Step};
+    use crate::smp::Smp;
+    use crate::target::{CallTarget, Step};
     use corewise_topology::Machine;
 
     /// Targets that have announced that they sleep, and take no token.

@@ -17,12 +17,12 @@ use corewise_topology::{CpuId, CpuSet, current_affinity, current_cpu, pin_curren
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
+use crate::handlers::{Handlers, OneByOne};
 use crate::policy;
 use crate::priority::Priority;
 use crate::sleepers::Sleeper;
 use crate::spin::Spinner;
 use crate::stats::Stats;
-use crate::synchronize::{Handlers, OneByOne};
 use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
 
 /// The shared side. Made once per CPU and never freed while a handle or the owner side lives, also

@@ -330,6 +330,50 @@ impl Snapshot {
     }
 }
 
+/// Whether a CPU takes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CpuState {
+    /// It takes calls.
+    Online,
+    /// It takes no more, and still runs those that it has.
+    Leaving,
+    /// It takes none; it may come back.
+    Offline,
+    /// It takes none, for good: the handle is shut down.
+    Stopped,
+    /// It takes none, for good: its [`CallTarget`](crate::CallTarget) was dropped.
+    Abandoned,
+}
+
+impl CpuState {
+    pub(crate) fn of(state: Snapshot) -> CpuState {
+        if state.is_abandoned() {
+            CpuState::Abandoned
+        } else if state.is_closing() {
+            CpuState::Leaving
+        } else if state.is_online() {
+            CpuState::Online
+        } else if state.is_stopped() {
+            CpuState::Stopped
+        } else {
+            CpuState::Offline
+        }
+    }
+}
+
+impl fmt::Display for CpuState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CpuState::Online => "online",
+            CpuState::Leaving => "leaving",
+            CpuState::Offline => "offline",
+            CpuState::Stopped => "stopped",
+            CpuState::Abandoned => "abandoned",
+        })
+    }
+}
+
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let phase = if self.is_online() {

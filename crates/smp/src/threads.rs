@@ -128,7 +128,8 @@ mod tests {
     use corewise_topology::CpuId;
 
     use super::*;
-    use crate::{Smp, Step};
+    use crate::smp::Smp;
+    use crate::target::Step;
 
     #[test]
     fn where_no_thread_can_be_had_the_owner_side_is_given_back() {

@@ -19,11 +19,9 @@ use corewise_sync::{Signal, hint};
 use super::diagnosis::Diagnosis;
 use super::diagnosis::{Outstanding, Phase};
 use super::kinds::Kind;
-use super::pool::Pool;
+use super::pool::{Pool, Watched};
 use crate::sleepers::Sleepers;
 use crate::spin::Patience;
-use crate::watch::Watch;
-use std::sync::Arc;
 
 /// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why there is
 /// none.
@@ -288,17 +286,17 @@ impl Cell {
 
 /// For a look from outside: any thread, at any time, while the pools are there.
 impl Cell {
-    /// The watch over the handle's calls; `None` of a cell without a pool.
+    /// How waits for the call are watched; `None` of a cell without a pool.
     #[inline]
-    pub(crate) fn watch(&self) -> Option<&Arc<Watch>> {
+    pub(crate) fn watched(&self) -> Option<&Watched> {
         // SAFETY: a pool lives at least until its last cell is back, and this one is borrowed.
-        self.pool.map(|pool| unsafe { pool.as_ref() }.watch())
+        self.pool.map(|pool| unsafe { pool.as_ref() }.watched())
     }
 
     /// What those who wait for such calls have learned; `None` of a cell without a pool.
     #[inline]
     pub(crate) fn patience(&self) -> Option<&Patience> {
-        // SAFETY: as in `watch`.
+        // SAFETY: as in `watched`.
         self.pool.map(|pool| unsafe { pool.as_ref() }.patience())
     }
 
@@ -320,7 +318,7 @@ impl Cell {
     /// Calls `see` for each share of this call to many that is under way.
     pub(crate) fn for_each_share(&self, mut see: impl FnMut(&Cell, &Outstanding)) {
         let Some(pool) = self.pool else { return };
-        // SAFETY: as in `watch`. A call's shares are of the pool of its head.
+        // SAFETY: as in `watched`. A call's shares are of the pool of its head.
         unsafe { pool.as_ref() }.for_each(&mut |cell| {
             if ptr::eq(cell.head.load(Ordering::Relaxed), self) {
                 if let Some(call) = cell.outstanding() {

@@ -6,9 +6,9 @@ use std::mem;
 use std::panic::Location;
 use std::ptr::NonNull;
 
-use super::Pools;
 use super::cell::Cell;
 use super::kinds::{Answer, Class, Ended, Forgotten, One, take_answer};
+use super::pool::Pools;
 use crate::running::Label;
 use crate::stats::Queued;
 

@@ -14,6 +14,6 @@ pub(crate) use cell::Cell;
 pub(crate) use diagnosis::{Outstanding, Phase};
 pub(crate) use kinds::{Class, Ended, quietly};
 pub(crate) use message::{Message, Waiting, call, forgotten, take_back, take_function};
-pub(crate) use pool::Pools;
+pub(crate) use pool::{CallWatch, Pools, Watched};
 pub(crate) use queue::Queue;
 pub(crate) use shares::{Answers, AnswersIter, Casting, Sending, Waiting as WaitingForMany};

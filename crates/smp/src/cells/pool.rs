@@ -7,6 +7,7 @@
 use corewise_topology::CpuId;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Mutex, hint};
@@ -14,12 +15,31 @@ use corewise_sync::{CachePadded, Mutex, hint};
 use super::cell::Cell;
 use super::free_list::{Closed, FreeList};
 use crate::spin::Patience;
-use crate::watch::Watch;
 
 /// Cells in the first chunk.
 const FIRST: u32 = 16;
 /// `FIRST << CHUNKS` cells, about a billion, are more than fit in memory.
 const CHUNKS: usize = 26;
+
+/// The watch over a handle's calls, as those know it that wait for a cell.
+pub(crate) trait CallWatch: Send + Sync {
+    /// Wakes the targets that have never seen the call.
+    fn wake_again(&self, cell: &Cell);
+
+    /// Reports that a thread has waited for so long, where the call hasn't ended meanwhile.
+    fn report_late(&self, cell: &Cell, waited: Duration);
+
+    /// Somebody begins to await the call, or does still: steps Publish and those that follow.
+    fn awaited(&self, cell: &Cell);
+}
+
+/// How waits for the calls of a handle are watched.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    /// A wait that takes longer is reported; `None`: none is.
+    pub(crate) limit: Option<Duration>,
+    pub(crate) watch: Arc<dyn CallWatch>,
+}
 
 /// The pools of one handle. Dropping it lets each pool go when its last cell is back.
 pub(crate) struct Pools {
@@ -33,8 +53,8 @@ unsafe impl Sync for Pools {}
 
 impl Pools {
     /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
-    pub(crate) fn watched(pools: usize, watch: &Arc<Watch>) -> Self {
-        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(Arc::clone(watch)))));
+    pub(crate) fn watched(pools: usize, watched: &Watched) -> Self {
+        let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(watched.clone()))));
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
@@ -53,13 +73,17 @@ impl Pools {
     /// As [`Pools::watched`], where nobody watches.
     #[cfg(test)]
     pub(crate) fn new(pools: usize) -> Self {
-        Pools::watched(pools, &Watch::new(None, None, Box::new([]), std::sync::Weak::new()))
-    }
+        struct Nobody;
 
-    /// The watch over the calls.
-    pub(crate) fn watch(&self) -> &Arc<Watch> {
-        // SAFETY: as in `get`; there is one at least.
-        unsafe { self.pools[0].as_ref() }.watch()
+        impl CallWatch for Nobody {
+            fn wake_again(&self, _: &Cell) {}
+
+            fn report_late(&self, _: &Cell, _: Duration) {}
+
+            fn awaited(&self, _: &Cell) {}
+        }
+
+        Pools::watched(pools, &Watched { limit: None, watch: Arc::new(Nobody) })
     }
 
     /// Calls `see` for each cell that was ever made, free or not. Any thread.
@@ -82,8 +106,8 @@ impl Drop for Pools {
 
 /// One CPU's cells.
 pub(crate) struct Pool {
-    /// I: the watch over the handle's calls: here, since each owner of a cell reaches it.
-    watch: Arc<Watch>,
+    /// I: here, since each owner of a cell reaches it.
+    watched: Watched,
     /// What those who wait for its cells have learned.
     patience: CachePadded<Patience>,
     free: CachePadded<FreeList<1>>,
@@ -104,9 +128,9 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl Pool {
-    fn new(watch: Arc<Watch>) -> Self {
+    fn new(watched: Watched) -> Self {
         Pool {
-            watch,
+            watched,
             patience: CachePadded::new(Patience::new()),
             free: CachePadded::new(FreeList::new()),
             chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
@@ -169,8 +193,8 @@ impl Pool {
     }
 
     #[inline]
-    pub(super) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
     }
 
     #[inline]

@@ -14,10 +14,10 @@ use std::ptr::{self, NonNull};
 
 use corewise_sync::{Signal, panics};
 
-use super::Pools;
 use super::cell::Cell;
 use super::kinds::{Answer, Class, Ended, Kind, Role, answer_of, drop_quietly, dropped, panicked};
 use super::message::Message;
+use super::pool::Pools;
 use crate::error::CallFailed;
 use crate::sleepers::Sleeper;
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::time::Stamp;
 
-use super::Watch;
 use super::stall::{CallStall, Missing, Progress, ThreadState, Waiter};
+use super::watching::Watch;
 use crate::cells::{Cell, Outstanding, Phase, Pools};
-use crate::dump::{CpuState, RunningCall};
 use crate::policy;
-use crate::running::Shown;
+use crate::running::{RunningCall, Shown};
+use crate::target_state::CpuState;
 
 /// What the thread remembers between looks.
 pub(super) struct Lookout {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use corewise_sync::text;
 
-use crate::dump::{CpuState, RunningCall};
+use crate::running::RunningCall;
+use crate::target_state::CpuState;
 
 /// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,11 +10,12 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::{Completion, context};
 use corewise_topology::{CpuId, CpuSet};
 
+use super::{Settings, Shared, Smp};
 use crate::error::{StartError, StartErrorKind};
 use crate::priority::Priority;
-use crate::smp::{Shared, Smp};
+use crate::target::CallTarget;
 use crate::target_state::Opened;
-use crate::{builder::Settings, target::CallTarget, threads};
+use crate::threads;
 
 /// The threads of the targets. Guarded by `Shared::control`.
 pub(crate) struct Control {

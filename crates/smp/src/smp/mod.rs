@@ -1,26 +1,30 @@
 //! The handle: call one CPU, many, or all; take CPUs out and in; shut down.
 
+mod control;
+
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, context};
 use corewise_topology::{CpuId, CpuSet, Machine, current_cpu};
 
-use crate::builder::Settings;
 use crate::call::Call;
 use crate::cells::{self, Casting, Message, Pools, Sending};
-use crate::control::{Control, Leaving};
 use crate::error::{CallError, SkipReason};
+use crate::handlers::Handlers;
 use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
 use crate::spin;
 use crate::stats::CallStats;
-use crate::synchronize::Handlers;
 use crate::target::{CallTarget, Target};
-use crate::watch::Watch;
+use crate::watch::{OnStall, Watch};
+use control::Control;
+
+pub use control::{Followed, Leaving};
 
 /// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
 /// targets run what they have accepted, and end.
@@ -54,6 +58,22 @@ pub(crate) struct Shared {
     /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by
     /// a call.
     pub(crate) control: Mutex<Control>,
+}
+
+/// Fixed when the handle is built.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// What the targets' threads are to have.
+    pub(crate) priority: Priority,
+    /// Waits that take longer are reported.
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) on_stall: Option<Arc<OnStall>>,
+}
+
+impl Settings {
+    pub(crate) fn new() -> Settings {
+        Settings { priority: Priority::Plain, watchdog: Some(policy::STALL_AFTER), on_stall: None }
+    }
 }
 
 impl Shared {
@@ -96,15 +116,13 @@ impl Smp {
         }
         let control = Control::stepped(targets.len(), machine.epoch());
         let targets: Box<[Arc<Target>]> = targets.into();
-        let pools = Arc::new_cyclic(|pools| {
-            let (limit, on_stall) = (settings.watchdog, settings.on_stall.clone());
-            Pools::watched(cpus.len(), &Watch::new(limit, on_stall, targets.clone(), pools.clone()))
-        });
+        let (limit, on_stall) = (settings.watchdog, settings.on_stall.clone());
+        let (watch, pools) = Watch::new(limit, on_stall, targets.clone());
         let shared = Shared {
             machine: machine.clone(),
             targets,
             index: index.into(),
-            watch: Arc::clone(pools.watch()),
+            watch,
             pools,
             handlers,
             settings,
@@ -459,6 +477,52 @@ fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
 fn run_here(target: &Target, message: Message) {
     target.stats.inline();
     target.run_one(message);
+}
+
+impl Smp {
+    /// Returns when every function that was running on a call target when this was called has ended: each CPU
+    /// has passed a point at which it ran none. The writes of those functions are visible after; functions
+    /// that begin later see what the caller wrote before.
+    ///
+    /// So what no call will find any more, because the caller took it away before, can be dropped: none is
+    /// looking at it. Calls that were accepted and haven't begun aren't waited for (for those too:
+    /// `call_all(|_| ()).wait()`, which wakes every CPU).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    /// use corewise_smp::Smp;
+    /// use corewise_topology::Machine;
+    ///
+    /// let smp = Smp::new(&Machine::synthetic("core:4 pu:1")?)?;
+    /// let open = Arc::new(AtomicBool::new(true));
+    /// let device = Arc::clone(&open);
+    /// let poke = move |_cpu| {
+    ///     if device.load(Relaxed) {
+    ///         // Use the device.
+    ///     }
+    /// };
+    /// smp.call_all_nowait(poke);
+    /// open.store(false, Relaxed);
+    /// smp.synchronize();
+    /// // No function uses the device any more, and none will.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Idle CPUs are neither woken nor asked. It costs a [heavy fence](corewise_sync::fence::heavy) and a look at
+    /// each target; where a function is running it looks for some microseconds more, then sleeps in a blocking
+    /// region, to be woken by the end of the last one. The kernel's `synchronize_rcu`, for handlers.
+    ///
+    /// # Panics
+    /// Inside an atomic section: a function on a call target would wait for itself.
+    #[track_caller]
+    pub fn synchronize(&self) {
+        assert!(
+            !context::in_atomic_section(),
+            "Smp::synchronize inside an atomic section might wait for itself"
+        );
+        self.shared.handlers.synchronize();
+    }
 }
 
 impl Drop for Shared {
