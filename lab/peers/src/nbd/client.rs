@@ -1,9 +1,13 @@
-//! A client of many exports at once: it sends all that it will ask, and then takes the answers.
+//! A client of many exports at once: it sends all that it will ask, and then takes the answers. And clients of one export that
+//! send each request at its moment, whether or not the ones before were answered.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewise_sync::sys;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,7 +22,11 @@ pub(super) const READ: u16 = 0;
 pub(super) const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 /// Bytes that are read and written.
-const BLOCK: u32 = 4096;
+pub(super) const BLOCK: u32 = 4096;
+/// Bytes of answers that are taken at once.
+const BUFFER: usize = 64 << 10;
+/// How long threads may take to begin.
+const BEGIN: Duration = Duration::from_millis(10);
 
 /// A connection to one export.
 pub(super) struct Client(UnixStream);
@@ -39,13 +47,63 @@ pub(super) fn clients(socket: &Path, names: &[String]) -> io::Result<Vec<Client>
 
 /// Has each read or write its first block.
 pub(super) fn ask(clients: &mut [Client], command: u16) -> io::Result<()> {
-    clients.iter_mut().try_for_each(|client| client.send(command))?;
-    clients.iter_mut().try_for_each(|client| client.answered(command))
+    clients.iter_mut().try_for_each(|client| client.send(command, 0, 0))?;
+    clients.iter_mut().try_for_each(|client| answer(&mut client.0, command).map(drop))
 }
 
 /// Says good-bye for all of them.
 pub(super) fn leave(mut clients: Vec<Client>) -> io::Result<()> {
-    clients.iter_mut().try_for_each(|client| client.send(DISCONNECT))
+    clients.iter_mut().try_for_each(|client| client.send(DISCONNECT, 0, 0))
+}
+
+/// Has these clients of one volume read its blocks for `length`, at random and at an even `rate` a second of all clients
+/// together. Returns how long each read took in nanoseconds, from the moment at which it was due, but for the first tenth
+/// of them.
+pub(super) fn paced(
+    clients: &mut [Client],
+    volume: u64,
+    rate: u32,
+    length: Duration,
+) -> io::Result<Vec<u64>> {
+    let all = clients.len() as u32;
+    let interval = Duration::from_secs(1) * all / rate;
+    let count = (length.as_nanos() / interval.as_nanos()) as u32;
+    let begin = Instant::now() + BEGIN;
+    let blocks = volume / u64::from(BLOCK);
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (number, client) in (0..all).zip(clients) {
+            let due = move |request: u32| begin + interval * number / all + interval * request;
+            let mut replies = BufReader::with_capacity(BUFFER, client.0.try_clone()?);
+            let sender = scope.spawn(move || {
+                let _ = sys::wake_on_time();
+                let mut random = fastrand::Rng::with_seed(number.into());
+                (0..count).try_for_each(|request| {
+                    thread::sleep(due(request).saturating_duration_since(Instant::now()));
+                    let offset = random.u64(..blocks) * u64::from(BLOCK);
+                    client.send(READ, request.into(), offset)
+                })
+            });
+            let receiver = scope.spawn(move || {
+                let mut took = Vec::with_capacity(count as usize);
+                for _ in 0..count {
+                    let request = answer(&mut replies, READ)? as u32;
+                    if request >= count / 10 {
+                        took.push(due(request).elapsed().as_nanos() as u64);
+                    }
+                }
+                Ok::<_, io::Error>(took)
+            });
+            threads.push((sender, receiver));
+        }
+        let mut took = Vec::new();
+        for (sender, receiver) in threads {
+            let panicked = |_| io::Error::other("a client panicked");
+            sender.join().map_err(panicked)??;
+            took.extend(receiver.join().map_err(panicked)??);
+        }
+        Ok(took)
+    })
 }
 
 impl Client {
@@ -79,26 +137,30 @@ impl Client {
         }
     }
 
-    fn send(&mut self, command: u16) -> io::Result<()> {
+    /// Sends a request; `cookie` is what its answer will be known by.
+    fn send(&mut self, command: u16, cookie: u64, offset: u64) -> io::Result<()> {
         let length = if command == DISCONNECT { 0 } else { BLOCK };
         let mut bytes = REQUEST.to_be_bytes().to_vec();
         bytes.extend([0, command].map(u16::to_be_bytes).concat());
-        bytes.extend([0; 16]);
+        bytes.extend([cookie, offset].map(u64::to_be_bytes).concat());
         bytes.extend(length.to_be_bytes());
         if command == WRITE {
             bytes.resize(bytes.len() + BLOCK as usize, 7);
         }
         self.0.write_all(&bytes)
     }
+}
 
-    fn answered(&mut self, command: u16) -> io::Result<()> {
-        let mut reply = [0; 16];
-        self.0.read_exact(&mut reply)?;
-        let right = [REPLY, 0].map(u32::to_be_bytes).concat();
-        if reply[..8] != *right {
-            return Err(io::Error::other(format!("a request was answered by {:x?}", &reply[..8])));
-        }
-        let data = if command == READ { BLOCK as usize } else { 0 };
-        self.0.read_exact(&mut vec![0; data])
+/// Takes the next answer to a request with this command, and gives its cookie.
+fn answer(from: &mut impl Read, command: u16) -> io::Result<u64> {
+    let mut reply = [0; 16];
+    from.read_exact(&mut reply)?;
+    let (head, cookie) = reply.split_at(8);
+    let right = [REPLY, 0].map(u32::to_be_bytes).concat();
+    if head != right {
+        return Err(io::Error::other(format!("a request was answered by {head:x?}")));
     }
+    let data = if command == READ { BLOCK as usize } else { 0 };
+    from.read_exact(&mut [0; BLOCK as usize][..data])?;
+    Ok(cookie.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

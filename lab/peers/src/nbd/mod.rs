@@ -2,6 +2,8 @@
 //!
 //! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own. PLACE: `memory`, `tmpfs`,
 //!   `disk` (a file through the page cache, which has it) or `direct` (the same file past it). MIX: `read`, `write`, `mixed`.
+//! * `paced/PLACE/unix/RATE`: so many reads of 4 KiB a second, by four clients that wait for no answer: percentiles compare at
+//!   equal load alone. Each counts from the moment at which its request was due.
 //! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
 //! * `copy/PLACE/TRANSPORT/from`, `/to`: the whole volume by nbdcopy, to nowhere or from a file on tmpfs.
 //! * `exports/COUNT/instant`, `/slow`: until the first block of each export was read by one client of all, and from SIGTERM
@@ -21,12 +23,13 @@ use std::time::{Duration, Instant};
 
 use corewise_bench::bench::{Bench, Cases, Workload};
 use corewise_bench::blockmq::fio;
+use corewise_bench::meter::percentiles;
 use corewise_bench::{Job, Line};
 
 use crate::programs::Tool;
 use crate::results::{Ask, OURS, is_floor};
 use crate::session::{Idle, Peers, Runtime, When};
-use client::{READ, WRITE, ask, leave};
+use client::{BLOCK, READ, WRITE, ask, leave, paced};
 use files::Files;
 use server::{Server, Volume, name};
 
@@ -93,8 +96,8 @@ pub(crate) static PEERS: Peers = Peers {
         }),
         Ask::rate("iops_qd32_vs_best_peer", |case, peer| case.contains("/32/") && !is_floor(peer)),
         Ask::rate("iops_qd1_vs_best_peer", |case, peer| case.contains("/1/") && !is_floor(peer)),
-        Ask::lower("p999_qd32x4_vs_best_peer", "latency_p999", |case, peer| {
-            case.ends_with("/32/4") && !is_floor(peer)
+        Ask::lower("p999_at_equal_load_vs_best_peer", "latency_p999", |case, _| {
+            case.starts_with("paced/")
         }),
         Ask::rate("odirect_vs_fio", |case, peer| {
             case.starts_with("random/direct/") && case.contains("/32/") && peer == FIO
@@ -107,6 +110,9 @@ pub(crate) static PEERS: Peers = Peers {
     run: |job, _| job.unknown(),
 };
 
+/// Reads a second of paced clients, which each server keeps up with on two CPUs.
+const PACE: u32 = 40_000;
+
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
 
 /// All, the first ones first where time is short; with sixteen jobs where there are CPUs for them.
@@ -116,6 +122,7 @@ fn cases(many: bool) -> Vec<String> {
     for count in [1_000, 100, 1] {
         all.extend(["instant", "slow"].map(|how| format!("exports/{count}/{how}")));
     }
+    all.extend(["memory", "tmpfs"].map(|place| format!("paced/{place}/unix/{PACE}")));
     let ways = PLACES.map(|place| ["unix", "tcp"].map(|by| format!("{place}/{by}")));
     for way in ways.as_flattened() {
         for load in ["read/32", "read/1", "write/32", "write/1", "mixed/32", "mixed/1"] {
@@ -135,6 +142,7 @@ fn quick(parts: &[&str]) -> bool {
         ["random", "memory" | "tmpfs", "unix", "read", "32", "4"]
             | ["random", "memory" | "tmpfs", "unix", "read", "1", "1"]
             | ["random", "direct", "unix", "read", "32", "4"]
+            | ["paced", ..]
             | ["exports", "1000", "instant"]
     )
 }
@@ -150,7 +158,7 @@ fn takes(name: &str, parts: &[&str]) -> bool {
         "corewise-threads" => is_file || place == "direct",
         FIO => parts[0] == "random" && parts[1..3] == ["direct", "unix"],
         "nbdkit" => place != "direct",
-        "nbdkit-t4" => parts[0] == "random" && place != "direct",
+        "nbdkit-t4" => ["random", "paced"].contains(&parts[0]) && place != "direct",
         "nbd-server" => place.is_empty() && parts[parts.len() - 1] != "slow" || is_file,
         "nbd-server-splice" => is_file,
         _ if name.ends_with("-native") => place == "direct",
@@ -190,6 +198,7 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     let (mix, bytes, depth, jobs) = match way {
         ["mixed", depth, jobs] => ("randrw".to_owned(), 4 << 10, number(depth), number(jobs)),
         [mix, depth, jobs] => (format!("rand{mix}"), 4 << 10, number(depth), number(jobs)),
+        _ if kind == "paced" => ("randread".to_owned(), 4 << 10, 1, 1),
         _ => (way[0].to_owned(), 128 << 10, 8, 1),
     };
     let mut fio = fio::command(&mix, bytes, depth, jobs, job.length_ms);
@@ -232,6 +241,7 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
         let line = match way[0] {
             "from" => copied(&uri, "null:"),
             "to" => copied(&source, &uri),
+            rate if kind == "paced" => at_pace(job, server, size, rate),
             _ => fio::measure(fio, job).map_err(text).map(|mut line| {
                 let items = line.metrics.get("items_per_second").copied().unwrap_or(0.0);
                 line.set("bytes_per_second", items * f64::from(bytes));
@@ -248,12 +258,24 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     }
     let cpu = server.cpu_since(before);
     match kind {
-        "random" => line.set("cpu_per_item", cpu / moved * f64::from(bytes)),
+        "random" | "paced" => line.set("cpu_per_item", cpu / moved * f64::from(bytes)),
         _ => line.set("cpu_per_gib", cpu / moved * f64::from(1 << 30)),
     }
     line.set("threads", threads as f64);
     line.set("memory", memory as f64);
     Ok(line)
+}
+
+/// Has four clients read at a rate; with the line, how many bytes they read.
+fn at_pace(job: &Job, server: &Server, size: u64, rate: &str) -> Result<(Line, f64), String> {
+    let rate: u32 = rate.parse().map_err(text)?;
+    let length = Duration::from_millis(job.length_ms);
+    let mut clients = server.clients(&vec![name(0); 4])?;
+    let mut took = paced(&mut clients, size, rate, length).map_err(text)?;
+    leave(clients).map_err(text)?;
+    let mut line = job.line();
+    percentiles(&mut line, "latency", &mut took, &[50.0, 99.0, 99.9]);
+    Ok((line, f64::from(rate) * length.as_secs_f64() * f64::from(BLOCK)))
 }
 
 /// How long nbdcopy takes.
@@ -340,7 +362,7 @@ mod tests {
         let all = [OURS, "nbdkit", "qemu-storage-daemon", "nbd-server"];
         assert_eq!(names("nbd --quick", "exports/1000/instant"), all);
         assert_eq!(names("nbd", "exports/100/slow"), all[..3]);
-        assert_eq!(cells("nbd --quick").len(), 6);
+        assert_eq!(cells("nbd --quick").len(), 8);
     }
 
     #[test]
@@ -371,8 +393,12 @@ mod tests {
         let files = Files::of(8 << 20).unwrap();
         for runtime in PEERS.runtimes.iter().filter(|runtime| runtime.name != OURS) {
             let Tool::Server(program) = runtime.tool else { panic!("{runtime:?} is a server") };
-            let cases =
-                ["random/tmpfs/unix/mixed/32/4", "copy/tmpfs/tcp/from", "exports/1/instant"];
+            let cases = [
+                "random/tmpfs/unix/mixed/32/4",
+                "paced/tmpfs/unix/40000",
+                "copy/tmpfs/tcp/from",
+                "exports/1/instant",
+            ];
             let clients = is_installed("fio") && is_installed("nbdcopy");
             for case in cases.into_iter().filter(|_| clients && is_installed(program)) {
                 if takes(runtime.name, &case.split('/').collect::<Vec<_>>()) {
