@@ -3,15 +3,18 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, aside};
+use corewise_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, aside};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::{CachePadded, Mutex, Parker, hint, per_thread};
 
 use crate::fork::record::Fork;
 use crate::fork::ring::{Oldest, Ring};
+use crate::fork::spawned::{Block, Closure, Seen, SpawnRing};
+use crate::task::header::Queued;
 
 /// How many lanes a pool has at most. Items of further workers offer no forks.
 const MOST: usize = if hint::IN_MODEL { 4 } else { 256 };
@@ -22,14 +25,38 @@ per_thread! {
     static OWN: Cell<(*const (), *const Lane)> = Cell::new((ptr::null(), ptr::null()));
 }
 
+/// Empty blocks that a lane keeps at most; what is beyond goes half to those of all lanes. (Where
+/// each block is allocated by its maker and freed by its taker, both wait for glibc's lock.)
+const SPARE: usize = 32;
+/// And how many those of all lanes are.
+const SPARE_OF_ALL: usize = 256;
+
+/// Empty blocks, which go to a list and back whole.
+type Blocks = Vec<Box<Block<Closure>>>;
+
 /// Items fork, or have forked since a watch ended.
 const FORKING: u32 = 1;
 /// An idle worker looks at the lanes now and then, so that a push needn't wake one.
 const WATCHED: u32 = 2;
 
-/// Where the items that one worker runs offer their forks.
+/// What a thief has seen in a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prey {
+    /// The oldest fork.
+    Fork(Oldest),
+    /// The oldest of what was spawned.
+    Spawned(Seen),
+}
+
+/// Where the items that one worker runs offer their forks, and leave what they spawn.
 pub(crate) struct Lane {
     pub(crate) ring: Ring<Fork>,
+    /// What the owner's items spawn.
+    pub(crate) spawned: SpawnRing<Closure>,
+    /// L: is the lock, which its owner alone takes; guards empty blocks.
+    spare: Mutex<Blocks>,
+    /// O: its owner is a worker, which runs what is spawned here once its item is over.
+    takes_spawns: AtomicBool,
     /// O: the lowest address of the stack from which the owner offers forks.
     floor: aside::AtomicUsize,
     /// The owner sleeps here while a thief has a fork that it joins.
@@ -38,7 +65,25 @@ pub(crate) struct Lane {
 
 impl Lane {
     fn new() -> Lane {
-        Lane { ring: Ring::new(), floor: aside::AtomicUsize::new(0), parker: Parker::new() }
+        Lane {
+            ring: Ring::new(),
+            spawned: SpawnRing::new(),
+            spare: Mutex::new(Vec::new()),
+            takes_spawns: AtomicBool::new(false),
+            floor: aside::AtomicUsize::new(0),
+            parker: Parker::new(),
+        }
+    }
+
+    /// Whether its owner, the caller, is a worker, which runs what its items spawn here.
+    #[inline]
+    pub(crate) fn takes_spawns(&self) -> bool {
+        self.takes_spawns.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is something for a thief (a moment ago).
+    fn has_any(&self) -> bool {
+        self.ring.has_forks() || self.spawned.len() > 0
     }
 
     /// Whether its owner, the caller, has enough left of its stack to fork.
@@ -46,6 +91,18 @@ impl Lane {
     pub(crate) fn has_stack_here(&self) -> bool {
         let here = MaybeUninit::<u8>::uninit();
         (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
+    }
+
+    /// What a thief would take (a moment ago): a fork, for which somebody waits, before a spawned
+    /// closure.
+    pub(crate) fn prey(&self) -> Option<Prey> {
+        let spawned = || self.spawned.oldest().map(Prey::Spawned);
+        self.fork().or_else(spawned)
+    }
+
+    /// The fork that a thief would take (a moment ago).
+    pub(crate) fn fork(&self) -> Option<Prey> {
+        self.ring.oldest().map(Prey::Fork)
     }
 
     /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long:
@@ -82,6 +139,11 @@ pub(crate) struct Lanes<P: AsymmetricPolicy = Asymmetric> {
     watch: CachePadded<AtomicU32>,
     /// A: how many threads take part that are no workers. A hint: Relaxed.
     guests: aside::AtomicUsize,
+    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written where that
+    /// changes, by workers that run such closures. A hint: Relaxed.
+    coarse: AtomicBool,
+    /// L: is the lock; guards empty blocks.
+    spare: CachePadded<Mutex<Blocks>>,
     /// L: is the lock; guards those that nobody has.
     free: Mutex<Vec<NonNull<Lane>>>,
     policy: PhantomData<P>,
@@ -99,6 +161,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             made: AtomicUsize::new(0),
             watch: CachePadded::new(AtomicU32::new(0)),
             guests: aside::AtomicUsize::new(0),
+            coarse: AtomicBool::new(true),
+            spare: CachePadded::default(),
             free: Mutex::new(Vec::new()),
             policy: PhantomData,
         }
@@ -137,6 +201,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
         let own = self.take()?;
         own.floor.store(floor(), Ordering::Relaxed);
+        own.takes_spawns.store(true, Ordering::Relaxed);
         OWN.with(|cell| cell.set((self.key(), own)));
         Some(own)
     }
@@ -164,6 +229,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.floor.store(floor, Ordering::Relaxed);
+        lane.takes_spawns.store(false, Ordering::Relaxed);
         self.guests.fetch_add(usize::from(counted), Ordering::Relaxed);
         Some(GuestLane { lanes: self, lane, counted })
     }
@@ -192,12 +258,77 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// The lanes that have forks, each with its oldest, from the calling worker's own on.
-    pub(crate) fn oldest(&self) -> impl Iterator<Item = (&Lane, Oldest)> {
+    /// The lane of the calling thread, if it has one of these.
+    #[inline]
+    pub(crate) fn mine(&self) -> Option<&Lane> {
+        let (whose, own) = OWN.with(Cell::get);
+        if whose != self.key() {
+            return None;
+        }
+        // SAFETY: it is one of these, which are there.
+        unsafe { own.as_ref() }
+    }
+
+    /// Whether it pays to wake a worker for what is spawned here.
+    #[inline]
+    pub(crate) fn is_coarse(&self) -> bool {
+        self.coarse.load(Ordering::Relaxed)
+    }
+
+    /// It pays, or doesn't, as the closures were that ran last.
+    pub(crate) fn set_coarse(&self, coarse: bool) {
+        if self.is_coarse() != coarse {
+            self.coarse.store(coarse, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether short closures, which the caller has put into a list just now, are left to a watcher.
+    #[inline]
+    pub(crate) fn leaves_to_watcher(&self) -> bool {
+        // Pairs with the heavy sides in `end_watch` and `leave_watch`.
+        P::light();
+        !self.is_coarse() && self.watch.load(Ordering::Relaxed) & WATCHED != 0
+    }
+
+    /// Whether items fork or spawn here (a moment ago).
+    pub(crate) fn in_use(&self) -> bool {
+        self.watch.load(Ordering::Relaxed) != 0
+    }
+
+    /// All that the items of the calling worker have spawned, as an item to be pushed.
+    pub(crate) fn take_spawned(&self, lane: &Lane, site: &'static Location<'static>) -> Queued {
+        let mut own = lane.spare.lock();
+        if own.is_empty() {
+            let mut all = self.spare.lock();
+            let rest = all.len().saturating_sub(SPARE / 2);
+            own.extend(all.drain(rest..));
+        }
+        let empty = own.pop().unwrap_or_else(Block::new);
+        drop(own);
+        lane.spawned.take_all(empty).into_queued(site)
+    }
+
+    /// Keeps an empty block of the calling worker's.
+    pub(crate) fn recycle(&self, lane: &Lane, empty: Box<Block<Closure>>) {
+        let mut own = lane.spare.lock();
+        own.push(empty);
+        if own.len() > SPARE {
+            let many = own.drain(SPARE / 2..);
+            let mut all = self.spare.lock();
+            let room = SPARE_OF_ALL.saturating_sub(all.len());
+            all.extend(many.take(room));
+        }
+    }
+
+    /// The lanes in which `look` finds something, each with that, from the calling worker's own on.
+    pub(crate) fn seen<'a>(
+        &'a self,
+        look: impl Fn(&Lane) -> Option<Prey> + 'a,
+    ) -> impl Iterator<Item = (&'a Lane, Prey)> {
         let (_, own) = OWN.with(Cell::get);
         let first = self.iter().position(|lane| ptr::eq(lane, own)).map_or(0, |own| own + 1);
         let (before, after) = (self.iter().take(first), self.iter().skip(first));
-        after.chain(before).filter_map(|lane| Some((lane, lane.ring.oldest()?)))
+        after.chain(before).filter_map(move |lane| Some((lane, look(lane)?)))
     }
 
     /// Call, by an owner that has pushed the first fork of its ring: whether nobody watches, so
@@ -224,8 +355,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
 
     /// Whether there are forks that nobody watches (a moment ago).
     pub(crate) fn need_thief(&self) -> bool {
-        self.watch.load(Ordering::Relaxed) == FORKING
-            && self.iter().any(|lane| lane.ring.has_forks())
+        self.watch.load(Ordering::Relaxed) == FORKING && self.iter().any(|lane| lane.has_any())
     }
 
     /// Watch, by a worker that goes idle: it looks at the lanes now and then. False where no item
@@ -236,9 +366,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             && self.watch.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The watcher has found something to do. Another one watches, as soon as it has taken that.
+    /// The watcher has found something to do, and looks at the lists next. Another one watches, as soon
+    /// as it has taken that.
     pub(crate) fn leave_watch(&self) {
         self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
+        // Pairs with the light side in `leaves_to_watcher`.
+        P::heavy();
     }
 
     /// The watch is over, since no item seems to fork; true where the watcher has to go on, as it
@@ -246,7 +379,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     pub(crate) fn end_watch(&self) -> bool {
         self.watch.store(0, Ordering::Relaxed);
         P::heavy();
-        if self.iter().any(|lane| lane.ring.has_forks()) {
+        if self.iter().any(|lane| lane.has_any()) {
             self.watch.fetch_or(FORKING, Ordering::Relaxed);
         }
         self.begin_watch()

@@ -9,4 +9,5 @@
 pub(crate) mod lane;
 pub(crate) mod record;
 pub(crate) mod ring;
+pub(crate) mod spawned;
 pub(crate) mod stack;

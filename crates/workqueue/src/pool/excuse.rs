@@ -118,7 +118,7 @@ impl Inner {
     /// Whether items wait, and no worker is on its way to them.
     fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
         let counts = self.counts();
-        pool.has_waiting() && (counts.saturated() || counts.has_enough() || self.making > 0)
+        pool.has_more() && (counts.saturated() || counts.has_enough() || self.making > 0)
     }
 }
 
@@ -134,6 +134,7 @@ impl<F: FencePolicy> Group<F> {
     /// A worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
         me.batch.with(Batch::forgets);
+        self.bundle_mine(me);
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
@@ -159,6 +160,7 @@ impl<F: FencePolicy> Group<F> {
     /// A worker begins something that may compute or sleep: it holds no core for its pool meanwhile, and
     /// keeps its CPU, if it has one alone.
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
+        self.bundle_mine(me);
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Long as u32);
@@ -268,7 +270,7 @@ impl<F: FencePolicy> Group<F> {
             // Its core is free where it sleeps, also if a worker is on its way to another: what that one
             // takes may sleep as well.
             let waits = match why {
-                Excuse::Asleep => pool.has_waiting(),
+                Excuse::Asleep => pool.has_more(),
                 _ => inner.is_stuck(pool),
             };
             if !at_it() || excused || !waits {

@@ -243,6 +243,14 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
+    /// Whether another pod has room for work that may leave this one.
+    #[inline]
+    pub(super) fn others_have_room(&self, index: usize) -> bool {
+        self.soft
+            && self.pools[index].reading().saturated()
+            && self.wakeable.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     #[cold]
     pub(super) fn push_slow(self: &Arc<Self>, index: usize) {
         let action = {
@@ -325,8 +333,14 @@ impl<F: FencePolicy> Group<F> {
         if taken_over {
             running.overflowed();
         }
+        if running.table.block {
+            return self.opens(me, running, taken_over);
+        }
         let ran = self.run(me, running);
         me.ran.count(ran, u64::from(taken_over));
+        if ran > 1 || !running.forks.get().lane.is_null() {
+            self.runs_spawned(me);
+        }
     }
 
     /// The slow way through the gate: the last item of `me` was excused, or there are more workers

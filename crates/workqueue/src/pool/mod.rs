@@ -26,6 +26,7 @@ pub(crate) mod policy;
 pub(crate) mod report;
 pub(crate) mod service_thread;
 pub(crate) mod spawn;
+mod spawned;
 mod stats;
 pub(crate) mod steal;
 #[cfg(test)]
@@ -197,6 +198,11 @@ impl<F: FencePolicy> Pool<F> {
     #[inline]
     pub(crate) fn list_of(&self, cpu: CpuId) -> u32 {
         self.lists.of(cpu)
+    }
+
+    /// The list of the CPU that the caller is on.
+    fn list_here(&self) -> u32 {
+        current_cpu().map_or(0, |cpu| self.lists.of(cpu))
     }
 
     /// Queues an item on this list: Begin, Check, Fill and Publish. Returns the word that Check has read.

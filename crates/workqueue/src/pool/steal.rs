@@ -15,7 +15,7 @@ use super::group::Group;
 use super::policy::Counts;
 use super::worker::Worker;
 use super::{Pool, current_worker};
-use crate::fork::lane::Lane;
+use crate::fork::lane::{Lane, Prey};
 use crate::fork::record::{Fork, Stolen};
 use crate::fork::ring::Oldest;
 use crate::fork::stack;
@@ -50,12 +50,15 @@ pub(super) enum WatchEnd {
 
 /// The oldest forks of some lanes, at one moment.
 struct Forks<'a> {
-    seen: [Option<(&'a Lane, Oldest)>; COMPARED],
+    seen: [Option<(&'a Lane, Prey)>; COMPARED],
 }
 
 impl<'a> Forks<'a> {
-    fn of<F: FencePolicy>(pools: impl Iterator<Item = &'a Pool<F>>) -> Forks<'a> {
-        let mut all = pools.flat_map(|pool| pool.lanes.oldest());
+    fn of<F: FencePolicy>(
+        pools: impl Iterator<Item = &'a Pool<F>>,
+        look: fn(&Lane) -> Option<Prey>,
+    ) -> Forks<'a> {
+        let mut all = pools.flat_map(|pool| pool.lanes.seen(look));
         Forks { seen: std::array::from_fn(|_| all.next()) }
     }
 
@@ -64,8 +67,8 @@ impl<'a> Forks<'a> {
     }
 
     /// Those that are still the oldest of their lanes.
-    fn ripe(&self) -> impl Iterator<Item = (&'a Lane, Oldest)> + '_ {
-        let same = |(lane, oldest): &(&'a Lane, Oldest)| lane.ring.oldest() == Some(*oldest);
+    fn ripe(&self) -> impl Iterator<Item = (&'a Lane, Prey)> + '_ {
+        let same = |(lane, prey): &(&'a Lane, Prey)| lane.prey() == Some(*prey);
         self.seen.iter().flatten().copied().filter(same)
     }
 }
@@ -98,20 +101,42 @@ impl<F: FencePolicy> Group<F> {
             return false;
         }
         let pool = &self.pools[me.pool];
-        let forks = Forks::of(self.victims(me.pool));
+        let mut forks = Forks::of(self.victims(me.pool), Lane::fork);
         if forks.is_empty() {
+            // Looked at later: their owners write these lines all the time.
+            if !self.victims(me.pool).any(|pool| pool.lanes.in_use()) {
+                return false;
+            }
+            ripen(|| pool.lists.any_has_next());
+            forks = Forks::of(self.victims(me.pool), Lane::prey);
+        }
+        let Some(own) = pool.lanes.own(stack::floor) else { return false };
+        ripen(|| pool.lists.any_has_next());
+        if pool.lists.any_has_next() {
             return false;
         }
-        ripen(|| pool.lists.any_has_next());
-        let Some(own) = pool.lanes.own(stack::floor) else { return false };
-        let stolen = forks.ripe().find_map(|(victim, oldest)| {
-            let (fork, ticket) = steal(victim, oldest, own, |_| true)?;
-            Some((victim, fork, ticket))
+        let stolen = forks.ripe().any(|(victim, prey)| match prey {
+            Prey::Fork(oldest) => {
+                let stolen = steal(victim, oldest, own, |_| true);
+                if let Some((fork, ticket)) = stolen {
+                    self.has_stolen(me);
+                    call(&me.shown, own, victim, fork, ticket);
+                    return true;
+                }
+                false
+            }
+            Prey::Spawned(seen) => {
+                let stolen = self.steals_spawned(victim, seen, own);
+                if stolen {
+                    self.has_stolen(me);
+                }
+                stolen
+            }
         });
-        let Some((victim, fork, ticket)) = stolen else { return false };
-        self.has_stolen(me);
-        call(&me.shown, own, victim, fork, ticket);
-        true
+        if stolen {
+            self.runs_spawned(me);
+        }
+        stolen
     }
 
     /// Watch, by a worker that goes idle: the pool whose lanes it looks at from now on, now and
@@ -130,13 +155,15 @@ impl<F: FencePolicy> Group<F> {
     ) -> WatchEnd {
         let mut nap = NAP * (1 << vain.min(MOST_VAIN));
         let (longest, mut empty) = (LONGEST_NAP.max(nap), 0);
-        let forks = || Forks::of(std::iter::once(watched));
+        let forks = || Forks::of(std::iter::once(watched), Lane::prey);
         let mut before = forks();
         loop {
             if me.park(Some(nap)) {
                 return WatchEnd::Woken;
             }
-            if before.ripe().next().is_some() && self.rouse(me) {
+            // Where a watcher is there, nobody is woken for short closures.
+            let wanted = before.ripe().next().is_some() || watched.has_waiting();
+            if wanted && self.rouse(me) {
                 return WatchEnd::Ripe;
             }
             before = forks();
@@ -150,7 +177,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Rouse: an idle worker leaves the idle list by itself, if a core is free. True also where
     /// somebody else has taken it off; then its token comes.
-    fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
+    pub(super) fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             match inner.idle.iter().position(|worker| Arc::ptr_eq(worker, me)) {

@@ -49,7 +49,13 @@ fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
                         ripe = Some(worker.shown.started());
                         break;
                     }
-                    WatchEnd::Quiet => watched = pool.lanes.end_watch().then_some(pool),
+                    WatchEnd::Quiet => {
+                        watched = pool.lanes.end_watch().then_some(pool);
+                        // Short closures may have been left to the watch that ends.
+                        if watched.is_none() && pool.has_waiting() && group.rouse(worker) {
+                            break;
+                        }
+                    }
                 }
                 continue;
             }
@@ -144,6 +150,7 @@ impl<F: FencePolicy> Drop for Alive<'_, F> {
         if !hint::IN_MODEL {
             shielded("removing a dead worker from its pool", || {
                 self.worker.carry.stops();
+                self.group.bundle_mine(self.worker);
                 // The thread may come to be a worker of other pools.
                 self.group.pools[self.worker.pool].lanes.leave();
                 self.group.died(self.worker);

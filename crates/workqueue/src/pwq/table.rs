@@ -13,7 +13,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::FullFence;
 use corewise_sync::{CachePadded, Swap};
 
-use crate::attributes::At;
+use crate::attributes::{At, QueueKind};
 use crate::error::{self, QueueError};
 use crate::pool::{Pool, current_worker};
 use crate::pools::groups::Lease;
@@ -253,6 +253,28 @@ impl PwqTable {
             self.shared().admit(gate, queued);
         }
         Ok(())
+    }
+
+    /// Enters, for a closure that stays with the calling worker, whose item of this queue has `own`.
+    /// `None` where it is to be queued like any other.
+    #[inline]
+    pub(crate) fn enter_inside(&self, own: &Ticket, pool: usize) -> Option<Ticket> {
+        let group = &Pwq::of(own).group;
+        let plain = self.slot.glance().open() && group.kind == QueueKind::Unbound;
+        if !plain || !group.may_keep(pool) {
+            return None;
+        }
+        let picked = self.pick(At::Here)?;
+        if picked.spot().home != own.spot().home {
+            return None;
+        }
+        let ticket = self.enter_picked(picked)?;
+        // ReadGate.
+        if Pwq::of(&ticket).slot.gate().open() && self.is_for(At::Here, &ticket) {
+            return Some(ticket);
+        }
+        ticket.withdraw();
+        None
     }
 
     /// Enters, for an item that the calling thread runs at once. `None` where the queue doesn't

@@ -3,16 +3,24 @@
 //! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
 //! pending from its making to its end, and its state word is never changed. Its run uses it up.
 
-use std::ptr::NonNull;
+use std::panic::Location;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use corewise_sync::hint;
 use tracing::Span;
 
 use crate::attributes::At;
 use crate::error::Refused;
+use crate::fork::lane::Lane;
+use crate::fork::spawned::Closure;
+use crate::pool::current_worker;
+use crate::pool::group::Group;
+use crate::pwq::Pwq;
 use crate::queue::Workqueue;
-use crate::task::header::Header;
-use crate::task::running::Spawner;
+use crate::task::header::{Header, Job};
+use crate::task::running::{self, Spawner};
+use crate::task::ticket::Ticket;
 use crate::task::vtable::{Alone, Item, ItemRef, TableOf};
 
 impl Workqueue {
@@ -20,8 +28,14 @@ impl Workqueue {
     /// nobody wants to wait for it. One allocation, which the worker frees before it calls the closure.
     ///
     /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and is
-    /// dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Also from
-    /// inside items. Any context, as [`Workqueue::queue`].
+    /// dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Any context, as
+    /// [`Workqueue::queue`].
+    ///
+    /// Called inside an item of the same queue it costs still less, and no allocation: the worker
+    /// keeps closures of up to five words, and runs them after the item, the oldest first. Idle workers
+    /// are woken for them while such closures take 5 us or more; shorter ones are shared a bit later, in
+    /// tens. Where the item sleeps, or goes on for long, other workers take the closures that its worker
+    /// keeps.
     ///
     /// # Errors
     /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
@@ -56,6 +70,13 @@ impl Workqueue {
         // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
         // ever.
         let spawner = Spawner::current();
+        if const { Closure::holds::<C>() } && matches!(at, At::Here) && spawner.span().is_none() {
+            if let Some(inside) = self.enters_inside() {
+                let job = Job { ticket: inside.ticket.into(), site: Location::caller() };
+                inside.group.keep(inside.pool, inside.lane, Closure::new(closure, job));
+                return Ok(());
+            }
+        }
         // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<Once<C>, C>::ALONE);
@@ -65,6 +86,33 @@ impl Workqueue {
         self.submit_new(at, item).map_err(|(_, error)| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             Refused { closure: unsafe { Box::from_raw(once.as_ptr()) }.take(), error }
+        })
+    }
+}
+
+/// A place for a closure that stays with the calling worker.
+struct Kept<'a> {
+    ticket: Ticket,
+    group: &'a Arc<Group>,
+    pool: usize,
+    lane: &'a Lane,
+}
+
+impl Workqueue {
+    /// Enters, where an item of this queue runs here, whose worker may keep what it spawns.
+    #[inline]
+    fn enters_inside(&self) -> Option<Kept<'_>> {
+        running::current(|running| {
+            let running = running?;
+            let lane = self.lane_of(running).filter(|lane| lane.takes_spawns())?;
+            let (_, pool) = current_worker::pool()?;
+            let own = running.ticket()?;
+            let ticket = self.table().enter_inside(own, pool)?;
+            // SAFETY: the item that runs here keeps its group and the lane for as long as they are
+            // used.
+            let (group, lane) =
+                unsafe { (&*ptr::from_ref(&Pwq::of(own).group), &*ptr::from_ref(lane)) };
+            Some(Kept { ticket, group, pool, lane })
         })
     }
 }

@@ -113,17 +113,20 @@ impl Workqueue {
     /// Where the item of this queue that runs here offers its forks.
     #[inline]
     fn lane(&self) -> Option<&Lane> {
-        running::current(|running| {
-            let running = running?;
-            let ForksTo { queue, lane } = running.forks.get();
-            if queue == Arc::as_ptr(self.shared()).cast() {
-                // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
-                // item is over.
-                Some(unsafe { &*lane.cast::<Lane>() })
-            } else {
-                self.open(running)
-            }
-        })
+        running::current(|running| self.lane_of(running?))
+    }
+
+    /// The same, of what runs here.
+    #[inline]
+    pub(super) fn lane_of(&self, running: &Running) -> Option<&Lane> {
+        let ForksTo { queue, lane } = running.forks.get();
+        if queue == Arc::as_ptr(self.shared()).cast() {
+            // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
+            // item is over.
+            Some(unsafe { &*lane.cast::<Lane>() })
+        } else {
+            self.open(running)
+        }
     }
 
     /// Whether an item of this queue runs here that can offer forks.

@@ -361,6 +361,6 @@ impl<T, R: Send, F: Fn(T) -> R + Sync, G: Fn(R, R) -> R + Sync> Sink<T> for Redu
 fn others_wait() -> bool {
     running::current(|running| {
         let pwq = running.and_then(Running::ticket).map(Pwq::of);
-        pwq.is_some_and(|pwq| pwq.group.pools[pwq.pool].has_waiting())
+        pwq.is_some_and(|pwq| pwq.group.pools[pwq.pool].has_more())
     })
 }

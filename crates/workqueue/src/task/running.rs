@@ -98,6 +98,11 @@ impl Running {
         !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
     }
 
+    /// Its header, by a pointer to all of the item.
+    pub(crate) fn pointer(&self) -> NonNull<Header> {
+        self.item.pointer()
+    }
+
     /// Its header, where somebody may wait for it.
     pub(crate) fn known(&self) -> Option<NonNull<Header>> {
         (!self.table.alone).then(|| self.item.pointer())

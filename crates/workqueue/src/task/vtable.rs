@@ -105,6 +105,8 @@ pub(crate) struct Table {
     pub(crate) alone: bool,
     /// It is the run of a stolen fork.
     pub(crate) stolen: bool,
+    /// It stands for several closures, and isn't run itself.
+    pub(crate) block: bool,
 }
 
 /// The tables of items that are an `I`, and whose function or future is a `C`.
@@ -130,6 +132,7 @@ impl<I: Item, C> TableOf<I, C> {
             once: false,
             alone: false,
             stolen: false,
+            block: false,
         }
     }
 }
@@ -188,12 +191,18 @@ impl Table {
             once: true,
             alone: true,
             stolen: false,
+            block: false,
         }
     }
 
     /// The same, of a stolen fork.
     pub(crate) const fn of_fork(self) -> Table {
         Table { stolen: true, ..self }
+    }
+
+    /// The same, of an item that stands for several closures.
+    pub(crate) const fn of_block(self) -> Table {
+        Table { block: true, ..self }
     }
 
     /// Its items live in an `Arc`.

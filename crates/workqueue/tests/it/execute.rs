@@ -311,3 +311,91 @@ fn an_executed_closure_has_the_checks_of_other_items_and_can_wait() {
     assert_eq!(told.recv().unwrap(), 7);
     assert!(!queue.spawn(context::in_atomic_section).join().unwrap());
 }
+
+/// Spins until all of these have run.
+fn until(ran: &AtomicUsize, many: usize) {
+    while ran.load(Ordering::SeqCst) < many {
+        std::thread::yield_now();
+    }
+}
+
+/// A closure that counts its run.
+fn counts(ran: &Arc<AtomicUsize>) -> impl FnOnce() + Send + use<> {
+    let ran = Arc::clone(ran);
+    move || _ = ran.fetch_add(1, Ordering::SeqCst)
+}
+
+#[test]
+fn what_a_long_item_spawned_while_all_cores_were_busy_is_run_by_a_worker_that_is_free_later() {
+    let pools = pools(2);
+    let queue = builder().build(&pools).unwrap();
+    let gate = occupy(&queue);
+    let (ran, own) = (Arc::new(AtomicUsize::new(0)), queue.clone());
+    let counter = Arc::clone(&ran);
+    let item = queue.spawn(move || {
+        for _ in 0..5 {
+            own.execute(counts(&counter)).ok().unwrap();
+        }
+        assert_eq!(counter.load(Ordering::SeqCst), 0, "both cores are busy");
+        gate.complete();
+        // As one that computes.
+        until(&counter, 5);
+    });
+    item.join().unwrap();
+    queue.flush();
+    assert_eq!(queue.stats().queued, 7);
+}
+
+#[test]
+fn what_an_item_spawned_before_it_sleeps_is_run_meanwhile_whether_or_not_it_says_so() {
+    let pools = pools(1);
+    let queue = builder().build(&pools).unwrap();
+    for says in [true, false] {
+        let (ran, own) = (Arc::new(AtomicUsize::new(0)), queue.clone());
+        let item = queue.spawn(move || {
+            let (tell, told) = mpsc::channel();
+            for _ in 0..20 {
+                own.execute(counts(&ran)).ok().unwrap();
+            }
+            own.execute(move || tell.send(()).unwrap()).ok().unwrap();
+            if says {
+                corewise_workqueue::blocking("the test", || told.recv()).unwrap();
+            } else {
+                told.recv().unwrap();
+            }
+            assert_eq!(ran.load(Ordering::SeqCst), 20, "in their order, on one CPU");
+        });
+        // Not joined: that would take the item back.
+        while !item.is_finished() {
+            std::thread::yield_now();
+        }
+        item.join().unwrap();
+    }
+}
+
+#[test]
+fn spawned_closures_that_panic_or_spawn_again_leave_the_others_alone() {
+    let pools = pools(2);
+    let queue = builder().build(&pools).unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let (own, counter) = (queue.clone(), Arc::clone(&ran));
+    queue
+        .execute(move || {
+            for number in 0..100 {
+                let (inner, counter) = (own.clone(), Arc::clone(&counter));
+                let closure = move || {
+                    for _ in 0..10 {
+                        inner.execute(counts(&counter)).ok().unwrap();
+                    }
+                    assert_ne!(number % 10, 0, "on purpose");
+                };
+                own.execute(closure).ok().unwrap();
+            }
+        })
+        .ok()
+        .unwrap();
+    until(&ran, 1000);
+    queue.flush();
+    let stats = queue.stats();
+    assert_eq!((stats.queued, stats.completed, stats.cancelled), (1101, 1101, 0));
+}

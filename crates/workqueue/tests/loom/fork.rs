@@ -12,7 +12,7 @@ use corewise_sync::fence::{
 };
 use corewise_sync::model::{must_fail, must_panic};
 use corewise_sync::thread;
-use corewise_workqueue::model::{LanesModel, RingModel, Waits};
+use corewise_workqueue::model::{LanesModel, RingModel, SpawnModel, Waits};
 
 use crate::bounded::{bounded, more_if_long};
 
@@ -195,6 +195,77 @@ fn loom_fork_that_no_thief_wants_is_its_owner_s() {
     });
 }
 
+/// What one thread spawns, and how often each was had by somebody.
+struct Spawns<P: AsymmetricPolicy> {
+    ring: SpawnModel<UnsafeCell<usize>, P>,
+    had: [Count; 3],
+}
+
+impl<P: AsymmetricPolicy> Spawns<P> {
+    fn append(&self, number: usize) {
+        let closure = UnsafeCell::new(0);
+        // SAFETY: nobody else has it yet. Loom sees who touches it.
+        closure.with_mut(|value| unsafe { *value = number + 1 });
+        assert!(self.ring.append(closure), "there is room for two");
+    }
+
+    fn has(&self, closure: UnsafeCell<usize>) {
+        // SAFETY: it is the caller's.
+        let number = closure.with_mut(|value| unsafe { std::mem::take(&mut *value) });
+        assert_ne!(number, 0, "what was written before it was appended is seen");
+        self.had[number - 1].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The owner spawns, takes one back, spawns once more, and takes what is left.
+fn spawned_closures_meet_thieves<P: AsymmetricPolicy>(thieves: usize, preemptions: usize) {
+    bounded(preemptions).check(move || {
+        let spawns = Arc::new(Spawns::<P> { ring: SpawnModel::new(), had: Default::default() });
+        let thieves: Vec<_> = (0..thieves)
+            .map(|_| {
+                let spawns = Arc::clone(&spawns);
+                thread::spawn(move || spawns.ring.steal(|closure| spawns.has(closure)))
+            })
+            .collect();
+        spawns.append(0);
+        spawns.append(1);
+        spawns.ring.take().into_iter().for_each(|closure| spawns.has(closure));
+        let mut kept = Vec::new();
+        spawns.ring.take_all(|closure| kept.push(closure));
+        spawns.append(2);
+        kept.into_iter().for_each(|closure| spawns.has(closure));
+        spawns.ring.take_all(|closure| spawns.has(closure));
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
+        let had = spawns.had.each_ref().map(|had| had.load(Ordering::Relaxed));
+        assert_eq!(had, [1; 3], "each closure is had once");
+    });
+}
+
+#[test]
+fn loom_fork_spawned_closures_are_had_once_by_their_owner_or_a_thief() {
+    spawned_closures_meet_thieves::<Apart>(1, more_if_long(2));
+    spawned_closures_meet_thieves::<Apart>(2, 1);
+}
+
+/// Whether that is why a model failed.
+fn is_had_by_both(said: &str) -> bool {
+    ["Causality violation", "had once", "is seen", "overflow"].iter().any(|why| said.contains(why))
+}
+
+#[test]
+fn loom_fork_without_the_owner_s_fence_a_spawned_closure_is_had_by_both() {
+    let name = "loom_fork_without_the_owner_s_fence_a_spawned_closure_is_had_by_both";
+    let said = must_fail(name, || spawned_closures_meet_thieves::<NoLight>(1, 2));
+    assert!(said.is_empty() || is_had_by_both(&said), "{said}");
+}
+
+#[test]
+fn loom_fork_without_the_thief_s_fence_a_spawned_closure_is_had_by_both() {
+    let name = "loom_fork_without_the_thief_s_fence_a_spawned_closure_is_had_by_both";
+    let said = must_fail(name, || spawned_closures_meet_thieves::<NoHeavy>(1, 2));
+    assert!(said.is_empty() || is_had_by_both(&said), "{said}");
+}
+
 #[test]
 fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
     bounded(more_if_long(2)).check(|| {
@@ -358,6 +429,49 @@ fn loom_fork_without_the_owner_s_fence_is_overlooked_by_the_watcher() {
 #[test]
 fn loom_fork_without_the_watcher_s_fence_is_overlooked() {
     must_panic("is overlooked", a_first_fork_meets_the_end_of_a_watch::<NoHeavy>);
+}
+
+/// A block of short closures comes into a list while a watch ends, or is left.
+fn a_block_meets_the_end_of_a_watch<P: AsymmetricPolicy>(leaves: bool) {
+    bounded(3).check(move || {
+        let both = Arc::new((LanesModel::<P>::new(), AtomicU32::new(0)));
+        both.0.push::<FullFence>();
+        assert!(both.0.begin_watch());
+        both.0.pop();
+        let watcher = {
+            let both = Arc::clone(&both);
+            thread::spawn(move || {
+                let goes_on = if leaves {
+                    both.0.leave_watch();
+                    false
+                } else {
+                    both.0.end_watch()
+                };
+                goes_on || both.1.load(Ordering::Relaxed) == 1
+            })
+        };
+        both.1.store(1, Ordering::Relaxed);
+        let is_left = both.0.leaves_to_watcher();
+        let is_seen = watcher.join().unwrap();
+        assert!(!is_left || is_seen, "the block is overlooked");
+    });
+}
+
+#[test]
+fn loom_fork_a_block_that_is_left_to_the_watcher_is_seen_as_the_watch_ends() {
+    [false, true].map(a_block_meets_the_end_of_a_watch::<Apart>);
+}
+
+#[test]
+fn loom_fork_without_the_owner_s_fence_a_block_is_overlooked() {
+    must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoLight>(false));
+    must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoLight>(true));
+}
+
+#[test]
+fn loom_fork_without_the_watcher_s_fence_a_block_is_overlooked() {
+    must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoHeavy>(false));
+    must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoHeavy>(true));
 }
 
 /// The first fork of a ring is pushed while a worker goes idle, and nobody watches. The owner's

@@ -6,9 +6,10 @@ use std::ptr::{self, NonNull};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::thread;
 
-use crate::fork::lane::{Lane, Lanes};
+use crate::fork::lane::{Lane, Lanes, Prey};
 use crate::fork::record::{Fork, Forked, State, Stolen};
 use crate::fork::ring::{Oldest, Ring};
+use crate::fork::spawned::{Block, SpawnRing};
 use crate::task::header::Job;
 use crate::task::publication::Publication;
 use crate::task::running::Running;
@@ -37,6 +38,37 @@ impl<T, P: AsymmetricPolicy> RingModel<T, P> {
     /// Steals the oldest one, if it is still there after a second look, and `takes` agrees.
     pub fn steal(&self, takes: impl FnOnce(NonNull<T>) -> bool) -> Option<NonNull<T>> {
         self.0.steal(self.0.oldest()?, takes)
+    }
+}
+
+/// What the items of a worker have spawned.
+pub struct SpawnModel<T, P: AsymmetricPolicy = Asymmetric>(SpawnRing<T, P>);
+
+impl<T, P: AsymmetricPolicy> SpawnModel<T, P> {
+    /// An empty one.
+    #[expect(clippy::new_without_default, reason = "a model's door")]
+    pub fn new() -> Self {
+        SpawnModel(SpawnRing::new())
+    }
+
+    /// Appends, as the owner; false where the ring is full.
+    pub fn append(&self, closure: T) -> bool {
+        self.0.append(closure).is_ok()
+    }
+
+    /// Takes the oldest, as the owner.
+    pub fn take(&self) -> Option<T> {
+        self.0.take()
+    }
+
+    /// Takes all, as the owner.
+    pub fn take_all(&self, each: impl FnMut(T)) {
+        self.0.take_all(Block::new()).for_each(each);
+    }
+
+    /// Steals the older half, if the oldest is still there after a second look.
+    pub fn steal(&self, each: impl FnMut(T)) {
+        self.0.oldest().map(|seen| self.0.steal(seen, each));
     }
 }
 
@@ -97,7 +129,10 @@ impl LanesModel {
     /// Steals a fork and calls it, where there is one. `returns`: it gives it back, as where a
     /// subscriber panics before the call.
     pub fn steal(&self, returns: bool) -> bool {
-        self.0.oldest().any(|(victim, seen)| self.steal_from(victim, seen, returns, || true))
+        self.0.seen(Lane::prey).any(|(victim, prey)| match prey {
+            Prey::Fork(seen) => self.steal_from(victim, seen, returns, || true),
+            Prey::Spawned(_) => false,
+        })
     }
 
     fn steal_from(
@@ -156,6 +191,17 @@ impl<P: AsymmetricPolicy> LanesModel<P> {
     /// Its watch ends: whether it has to go on.
     pub fn end_watch(&self) -> bool {
         self.0.end_watch()
+    }
+
+    /// Whether short closures, which were put into a list just now, are left to the watcher.
+    pub fn leaves_to_watcher(&self) -> bool {
+        self.0.set_coarse(false);
+        self.0.leaves_to_watcher()
+    }
+
+    /// The watcher leaves its watch, and looks at the lists next.
+    pub fn leave_watch(&self) {
+        self.0.leave_watch();
     }
 
     /// Whether a worker that goes idle has to look after the forks.

@@ -47,7 +47,7 @@ use crate::task::ticket::{Event, Home as QueueHome, MaybeTicket, Schedule, Spot,
 use crate::task::vtable::Lent;
 use crate::wait::take_back::{Role, take_back_if};
 
-pub use forks::{LanesModel, RingModel, Waits};
+pub use forks::{LanesModel, RingModel, SpawnModel, Waits};
 pub use futures::{FutureModel, WaitingModel};
 pub use limiter::{SlotModel, Token};
 

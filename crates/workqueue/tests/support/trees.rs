@@ -49,6 +49,60 @@ enum Node {
     Atomic(Box<Node>),
     /// A panic ends here.
     Catches(Box<Node>),
+    /// Spawns so many closures that nobody joins, some of which spawn again.
+    Spawns(u64),
+}
+
+/// Closures that trees spawn and nobody joins.
+#[derive(Default)]
+struct Spawned {
+    made: AtomicU64,
+    taken: AtomicU64,
+    ran: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// One of them, until it is dropped.
+struct One(Arc<Spawned>);
+
+impl One {
+    fn new(of: &Arc<Spawned>) -> One {
+        of.made.fetch_add(1, SeqCst);
+        One(Arc::clone(of))
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, SeqCst);
+    }
+}
+
+fn spawn_closures(queue: &Workqueue, of: &Arc<Spawned>, many: u64) {
+    for number in 0..many {
+        let one = One::new(of);
+        let taken = match number % 3 {
+            0 => queue.execute(move || _ = one.0.ran.fetch_add(1, SeqCst)).is_ok(),
+            1 => {
+                // One that is large.
+                let (own, all) = (queue.clone(), [number; 8]);
+                let closure = move || {
+                    one.0.ran.fetch_add(1, SeqCst);
+                    spawn_closures(&own, &one.0, all[7] / 2);
+                };
+                queue.execute(closure).is_ok()
+            }
+            _ => {
+                let own = queue.clone();
+                let closure = move || {
+                    one.0.ran.fetch_add(1, SeqCst);
+                    spawn_closures(&own, &one.0, number / 2);
+                };
+                queue.execute(closure).is_ok()
+            }
+        };
+        of.taken.fetch_add(u64::from(taken), SeqCst);
+    }
 }
 
 struct Leaf {
@@ -69,7 +123,7 @@ struct Below {
 
 impl Node {
     fn new<C: Chance>(chance: &mut C, size: Size, mut below: Below) -> Node {
-        let kind = if below.depth == 0 { 0 } else { chance.below(14) };
+        let kind = if below.depth == 0 { 0 } else { chance.below(15) };
         below.depth = below.depth.saturating_sub(1);
         let node = |chance: &mut C, below| Node::new(chance, size, below);
         let boxed = |chance: &mut C, below| Box::new(node(chance, below));
@@ -89,6 +143,7 @@ impl Node {
             }
             5 => Node::Atomic(boxed(chance, Below { blocking: false, ..below })),
             6 => Node::Catches(boxed(chance, below)),
+            7 => Node::Spawns(chance.below(6)),
             _ => Node::Join(Box::new([node(chance, below), node(chance, below)])),
         }
     }
@@ -105,6 +160,7 @@ impl Node {
         };
         match self {
             Node::Leaf(leaf) => Ok(leaf.value),
+            Node::Spawns(many) => Ok(*many),
             Node::Panics(number) => Err(BTreeSet::from([*number])),
             Node::Join(two) => {
                 // The first closure's panic wins.
@@ -128,6 +184,10 @@ impl Node {
                 leaf.value
             }
             Node::Panics(number) => resume_unwind(Box::new(*number)),
+            Node::Spawns(many) => {
+                spawn_closures(queue, place.spawned, *many);
+                *many
+            }
             Node::Join(two) => {
                 let (a, b) = queue.join(|| two[0].run(place), || two[1].run(place));
                 a + b
@@ -177,7 +237,7 @@ impl Node {
                 let calls = leaf.calls.load(SeqCst);
                 assert!(calls == 1 || calls == 0 && skips, "a leaf was called {calls} times");
             }
-            Node::Panics(_) => {}
+            Node::Panics(_) | Node::Spawns(_) => {}
             Node::Join(two) => below(&two[..], skips),
             Node::Scope(nodes) => below(nodes, skips),
             Node::Map(nodes) => below(nodes, skips || self.plain().is_err()),
@@ -196,6 +256,7 @@ struct Place<'a> {
     other: &'a Workqueue,
     /// Number of the tree.
     tree: u64,
+    spawned: &'a Arc<Spawned>,
 }
 
 impl Place<'_> {
@@ -221,12 +282,13 @@ struct Tree {
     number: u64,
     root: Node,
     queues: [Workqueue; 2],
+    spawned: Arc<Spawned>,
 }
 
 impl Tree {
     fn run(&self) -> u64 {
         let [queue, other] = &self.queues;
-        self.root.run(&Place { queue, other, tree: self.number })
+        self.root.run(&Place { queue, other, tree: self.number, spawned: &self.spawned })
     }
 
     /// It came to this.
@@ -276,9 +338,10 @@ fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
 pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let (pools, queues) = queues(&mut chance);
     let below = Below { depth: size.depth, blocking: true, elsewhere: true };
+    let all = Arc::<Spawned>::default();
     let trees = (1..=size.trees).map(|number| {
         let root = Node::new(&mut chance, size, below);
-        Arc::new(Tree { number, root, queues: queues.clone() })
+        Arc::new(Tree { number, root, queues: queues.clone(), spawned: Arc::clone(&all) })
     });
     let trees: Vec<_> = trees.collect();
     let closing = Arc::new(AtomicBool::new(false));
@@ -320,11 +383,20 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
         }
     }
     meanwhile.join().expect("no panic");
+    // A closure that was spawned spawns again.
+    while all.dropped.load(SeqCst) != all.made.load(SeqCst) {
+        queues.iter().for_each(Workqueue::flush);
+    }
     for queue in &queues {
         queue.flush();
         let stats = queue.stats();
         assert_eq!(stats.queued, stats.completed, "at rest");
     }
+    let count = |count: &AtomicU64| count.load(SeqCst);
+    if !closing.load(SeqCst) {
+        assert_eq!(count(&all.ran), count(&all.taken), "each closure that was taken ran");
+    }
+    assert_eq!(count(&all.dropped), count(&all.made), "each closure is over");
     if chance.one_in(2) {
         pools.shutdown();
     }

@@ -1,0 +1,148 @@
+//! What a worker's items spawn and nobody joins: it stays with the worker while nobody else has a core
+//! for it, and goes to the list of the pool in bundles.
+//!
+//! `../fork/README.md` has the protocol (Keep, Bundle, Steal).
+
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::fence::FencePolicy;
+use corewise_sync::{hint, time};
+
+use super::Pool;
+use super::group::Group;
+use super::worker::Worker;
+use crate::fork::lane::Lane;
+use crate::fork::spawned::{Block, Closure, Seen};
+use crate::fork::stack;
+use crate::pool::policy;
+use crate::task::running::Running;
+
+/// A closure that takes so long is worth a wake-up, which costs its caller about as much.
+const COARSE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 5 });
+/// After so many closures a worker looks at the clock, which costs as much as a short one; and again
+/// after four times as many, or after each where they aren't short.
+const LOOK: u32 = if hint::IN_MODEL { 1 } else { 4 };
+
+impl<F: FencePolicy> Pool<F> {
+    /// Whether anything waits to be taken, or is kept by a worker (a moment ago).
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_waiting() || self.lanes.iter().any(|lane| lane.spawned.len() > 0)
+    }
+}
+
+impl<F: FencePolicy> Group<F> {
+    /// Whether what is spawned by an item that runs here may stay with its worker: nobody idle has a core
+    /// for it, or it is too short for that.
+    #[inline]
+    pub(crate) fn may_keep(&self, index: usize) -> bool {
+        let pool = &self.pools[index];
+        let reading = pool.reading();
+        let wakes = reading.wake() && pool.lanes.is_coarse();
+        !(wakes || reading.closed() || reading.wanted() || self.others_have_room(index))
+    }
+
+    /// Keep: the calling worker's item has spawned a closure, and the worker keeps it for now.
+    #[inline]
+    pub(crate) fn keep(self: &Arc<Self>, index: usize, lane: &Lane, closure: Closure) {
+        match lane.spawned.append(closure) {
+            Ok(false) => {}
+            Ok(true) => self.has_spawned(index),
+            Err(closure) => {
+                self.bundle(index, lane);
+                if lane.spawned.append(closure).is_ok() {
+                    self.has_spawned(index);
+                }
+            }
+        }
+    }
+
+    /// The ring was empty: somebody may have to look after what lies there now.
+    #[inline]
+    fn has_spawned(self: &Arc<Self>, index: usize) {
+        let pool = &self.pools[index];
+        if pool.lanes.calls::<F>() && pool.reading().wake() {
+            self.push_slow(index);
+        } else if pool.reading().saturated() {
+            self.keeper.ask();
+        }
+    }
+
+    /// Bundle: what the calling worker keeps goes to the list of its pool.
+    #[inline(never)]
+    pub(super) fn bundle(self: &Arc<Self>, index: usize, lane: &Lane) {
+        let pool = &self.pools[index];
+        let block = pool.lanes.take_spawned(lane, Location::caller());
+        let reading = pool.append(pool.list_here(), block);
+        if !(reading.wake() && pool.lanes.leaves_to_watcher()) {
+            self.has_pushed(index, reading);
+        }
+    }
+
+    /// The calling worker is about to sleep, or to be long: what it keeps is for others.
+    pub(super) fn bundle_mine(self: &Arc<Self>, me: &Worker) {
+        if let Some(lane) = self.pools[me.pool].lanes.mine() {
+            if lane.spawned.len() > 0 {
+                self.bundle(me.pool, lane);
+            }
+        }
+    }
+
+    /// Runs what the item of `me` that is over now has left to its worker, and what that spawns, for a
+    /// turn.
+    #[inline(never)]
+    pub(super) fn runs_spawned(self: &Arc<Self>, me: &Worker) {
+        let pool = &self.pools[me.pool];
+        let Some(lane) = pool.lanes.mine() else { return };
+        let (began, mut ran, mut looks, mut over) = (time::now(), 0, LOOK, false);
+        loop {
+            let left = lane.spawned.len();
+            let reading = pool.reading();
+            let others = left > 1 && reading.wake() && !pool.lanes.leaves_to_watcher();
+            if left > 0 && (over || others || reading.crowded() || me.has_item_excuses()) {
+                return self.bundle(me.pool, lane);
+            }
+            // A thief may have been there.
+            let Some(closure) = lane.spawned.take() else { return };
+            closure.run(&me.shown, &me.carry);
+            me.ran.count(1, 0);
+            ran += 1;
+            if ran == looks {
+                let took = time::now().duration_since(began);
+                let coarse = took / ran >= COARSE;
+                pool.lanes.set_coarse(coarse);
+                looks = if coarse { ran + 1 } else { ran * 4 };
+                over = policy::turn_is_over(u64::from(ran), took);
+            }
+        }
+    }
+
+    /// Opens a block that `me` has taken, in the place of a run: `me` keeps its closures.
+    #[inline(never)]
+    pub(super) fn opens(self: &Arc<Self>, me: &Worker, block: &Running, taken_over: bool) {
+        // SAFETY: that is what the table says, and it is used up here.
+        let block = unsafe { Block::from_item(block.pointer()) };
+        if taken_over {
+            block.iter().for_each(Closure::overflowed);
+        }
+        let lanes = &self.pools[me.pool].lanes;
+        match lanes.own(stack::floor) {
+            Some(lane) => {
+                lanes.recycle(lane, lane.spawned.put(block));
+                self.has_spawned(me.pool);
+                self.runs_spawned(me);
+            }
+            None => block.for_each(|closure| closure.run(&me.shown, &me.carry)),
+        }
+    }
+
+    /// Steals closures from the ring of another worker, for `me`, whose lane is `own`.
+    pub(super) fn steals_spawned(&self, victim: &Lane, seen: Seen, own: &Lane) -> bool {
+        let stolen = victim.spawned.steal(seen, |closure| {
+            let kept = own.spawned.append(closure);
+            debug_assert!(kept.is_ok(), "the ring of an idle worker is empty");
+        });
+        stolen > 0
+    }
+}
