@@ -285,7 +285,7 @@ fn check(log: &Path, at_least: usize) -> Value {
 }
 
 fn stored() -> Vec<PathBuf> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../timeline/tests/data");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel-log/tests/data");
     let logs = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path());
     logs.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("qemu-")).collect()
 }
