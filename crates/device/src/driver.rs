@@ -1,11 +1,12 @@
-//! What a driver does: probe a device into a bound object, which can be shut down.
+//! What a driver does: probe a device into a bound object, at once or later.
 
-use crate::probe::Registry;
-use crate::{Cancel, DeviceDecl, DeviceState, Error, ProbeDone, ProbeType, ShutdownDone};
-use corewise_sync::{panics, text};
-use std::any::{Any, TypeId};
+use crate::bound::{Bound, downcast};
+use crate::cancel::Cancel;
+use crate::decl::{DeviceDecl, ProbeType};
+use crate::error::{Error, ProbeError};
+use crate::info::DeviceState;
+use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Knows how to bring up devices of one kind. Registered once with
@@ -77,64 +78,10 @@ pub trait Driver: Send + Sync {
     }
 }
 
-/// A device that is up: what its consumers use, and what is called at shutdown.
-///
-/// Consumers get at the concrete type with [`ProbeContext::supplier`]; drivers that stand for one
-/// another bind the same type (a struct around `Arc<dyn BlockDevice>`, say).
-///
-/// The object is dropped by the thread that called
-/// [`shutdown`](crate::DeviceManager::shutdown), after the last callback has ended, each device
-/// before what it needs. A panic in `drop` is caught.
-pub trait Bound: Any + Send + Sync {
-    /// Flushes and closes, after everything that needs this device was shut down.
-    ///
-    /// Called at most once: on a pool worker or the caller of
-    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to do
-    /// with this one; on that caller alone where the declaration [says so](DeviceDecl::async_shutdown).
-    /// It may block.
-    ///
-    /// # Errors
-    ///
-    /// An error (or a panic) is recorded on the timeline, and never stops the sequence.
-    fn shutdown(&self) -> Result<(), ShutdownError> {
-        Ok(())
-    }
-
-    /// As [`Bound::shutdown`], which it calls by default; but it may return before the device is
-    /// shut down, and `done` is finished later, from any thread: so an asynchronous service holds
-    /// no worker. This is what is called.
-    ///
-    /// It counts as over when `done` is finished, or dropped (a failure): a drop by a panic of this
-    /// call is recorded as that panic. It should not keep the last handle of this object beyond
-    /// that, or the object is dropped later than promised. A synchronous device that is not over yet
-    /// holds up the other synchronous ones, but no thread.
-    fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
-        done.finish(self.shutdown());
-    }
-
-    /// Begins to end the device's service because it is unbound or removed, while the program goes
-    /// on: the counterpart of a kernel driver's `remove`. `done` says, perhaps later and from
-    /// anywhere, how that ended. By default it is the same as [`Bound::start_shutdown`].
-    ///
-    /// Called at most once, on the thread that unbinds or removes, after all that need the device
-    /// were unbound; not called where [`Bound::has_shutdown`] is false. The object is dropped
-    /// afterwards.
-    fn start_unbind(self: Arc<Self>, done: ShutdownDone) {
-        self.start_shutdown(done);
-    }
-
-    /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
-    /// without lock or queue. Asked at the end of a bring-up and, where devices have come or gone since,
-    /// when the shutdown begins.
-    fn has_shutdown(&self) -> bool {
-        true
-    }
-}
-
-impl fmt::Debug for dyn Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bound")
-    }
+/// Where a probe adds devices: the registry that it belongs to.
+pub(crate) trait AddsDevices: Send + Sync {
+    /// See [`ProbeContext::add`].
+    fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error>;
 }
 
 /// What a probe gets to see: its device's declaration, and the bound objects of what it needs.
@@ -144,7 +91,7 @@ pub struct ProbeContext<'a> {
     needs: &'a [(String, Arc<dyn Bound>)],
     cancel: &'a Cancel,
     hopeless: bool,
-    registry: Option<&'a Arc<Registry>>,
+    adds: Option<&'a dyn AddsDevices>,
 }
 
 impl<'a> ProbeContext<'a> {
@@ -156,7 +103,7 @@ impl<'a> ProbeContext<'a> {
         needs: &'a [(String, Arc<dyn Bound>)],
         cancel: &'a Cancel,
     ) -> ProbeContext<'a> {
-        ProbeContext { decl, node, needs, cancel, hopeless: false, registry: None }
+        ProbeContext { decl, node, needs, cancel, hopeless: false, adds: None }
     }
 
     /// Says that the deferral timeout has passed: [`ProbeContext::defer`] then gives a failure.
@@ -167,8 +114,8 @@ impl<'a> ProbeContext<'a> {
     }
 
     /// Says in whose probe it is: [`ProbeContext::add`] then adds devices there.
-    pub(crate) fn of_registry(mut self, registry: &'a Arc<Registry>) -> ProbeContext<'a> {
-        self.registry = Some(registry);
+    pub(crate) fn adds_to(mut self, registry: &'a dyn AddsDevices) -> ProbeContext<'a> {
+        self.adds = Some(registry);
         self
     }
 
@@ -202,7 +149,7 @@ impl<'a> ProbeContext<'a> {
     /// As for [`DeviceManager::add`](crate::DeviceManager::add). [`Error::NoManager`] where the
     /// context is not a manager's, but was [made](ProbeContext::new) for a test.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
-        self.registry.ok_or(Error::NoManager)?.add(decl)
+        self.adds.ok_or(Error::NoManager)?.add(decl)
     }
 
     /// The error for a probe that lacks something which may still come: a deferral, until the
@@ -316,153 +263,55 @@ impl fmt::Debug for ProbeContext<'_> {
     }
 }
 
-/// The concrete object behind a bound one.
-pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
-    // Not `Arc::downcast`, for which the trait object would have to become another one: older compilers can't.
-    if bound.as_ref().type_id() != TypeId::of::<T>() {
-        return None;
-    }
-    // SAFETY: the object is a `T`, so an `Arc` of it has the layout of an `Arc<T>`, and the pointer came from `into_raw`.
-    Some(unsafe { Arc::from_raw(Arc::into_raw(bound).cast::<T>()) })
+/// Says how one probe ended; see [`Driver::start_probe`].
+///
+/// It may go anywhere: into another thread, a task of an asynchronous runtime, the callback of a
+/// request. No worker is held meanwhile. Dropped without [`ProbeDone::finish`] (also by a panic, or
+/// by a runtime that ends) it finishes the probe as failed, so that nobody waits for ever.
+///
+/// The idea is that of a kernel `struct completion`, with a result.
+#[must_use = "dropped, it makes the probe fail"]
+pub struct ProbeDone {
+    tell: Option<Box<dyn FnOnce(ProbeResult) + Send>>,
 }
 
-/// Why a probe did not bind its device.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ProbeError {
-    kind: ProbeErrorKind,
-    message: String,
-}
+/// What a probe gives.
+pub(crate) type ProbeResult = Result<Arc<dyn Bound>, ProbeError>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProbeErrorKind {
-    Failed,
-    NoDevice,
-    Deferred,
-    TimedOut,
-    Panicked,
-}
-
-impl ProbeError {
-    /// The probe failed. Say what was asked, what was found, and what to do; the device's name is
-    /// added by the reporter. Fits `map_err(ProbeError::failed)`.
-    pub fn failed(message: impl fmt::Display) -> ProbeError {
-        ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
+impl ProbeDone {
+    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
+    /// manager; public so that a driver can be tested without one.
+    pub fn new(
+        tell: impl FnOnce(Result<Arc<dyn Bound>, ProbeError>) + Send + 'static,
+    ) -> ProbeDone {
+        ProbeDone { tell: Some(Box::new(tell)) }
     }
 
-    /// There is no such device: the next driver that matches is asked. A failure like any other,
-    /// except that it is not logged as a warning: the caller may have been guessing.
-    pub fn no_device(message: impl fmt::Display) -> ProbeError {
-        ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
-    }
-
-    pub(crate) fn panicked(message: String) -> ProbeError {
-        ProbeError { kind: ProbeErrorKind::Panicked, message }
-    }
-
-    /// What the device needs is not there yet, and its declaration doesn't name it: call the driver
-    /// again when some other device has been bound. Say what is missing.
-    ///
-    /// What can be named in the declaration should be: such a device is not probed in vain. See also
-    /// [`ProbeContext::defer`], which gives up some time.
-    pub fn defer(reason: impl fmt::Display) -> ProbeError {
-        ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
-    }
-
-    pub(crate) fn timed_out(after: std::time::Duration) -> ProbeError {
-        let message = format!(
-            "its probe did not end within {after:.3?}, and the bring-up went on; raise its \
-             timeout, or find out what it waits for"
-        );
-        ProbeError { kind: ProbeErrorKind::TimedOut, message }
-    }
-
-    /// True where the probe was past its deadline and was not waited for. It may have gone on.
-    pub fn is_timeout(&self) -> bool {
-        self.kind == ProbeErrorKind::TimedOut
-    }
-
-    pub(crate) fn kind(&self) -> ProbeErrorKind {
-        self.kind
-    }
-
-    /// True where the driver asked to be called again later.
-    pub fn is_deferral(&self) -> bool {
-        self.kind == ProbeErrorKind::Deferred
-    }
-
-    /// True where the probe panicked.
-    pub fn is_panic(&self) -> bool {
-        self.kind == ProbeErrorKind::Panicked
-    }
-
-    /// True where there is no such device.
-    pub fn is_no_device(&self) -> bool {
-        self.kind == ProbeErrorKind::NoDevice
-    }
-}
-
-impl fmt::Display for ProbeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            ProbeErrorKind::Panicked => {
-                write!(f, "the probe panicked: {}", text::message(&self.message))
-            }
-            _ => text::message(&self.message).fmt(f),
+    /// The probe is over: the device is bound, or not. From any thread. Does not block; the device's
+    /// observers are told on this thread, and what waited for the device is queued. A probe that was
+    /// given up meanwhile (its deadline has passed) may have its result dropped here.
+    pub fn finish(mut self, result: Result<Arc<dyn Bound>, ProbeError>) {
+        if let Some(tell) = self.tell.take() {
+            tell(result);
         }
     }
 }
 
-/// The message is bounded, and not escaped anew at each level of errors: see [`text::message`].
-impl fmt::Debug for ProbeError {
+impl Drop for ProbeDone {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            tell(Err(ProbeError::failed(
+                "its driver dropped the probe's completion without a result; finish it on every \
+                 path",
+            )));
+        }
+    }
+}
+
+impl fmt::Debug for ProbeDone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let message = text::message(&self.message);
-        f.debug_struct("ProbeError").field("kind", &self.kind).field("message", &message).finish()
+        f.debug_struct("ProbeDone").finish_non_exhaustive()
     }
-}
-
-impl std::error::Error for ProbeError {}
-
-/// Why a shutdown callback did not do all that it should. It is recorded; nothing stops for it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ShutdownError(String);
-
-impl ShutdownError {
-    /// What went wrong, and what may be lost. Fits `map_err(ShutdownError::new)`.
-    pub fn new(message: impl fmt::Display) -> ShutdownError {
-        ShutdownError(message.to_string())
-    }
-
-    pub(crate) fn dropped() -> ShutdownError {
-        ShutdownError::new(
-            "the completion handle of its shutdown was dropped without a result; finish it on \
-             every path",
-        )
-    }
-}
-
-impl fmt::Display for ShutdownError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text::message(&self.0).fmt(f)
-    }
-}
-
-/// As that of [`ProbeError`].
-impl fmt::Debug for ShutdownError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ShutdownError").field(&text::message(&self.0)).finish()
-    }
-}
-
-impl std::error::Error for ShutdownError {}
-
-/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the
-/// payload when it is dropped, which is user code too.
-pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
-        let message = text::message(panics::message(&*payload)).to_string();
-        panics::discard(payload);
-        message
-    })
 }
 
 #[cfg(test)]
@@ -503,26 +352,6 @@ mod tests {
             let error = cx.supplier::<Disk>("nobody").unwrap_err().to_string();
             assert!(error.contains("\"nobody\"") && error.contains("declare it"), "{error}");
         });
-    }
-
-    #[test]
-    fn an_error_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_level() {
-        let mut error = ProbeError::failed("a \"quoted\" word at the leaf");
-        let mut callback = ShutdownError::new("a \"quoted\" word at the leaf");
-        for _ in 0..40 {
-            let said = caught(|| panic!("called `unwrap()`: {error:?}")).unwrap_err();
-            error = ProbeError::panicked(said);
-            let said = caught(|| panic!("called `unwrap()`: {callback:?}")).unwrap_err();
-            callback = ShutdownError::new(said);
-        }
-        for text in [format!("{error:?}"), format!("{callback:?}")] {
-            assert!(text.len() < 40 * 120, "{} bytes", text.len());
-            assert!(text.contains("a \"quoted\" word at the leaf"), "{text}");
-        }
-        let long = caught(|| panic!("{}", "x".repeat(1 << 20))).unwrap_err();
-        assert!(
-            long.len() < 5000 && ProbeError::failed("x".repeat(1 << 20)).to_string().len() < 5000
-        );
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! What a device manager refuses to do.
+//! Errors of managers, probes and shutdown callbacks, and panics of user code as messages.
 
-use crate::GraphError;
-use corewise_sync::text;
+use crate::graph::GraphError;
+use corewise_sync::{panics, text};
 use corewise_workqueue::BuildError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a [`DeviceManager`](crate::DeviceManager) did not do what it was asked. A device that fails
 /// is no such error: it stands in the report.
@@ -107,3 +108,167 @@ impl fmt::Display for Error {
 
 /// The text has the cause's, so there is no source: a report of both would have it twice.
 impl std::error::Error for Error {}
+
+/// Why a probe did not bind its device.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProbeError {
+    kind: ProbeErrorKind,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeErrorKind {
+    Failed,
+    NoDevice,
+    Deferred,
+    TimedOut,
+    Panicked,
+}
+
+impl ProbeError {
+    /// The probe failed. Say what was asked, what was found, and what to do; the device's name is
+    /// added by the reporter. Fits `map_err(ProbeError::failed)`.
+    pub fn failed(message: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
+    }
+
+    /// There is no such device: the next driver that matches is asked. A failure like any other,
+    /// except that it is not logged as a warning: the caller may have been guessing.
+    pub fn no_device(message: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
+    }
+
+    pub(crate) fn panicked(message: String) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Panicked, message }
+    }
+
+    /// What the device needs is not there yet, and its declaration doesn't name it: call the driver
+    /// again when some other device has been bound. Say what is missing.
+    ///
+    /// What can be named in the declaration should be: such a device is not probed in vain. See also
+    /// [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up some time.
+    pub fn defer(reason: impl fmt::Display) -> ProbeError {
+        ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
+    }
+
+    pub(crate) fn timed_out(after: std::time::Duration) -> ProbeError {
+        let message = format!(
+            "its probe did not end within {after:.3?}, and the bring-up went on; raise its \
+             timeout, or find out what it waits for"
+        );
+        ProbeError { kind: ProbeErrorKind::TimedOut, message }
+    }
+
+    /// True where the probe was past its deadline and was not waited for. It may have gone on.
+    pub fn is_timeout(&self) -> bool {
+        self.kind == ProbeErrorKind::TimedOut
+    }
+
+    pub(crate) fn kind(&self) -> ProbeErrorKind {
+        self.kind
+    }
+
+    /// True where the driver asked to be called again later.
+    pub fn is_deferral(&self) -> bool {
+        self.kind == ProbeErrorKind::Deferred
+    }
+
+    /// True where the probe panicked.
+    pub fn is_panic(&self) -> bool {
+        self.kind == ProbeErrorKind::Panicked
+    }
+
+    /// True where there is no such device.
+    pub fn is_no_device(&self) -> bool {
+        self.kind == ProbeErrorKind::NoDevice
+    }
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            ProbeErrorKind::Panicked => {
+                write!(f, "the probe panicked: {}", text::message(&self.message))
+            }
+            _ => text::message(&self.message).fmt(f),
+        }
+    }
+}
+
+/// The message is bounded, and not escaped anew at each level of errors: see [`text::message`].
+impl fmt::Debug for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = text::message(&self.message);
+        f.debug_struct("ProbeError").field("kind", &self.kind).field("message", &message).finish()
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+/// Why a shutdown callback did not do all that it should. It is recorded; nothing stops for it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ShutdownError(String);
+
+impl ShutdownError {
+    /// What went wrong, and what may be lost. Fits `map_err(ShutdownError::new)`.
+    pub fn new(message: impl fmt::Display) -> ShutdownError {
+        ShutdownError(message.to_string())
+    }
+
+    pub(crate) fn dropped() -> ShutdownError {
+        ShutdownError::new(
+            "the completion handle of its shutdown was dropped without a result; finish it on \
+             every path",
+        )
+    }
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::message(&self.0).fmt(f)
+    }
+}
+
+/// As that of [`ProbeError`].
+impl fmt::Debug for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShutdownError").field(&text::message(&self.0)).finish()
+    }
+}
+
+impl std::error::Error for ShutdownError {}
+
+/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the
+/// payload when it is dropped, which is user code too.
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
+        let message = text::message(panics::message(&*payload)).to_string();
+        panics::discard(payload);
+        message
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_level() {
+        let mut error = ProbeError::failed("a \"quoted\" word at the leaf");
+        let mut callback = ShutdownError::new("a \"quoted\" word at the leaf");
+        for _ in 0..40 {
+            let said = caught(|| panic!("called `unwrap()`: {error:?}")).unwrap_err();
+            error = ProbeError::panicked(said);
+            let said = caught(|| panic!("called `unwrap()`: {callback:?}")).unwrap_err();
+            callback = ShutdownError::new(said);
+        }
+        for text in [format!("{error:?}"), format!("{callback:?}")] {
+            assert!(text.len() < 40 * 120, "{} bytes", text.len());
+            assert!(text.contains("a \"quoted\" word at the leaf"), "{text}");
+        }
+        let long = caught(|| panic!("{}", "x".repeat(1 << 20))).unwrap_err();
+        assert!(
+            long.len() < 5000 && ProbeError::failed("x".repeat(1 << 20)).to_string().len() < 5000
+        );
+    }
+}

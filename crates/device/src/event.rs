@@ -1,6 +1,6 @@
 //! What an observer is told while devices come up or go down.
 
-use crate::driver::caught;
+use crate::error::caught;
 use corewise_sync::text;
 use corewise_timeline::Outcome;
 use std::sync::Arc;

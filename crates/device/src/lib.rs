@@ -185,35 +185,38 @@ pub mod model;
 mod takeover;
 
 mod cancel;
-mod done;
-mod driver;
 mod error;
-mod shutdown_done;
+mod info;
+
+mod bound;
+mod driver;
 
 mod event;
 mod history;
 mod placement;
-mod probe;
 mod record;
-mod registry;
-mod shutdown;
-
-mod manager;
 mod watch;
 
+mod shutdown;
+
+mod registry;
+
+mod manager;
+
+pub use bound::{Bound, ShutdownDone};
 pub use cancel::Cancel;
 pub use decl::{DeviceDecl, LinkKind, ProbeType};
-pub use done::ProbeDone;
-pub use driver::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
-pub use error::Error;
+pub use driver::{Driver, ProbeContext, ProbeDone};
+pub use error::{Error, ProbeError, ShutdownError};
 pub use graph::{DeviceId, Graph, GraphError};
-pub use shutdown_done::ShutdownDone;
+pub use info::{
+    Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost, ProbeOutcome,
+};
 
 pub use event::{Event, Observer};
 pub use history::History;
 pub use manager::DeviceManager;
-pub use probe::{BringUp, BringUpOptions, DeviceReport, ProbeOutcome};
-pub use registry::{Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
+pub use registry::{BringUp, BringUpOptions, DeviceReport};
 pub use shutdown::{
     Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
     ShutdownReport,

@@ -1,6 +1,6 @@
 //! What is noted while devices come up or go down, and how it becomes a timeline.
 
-use crate::{DeviceId, Graph};
+use crate::graph::{DeviceId, Graph};
 use corewise_sync::time;
 use corewise_timeline::{Outcome, Span, SpanId, SpanKind, Timeline};
 use corewise_topology::{CpuId, current_cpu};

@@ -2,7 +2,7 @@
 
 use super::cycles::{broken, kahn};
 use super::{DeviceId, Edges, Graph, GraphError, Named, Surroundings};
-use crate::DeviceDecl;
+use crate::decl::DeviceDecl;
 use corewise_timeline::EdgeKind;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -6,7 +6,7 @@ mod error;
 
 pub use error::GraphError;
 
-use crate::DeviceDecl;
+use crate::decl::DeviceDecl;
 use corewise_timeline::EdgeKind;
 use std::borrow::Borrow;
 use std::collections::HashMap;

@@ -1,9 +1,10 @@
 //! Devices that come and go one by one: add, remove, unbind, bind, link, unlink.
 
 use super::DeviceManager;
-use crate::probe::{Inside, Walk};
-use crate::registry::{DeviceState, Linked, Unlinked};
-use crate::{DeviceDecl, Error, LinkKind, ShutdownError};
+use crate::decl::{DeviceDecl, LinkKind};
+use crate::error::{Error, ShutdownError};
+use crate::info::DeviceState;
+use crate::registry::{Inside, Linked, Unlinked, Walk};
 use corewise_sync::context;
 
 impl DeviceManager {

@@ -1,17 +1,19 @@
 //! The device manager's shutdown: what it takes over from the registry, and what it leaves.
 
 use super::{DeviceManager, Snapshot};
-use crate::driver::{Bound, caught};
-use crate::probe::Inside;
+use crate::bound::Bound;
+use crate::cancel::Listener;
+use crate::error::{Error, caught};
+use crate::graph::Graph;
+use crate::history::History;
 use crate::record::Clock;
-use crate::registry::Registered;
+use crate::registry::{Inside, Registered};
 use crate::shutdown::policy;
 use crate::shutdown::{
     Kind, Outline, Remaining, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
     ShutdownState, Timeouts,
 };
 use crate::watch::Watch;
-use crate::{Error, Graph, History};
 use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, context, text};
 use std::sync::Arc;
@@ -70,7 +72,7 @@ impl DeviceManager {
             pace: Mutex::default(),
             running,
         });
-        let listener: Arc<dyn crate::cancel::Listener> = run.state.clone();
+        let listener: Arc<dyn Listener> = run.state.clone();
         options.abort.listen(Arc::downgrade(&listener));
         let watch = {
             let mut state = self.registry.state.lock();

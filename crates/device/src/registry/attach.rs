@@ -1,9 +1,10 @@
 //! What changes who may have a device: drivers that come and go, devices that are bound again, links
 //! that are added.
 
-use super::{Candidate, Devices, Effects, Instance, Key, Phase, Registered, Trash, Why};
-use crate::graph::Surroundings;
-use crate::{DeviceDecl, Graph, GraphError, LinkKind};
+use super::devices::{Devices, Effects, Instance, Key, Link, Phase, Slot, Target, Trash, Why};
+use super::matching::{Candidate, Registered};
+use crate::decl::{DeviceDecl, LinkKind};
+use crate::graph::{Graph, GraphError, Surroundings};
 use corewise_timeline::EdgeKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,13 +181,8 @@ impl Devices {
         slot.open += u32::from(open);
         slot.unmet += u32::from(!met && !circle);
         slot.lenient |= circle;
-        let to = super::Target::Device(to);
-        slot.needs.push(super::Link {
-            to,
-            kind: EdgeKind::Supplier,
-            optional: false,
-            waived: circle,
-        });
+        let to = Target::Device(to);
+        slot.needs.push(Link { to, kind: EdgeKind::Supplier, optional: false, waived: circle });
         Linked::Done
     }
 
@@ -206,7 +202,7 @@ impl Devices {
         if known.len() < before {
             return Unlinked::Was(LinkKind::SyncStateOnly);
         }
-        let is_it = |link: &super::Link| self.target_name(&link.to) == supplier;
+        let is_it = |link: &Link| self.target_name(&link.to) == supplier;
         let Some(at) = self.slot(index).needs.iter().position(is_it) else {
             return Unlinked::None;
         };
@@ -242,7 +238,7 @@ impl Devices {
             if !matches!(self.slot(index).phase, Phase::Waiting) {
                 continue;
             }
-            let hopeless = |link: &super::Link| {
+            let hopeless = |link: &Link| {
                 let coming = |to| self.is_up(to) || self.slot(to).is_in_progress();
                 link.optional && !link.waived && !link.device().is_some_and(coming)
             };
@@ -262,7 +258,7 @@ impl Devices {
 
     /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is probed any more.
     pub(crate) fn hopes(&self) -> bool {
-        let hopes = |slot: &super::Slot| match slot.phase {
+        let hopes = |slot: &Slot| match slot.phase {
             Phase::Deferred(_) => true,
             Phase::Waiting => slot.needs.iter().any(|link| link.optional && !link.waived),
             _ => false,

@@ -1,11 +1,17 @@
 //! A bring-up: many devices at once, one caller who waits for them all and probes the synchronous
 //! ones, in order.
 
+use super::devices::{Devices, Due, Effects, Key, Link, Phase, Why};
+use super::info::Called;
+use super::matching::Candidate;
 use super::policy::{Stuck, stuck};
-use super::{Called, Candidate, Devices, Due, Effects, Key, Phase, Why};
-use crate::probe::ProbeOutcome;
+use crate::cancel::Cancel;
+use crate::decl::DeviceDecl;
+use crate::error::ProbeError;
+use crate::graph::{DeviceId, Graph, GraphError};
+use crate::info::ProbeOutcome;
 use crate::record::Record;
-use crate::{Cancel, DeviceDecl, DeviceId, Graph, GraphError, HangPolicy, ProbeError};
+use crate::shutdown::HangPolicy;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +156,7 @@ impl Devices {
         for key in keys.iter().flatten() {
             let slot = self.slot(key.index);
             let inside = |&to: &u32| self.slot(to).in_batch.is_some();
-            let open = slot.needs.iter().filter_map(super::Link::device).filter(inside).count();
+            let open = slot.needs.iter().filter_map(Link::device).filter(inside).count();
             self.slot_mut(key.index).open = u32::try_from(open).expect("as many as devices");
         }
         let seeds = keys.clone();
@@ -284,7 +290,7 @@ impl Devices {
     }
 
     fn first_unmet(&self, index: u32) -> Option<&str> {
-        let unmet = |l: &&super::Link| !l.waived && !l.device().is_some_and(|to| self.is_up(to));
+        let unmet = |l: &&Link| !l.waived && !l.device().is_some_and(|to| self.is_up(to));
         let link = self.slot(index).needs.iter().find(unmet)?;
         Some(self.target_name(&link.to))
     }
@@ -302,12 +308,12 @@ impl Devices {
     /// Whether it needs something outside the bring-up that is in progress.
     fn waits_for_others(&self, index: u32) -> bool {
         let other = |to: u32| self.slot(to).in_batch.is_none() && self.slot(to).is_in_progress();
-        self.slot(index).needs.iter().filter_map(super::Link::device).any(other)
+        self.slot(index).needs.iter().filter_map(Link::device).any(other)
     }
 
     /// Whether all that it lacks is optional: it will be probed without, after the timeout.
     pub(super) fn may_be_waived(&self, index: u32) -> bool {
-        let met = |l: &super::Link| l.waived || l.device().is_some_and(|to| self.is_up(to));
+        let met = |l: &Link| l.waived || l.device().is_some_and(|to| self.is_up(to));
         !self.hopeless && self.slot(index).needs.iter().all(|l| l.optional || met(l))
     }
 

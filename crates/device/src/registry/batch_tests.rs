@@ -1,9 +1,9 @@
 //! Steps bring-ups by hand: no threads, no clock, every interleaving chosen here.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::super::stepped::{Stepped, decl, driver};
 use super::*;
-use crate::{DeviceDecl, HangPolicy, LinkKind};
+use crate::decl::LinkKind;
+use crate::registry::stepped::{Stepped, decl, driver};
 
 fn diamond() -> Vec<DeviceDecl> {
     vec![decl("top", &[]), decl("a", &["top"]), decl("b", &["top"]), decl("end", &["a", "b"])]

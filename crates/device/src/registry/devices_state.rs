@@ -1,14 +1,15 @@
 //! The named transitions of a device; README.md has their table. Each is done under the lock.
 
-use super::policy::{Verdict, verdict};
-use super::{
-    Candidate, Devices, Due, Effects, Key, Last, Link, Phase, Probing, Registered, Slot, Target,
-    Trash, Why,
+use super::devices::{
+    Devices, Due, Effects, Key, Last, Link, Phase, Probing, Slot, Target, Trash, Why,
 };
-use crate::DeviceDecl;
-use crate::done::ProbeResult;
-use crate::driver::{Bound, ProbeError, ProbeErrorKind};
-use crate::probe::ProbeOutcome;
+use super::matching::{Candidate, Registered};
+use super::policy::{Verdict, verdict};
+use crate::bound::Bound;
+use crate::decl::DeviceDecl;
+use crate::driver::ProbeResult;
+use crate::error::{ProbeError, ProbeErrorKind};
+use crate::info::ProbeOutcome;
 use crate::record::Site;
 use corewise_sync::thread::ThreadId;
 use corewise_timeline::EdgeKind;

@@ -1,10 +1,12 @@
 //! Steps devices that come and go one by one.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::super::stepped::{Stepped, Thing, decl, driver};
 use super::*;
-use crate::registry::{LeaveStep, Linked, Unlinked};
-use crate::{GraphError, LinkKind};
+use crate::decl::LinkKind;
+use crate::graph::GraphError;
+use crate::registry::attach::{Linked, Unlinked};
+use crate::registry::leave::LeaveStep;
+use crate::registry::stepped::{Stepped, Thing, decl, driver};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
     Candidate { driver: driver(name), asynchronous, asked: false }
@@ -175,7 +177,7 @@ fn a_device_that_would_wait_for_itself_by_name_is_refused() {
     assert!(s.devices.refuse(&Arc::new(decl("c", &["x"]))).is_empty());
     // The same in a bring-up.
     let (_, faults) = s.devices.admit(&[closing], &|_, _| None);
-    assert!(matches!(faults[0], crate::GraphError::Cycle { .. }), "{faults:?}");
+    assert!(matches!(faults[0], GraphError::Cycle { .. }), "{faults:?}");
     s.add(decl("c", &[]), vec![candidate("d", false)]);
 }
 

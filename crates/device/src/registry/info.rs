@@ -1,130 +1,10 @@
-//! What a device is like at one moment, as plain data.
+//! What devices are like at one moment, put into words.
 
-use super::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
-use crate::DeviceDecl;
-use crate::driver::ProbeError;
-use corewise_timeline::EdgeKind;
-use corewise_topology::CpuId;
-use std::fmt;
+use super::devices::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
+use crate::decl::DeviceDecl;
+use crate::info::{Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a device is at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DeviceState {
-    /// Something that it needs is not up.
-    Waiting,
-    /// It is about to be probed.
-    Queued,
-    /// Its driver was called and has not said how the probe ended.
-    Probing,
-    /// Its driver asked to be called again when another device is up.
-    Deferred {
-        /// Why.
-        reason: String,
-    },
-    /// It is up.
-    Bound,
-    /// It is being unbound.
-    Leaving,
-    /// It was unbound on purpose, or its devices were shut down.
-    Unbound,
-    /// No driver matches.
-    NoDriver,
-    /// Its bring-up was cancelled before it was probed.
-    Cancelled,
-    /// No driver could bind it. The error says why; also where there is no such device.
-    Failed(ProbeError),
-}
-
-impl DeviceState {
-    /// One lower-case word, as it stands in tables and in JSON.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            DeviceState::Waiting => "waiting",
-            DeviceState::Queued => "queued",
-            DeviceState::Probing => "probing",
-            DeviceState::Deferred { .. } => "deferred",
-            DeviceState::Bound => "bound",
-            DeviceState::Leaving => "leaving",
-            DeviceState::Unbound => "unbound",
-            DeviceState::NoDriver => "no_driver",
-            DeviceState::Cancelled => "cancelled",
-            DeviceState::Failed(_) => "failed",
-        }
-    }
-}
-
-impl fmt::Display for DeviceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// What a device is like. A copy: it doesn't change when the device does.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// Its name.
-    pub name: String,
-    /// The driver that it is bound to or being probed by; else the one that it names, if any.
-    pub driver: Option<String>,
-    /// What it is at.
-    pub state: DeviceState,
-    /// The NUMA node near which it is: its own, else that of the closest ancestor that has one.
-    pub node: Option<u32>,
-    /// The parent's name.
-    pub parent: Option<String>,
-    /// What it needs: its parent and suppliers, each once.
-    pub needs: Vec<Need>,
-    /// Suppliers that only want to know of it, by name: links for sync-state only.
-    pub sync_state_only: Vec<String>,
-    /// Those that need it: children and consumers, by name.
-    pub feeds: Vec<String>,
-    /// What probing it has cost.
-    pub cost: ProbeCost,
-}
-
-/// Something that a device needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Need {
-    /// The name of what it needs.
-    pub device: String,
-    /// Through which link.
-    pub edge: EdgeKind,
-    /// It can do without.
-    pub optional: bool,
-    /// What that device is at; `None` where there is none of that name.
-    pub state: Option<DeviceState>,
-}
-
-/// What probing a device has cost. All times count from the making of the manager.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProbeCost {
-    /// How often a driver was called for it.
-    pub attempts: u32,
-    /// How often that ended in a deferral.
-    pub deferrals: u32,
-    /// How long all calls took together.
-    pub total: Duration,
-    /// How long the deferred ones took together: what was spent in vain.
-    pub deferring: Duration,
-    /// The CPU on which the last call began; `None`: not known.
-    pub cpu: Option<CpuId>,
-    /// The thread on which the last call began; empty before the first.
-    pub worker: String,
-    /// When nothing was left that the last call had to wait for.
-    pub queued: Duration,
-    /// When the last call began.
-    pub started: Duration,
-    /// When it was over; `None` while it goes on, or before the first.
-    pub finished: Option<Duration>,
-    /// What came up last of all that it needs.
-    pub released_by: Option<String>,
-}
 
 /// Which driver was called for a device, and what that has cost. It becomes words when somebody asks for them:
 /// the caller of a bring-up waits until the last device's was taken down.
@@ -170,7 +50,7 @@ impl Devices {
         self.info_of(*self.by_name.get(name)?)
     }
 
-    pub(crate) fn state(&self, key: super::Key) -> Option<DeviceState> {
+    pub(crate) fn state(&self, key: Key) -> Option<DeviceState> {
         self.live(key).map(|_| self.state_of(key.index))
     }
 
@@ -237,5 +117,39 @@ impl Devices {
             });
         }
         cost
+    }
+
+    /// Everything that is not up and may come up yet, in registration order.
+    pub(crate) fn pending(&self, now: Duration) -> Vec<Pending> {
+        let of = |index| {
+            let slot = self.slot(index);
+            let state = match &slot.phase {
+                Phase::Probing(probing) => PendingState::Probing {
+                    elapsed: now.saturating_sub(probing.since),
+                    overdue: probing.overdue,
+                    driver: slot.driver.as_ref().map(|d| d.name.to_string()).unwrap_or_default(),
+                },
+                Phase::Ready => PendingState::Queued,
+                Phase::Deferred(reason) => {
+                    let (reason, attempts) = (reason.clone(), slot.cost.attempts);
+                    PendingState::Deferred { reason, attempts }
+                }
+                Phase::Waiting => PendingState::Waiting { on: self.awaited(index) },
+                _ => return None,
+            };
+            Some(Pending { device: slot.name().to_string(), state })
+        };
+        self.in_registration_order().into_iter().filter_map(of).collect()
+    }
+
+    fn awaited(&self, index: u32) -> Vec<Awaited> {
+        let unmet = |link: &&Link| !link.waived && !link.device().is_some_and(|to| self.is_up(to));
+        let awaited = |link: &Link| Awaited {
+            device: self.target_name(&link.to).to_string(),
+            edge: link.kind,
+            missing: matches!(link.to, Target::Missing(_)),
+            optional: link.optional,
+        };
+        self.slot(index).needs.iter().filter(unmet).map(awaited).collect()
     }
 }

@@ -5,9 +5,9 @@
 //! lock: a device is taken by the walk that finds, under the same lock, that nobody uses it. It waits only for what
 //! runs (a probe, another one's callback), never for another walk: README.md has the argument.
 
-use super::{Devices, Effects, Instance, Key, Phase, Slot, Trash, Why};
-use crate::DeviceDecl;
-use crate::driver::Bound;
+use super::devices::{Devices, Effects, Instance, Key, Link, Phase, Slot, Trash, Why};
+use crate::bound::Bound;
+use crate::decl::DeviceDecl;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,7 +213,7 @@ impl Devices {
         let mut seen: HashSet<u32> = HashSet::new();
         let mut todo = vec![from];
         while let Some(at) = todo.pop() {
-            for need in self.slot(at).needs.iter().filter_map(super::Link::device) {
+            for need in self.slot(at).needs.iter().filter_map(Link::device) {
                 if need == to {
                     return true;
                 }

@@ -1,10 +1,11 @@
 //! Steps walks that unbind and remove devices while others bind, link and walk.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::super::stepped::{Stepped, decl, driver};
-use super::super::{Candidate, Linked};
 use super::*;
-use crate::LinkKind;
+use crate::decl::LinkKind;
+use crate::registry::attach::Linked;
+use crate::registry::matching::Candidate;
+use crate::registry::stepped::{Stepped, decl, driver};
 
 /// Synchronous devices that are up.
 fn up(decls: &[(&str, &[&str])]) -> Stepped {

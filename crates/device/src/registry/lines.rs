@@ -5,7 +5,7 @@
 //! The first one queues the others, so that the thread that made them ready may lose its CPU to it meanwhile.
 //! So ten thousand devices cost no more items than threads, and take no more turns at the queue.
 
-use super::{Devices, Due, Effects};
+use super::devices::{Devices, Due, Effects};
 use std::collections::VecDeque;
 
 /// The lines of all nodes.
@@ -81,8 +81,8 @@ impl Devices {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stepped::{Stepped, decl};
-    use crate::ProbeError;
+    use crate::error::ProbeError;
+    use crate::registry::stepped::{Stepped, decl};
 
     /// Devices of one node, which has two probers at most.
     fn with_two_probers(names: &[&str]) -> Stepped {

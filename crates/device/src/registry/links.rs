@@ -1,9 +1,9 @@
 //! The links between devices: devices that come, go, and are linked while others live on. Each step costs what
 //! the device's own links cost.
 
-use super::{Devices, Effects, Link, Phase, Slot, Target, Trash};
-use crate::graph::{Named, Outside};
-use crate::{DeviceDecl, GraphError};
+use super::devices::{Cost, Devices, Effects, Link, Phase, Slot, Target, Trash};
+use crate::decl::DeviceDecl;
+use crate::graph::{GraphError, Named, Outside};
 use corewise_timeline::EdgeKind;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl Slot {
             culprit: None,
             queued: std::time::Duration::ZERO,
             released_by: None,
-            cost: super::Cost::default(),
+            cost: Cost::default(),
         }
     }
 

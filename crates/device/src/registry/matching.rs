@@ -1,8 +1,9 @@
 //! Drivers, and which of them may have a device.
 
 use super::policy::probes_async;
-use crate::driver::{Driver, caught};
-use crate::{DeviceDecl, ProbeType};
+use crate::decl::{DeviceDecl, ProbeType};
+use crate::driver::Driver;
+use crate::error::caught;
 use corewise_sync::{Mutex, text};
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The registry's decisions: pure functions over plain values.
 
-use crate::ProbeType;
-use crate::driver::ProbeErrorKind;
+use crate::decl::ProbeType;
+use crate::error::ProbeErrorKind;
 
 /// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
 /// whether those are asked to that don't care. Asked once per device and driver.

@@ -2,11 +2,19 @@
 //! step all counts have to be what they are by definition, and in the end nobody is left behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use fastrand::Rng;
-
+use super::devices::{Devices, Key, Link, Phase};
+use super::devices_state::Next;
+use super::leave::{Leave, LeaveStep};
+use super::matching::Candidate;
 use super::stepped::{Stepped, Thing, decl, driver};
-use super::*;
-use crate::{HangPolicy, LinkKind, ProbeError};
+use crate::bound::Bound;
+use crate::decl::{DeviceDecl, LinkKind};
+use crate::error::ProbeError;
+use crate::graph::DeviceId;
+use crate::shutdown::HangPolicy;
+use fastrand::Rng;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What the counts are by definition.
 fn check(devices: &Devices, walks: usize) {

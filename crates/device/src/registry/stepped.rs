@@ -1,11 +1,21 @@
 //! What the stepped tests share: a registry without threads, whose steps are named by device.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::*;
+use super::batch::{BatchOptions, CallerStep, Finished};
+use super::devices::{Devices, Due, Effects, Key, Phase};
+use super::devices_state::Next;
+use super::leave::{Leave, LeaveStep};
+use super::matching::{Candidate, Registered};
+use crate::bound::Bound;
+use crate::cancel::Cancel;
+use crate::decl::DeviceDecl;
 use crate::driver::Driver;
+use crate::error::ProbeError;
 use crate::record::Site;
-use crate::{Cancel, HangPolicy, ProbeError};
+use crate::shutdown::HangPolicy;
 use corewise_sync::thread::current;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) struct Thing;
 impl Bound for Thing {}

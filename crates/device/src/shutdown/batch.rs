@@ -3,8 +3,8 @@
 
 use super::policy::{self, Look, SLOW};
 use super::state::{Ended, Running, Scratch, ShutdownState, State};
-use crate::DeviceId;
-use crate::driver::Bound;
+use crate::bound::Bound;
+use crate::graph::DeviceId;
 use crate::record::Site;
 use crate::takeover::Walk;
 use std::sync::Arc;

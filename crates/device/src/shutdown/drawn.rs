@@ -1,16 +1,43 @@
-//! What the notes of a shutdown mean: when each device was released, by whom, and when those were
+//! The notes of a shutdown, and what they mean: when each device was released, by whom, and when those were
 //! done that have no callback. Worked out when somebody wants to see it, not while devices wait.
 
-use super::plan::{Kind, Outline};
-use super::report::{Notes, ShutdownMode};
+use super::batch::Batch;
+use super::hang::Late;
+use super::plan::{Kind, Outline, ShutdownMode};
+use super::state::Note;
+use crate::graph::{DeviceId, Graph};
 use crate::record::{Record, Site};
 use crate::takeover::Walk;
-use crate::{DeviceId, Graph};
 use corewise_timeline::Outcome;
 use corewise_topology::CpuId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What a shutdown noted down.
+pub(crate) struct Notes {
+    pub looped: Looped,
+    /// Batches, with so many callbacks that were over.
+    pub walked: Vec<(Arc<Batch>, usize)>,
+    /// What failed in either.
+    pub failed: Vec<(DeviceId, String)>,
+    pub notes: Vec<Note>,
+    /// How many helpers were asked for.
+    pub helpers: usize,
+    pub late: Vec<Late>,
+    pub gave_up: bool,
+}
+
+/// What the loop noted down.
+pub(crate) struct Looped {
+    pub walk: Arc<Walk>,
+    /// How many callbacks were over when the shutdown was, or when the counting began.
+    pub over: usize,
+    /// The thread.
+    pub worker: Option<Arc<str>>,
+    /// Nothing was counted: the loop was all there was.
+    pub all: bool,
+}
 
 /// A record of each device that was shut down, or was being when that ended.
 ///

@@ -1,15 +1,22 @@
 //! How a callback ends: what it releases, and what is noted.
 
+use super::drawn::{Looped, Notes};
 use super::plan::Kind;
-use super::report::{Looped, Notes};
-use super::state::{
-    CallerRests, Ended, Finished, Owed, Ran, Running, Scratch, ShutdownState, State,
-};
-use crate::DeviceId;
+use super::state::{CallerRests, Ended, Owed, Ran, Running, Scratch, ShutdownState, State};
+use crate::bound::Bound;
 use crate::counters::Settled;
+use crate::graph::DeviceId;
 use corewise_sync::MutexGuard;
 use corewise_timeline::Outcome;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// What a shutdown leaves.
+pub(crate) struct Finished {
+    pub notes: Notes,
+    /// By device.
+    pub bound: Vec<Option<Arc<dyn Bound>>>,
+}
 
 impl ShutdownState {
     /// The observer was told about a finished callback that counts. Not called where there is none.

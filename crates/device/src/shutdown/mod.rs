@@ -8,7 +8,6 @@ mod ends;
 mod hang;
 mod looped;
 mod options;
-mod pauses;
 mod plan;
 pub(crate) mod policy;
 mod ready;
@@ -18,8 +17,9 @@ mod run;
 mod state;
 
 pub use options::{HangPolicy, ShutdownOptions};
+pub use plan::ShutdownMode;
 pub(crate) use plan::{Kind, Outline, ShutdownPlan, Timeouts};
 pub use remaining::{Behind, Remaining, RemainingState};
-pub use report::{Overdue, ShutdownMode, ShutdownReport};
+pub use report::{Overdue, ShutdownReport};
 pub(crate) use run::ShutdownRun;
 pub(crate) use state::ShutdownState;

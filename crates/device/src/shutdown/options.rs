@@ -1,7 +1,8 @@
 //! How a shutdown is asked for.
 
+use crate::cancel::Cancel;
 use crate::event::Observer;
-use crate::{Cancel, History};
+use crate::history::History;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

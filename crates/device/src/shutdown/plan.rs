@@ -3,9 +3,10 @@
 
 use super::options::HangPolicy;
 use super::policy;
-use super::report::ShutdownMode;
-use crate::driver::{Bound, caught};
-use crate::{Cancel, DeviceId, Graph};
+use crate::bound::Bound;
+use crate::cancel::Cancel;
+use crate::error::caught;
+use crate::graph::{DeviceId, Graph};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,17 @@ impl Kind {
     pub(super) fn has_callback(self) -> bool {
         matches!(self, Kind::Sync | Kind::Async)
     }
+}
+
+/// How a shutdown was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShutdownMode {
+    /// One by one in the caller's thread, since fewer than two callbacks may run elsewhere.
+    Serial,
+    /// One by one in the caller's thread as long as that is quick; from the first slow callback on
+    /// by counters, with helpers.
+    Parallel,
 }
 
 /// The devices to be called, and in which order one by one. A snapshot: nothing that a device says later
@@ -144,32 +156,4 @@ pub(crate) struct ShutdownPlan {
     pub abort: Cancel,
     /// Somebody is told about finished callbacks: the shutdown ends after the last telling.
     pub observed: bool,
-}
-
-/// Synchronous devices by bit, where there are few enough.
-pub(super) struct Below {
-    /// By device: those that need it to be finished first, directly or not.
-    pub(super) masks: Vec<u64>,
-    /// By device: its own bit, if it is one of them.
-    pub(super) own: Vec<u64>,
-}
-
-impl Below {
-    /// `None` where there is no synchronous device, or more of them than bits.
-    pub(super) fn new(graph: &Graph, kinds: &[Kind], sync: usize) -> Option<Below> {
-        if sync == 0 || sync > u64::BITS as usize {
-            return None;
-        }
-        let mut below = Below { masks: vec![0; graph.len()], own: vec![0; graph.len()] };
-        let mut bits = (0..u64::BITS).map(|n| 1u64 << n);
-        // In base order: what a device needs comes before it.
-        for &id in graph.order() {
-            let through = |n: &DeviceId| below.masks[n.index()] | below.own[n.index()];
-            below.masks[id.index()] = graph.needs(id).iter().map(through).fold(0, |a, b| a | b);
-            if kinds[id.index()] == Kind::Sync {
-                below.own[id.index()] = bits.next().expect("as many bits as synchronous devices");
-            }
-        }
-        Some(below)
-    }
 }

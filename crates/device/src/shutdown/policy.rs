@@ -2,7 +2,7 @@
 //! without threads. Rule numbers are those of `docs/rules.md`.
 
 use super::options::HangPolicy;
-use crate::DeviceId;
+use crate::graph::DeviceId;
 use std::time::Duration;
 
 /// How long a shutdown callback runs before it counts as blocking, so that another thread may take

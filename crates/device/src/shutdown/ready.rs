@@ -1,8 +1,10 @@
 //! Asynchronous devices that are ready, by urgency.
 
-use super::state::Urgency;
-use crate::DeviceId;
+use crate::graph::DeviceId;
 use std::collections::BTreeMap;
+
+/// How urgent a ready device is: how long the longest chain behind a ready device is expected to take, then its rank.
+pub(super) type Urgency = (u64, u32);
 
 /// Those devices. The one with the greatest urgency goes first.
 ///

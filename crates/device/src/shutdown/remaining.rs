@@ -1,7 +1,7 @@
 //! What a shutdown has left undone, and why.
 
 use super::plan::Outline;
-use crate::{DeviceId, Graph};
+use crate::graph::{DeviceId, Graph};
 use corewise_sync::text;
 use corewise_timeline::EdgeKind;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,30 +1,15 @@
 //! What a shutdown says afterwards.
 
-use super::batch::Batch;
-use super::drawn;
-use super::hang::Late;
-use super::plan::Outline;
+use super::drawn::{self, Notes};
+use super::plan::{Outline, ShutdownMode};
 use super::remaining::Remaining;
-use super::state::Note;
-use crate::DeviceId;
+use crate::graph::DeviceId;
 use crate::record::{self, Record};
-use crate::takeover::Walk;
 use corewise_sync::text;
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How a shutdown was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ShutdownMode {
-    /// One by one in the caller's thread, since fewer than two callbacks may run elsewhere.
-    Serial,
-    /// One by one in the caller's thread as long as that is quick; from the first slow callback on
-    /// by counters, with helpers.
-    Parallel,
-}
 
 /// What a shutdown did.
 #[must_use = "it says which devices failed, and which are left"]
@@ -65,31 +50,6 @@ pub struct Overdue {
     pub took: Option<Duration>,
     /// What it held up was shut down without it.
     pub skipped: bool,
-}
-
-/// What a shutdown noted down.
-pub(crate) struct Notes {
-    pub looped: Looped,
-    /// Batches, with so many callbacks that were over.
-    pub walked: Vec<(Arc<Batch>, usize)>,
-    /// What failed in either.
-    pub failed: Vec<(DeviceId, String)>,
-    pub notes: Vec<Note>,
-    /// How many helpers were asked for.
-    pub helpers: usize,
-    pub late: Vec<Late>,
-    pub gave_up: bool,
-}
-
-/// What the loop noted down.
-pub(crate) struct Looped {
-    pub walk: Arc<Walk>,
-    /// How many callbacks were over when the shutdown was, or when the counting began.
-    pub over: usize,
-    /// The thread.
-    pub worker: Option<Arc<str>>,
-    /// Nothing was counted: the loop was all there was.
-    pub all: bool,
 }
 
 impl ShutdownReport {

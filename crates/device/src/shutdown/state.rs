@@ -7,16 +7,15 @@
 
 use super::batch::Batch;
 use super::counted::Counted;
-use super::hang::{Late, News};
-use super::pauses::Pauses;
+use super::hang::{Late, News, Pauses};
 use super::plan::{Kind, Outline, ShutdownPlan, Timeouts};
 use super::policy::{self, HelperRole, Load, SLOW};
-use super::ready::Ready;
-use super::report::Notes;
-use crate::driver::Bound;
+use super::ready::{Ready, Urgency};
+use crate::bound::Bound;
+use crate::cancel::{Cancel, Listener};
+use crate::graph::{DeviceId, Graph};
 use crate::record::Site;
 use crate::takeover::Walk;
-use crate::{Cancel, DeviceId, Graph};
 use corewise_sync::sys::Tid;
 use corewise_sync::{Condvar, Mutex, RwLock};
 use corewise_timeline::Outcome;
@@ -142,9 +141,6 @@ impl Took {
     }
 }
 
-/// How long the longest chain behind a ready device is expected to take, then its rank.
-pub(super) type Urgency = (u64, u32);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerRests {
     No,
@@ -261,13 +257,6 @@ pub(crate) struct Owed {
     pub news: Vec<News>,
     /// How many callbacks are over now.
     pub done: usize,
-}
-
-/// What a shutdown leaves.
-pub(crate) struct Finished {
-    pub notes: Notes,
-    /// By device.
-    pub bound: Vec<Option<Arc<dyn Bound>>>,
 }
 
 impl ShutdownState {
@@ -698,7 +687,7 @@ impl Running {
     }
 }
 
-impl crate::cancel::Listener for ShutdownState {
+impl Listener for ShutdownState {
     fn cancelled(&self) {
         let _st = self.state.lock();
         self.caller.notify_all();

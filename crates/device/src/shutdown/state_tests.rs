@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
-use crate::DeviceDecl;
+use crate::decl::DeviceDecl;
 use crate::record::Record;
 use crate::shutdown::{RemainingState, drawn};
 

@@ -1,10 +1,14 @@
 //! How a bring-up is asked for, and what it says afterwards.
 
-use crate::driver::ProbeError;
+use super::batch::Finished;
+use super::info::Called;
+use crate::cancel::Cancel;
 use crate::event::Observer;
-use crate::registry::{Called, Finished, ProbeCost};
-use crate::{Cancel, DeviceId, GraphError, HangPolicy, record};
-use corewise_timeline::{Outcome, SpanKind, Timeline};
+use crate::graph::DeviceId;
+use crate::info::{ProbeCost, ProbeOutcome};
+use crate::record;
+use crate::shutdown::HangPolicy;
+use corewise_timeline::{SpanKind, Timeline};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -119,46 +123,6 @@ impl fmt::Debug for BringUpOptions {
             .field("timeout", &self.timeout)
             .field("on_hang", &self.on_hang)
             .finish_non_exhaustive()
-    }
-}
-
-/// What became of a device in a bring-up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ProbeOutcome {
-    /// It is up.
-    Bound,
-    /// Its probe failed.
-    Failed(ProbeError),
-    /// It was not probed: something that it needs did not come up. It will be if that comes up later.
-    Skipped {
-        /// The device at the root of it, which failed or was rejected itself.
-        culprit: String,
-    },
-    /// Its driver asked to be called again when another device is up, or an optional supplier is
-    /// not there yet: it may still come up by itself.
-    Deferred {
-        /// Why.
-        reason: String,
-    },
-    /// It was not probed: its declaration is at fault.
-    Rejected(GraphError),
-    /// It was not probed: the bring-up was cancelled, or stopped because another device failed.
-    Cancelled,
-}
-
-impl ProbeOutcome {
-    pub(crate) fn on_timeline(&self) -> Outcome {
-        match self {
-            ProbeOutcome::Bound => Outcome::Ok,
-            ProbeOutcome::Failed(error) => Outcome::Failed(error.to_string()),
-            ProbeOutcome::Skipped { culprit } => {
-                Outcome::Skipped(format!("it needs \"{culprit}\", which did not come up"))
-            }
-            ProbeOutcome::Deferred { reason } => Outcome::Deferred(reason.clone()),
-            ProbeOutcome::Rejected(fault) => Outcome::Failed(fault.to_string()),
-            ProbeOutcome::Cancelled => Outcome::Cancelled,
-        }
     }
 }
 

@@ -1,14 +1,19 @@
 //! The device manager: drivers, bring-up, look-up. Devices that come and go one by one are in
-//! `manager/late.rs`, its shutdown in `manager/shutdown.rs`.
+//! `late.rs`, its shutdown in `shutdown.rs`.
 
-use crate::driver::{Bound, Driver, downcast};
+use crate::bound::{Bound, downcast};
+use crate::cancel::{Cancel, Listener};
+use crate::decl::DeviceDecl;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::graph::{Graph, GraphError};
+use crate::info::{DeviceInfo, Pending};
 use crate::placement::Placer;
-use crate::probe::{Around, BringUp, BringUpOptions, Inside, Registry, State, TakenOver};
 use crate::record::Clock;
 use crate::registry::{
-    BatchOptions, Candidate, DeviceInfo, Devices, Drivers, Effects, Instance, Pending, Registered,
+    Around, BatchOptions, BringUp, BringUpOptions, Candidate, Devices, Drivers, Effects, Inside,
+    Instance, Registered, Registry, State, TakenOver,
 };
-use crate::{Cancel, DeviceDecl, Error, Graph, GraphError};
 use corewise_sync::{Condvar, Mutex, context};
 use corewise_topology::Machine;
 use corewise_workqueue::{Work, WorkerPools};
@@ -211,7 +216,7 @@ impl DeviceManager {
     ) -> Result<BringUp, Error> {
         context::might_block("DeviceManager::bring_up");
         let decls: Vec<Arc<DeviceDecl>> = decls.into_iter().map(Arc::new).collect();
-        let listener: Arc<dyn crate::cancel::Listener> = self.registry.clone();
+        let listener: Arc<dyn Listener> = self.registry.clone();
         options.cancel.listen(Arc::downgrade(&listener));
         let mut drivers = Drivers::default();
         let mut candidates: Vec<Vec<Candidate>> = Vec::new();
@@ -339,7 +344,7 @@ impl DeviceManager {
         if Inside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
         }
-        let listener: Arc<dyn crate::cancel::Listener> = self.registry.clone();
+        let listener: Arc<dyn Listener> = self.registry.clone();
         abort.listen(Arc::downgrade(&listener));
         let mut state = self.registry.state.lock();
         if state.devices.is_closed() {

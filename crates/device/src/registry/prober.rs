@@ -1,14 +1,16 @@
 //! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
 
+use super::devices::{Due, Effects, Key};
+use super::devices_state::{Begun, Next};
 use super::inside::{Around, Inside};
 use super::run::{Registry, State};
-use crate::done::{ProbeDone, ProbeResult};
-use crate::driver::{ProbeContext, ProbeError, caught};
+use crate::cancel::Cancel;
+use crate::decl::DeviceDecl;
+use crate::driver::{ProbeContext, ProbeDone, ProbeResult};
+use crate::error::{ProbeError, caught};
 use crate::event::{self, Event, Observer};
 use crate::handoff::Handoff;
 use crate::record::Site;
-use crate::registry::{Begun, Due, Effects, Key, Next};
-use crate::{Cancel, DeviceDecl};
 use corewise_sync::text;
 use corewise_sync::thread::{ThreadId, current};
 use corewise_topology::CpuId;
@@ -169,7 +171,7 @@ impl Registry {
     ) -> Result<bool, String> {
         let Begun { decl, driver, node, needs, hopeless, .. } = begun;
         let cx = ProbeContext::new(&decl, node, &needs, cancel);
-        let cx = cx.after_deferral_timeout(hopeless).of_registry(self);
+        let cx = cx.after_deferral_timeout(hopeless).adds_to(self);
         let driver = driver.driver().expect("no probe begins once a shutdown has let go of it");
         let its = call.clone();
         let done = ProbeDone::new(move |result| its.finished(result));

@@ -1,12 +1,13 @@
 //! Drives the walks that unbind and remove devices: calls the callbacks, and waits for what runs.
 
+use super::devices::{Instance, Key};
 use super::inside::Inside;
+use super::leave::{Leave, LeaveStep};
 use super::run::{Registry, State};
-use super::unbinding::Unbinding;
-use crate::driver::{Bound, ShutdownError, caught};
-use crate::registry::{Instance, Key, Leave, LeaveStep};
-use crate::{DeviceDecl, ShutdownDone};
-use corewise_sync::{context, text};
+use crate::bound::{Bound, ShutdownDone};
+use crate::decl::DeviceDecl;
+use crate::error::{ShutdownError, caught};
+use corewise_sync::{Completion, Mutex, context, text};
 use std::sync::Arc;
 
 /// While it lives, somebody unbinds devices, and a shutdown waits.
@@ -129,6 +130,68 @@ impl Registry {
         });
         for child in children {
             self.leave(child, true);
+        }
+    }
+}
+
+/// A callback of a device that is unbound. A shutdown that begins meanwhile takes it over: it is that device's
+/// callback in the shutdown, too, so that it is named and given up there like any other.
+#[derive(Default)]
+pub(crate) struct Unbinding {
+    /// I: complete once the callback is over, and `end` says how.
+    over: Completion,
+    /// L: is the lock, held for a moment; guards how it ended, and the shutdown that is to hear of it.
+    end: Mutex<End>,
+}
+
+#[derive(Default)]
+struct End {
+    result: Option<Result<(), ShutdownError>>,
+    shutdown: Option<ShutdownDone>,
+}
+
+impl Unbinding {
+    /// The callback is over.
+    fn finish(&self, result: Result<(), ShutdownError>) {
+        let mut end = self.end.lock();
+        end.result = Some(result.clone());
+        let shutdown = end.shutdown.take();
+        drop(end);
+        self.over.complete();
+        if let Some(done) = shutdown {
+            done.finish(result);
+        }
+    }
+
+    /// Blocks until it is over.
+    fn wait(&self) -> Result<(), ShutdownError> {
+        self.over.wait();
+        self.end.lock().result.clone().unwrap_or(Ok(()))
+    }
+}
+
+/// What a shutdown finds in the place of a device whose callback is being called.
+pub(crate) struct TakenOver {
+    unbinding: Arc<Unbinding>,
+    /// Dropped when the shutdown drops those of others: behind its callback, and before what it needs.
+    _object: Arc<dyn Bound>,
+}
+
+impl TakenOver {
+    pub(crate) fn new(unbinding: Arc<Unbinding>, object: Arc<dyn Bound>) -> Arc<Self> {
+        Arc::new(TakenOver { unbinding, _object: object })
+    }
+}
+
+impl Bound for TakenOver {
+    fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
+        let mut end = self.unbinding.end.lock();
+        match end.result.clone() {
+            None => end.shutdown = Some(done),
+            Some(result) => {
+                drop(end);
+                done.finish(result);
+            }
         }
     }
 }

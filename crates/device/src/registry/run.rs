@@ -3,17 +3,24 @@
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before the
 //! lists of deferred devices, and nothing is called while it is held.
 
+use super::batch::{CallerStep, Finished, Named};
+use super::devices::{Devices, Due, Effects, Key};
 use super::inside::{Around, Inside};
+use super::matching::Drivers;
 use super::prober::{Duty, GONE, Ticket};
-use super::unbinding::Unbinding;
-use crate::driver::{Bound, ProbeError, caught};
+use super::walk::Unbinding;
+use crate::bound::Bound;
+use crate::cancel::{Cancel, Listener};
+use crate::decl::DeviceDecl;
+use crate::driver::AddsDevices;
+use crate::error::{Error, ProbeError, caught};
 use crate::event::{self, Event, Observer};
+use crate::info::DeviceState;
 use crate::placement::Placer;
 use crate::record::Clock;
-use crate::registry::{CallerStep, Devices, Drivers, Due, Effects, Finished, Key, Named};
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
-use crate::{Cancel, DeviceDecl};
+use corewise_sync::thread::current;
 use corewise_sync::{Condvar, Mutex, MutexGuard, context, text};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
@@ -120,6 +127,48 @@ impl Registry {
     pub(super) fn queue_prober(self: &Arc<Self>, node: Option<u32>, due: Due, others: Vec<Due>) {
         let ticket = Ticket::new(self, due, Duty::Line(node)).with(others);
         self.placer.spawn(node, move |cpu| ticket.probe(cpu));
+    }
+
+    /// Adds a device, and probes it if it can be probed: see
+    /// [`DeviceManager::add`](crate::DeviceManager::add).
+    pub(crate) fn add(self: &Arc<Self>, decl: DeviceDecl) -> Result<DeviceState, Error> {
+        let decl = Arc::new(decl);
+        let me = current().id();
+        // Drivers are asked without the lock; should one come or go meanwhile, once more.
+        let (key, fx) = loop {
+            let (drivers, asked) = {
+                let state = self.state.lock();
+                (state.drivers.clone(), state.asked)
+            };
+            let candidates = drivers.candidates(&decl, asked);
+            let (added, fx) = self.locked(|state, now, fx| {
+                if state.devices.is_closed() {
+                    return Err(Error::ShuttingDown);
+                }
+                if state.drivers.version != drivers.version {
+                    return Ok(None);
+                }
+                let faults = state.devices.refuse(&decl);
+                if !faults.is_empty() {
+                    return Err(Error::Rejected(faults));
+                }
+                if !state.devices.has_batch() {
+                    state.begin_deferral(now, fx);
+                }
+                Ok(Some(state.devices.add(decl.clone(), candidates, me, now, fx)))
+            });
+            if let Some(key) = added? {
+                break (key, fx);
+            }
+        };
+        self.apply(fx);
+        self.state_after(key, &decl.name)
+    }
+
+    /// What a device is at, now that what its own call has begun is over or goes on elsewhere.
+    pub(crate) fn state_after(&self, key: Key, name: &str) -> Result<DeviceState, Error> {
+        let state = self.state.lock().devices.state(key);
+        state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
     }
 
     /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
@@ -318,7 +367,13 @@ impl Registry {
     }
 }
 
-impl crate::cancel::Listener for Registry {
+impl AddsDevices for Arc<Registry> {
+    fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
+        Registry::add(self, decl)
+    }
+}
+
+impl Listener for Registry {
     fn cancelled(&self) {
         self.state.lock().devices.news();
         self.caller.notify_all();

@@ -1,0 +1,438 @@
+//! The live registry: every device that exists, its needs, and what each one is at. No threads
+//! and no clock here: tests step it by hand, [`super::run`] and `crate::manager` drive it.
+//!
+//! `README.md` beside this file has the states, the steps by name, and the argument why nobody waits
+//! for something that can't come. All of this lies under one lock, the manager's. No user code runs
+//! in here: what has to be dropped is handed out with the [`Effects`].
+
+use super::batch::Batch;
+use super::lines::Lines;
+use super::matching::{Candidate, Registered};
+use crate::bound::Bound;
+use crate::decl::DeviceDecl;
+use crate::deferred::{Attempt, Deferred};
+use crate::error::ProbeError;
+use crate::graph::{DeviceId, Graph, Named as ByName};
+use crate::record::Site;
+use corewise_sync::thread::ThreadId;
+use corewise_timeline::{EdgeKind, Outcome};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names one device as long as it exists; afterwards it names nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// A device from one time that it was unbound to the next. A walk takes down that one, and no later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub key: Key,
+    pub(super) unbinds: u64,
+}
+
+/// A device that was made ready, and which time that was. A prober that never comes must not
+/// end a later time's probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub key: Key,
+    pub(super) time: u64,
+}
+
+/// All devices.
+pub(crate) struct Devices {
+    pub(super) slots: Vec<Slot>,
+    /// By slot. Apart from the slots, so that a shutdown can take them all at once.
+    pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
+    pub(super) free: Vec<u32>,
+    pub(super) by_name: HashMap<ByName, u32>,
+    /// Those that need a device that doesn't exist (any more, or yet), by its name.
+    pub(super) dangling: HashMap<String, Vec<u32>>,
+    /// Slots are in registration order: none was used twice.
+    pub(super) in_order: bool,
+    pub(super) registrations: u64,
+    /// How many devices are ready or being probed.
+    pub(super) active: usize,
+    /// The bring-up in progress.
+    pub(super) batch: Option<Batch>,
+    /// Ready asynchronous devices that no item was queued for.
+    pub(super) lines: Lines,
+    /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
+    pub(super) late: VecDeque<Due>,
+    /// The late worker was asked for and has not left.
+    pub(super) late_worker: bool,
+    /// Counts late workers: one that hangs in a probe is replaced, and finds that when it is back.
+    pub(super) late_number: u64,
+    /// What the late worker is probing, or was.
+    pub(super) late_probing: Option<Due>,
+    /// Whose drivers asked to be called later.
+    pub(super) deferred: Deferred<Key>,
+    /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of its own.
+    pub(super) deferring: bool,
+    /// The deferral timeout has passed: nobody waits for optional suppliers any more.
+    pub(super) hopeless: bool,
+    /// Nothing is probed any more.
+    pub(super) closed: bool,
+    /// The graph of all devices, until something changes.
+    pub(super) graph: Option<Ordered>,
+    /// Grows with each change of the graph or of what is bound.
+    pub(super) changes: u64,
+    /// The bound objects were handed to a shutdown: nothing is up any more.
+    pub(super) taken: bool,
+}
+
+/// The graph of all devices, and which slot each of its devices has.
+pub(super) struct Ordered {
+    pub(super) graph: Arc<Graph>,
+    /// Not kept where slots are in registration order, and none is free.
+    pub(super) slots: Option<Vec<u32>>,
+}
+
+/// One device.
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    /// None: the slot is free.
+    pub(super) decl: Option<Arc<DeviceDecl>>,
+    pub(super) registration: u64,
+    /// Its own, else its parent's, as far as that is known.
+    pub(super) node: Option<u32>,
+    pub(super) phase: Phase,
+    pub(super) needs: Vec<Link>,
+    /// Suppliers that only want to know of it, by name, each once: nothing depends on them here.
+    pub(super) sync_state_only: Vec<String>,
+    /// Those that need this one, each once.
+    pub(super) feeds: Vec<u32>,
+    /// How many of its needs are not bound and hold it up.
+    pub(super) unmet: u32,
+    /// Some of its needs don't hold it up: its links have to be looked at one by one.
+    pub(super) lenient: bool,
+    /// Synchronous ones first (rule 1.2.4), each kind in registration order of the drivers.
+    pub(super) candidates: Vec<Candidate>,
+    /// The candidate whose turn it is, while ready or probing.
+    pub(super) turn: usize,
+    /// How often it was made ready.
+    pub(super) times: u64,
+    /// The first real failure of this round.
+    pub(super) failure: Option<ProbeError>,
+    /// Which driver it is bound to, or is being probed by.
+    pub(super) driver: Option<Arc<Registered>>,
+    /// Somebody waits to unbind it: it doesn't begin, and isn't used when its probe is over.
+    pub(super) leaving: bool,
+    /// Somebody removes it: it doesn't begin any more.
+    pub(super) going: bool,
+    /// Somebody wants it unbound: it is not probed again by itself.
+    pub(super) stays_down: bool,
+    /// How often it was unbound.
+    pub(super) unbinds: u64,
+    /// So many threads drop an object that it had.
+    pub(super) dropping: u32,
+    /// Its parent has registered it during its own probe, and takes it along when it goes.
+    pub(super) by_probe: bool,
+    /// Its place in the bring-up in progress.
+    pub(super) in_batch: Option<u32>,
+    /// It is synchronous there, and its turn has not come.
+    pub(super) in_turn: bool,
+    /// How many of its needs in the same bring-up are not settled.
+    pub(super) open: u32,
+    /// The first device in the bring-up that makes this one impossible.
+    pub(super) culprit: Option<u32>,
+    pub(super) queued: Duration,
+    pub(super) released_by: Option<Key>,
+    pub(super) cost: Cost,
+}
+
+/// What a device is at. README.md says who moves it from where to where.
+pub(super) enum Phase {
+    /// Something that it needs is not bound.
+    Waiting,
+    /// It may be probed: it is queued, or waits for its turn.
+    Ready,
+    /// Its driver was called and has not said how the probe ended.
+    Probing(Probing),
+    /// Its driver asked to be called later.
+    Deferred(String),
+    /// It is up.
+    Bound,
+    /// It is up, but nobody new may use it: it is unbound as soon as nobody does.
+    Leaving,
+    /// Its callback is being called.
+    Unbinding,
+    /// It is not up, and somebody has to ask for that to change.
+    Idle(Why),
+}
+
+pub(super) struct Probing {
+    pub(super) since: Duration,
+    pub(super) site: Site,
+    /// The thread that called the driver, until that returns.
+    pub(super) caller: Option<ThreadId>,
+    pub(super) attempt: Attempt,
+    /// It was named as overdue.
+    pub(super) overdue: bool,
+    /// Its bring-up counts it as failed, and it goes on.
+    pub(super) given_up: bool,
+    /// Its driver is through and has failed; the children that it has registered go first.
+    pub(super) failing: bool,
+}
+
+/// Why a device is idle.
+#[derive(Clone, Debug)]
+pub(super) enum Why {
+    /// No driver matches.
+    NoDriver,
+    /// It was unbound on purpose.
+    Unbound,
+    /// Its bring-up was cancelled.
+    Cancelled,
+    /// No driver could bind it.
+    Failed(ProbeError),
+}
+
+/// A need, and how it stands.
+pub(super) struct Link {
+    pub(super) to: Target,
+    pub(super) kind: EdgeKind,
+    pub(super) optional: bool,
+    /// It doesn't hold the device up: nobody waits for this optional supplier any more, or this
+    /// parent is being probed and has registered the device itself.
+    pub(super) waived: bool,
+}
+
+pub(super) enum Target {
+    Device(u32),
+    Missing(String),
+}
+
+/// What probing the device has cost.
+#[derive(Clone, Default)]
+pub(super) struct Cost {
+    pub(super) attempts: u32,
+    pub(super) deferrals: u32,
+    pub(super) total: Duration,
+    pub(super) deferring: Duration,
+    /// Of the last attempt.
+    pub(super) last: Option<Last>,
+}
+
+#[derive(Clone)]
+pub(super) struct Last {
+    pub(super) site: Site,
+    pub(super) queued: Duration,
+    pub(super) started: Duration,
+    pub(super) finished: Option<Duration>,
+    pub(super) released_by: Option<Arc<DeviceDecl>>,
+}
+
+/// What the caller of a step owes, all of it without the lock.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// Probers to queue near their nodes, and whom they probe first.
+    pub queue: Vec<(Due, Option<u32>)>,
+    /// Synchronous probes that the caller of the step has to do itself.
+    pub mine: Vec<Due>,
+    /// The late worker of that number has to be set going.
+    pub late_worker: Option<u64>,
+    /// Those who wait for some device have to be woken.
+    pub wake: bool,
+    /// A probe with a deadline has begun: somebody has to look at the clock after that time.
+    pub look_after: Option<Duration>,
+    /// Somebody waits for what the deferral timeout ends.
+    pub hopes: bool,
+    /// That many devices of the bring-up are left as they are, because of what is overdue.
+    pub gave_up: Option<usize>,
+    /// Devices of the bring-up that are done with; the number counts them.
+    pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
+    /// To be dropped.
+    pub trash: Vec<Trash>,
+}
+
+/// What may run user code when it is dropped.
+pub(crate) enum Trash {
+    Object(#[expect(dead_code, reason = "only dropped")] Arc<dyn Bound>),
+    Decl(#[expect(dead_code, reason = "only dropped")] Arc<DeviceDecl>),
+    Drivers(#[expect(dead_code, reason = "only dropped")] Vec<Candidate>),
+    Driver(#[expect(dead_code, reason = "only dropped")] Arc<Registered>),
+}
+
+impl Effects {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+            && self.mine.is_empty()
+            && self.late_worker.is_none()
+            && self.finished.is_empty()
+            && self.gave_up.is_none()
+            && self.trash.is_empty()
+    }
+}
+
+impl Devices {
+    pub(crate) fn new() -> Devices {
+        Devices {
+            slots: Vec::new(),
+            bound: Vec::new(),
+            free: Vec::new(),
+            by_name: HashMap::new(),
+            dangling: HashMap::new(),
+            in_order: true,
+            registrations: 0,
+            active: 0,
+            batch: None,
+            lines: Lines::new(),
+            late: VecDeque::new(),
+            late_worker: false,
+            late_number: 0,
+            late_probing: None,
+            deferred: Deferred::new(),
+            deferring: false,
+            hopeless: false,
+            closed: false,
+            graph: None,
+            changes: 0,
+            taken: false,
+        }
+    }
+
+    /// How many devices there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<Key> {
+        self.by_name.get(name).map(|&index| self.key(index))
+    }
+
+    pub(crate) fn bound_object(&self, name: &str) -> Option<Arc<dyn Bound>> {
+        let index = *self.by_name.get(name)?;
+        let up = matches!(self.slot(index).phase, Phase::Bound | Phase::Leaving);
+        self.bound.get(index as usize).cloned().flatten().filter(|_| up)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Nothing is added or probed from now on. A ready device is cancelled when its turn comes.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    pub(super) fn key(&self, index: u32) -> Key {
+        Key { index, generation: self.slots[index as usize].generation }
+    }
+
+    /// The device as it was made ready last.
+    pub(super) fn due(&self, index: u32) -> Due {
+        Due { key: self.key(index), time: self.slot(index).times }
+    }
+
+    pub(super) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    pub(super) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// The slot, if the device still exists.
+    pub(super) fn live(&self, key: Key) -> Option<&Slot> {
+        self.slots.get(key.index as usize).filter(|s| s.generation == key.generation)
+    }
+
+    pub(crate) fn decl(&self, key: Key) -> Option<Arc<DeviceDecl>> {
+        self.live(key)?.decl.clone()
+    }
+
+    pub(crate) fn node(&self, key: Key) -> Option<u32> {
+        self.live(key)?.node
+    }
+
+    /// All devices in registration order.
+    pub(super) fn in_registration_order(&self) -> Vec<u32> {
+        let used = |&i: &u32| self.slot(i).decl.is_some();
+        let mut all: Vec<u32> = (0u32..).take(self.slots.len()).filter(used).collect();
+        if !self.in_order {
+            all.sort_by_key(|&i| self.slot(i).registration);
+        }
+        all
+    }
+
+    /// The graph of all devices as they are now. Kept until something changes.
+    pub(crate) fn graph(&mut self) -> Arc<Graph> {
+        self.ordered().graph.clone()
+    }
+
+    pub(super) fn ordered(&mut self) -> &Ordered {
+        let kept = self.graph.take();
+        let ordered = kept.unwrap_or_else(|| self.in_order_of_a_graph());
+        self.graph.insert(ordered)
+    }
+
+    pub(super) fn in_order_of_a_graph(&self) -> Ordered {
+        let all = self.in_registration_order();
+        let mut ids = vec![DeviceId::new(0); self.slots.len()];
+        for (place, &index) in all.iter().enumerate() {
+            ids[index as usize] = DeviceId::new(place);
+        }
+        let needs = |&i: &u32| {
+            let there = |link: &Link| match link.to {
+                Target::Device(to) => Some((ids[to as usize], link.kind)),
+                Target::Missing(_) => None,
+            };
+            self.slot(i).needs.iter().filter_map(there).collect()
+        };
+        let decls = all.iter().filter_map(|&i| self.slot(i).decl.clone()).collect();
+        let nodes = all.iter().map(|&i| self.slot(i).node).collect();
+        let graph = Arc::new(Graph::of_existing(decls, nodes, all.iter().map(needs).collect()));
+        let as_slots = self.in_order && self.free.is_empty();
+        Ordered { graph, slots: (!as_slots).then_some(all) }
+    }
+
+    /// Takes everything that is up, by device of [`Devices::graph`]. From then on nothing is up.
+    pub(crate) fn take_bound(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
+        (self.taken, self.changes) = (true, self.changes + 1);
+        let bound = std::mem::take(&mut self.bound);
+        self.by_device(bound)
+    }
+
+    /// The device's callback is being called: a shutdown is to find this in its place.
+    pub(crate) fn hand_over(
+        &mut self,
+        key: Key,
+        instead: impl FnOnce(Arc<dyn Bound>) -> Arc<dyn Bound>,
+    ) {
+        if self.live(key).is_some() {
+            let object = self.bound[key.index as usize].take();
+            self.bound[key.index as usize] = object.map(instead);
+        }
+    }
+
+    /// Whether a shutdown has taken everything.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken
+    }
+
+    /// Grows with each change of [`Devices::graph`] or of what is bound.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The bound objects as they are, by device of [`Devices::graph`].
+    pub(crate) fn bound_objects(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
+        let bound = self.bound.clone();
+        self.by_device(bound)
+    }
+
+    /// What is by slot. Looks at no slot: there are many, and a shutdown waits.
+    pub(super) fn by_device(
+        &mut self,
+        mut bound: Vec<Option<Arc<dyn Bound>>>,
+    ) -> Vec<Option<Arc<dyn Bound>>> {
+        match &self.ordered().slots {
+            None => bound,
+            Some(slots) => slots.iter().map(|&i| bound[i as usize].take()).collect(),
+        }
+    }
+}
