@@ -15,6 +15,7 @@ mod rust;
 mod sentences;
 mod spoken;
 mod text;
+mod used;
 mod whole;
 
 use files::SourceFile;
