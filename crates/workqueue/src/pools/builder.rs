@@ -45,7 +45,6 @@ pub struct PoolsBuilder {
     time: Settings,
     /// A test's own.
     keeper: Option<Arc<Timekeeper>>,
-    pub(super) power_efficient: bool,
     follow: bool,
 }
 
@@ -98,14 +97,6 @@ impl PoolsBuilder {
     /// [`DEFAULT_IDLE_TIMEOUT`].
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
-        self
-    }
-
-    /// Whether bound queues that are
-    /// [`power_efficient`](crate::QueueBuilder::power_efficient) are made unbound, so that idle CPUs
-    /// stay asleep: the kernel's `workqueue.power_efficient`. Default: no.
-    pub fn power_efficient(mut self, power_efficient: bool) -> Self {
-        self.power_efficient = power_efficient;
         self
     }
 
@@ -254,7 +245,6 @@ impl WorkerPools {
             spawner: Spawner::default(),
             time: Settings::default(),
             keeper: None,
-            power_efficient: false,
             follow: false,
         }
     }

@@ -172,10 +172,6 @@ impl WorkerPools {
         &self.inner.hazards
     }
 
-    pub(crate) fn is_power_efficient(&self) -> bool {
-        self.inner.asked.power_efficient
-    }
-
     /// The CPUs that a queue which asked for `cpus` may use now.
     pub(crate) fn usable_cpus(&self, cpus: Option<&CpuSet>) -> UsableCpus {
         let machine = &self.inner.asked.machine;

@@ -25,7 +25,6 @@ use crate::queue::Workqueue;
 /// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once, or what the [CPU quota](crate::PoolsBuilder::concurrency) gives |
 /// | [`capacity`](Self::capacity) | no bound for [`try_spawn`](Workqueue::try_spawn) |
 /// | [`freezable`](Self::freezable) | no |
-/// | [`power_efficient`](Self::power_efficient) | no |
 /// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
 /// | [`rescuer`](Self::rescuer) | no |
 /// | [`timed`](Self::timed) | no |
@@ -40,7 +39,6 @@ pub struct QueueBuilder {
     attributes: Attributes,
     /// The scope was asked for.
     scoped: bool,
-    power_efficient: bool,
     pub(super) rescuer: bool,
 }
 
@@ -51,7 +49,6 @@ impl QueueBuilder {
             traits: Traits::default(),
             attributes: Attributes::default(),
             scoped: false,
-            power_efficient: false,
             rescuer: false,
         }
     }
@@ -151,14 +148,6 @@ impl QueueBuilder {
         self
     }
 
-    /// A bound queue becomes an unbound one where
-    /// [`PoolsBuilder::power_efficient`](crate::PoolsBuilder::power_efficient) is on: idle CPUs then
-    /// stay asleep. On an unbound queue it changes nothing. Default: no.
-    pub fn power_efficient(mut self) -> Self {
-        self.power_efficient = true;
-        self
-    }
-
     /// Says that its items compute for long: they aren't counted for the cores that they take, so
     /// that they hold back no other work of the pod; the scheduler shares the cores among them. Each
     /// needs a thread while it runs, up to
@@ -197,7 +186,7 @@ impl QueueBuilder {
     /// the machine has none of the CPUs, [`BuildError::Threads`] where the system gives no
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
-        let kind = self.checked_kind(pools)?;
+        let kind = self.checked_kind()?;
         let Self { name, traits, attributes, .. } = self;
         let asked = attributes.max_active;
         let mut attributes = attributes.in_range();
@@ -222,11 +211,10 @@ impl QueueBuilder {
     }
 
     /// What it is to be, where that takes the other options.
-    fn checked_kind(&self, pools: &WorkerPools) -> Result<QueueKind, BuildError> {
+    fn checked_kind(&self) -> Result<QueueKind, BuildError> {
         let Traits { kind, freezable, capacity, cpu_intensive, is_below: lowest, .. } = self.traits;
-        let saves = self.power_efficient && kind == QueueKind::Bound;
         let Attributes { scope, ref cpus, nice, max_active, .. } = self.attributes;
-        let pods = self.scoped && scope != AffinityScope::Cpu && !saves;
+        let pods = self.scoped && scope != AffinityScope::Cpu;
         let bottom_half = kind == QueueKind::BottomHalf;
         let conflicts = [
             (kind.per_cpu() && pods, "scope", kind.name()),
@@ -234,7 +222,6 @@ impl QueueBuilder {
             (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", kind.name()),
             (bottom_half && capacity.is_some(), "capacity", kind.name()),
             (bottom_half && freezable, "freezable", kind.name()),
-            (bottom_half && self.power_efficient, "power_efficient", kind.name()),
             (bottom_half && cpus.is_some(), "cpus", kind.name()),
             (bottom_half && cpu_intensive, "cpu_intensive", kind.name()),
             (bottom_half && self.rescuer, "rescuer", kind.name()),
@@ -245,6 +232,6 @@ impl QueueBuilder {
         if let Some((_, asked, with)) = conflicts.into_iter().find(|(conflict, ..)| *conflict) {
             return Err(BuildError::Conflict { queue: self.name.clone(), asked, with });
         }
-        Ok(if saves && pools.is_power_efficient() { QueueKind::Unbound } else { kind })
+        Ok(kind)
     }
 }

@@ -203,7 +203,6 @@ fn a_bottom_half_queue_takes_no_option_but_high_priority() {
         bh().max_active(1),
         bh().capacity(1),
         bh().freezable(),
-        bh().power_efficient(),
         bh().nice(3),
         bh().scope(AffinityScope::Numa),
         bh().cpus(CpuSet::full(2)),
@@ -217,19 +216,6 @@ fn a_bottom_half_queue_takes_no_option_but_high_priority() {
     }
     let queue = bh().build(&pools).unwrap();
     assert!(matches!(queue.set_max_active(1), Err(BuildError::Conflict { .. })));
-}
-
-// Power efficient.
-
-#[test]
-fn a_power_efficient_bound_queue_becomes_unbound_where_the_switch_is_on() {
-    let machine = Machine::synthetic(FOUR_CPUS).unwrap();
-    for (switch, kind) in [(false, QueueKind::Bound), (true, QueueKind::Unbound)] {
-        let pools = WorkerPools::builder(&machine).power_efficient(switch).build();
-        let bound = Workqueue::builder("saves").kind(QueueKind::Bound);
-        assert_eq!(bound.clone().power_efficient().build(&pools).unwrap().kind(), kind);
-        assert_eq!(bound.build(&pools).unwrap().kind(), QueueKind::Bound, "it didn't ask for it");
-    }
 }
 
 // Ordered.
