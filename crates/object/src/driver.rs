@@ -14,17 +14,15 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::batch::Chunk;
-use crate::cache::CacheUse;
-use crate::clone::From;
-use crate::format::BLOCK;
-use crate::local::{self, FlushFile};
+use crate::format::StoreSpace;
+use crate::format::{BLOCK, Chunk};
+use crate::local::FlushFile;
+use crate::log::From;
 use crate::log::{Ask, NotOpen};
 use crate::options::{self, ObjectOptions, OpenError, OpenErrorKind};
-use crate::segments::StoreSpace;
-use crate::snapshot::{ObjectSnapshot, check_snapshot_name};
 use crate::store::{Store, StoreUse};
-use crate::volume::{Fault, Part, Volume};
+use crate::volume::{CacheUse, opening};
+use crate::volume::{Fault, ObjectSnapshot, Part, Volume, check_snapshot_name};
 
 /// Requests that may be inside at once: each read waits for the store.
 const DEPTH: u32 = 256;
@@ -320,7 +318,7 @@ fn run(
                 let opened = match &options.flush_file {
                     None => Volume::open(store, ask, tuning).await,
                     Some(path) => match FlushFile::open(path) {
-                        Ok(file) => local::open(Arc::new(file), store, ask, tuning).await,
+                        Ok(file) => opening::open(Arc::new(file), store, ask, tuning).await,
                         Err(error) => Err(NotOpen::Local(error.to_string())),
                     },
                 };

@@ -35,38 +35,20 @@
 //! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own. Blocks that are
 //! in memory are read and written by the threads that submit.
 
-mod ahead;
-mod batch;
-mod cache;
-mod clone;
-mod codec;
-mod compact;
 mod driver;
-mod fit;
-mod folder;
+mod events;
 mod format;
 mod local;
 mod log;
-mod map;
-mod opening_id;
 mod options;
-mod pausable;
-mod policy;
-mod range_map;
-mod seal;
-mod segments;
-mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
 mod volume;
 
-pub use cache::CacheUse;
-pub use codec::Compression;
 pub use driver::ObjectDriver;
-pub use opening_id::OpeningId;
-pub use options::{ObjectEvent, ObjectOptions, OpenError, OpenErrorKind};
-pub use seal::ObjectKey;
-pub use segments::StoreSpace;
-pub use snapshot::{ObjectSnapshot, check_snapshot_name};
+pub use events::ObjectEvent;
+pub use format::{Compression, ObjectKey, OpeningId, StoreSpace};
+pub use options::{ObjectOptions, OpenError, OpenErrorKind};
 pub use store::StoreUse;
+pub use volume::{CacheUse, ObjectSnapshot, check_snapshot_name};

@@ -9,19 +9,15 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use crate::clone::From;
-use crate::codec::Compression;
-use crate::folder::{Folder, volume_around};
-use crate::format::BLOCK;
+use crate::events::{ObjectEvent, Observer};
+use crate::format::{BLOCK, Compression, ObjectKey, OpeningId, names};
 use crate::local::A_LEG;
-use crate::log::{self, FlushesMissing, NotOpen};
-use crate::opening_id::OpeningId;
-use crate::policy::{self, Compaction};
-use crate::seal::ObjectKey;
+use crate::log::{FlushesMissing, From, NotOpen};
 #[cfg(feature = "s3")]
 use crate::store::TRY;
-use crate::store::{Overlap, Store};
+use crate::store::{Folder, Overlap, Store, volume_around};
 use crate::volume::Tuning;
+use crate::volume::policy::{self, Compaction};
 
 /// Bytes of a batch: of a segment, as a rule.
 const BATCH: u64 = 8 << 20;
@@ -31,76 +27,6 @@ const INLINE: u64 = 256 << 10;
 const DIRTY: u64 = 64 << 20;
 /// Bytes that compaction moves in a second, as a rule.
 const RATE: u64 = 16 << 20;
-
-/// Something that happened to a volume that is open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ObjectEvent {
-    /// Another server has opened it: this one serves it no more.
-    Fenced {
-        /// In words.
-        why: String,
-    },
-    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back an older state. This one serves it no more.
-    Lost {
-        /// In words.
-        why: String,
-    },
-    /// An object that has data of the volume is missing from the store, or damaged: a read of that
-    /// data fails. The first one is told.
-    Damaged {
-        /// In words.
-        why: String,
-    },
-    /// The [flush file](ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed,
-    /// replaced, truncated or overwrote it, or it can't be written. Flushes wait for the store
-    /// meanwhile, and lose nothing by that.
-    FlushFileOut {
-        /// In words.
-        why: String,
-    },
-    /// Flushes go to the flush file again.
-    FlushFileBack,
-    /// The folder of the volume isn't at its location any more: it was renamed, or its file system
-    /// unmounted. Writes still reach the folder that was opened.
-    Moved {
-        /// In words.
-        why: String,
-    },
-    /// The store takes no writes: it refuses them, is full, or doesn't answer. Writes that were
-    /// taken from clients wait for it.
-    Unwritable {
-        /// In words.
-        why: String,
-    },
-    /// The store takes writes again.
-    Writable,
-}
-
-type Told = dyn Fn(&ObjectEvent) + Send + Sync;
-
-/// The function that is told of events.
-#[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<Told>>);
-
-impl Observer {
-    #[cfg(test)]
-    pub(crate) fn of_test(observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(observer)))
-    }
-
-    pub(crate) fn tell(&self, event: &ObjectEvent) {
-        if let Some(observer) = &self.0 {
-            observer(event);
-        }
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "an observer" } else { "none" })
-    }
-}
 
 /// Bytes that were read and are kept, where nothing is said.
 const CACHE: u64 = 64 << 20;
@@ -226,7 +152,7 @@ impl ObjectOptions {
     /// Calls this for each event, on the volume's thread: it mustn't block. It is dropped there, too.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
-        self.observer = Observer(Some(Arc::new(observer)));
+        self.observer = Observer::new(observer);
         self
     }
 
@@ -301,7 +227,7 @@ impl ObjectOptions {
             if !folder.is_absolute() {
                 return Err(bad(NO_ROOT.into()));
             }
-            let first = log::record(1);
+            let first = names::record(1);
             if !folder.join(&first).exists() {
                 if let Some(around) = volume_around(folder, &first) {
                     let around = Overlap::Around(around.display().to_string());
@@ -400,7 +326,7 @@ impl ObjectOptions {
                         let why = format!(
                             "the first record of its log is missing ({}), and {name} is there. Put the log back from a copy or an older version; for a \
                              new volume, delete what is left, or take another location",
-                            log::record(1)
+                            names::record(1)
                         );
                         return self.error(OpenErrorKind::Damaged, why);
                     }

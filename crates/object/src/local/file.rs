@@ -15,9 +15,7 @@ use super::format::{
     self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING, SAYS,
 };
 use super::{Entry, Found, Stored};
-use crate::batch::Chunk;
-use crate::codec::Codec;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, Chunk, Codec};
 
 /// What the file is kept in.
 pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
@@ -153,21 +151,21 @@ impl Medium for FlushFile {
 }
 
 /// Bytes of a file with a ring of so many.
-pub(super) fn size_with(ring: u64) -> u64 {
+pub(crate) fn size_with(ring: u64) -> u64 {
     RING + ring
 }
 
 /// What a file begins with.
 #[derive(Clone, Debug)]
-pub(super) struct Heads {
+pub(crate) struct Heads {
     /// `None`: no head is whole.
-    pub(super) newest: Option<FileHead>,
+    pub(crate) newest: Option<FileHead>,
     /// What the file has, in words.
-    pub(super) found: String,
+    pub(crate) found: String,
 }
 
 /// Reads both heads. An error: it is another file.
-pub(super) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
+pub(crate) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
     let mut blocks = [(); 2].map(|()| vec![0; HEAD as usize]);
     for (slot, block) in (0..).zip(&mut blocks) {
         medium.read(slot * HEAD, block)?;
@@ -290,9 +288,9 @@ fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()> {
 
 /// The heads that a file has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeadPair {
+pub(crate) struct HeadPair {
     older: FileHead,
-    pub(super) newest: FileHead,
+    pub(crate) newest: FileHead,
 }
 
 impl HeadPair {
@@ -307,7 +305,7 @@ impl HeadPair {
 
 /// Writes a head into both places, one after the other, behind those of its generation. So damage
 /// of one of them loses nothing.
-pub(super) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<HeadPair> {
+pub(crate) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<HeadPair> {
     let before = HeadPair { older: head, newest: head };
     before.replace(medium, head)?.replace(medium, head)
 }

@@ -3,10 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Entry, Stored};
-use crate::batch::Chunk;
-use crate::codec::Codec;
-use crate::format::BLOCK;
-use crate::opening_id::OpeningId;
+use crate::format::{BLOCK, Chunk, Codec, OpeningId};
 
 /// Bytes of the file that a head has for itself; a write of them may be torn, so there are two.
 pub(super) const HEAD: u64 = 4096;
@@ -29,9 +26,9 @@ pub(crate) struct FileHead {
     /// The greater one counts.
     pub(crate) generation: u64,
     /// Bytes of the ring.
-    pub(super) ring: u64,
+    pub(crate) ring: u64,
     /// The place of the first entry. Places count on and on; the ring has them modulo its size.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// The writer whose changes these are; epoch 0: nobody's.
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,

@@ -4,9 +4,8 @@
 //! README.md in this folder has the protocol: what the file promises, when it is put into the store
 //! after a crash, and when it is refused.
 
-mod file;
+pub(crate) mod file;
 mod format;
-mod opening;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,16 +16,11 @@ use corewise_sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::batch::Chunk;
-use crate::codec::Codec;
-use crate::opening_id::OpeningId;
+use crate::format::{Chunk, Codec, OpeningId};
 
 use file::{Encoded, HeadPair};
 pub(crate) use file::{FileOut, FlushFile, Medium};
 pub(crate) use format::FileHead;
-pub(crate) use opening::open;
-#[cfg(test)]
-pub(crate) use opening::ring;
 
 /// A change, with its number in the volume's whole history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +90,7 @@ pub(crate) const A_LEG: &str =
     "if it is a leg, the mirror copies everything to it from a complete leg";
 
 /// How an operator opens a volume without the flushes of this opening, for messages.
-fn accept_lost(of: OpeningId) -> String {
+pub(crate) fn accept_lost(of: OpeningId) -> String {
     format!(
         "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\" ({A_LEG})"
     )

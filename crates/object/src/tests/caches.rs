@@ -10,9 +10,7 @@ use tokio::time::Instant;
 
 use super::faulty::{Fate, Faulty};
 use super::{ask, open_as, passes, read, tuning, write};
-use crate::batch::Chunk;
-use crate::codec::Compression;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, Chunk, Compression};
 use crate::log::Ask;
 use crate::store::Store;
 use crate::volume::{Tuning, Volume};

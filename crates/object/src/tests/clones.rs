@@ -11,9 +11,9 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty, but_for};
 use super::{BLOCKS, SEALED, ask, open, open_as, passes, read, sealed_by, tuning, write};
-use crate::batch::Chunk;
-use crate::clone::{self, From, Mark};
-use crate::log::{Ask, NotOpen};
+use crate::format::{Chunk, names};
+use crate::log::clone::{self, Mark};
+use crate::log::{Ask, From, NotOpen};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -395,7 +395,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
     let refused = deleter.delete_snapshot("s".into()).await;
     assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
     // The clone is given up, and the next attempt goes on until its record.
-    inner.delete(&Path::from(format!("b/{}", crate::log::record(1)))).await.unwrap();
+    inner.delete(&Path::from(format!("b/{}", names::record(1)))).await.unwrap();
     let deleting = tokio::spawn(async move { deleter.delete_snapshot("s".into()).await });
     passes(6 * second).await;
     let made = open_at(&inner, "c", 6, from(PARENT, "s")).await;

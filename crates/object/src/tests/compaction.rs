@@ -9,10 +9,8 @@ use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty, but_for};
 use super::{BLOCKS, open, passes, read, write, write_all};
-use crate::batch::Chunk;
-use crate::format::BLOCK;
-use crate::policy;
-use crate::volume::{Fault, Tuning, Volume};
+use crate::format::{BLOCK, Chunk};
+use crate::volume::{Fault, Tuning, Volume, policy};
 
 /// Bytes of all objects that the store has for their data.
 async fn stored(volume: &Volume) -> u64 {

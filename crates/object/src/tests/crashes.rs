@@ -8,7 +8,7 @@ use object_store::memory::InMemory;
 
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, stored, tuning, write};
-use crate::batch::Chunk;
+use crate::format::Chunk;
 use crate::volume::{Fault, Tuning, Volume};
 
 /// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.

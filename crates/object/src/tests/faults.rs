@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::faulty::{Creation, Fate, Faulty, Judge, but_for};
 use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
-use crate::batch::Chunk;
+use crate::events::{ObjectEvent, Observer};
+use crate::format::{Chunk, names};
 use crate::log::NotOpen;
-use crate::options::{ObjectEvent, Observer};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning};
 
@@ -295,7 +295,7 @@ async fn an_object_that_was_missing_once_is_told_once_and_until_the_volume_is_op
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let volume = open_as(&inner, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
     let (tell, told) = channel();
-    volume.observe(Observer::of_test(move |event| tell.send(event.clone()).unwrap()));
+    volume.observe(Observer::new(move |event| tell.send(event.clone()).unwrap()));
     write(&volume, 0, 4, 7).await.unwrap();
     volume.flush().await.unwrap();
     write(&volume, 4, 4, 8).await.unwrap();
@@ -344,7 +344,7 @@ async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
         write(&volume, n, 1, 7).await.unwrap();
         volume.flush().await.unwrap();
     }
-    volume.store.delete(&crate::log::record(2)).await.unwrap();
+    volume.store.delete(&names::record(2)).await.unwrap();
     let Err(NotOpen::Damaged(why)) = open(&inner, 2).await else { panic!("it was opened") };
     assert!(why.contains("record 2"), "{why}");
 }

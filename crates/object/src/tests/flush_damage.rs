@@ -12,10 +12,11 @@ use object_store::path::Path;
 use super::disk::{Disk, Loss};
 use super::local::{open_with, run};
 use super::{ask, open_giving_up, passes, read, tuning, write};
-use crate::local::{self, FileHead, Medium};
+use crate::format::OpeningId;
+use crate::local::{FileHead, Medium};
 use crate::log::{self, Ask, FlushesMissing, NotOpen};
-use crate::opening_id::OpeningId;
 use crate::store::Store;
+use crate::volume::opening;
 use crate::volume::{Tuning, Volume};
 
 /// Bytes of a head, of which there are two at the beginning of the file.
@@ -83,7 +84,8 @@ fn opened(
     run(async {
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
         let ask = Ask { accept_lost, ..ask(400) };
-        let volume = local::open(Arc::clone(disk) as Arc<dyn Medium>, store, ask, tuning()).await?;
+        let volume =
+            opening::open(Arc::clone(disk) as Arc<dyn Medium>, store, ask, tuning()).await?;
         Ok(kept(&volume).await)
     })
 }
@@ -116,7 +118,7 @@ fn a_volume_whose_flushes_were_given_up_is_outdated_until_it_is_changed() {
         let open = |file: &Arc<Disk>, nonce, accept_lost| {
             let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
             let ask = Ask { accept_lost, ..ask(nonce) };
-            local::open(Arc::clone(file) as Arc<dyn Medium>, store, ask, tuning())
+            opening::open(Arc::clone(file) as Arc<dyn Medium>, store, ask, tuning())
         };
         let is_outdated = |volume: &Volume| volume.opening.outdated.is_some();
         run(async {

@@ -14,8 +14,8 @@ use super::disk::Disk;
 use super::faulty::{Fate, Faulty};
 use super::local::{open_with, run};
 use super::{BLOCKS, passes, read, tuning, write};
+use crate::events::{ObjectEvent, Observer};
 use crate::log::NotOpen;
-use crate::options::{ObjectEvent, Observer};
 use crate::volume::Volume;
 
 /// Bytes of a head, of which there are two at the beginning of the file.
@@ -34,7 +34,7 @@ fn new_store() -> Arc<dyn ObjectStore> {
 async fn served(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> (Arc<Volume>, Receiver<String>) {
     let volume = open_with(inner, disk, 4, tuning()).await.unwrap();
     let (tell, told) = channel();
-    volume.observe(Observer::of_test(move |event| {
+    volume.observe(Observer::new(move |event| {
         let told = match event {
             ObjectEvent::FlushFileOut { why } => why.clone(),
             ObjectEvent::FlushFileBack => String::new(),

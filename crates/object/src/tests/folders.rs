@@ -11,8 +11,9 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::{ask, open_as, read, tuning, write};
-use crate::log;
-use crate::options::{ObjectEvent, ObjectOptions};
+use crate::events::ObjectEvent;
+use crate::format::names;
+use crate::options::ObjectOptions;
 use crate::volume::{Fault, Volume};
 
 /// What happened to a volume, in order.
@@ -102,7 +103,7 @@ async fn an_orderly_end_finds_that_what_was_written_is_gone() {
             volume.flush().await.unwrap();
         }
         let all: Vec<_> = inner.list(None).try_collect().await.unwrap();
-        let last = log::record(3);
+        let last = names::record(3);
         for one in all.iter().filter(|one| !older || !one.location.as_ref().ends_with(&last)) {
             inner.delete(&one.location).await.unwrap();
         }

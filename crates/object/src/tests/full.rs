@@ -16,8 +16,7 @@ use object_store::{
 };
 
 use super::{ask, passes, read, tuning, write};
-use crate::batch::Chunk;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, Chunk};
 use crate::log::Ask;
 use crate::store::{Measure, Room, Store};
 use crate::volume::{Fault, Tuning, Volume};

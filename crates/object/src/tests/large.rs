@@ -8,11 +8,10 @@ use object_store::path::Path;
 use tokio::time::Instant;
 
 use super::{ask, tuning, write};
-use crate::batch::Chunk;
-use crate::format::{BLOCK, Changes, Entry, Kind, Place};
-use crate::log::{self, Ask};
-use crate::policy::{self, Compaction};
+use crate::format::{BLOCK, Changes, Chunk, Entry, Kind, Place, names};
+use crate::log::Ask;
 use crate::store::Store;
+use crate::volume::policy::{self, Compaction};
 use crate::volume::{Tuning, Volume};
 
 /// As `ObjectOptions` has it.
@@ -48,12 +47,12 @@ async fn make(inner: &Arc<dyn ObjectStore>, folder: &std::path::Path, pieces: u6
         state.map.whole(volume.opening.clone(), vec![1])
     };
     let object = volume.codec.object(Kind::Map, (1, volume.writer), &map.encode()).1;
-    volume.store.put(&log::whole_map(1, 1), &[object], false).await.unwrap();
+    volume.store.put(&names::whole_map(1, 1), &[object], false).await.unwrap();
     volume.close().await.unwrap();
     let folder = folder.join("a/volume");
     std::fs::create_dir_all(folder.join("seg")).unwrap();
     for n in 0..segments {
-        std::fs::write(folder.join(log::segment(n + 10, 1)), "").unwrap();
+        std::fs::write(folder.join(names::segment(n + 10, 1)), "").unwrap();
     }
 }
 

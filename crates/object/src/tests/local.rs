@@ -11,11 +11,11 @@ use object_store::path::Path;
 use super::disk::{Disk, Loss};
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, ask, open_as, open_giving_up, passes, read, sealed_by, tuning, write};
-use crate::batch::Chunk;
-use crate::format::BLOCK;
-use crate::local::{self, FlushFile};
+use crate::format::{BLOCK, Chunk};
+use crate::local::FlushFile;
 use crate::log::NotOpen;
 use crate::store::Store;
+use crate::volume::opening;
 use crate::volume::{Fault, Tuning, Volume};
 
 pub(super) async fn open_with(
@@ -26,7 +26,7 @@ pub(super) async fn open_with(
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
     let disk = Arc::clone(disk);
-    local::open(disk, store, ask(nonce), tuning).await
+    opening::open(disk, store, ask(nonce), tuning).await
 }
 
 async fn open_file(
@@ -36,7 +36,7 @@ async fn open_file(
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
     let file = Arc::new(FlushFile::open(path).unwrap());
-    local::open(file, store, ask(nonce), tuning()).await
+    opening::open(file, store, ask(nonce), tuning()).await
 }
 
 fn store() -> Arc<dyn ObjectStore> {
@@ -433,7 +433,7 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
 fn the_file_is_used_round_and_round_and_never_over_what_the_store_lacks() {
     let inner = store();
     let disk = Arc::new(Disk::default());
-    let size = local::ring(&tuning());
+    let size = opening::ring(&tuning());
     run(async {
         let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
         for n in 1..2000 {

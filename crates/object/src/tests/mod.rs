@@ -28,13 +28,10 @@ use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use crate::batch::Chunk;
-use crate::codec::Compression;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, Chunk, Compression, ObjectKey, names};
 use crate::log::{self, Ask, NotOpen};
-use crate::policy::Compaction;
-use crate::seal::ObjectKey;
 use crate::store::Store;
+use crate::volume::policy::Compaction;
 use crate::volume::{Fault, Part, Tuning, Volume};
 
 /// Blocks of the volumes.
@@ -123,7 +120,7 @@ async fn stored(volume: &Volume) -> (u64, u64) {
         let records = records.iter().map(|name| name.parse().unwrap());
         let records = records
             .filter(|seq| has_data(*seq) || *seq < state.mapped && !state.epochs.contains(seq));
-        names.extend(records.map(log::record));
+        names.extend(records.map(names::record));
         let live = segments.iter().map(|(_, segment)| segment);
         let all = live.chain(segments.kept().map(|(_, kept)| &kept.segment));
         all.filter(|segment| segment.home == 0).map(|segment| segment.bytes).sum()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{ask, passes, read, tuning, write};
 use crate::Compression;
-use crate::batch::Chunk;
+use crate::format::Chunk;
 use crate::log::Ask;
 use crate::options::ObjectOptions;
 use crate::volume::{Fault, Tuning, Volume};

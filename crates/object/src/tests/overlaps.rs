@@ -8,8 +8,8 @@ use object_store::path::Path;
 
 use super::{BLOCKS, ask, passes, read, tuning, write};
 use crate::driver::ObjectDriver;
-use crate::format::BLOCK;
-use crate::log::{self, NotOpen};
+use crate::format::{BLOCK, names};
+use crate::log::NotOpen;
 use crate::options::{ObjectOptions, OpenErrorKind};
 use crate::store::{Overlap, Store};
 use crate::volume::{Tuning, Volume};
@@ -60,12 +60,12 @@ async fn a_volume_that_lost_its_records_is_not_taken_for_none() {
     volume.snapshot(None).await.unwrap();
     volume.close().await.unwrap();
     let at = store(&inner, "a");
-    at.put(log::RESERVED, &[], false).await.unwrap();
+    at.put(names::RESERVED, &[], false).await.unwrap();
     assert_eq!(at.overlap().await, Ok(None), "its first record is there");
     for record in at.list("log").await.unwrap() {
         at.delete(&format!("log/{record}")).await.unwrap();
     }
-    let mut left = vec![log::RESERVED.to_owned()];
+    let mut left = vec![names::RESERVED.to_owned()];
     for folder in ["map", "seg", "snap"] {
         let names = at.list(folder).await.unwrap();
         assert!(!names.is_empty(), "{folder}");

@@ -9,10 +9,8 @@ use object_store::path::Path;
 
 use super::faulty::{Fate, Faulty};
 use super::{ask, lies_in, open, open_as, passes, read, stored, tuning, write};
-use crate::batch::Chunk;
-use crate::codec::Compression;
-use crate::format::{BLOCK, Kind};
-use crate::log::{self, Ask, Writer};
+use crate::format::{BLOCK, Chunk, Compression, Kind, Writer, names};
+use crate::log::Ask;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -32,7 +30,7 @@ async fn put(volume: &Arc<Volume>, start: u64, len: u64, what: u32) {
 async fn stray(volume: &Volume, seq: u64) {
     let by = Writer { epoch: seq, nonce: 9 };
     let (_, object) = volume.codec().object(Kind::Open, (seq, by), &volume.opening.encode());
-    volume.store.put(&log::record(seq), &[object], true).await.unwrap();
+    volume.store.put(&names::record(seq), &[object], true).await.unwrap();
 }
 
 async fn records(volume: &Volume) -> Vec<u64> {

@@ -11,9 +11,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::faulty::{Fate, Faulty, Puts};
 use super::{BLOCKS, SEALED, ask, key, open, open_as, passes, read, tuning, write};
-use crate::codec::Codec;
-use crate::format::{BLOCK, Changes, HEAD, Head, Kind};
-use crate::log::{self, Ask, NotOpen};
+use crate::format::{BLOCK, Changes, HEAD, Head, Kind, names, seal};
+use crate::log::{Ask, NotOpen};
 use crate::store::Store;
 use crate::volume::{Fault, Volume};
 
@@ -224,14 +223,14 @@ fn nonces(puts: &Puts) -> HashMap<Vec<u8>, Vec<Bytes>> {
             seen.push(bytes);
         }
     };
-    let first = puts.iter().filter(|(name, _)| name.ends_with(&log::record(1)));
+    let first = puts.iter().filter(|(name, _)| name.ends_with(&names::record(1)));
     let firsts: Vec<&Bytes> = first.map(|(_, bytes)| bytes).collect();
     for (_, bytes) in puts.iter() {
         let Ok((head, body)) = Head::split(bytes) else { continue };
         assert!(head.sealed);
         let behind = if head.kind == Kind::Open && head.seq == 1 {
-            add(&body[..24], body.slice(24..crate::seal::WRAPPED));
-            crate::seal::WRAPPED
+            add(&body[..24], body.slice(24..seal::WRAPPED));
+            seal::WRAPPED
         } else {
             0
         };
@@ -240,12 +239,12 @@ fn nonces(puts: &Puts) -> HashMap<Vec<u8>, Vec<Bytes>> {
             continue;
         }
         let asked = Ask { key: Some(key("7")), ..ask(0) };
-        let codecs = firsts.iter().filter_map(|first| Codec::of(Some(first), &asked).ok());
+        let codecs = firsts.iter().filter_map(|first| asked.codec(Some(first)).ok());
         let opened = codecs.into_iter().find_map(|codec| codec.split(bytes).ok());
         let changes = Changes::decode(&opened.expect("by one of the keys").1).unwrap();
         let segment = match changes.in_record {
-            true => log::record(head.seq),
-            false => log::segment(head.seq, head.epoch),
+            true => names::record(head.seq),
+            false => names::segment(head.seq, head.epoch),
         };
         let is_it = |found: &Bytes| found == bytes || !changes.in_record;
         let all_of = puts.iter().filter(|(name, found)| name.ends_with(&segment) && is_it(found));
@@ -294,7 +293,7 @@ async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on
         }
         let (here, there) = (over(&inner, &puts), over(&copy, &copied));
         futures_util::future::join(work(here, 3), work(there, 3)).await;
-        let is_first = |(name, _): &&(String, Bytes)| name.ends_with(&log::record(1));
+        let is_first = |(name, _): &&(String, Bytes)| name.ends_with(&names::record(1));
         let firsts: Vec<_> = puts.lock().iter().filter(is_first).cloned().collect();
         copied.lock().extend(firsts);
         let mut all = nonces(&puts);

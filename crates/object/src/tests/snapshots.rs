@@ -12,11 +12,7 @@ use object_store::path::Path;
 use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, stored, write};
-use crate::batch::Chunk;
-use crate::codec::Spot;
-use crate::format::{BLOCK, Whole};
-use crate::log;
-use crate::map::Map;
+use crate::format::{BLOCK, Chunk, Map, Spot, Whole, names};
 use crate::store::Store;
 use crate::volume::{Fault, Volume};
 
@@ -28,7 +24,7 @@ fn name(of: &str) -> Option<String> {
 pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: u64) -> Vec<u32> {
     let taken = volume.state.read().map.snapshots[&number].clone();
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    let object = store.get(&log::snapshot(number, taken.epoch), None).await.unwrap();
+    let object = store.get(&names::snapshot(number, taken.epoch), None).await.unwrap();
     let whole = Whole::decode(&volume.codec.split(&object).unwrap().1).unwrap();
     assert!(whole.snapshots.is_empty() && whole.segments.iter().all(|one| one.died == 0));
     let map = Map::of(&whole);

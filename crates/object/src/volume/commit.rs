@@ -7,13 +7,12 @@ use bytes::Bytes;
 use futures_util::future::join;
 use tokio::time::sleep;
 
+use super::policy;
 use super::{Fault, State, Upload, Volume};
-use crate::batch::{Batch, Built};
-use crate::codec::Codec;
-use crate::format::{BLOCK, Changes, HEAD, Head, Kind, Opening, Whole};
+use crate::format::{
+    BLOCK, Batch, Built, Changes, Codec, HEAD, Head, Kind, Opening, Segment, Whole, names,
+};
 use crate::log::{self, Appended};
-use crate::policy;
-use crate::segments::Segment;
 use crate::store::{Failure, Store, Tries};
 
 /// Pause between two deletions.
@@ -47,7 +46,7 @@ impl Volume {
         if payload.is_empty() || changes.in_record {
             return Some((payload, changes));
         }
-        let name = log::segment(seq, writer.epoch);
+        let name = names::segment(seq, writer.epoch);
         self.put_segment(&self.store, &name, &payload).await;
         Some((Vec::new(), changes))
     }
@@ -167,7 +166,7 @@ impl Volume {
 
     /// Whether a record of this writer is there, and isn't another one's. A store that fails says neither.
     pub(super) async fn is_there(&self, seq: u64) -> Option<bool> {
-        match self.store.get(&log::record(seq), Some(0..HEAD as u64)).await {
+        match self.store.get(&names::record(seq), Some(0..HEAD as u64)).await {
             Ok(found) => Some(Head::decode(&found).ok()?.writer == self.writer.nonce),
             Err(Failure::Missing) => Some(false),
             Err(_) => None,
@@ -176,7 +175,7 @@ impl Volume {
 
     /// A record isn't there any more. The last one was there a moment ago.
     pub(super) async fn lost(&self, gone: u64, last: u64) {
-        let next = self.store.get(&log::record(last + 1), Some(0..HEAD as u64)).await;
+        let next = self.store.get(&names::record(last + 1), Some(0..HEAD as u64)).await;
         // Another server has opened it since, and deletes what it has in a map.
         if let Some(by) = next.ok().and_then(|next| Head::decode(&next).ok()) {
             return self.fenced(&by);
@@ -319,9 +318,9 @@ impl Volume {
         // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
         // only those are left that have data: each goes when that is dead.
         let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
-        let mut old: Vec<String> = spared.map(log::record).collect();
+        let mut old: Vec<String> = spared.map(names::record).collect();
         if before > self.writer.epoch {
-            old.push(log::whole_map(before, self.writer.epoch));
+            old.push(names::whole_map(before, self.writer.epoch));
         }
         tokio::spawn(Arc::clone(self).leave_parent());
         old
@@ -330,7 +329,7 @@ impl Volume {
     /// Puts a whole map into the store. False: it may not be there.
     async fn put_map(&self, seq: u64, whole: Whole) -> bool {
         let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return false };
-        let name = log::whole_map(seq, self.writer.epoch);
+        let name = names::whole_map(seq, self.writer.epoch);
         let bytes = object.len() as u64;
         let written = self.store.put(&name, &[object], false).await;
         written.is_ok() && self.store.size(&name).await == Ok(bytes)

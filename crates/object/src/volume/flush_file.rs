@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::{Fault, Volume};
+use crate::events::ObjectEvent;
 use crate::format::Changes;
 use crate::local::{FileOut, Local};
-use crate::options::ObjectEvent;
 
 impl Volume {
     /// Keeps flushes in a file from now on.

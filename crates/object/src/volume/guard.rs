@@ -8,8 +8,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{Fault, Volume};
-use crate::folder::Presence;
-use crate::options::ObjectEvent;
+use crate::events::ObjectEvent;
+use crate::store::Presence;
 
 /// Pause between two looks at the folder of a volume that is in use.
 const LOOK: Duration = Duration::from_secs(1);

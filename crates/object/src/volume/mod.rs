@@ -4,12 +4,16 @@
 //! after its first write. Its segment is uploaded, unless it is so small that it goes with the record; its record is appended behind those of
 //! all batches before it; then the map has it. ../README.md has the protocol.
 
+mod ahead;
+mod cache;
 mod commit;
+mod compact;
 mod flush_file;
 mod guard;
+pub(crate) mod opening;
+pub(crate) mod policy;
 mod read;
 mod refusal;
-mod room;
 mod snapshots;
 
 use std::collections::VecDeque;
@@ -24,19 +28,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use self::ahead::Streams;
+use self::cache::Cache;
+pub use self::cache::CacheUse;
+use self::policy::Compaction;
 use self::refusal::Refusal;
-use crate::ahead::Streams;
-use crate::batch::{Batch, Built, Chunk};
-use crate::cache::Cache;
-use crate::codec::Codec;
-use crate::format::{Kind, Opening};
+pub use self::snapshots::{ObjectSnapshot, check_snapshot_name};
+use crate::events::{ObjectEvent, Observer};
+use crate::format::{Batch, Built, Chunk, Codec, Kind, Opening};
+use crate::format::{Map, Writer};
 use crate::local::{self, Local};
-use crate::log::{self, Appended, Ask, NotOpen, Writer};
-use crate::map::Map;
-use crate::options::{ObjectEvent, Observer};
-use crate::pausable::within;
-use crate::policy::Compaction;
-use crate::store::Store;
+use crate::log::{self, Appended, Ask, NotOpen};
+use crate::store::{Store, within};
 
 /// How long a write waits at most where compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);

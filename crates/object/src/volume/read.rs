@@ -8,17 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, try_join_all};
 
+use super::cache::{Fetch, Key, Look};
+use super::policy;
 use super::{Fault, Part, State, Volume};
-use crate::batch::{Batch, Chunk};
-use crate::cache::{Fetch, Key, Look};
-use crate::codec::{Codec, Spot};
-use crate::format::{BLOCK, HEAD, Head, Place};
+use crate::format::{BLOCK, Batch, Chunk, Codec, HEAD, Head, Map, Place, Segment, Spot, names};
 use crate::log;
-use crate::map::Map;
-use crate::pausable::within;
-use crate::policy;
-use crate::segments::Segment;
-use crate::store::{Failure, Tries};
+use crate::store::{Failure, Tries, within};
 
 /// How often a read looks again where a segment was gone.
 const LOOKS: usize = 8;
@@ -57,7 +52,7 @@ impl Lies {
     }
 
     fn name(&self) -> String {
-        self.segment.map_or_else(|| log::segment(self.place.segment, 0), |of| of.name())
+        self.segment.map_or_else(|| names::segment(self.place.segment, 0), |of| of.name())
     }
 
     /// These blocks, of the frame.
@@ -328,7 +323,7 @@ impl Volume {
                 if !always && self.trusts(state.looked).is_some() {
                     return Ok(());
                 }
-                log::record(state.not_there())
+                names::record(state.not_there())
             };
             // LookForNext
             let why = match self.store.get(&name, Some(0..HEAD as u64)).await {

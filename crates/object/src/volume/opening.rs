@@ -4,14 +4,12 @@
 use std::io;
 use std::sync::Arc;
 
-use super::file::{self, Heads, Medium};
-use super::{FileHead, Found, Judged, Local, Says, accept_lost, judge};
-use crate::codec::Codec;
-use crate::format::BLOCK;
+use super::{Fault, Tuning, Volume};
+use crate::format::{BLOCK, Codec, seal};
+use crate::local::file::{self, Heads};
+use crate::local::{FileHead, Found, Judged, Local, Medium, Says, accept_lost, judge};
 use crate::log::{self, Ask, FlushesAtHand, NotOpen, Seen};
-use crate::seal;
 use crate::store::Store;
-use crate::volume::{Fault, Tuning, Volume};
 
 /// Bytes of the ring: what may wait for the store, with what stands in front of it, and as much
 /// again, so that its beginning is seldom moved.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::log;
+use super::names;
 
 /// A segment that the map points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ impl Segment {
     /// The object where it lies.
     pub(crate) fn name(&self) -> String {
         if self.in_record {
-            log::record(self.number)
+            names::record(self.number)
         } else {
-            log::segment(self.number, self.epoch)
+            names::segment(self.number, self.epoch)
         }
     }
 

@@ -1,5 +1,11 @@
 //! The object store: few operations, each counted, each with a time limit, and whether a failure is worth another try.
 
+mod folder;
+mod pausable;
+
+pub(crate) use folder::{Folder, Presence, volume_around};
+pub(crate) use pausable::within;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -20,10 +26,9 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use crate::folder::Folder;
-use crate::log;
-use crate::pausable::Patience;
-use crate::seal::random;
+use self::pausable::Patience;
+use crate::format::names;
+use crate::format::seal::random;
 
 /// How long one try may take, and how long nothing may come from the store meanwhile.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
@@ -363,7 +368,7 @@ impl Store {
         if !self.is_measured() || self.has_reserve.load(Ordering::Relaxed) {
             return;
         }
-        let path = self.path(log::RESERVED);
+        let path = self.path(names::RESERVED);
         let there = timeout(self.silence, self.inner.head(&path)).await;
         let is_there = there.is_ok_and(|found| found.is_ok_and(|found| found.size == RESERVE));
         // A file system may keep other bytes in less room.
@@ -380,7 +385,7 @@ impl Store {
             return false;
         }
         self.has_reserve.store(false, Ordering::Relaxed);
-        let path = self.path(log::RESERVED);
+        let path = self.path(names::RESERVED);
         timeout(self.silence, self.inner.delete(&path)).await.is_ok_and(|deleted| deleted.is_ok())
     }
 
@@ -458,7 +463,7 @@ impl Store {
         };
         for n in 0..parts.len() {
             let around = Path::from_iter(parts[..n].iter().cloned());
-            match self.beside(around.as_ref()).size(&log::record(1)).await {
+            match self.beside(around.as_ref()).size(&names::record(1)).await {
                 Ok(_) => return Ok(Some(Overlap::Around(around.to_string()))),
                 Err(Failure::Missing) => {}
                 Err(other) => return Err(other),
@@ -466,7 +471,7 @@ impl Store {
         }
         count(&self.counts.lists, 1);
         let mut all = self.inner.list(Some(&self.at)).take(INSIDE);
-        let first = Path::from(log::record(1));
+        let first = Path::from(names::record(1));
         let mut remains = None;
         while let Some(meta) = self.within(self.silence, all.try_next()).await? {
             let below = meta.location.prefix_match(&self.at).into_iter().flatten();
@@ -477,13 +482,13 @@ impl Store {
                 return Ok(Some(Overlap::Inside(inside.to_string())));
             }
             let name = Path::from_iter(below);
-            if log::is_behind_records(name.as_ref()) {
+            if names::is_behind_records(name.as_ref()) {
                 remains.get_or_insert(name);
             }
         }
         // Another server may just have made the volume.
         match remains {
-            Some(name) if self.size(&log::record(1)).await == Err(Failure::Missing) => {
+            Some(name) if self.size(&names::record(1)).await == Err(Failure::Missing) => {
                 Ok(Some(Overlap::Remains(name.to_string())))
             }
             _ => Ok(None),

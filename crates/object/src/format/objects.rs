@@ -5,9 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::codec::Spot;
-use crate::log::Writer;
-use crate::segments::Segment;
+use super::segments::Segment;
 
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
@@ -56,6 +54,13 @@ pub(crate) enum Kind {
     Snapshot = 6,
     /// Says something by being there.
     Mark = 7,
+}
+
+/// Which writer this is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
 }
 
 /// The writer of an object, and what it is.
@@ -586,6 +591,17 @@ impl FrameHead {
         sum.update(head);
         sum
     }
+}
+
+/// Where a frame lies, and of what: a frame that lies elsewhere than it was written is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The segment's.
+    pub(crate) id: u128,
+    /// Its first byte in the segment.
+    pub(crate) at: u32,
+    /// The first of its blocks.
+    pub(crate) start: u64,
 }
 
 impl Spot {

@@ -9,7 +9,7 @@ use std::path::{Path as FilePath, PathBuf};
 use object_store::path::Path;
 use rustix::fs::{Mode, OFlags, Stat, fstat, fstatvfs, open, stat};
 
-use crate::store::{Measure, Room};
+use super::{Measure, Room};
 
 /// The folders that a volume has.
 const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"];

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::format::{Changes, Entry, Listed, Opening, Place, Taken, Whole};
-use crate::range_map::{Piece, RangeMap};
-use crate::segments::{Kept, Segment, Segments};
+use super::objects::{Changes, Entry, Listed, Opening, Place, Taken, Whole};
+use super::range_map::{Piece, RangeMap};
+use super::segments::{Kept, Segment, Segments};
 
 impl Piece for Place {
     fn behind(&self, by: u64) -> Self {
@@ -184,7 +184,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::segments::Sum;
+    use crate::format::Sum;
 
     fn place(segment: u64, skip: u32) -> Place {
         Place { segment, at: 64, stored: 100, skip }

@@ -1,163 +1,21 @@
 //! The log: one row of records, of which each is created once and never changed. The server that creates the next one is the writer. README.md
 //! argues why there is one writer at most.
 
-use std::fmt;
+mod ask;
+pub(crate) mod clone;
+mod fit;
+
+pub(crate) use ask::{Ask, FlushesAtHand, FlushesMissing, From, NotOpen};
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use corewise_sync::time::BootStamp;
 
-use crate::clone::{self, Base, From, Gone, Mark};
-use crate::codec::{Codec, Compression};
-use crate::fit;
-use crate::format::{Changes, Damaged, HEAD, Head, Kind, Opening, Whole};
-use crate::map::Map;
-use crate::opening_id::OpeningId;
-use crate::seal::{self, ObjectKey};
-use crate::store::{Failure, Overlap, Store, Tries};
-
-/// A name of an object.
-pub(crate) fn record(seq: u64) -> String {
-    format!("log/{seq:020}")
-}
-
-pub(crate) fn segment(seq: u64, epoch: u64) -> String {
-    format!("seg/{seq:020}-{epoch:020}")
-}
-
-pub(crate) fn whole_map(seq: u64, epoch: u64) -> String {
-    format!("map/{seq:020}-{epoch:020}")
-}
-
-pub(crate) fn snapshot(seq: u64, epoch: u64) -> String {
-    format!("snap/{seq:020}-{epoch:020}")
-}
-
-/// The object that is given up where there is no room for a small one.
-pub(crate) const RESERVED: &str = "reserve";
-
-/// The numbers in the last part of a name.
-fn numbers(name: &str) -> Option<(u64, u64)> {
-    match name.split_once('-') {
-        Some((seq, epoch)) => Some((seq.parse().ok()?, epoch.parse().ok()?)),
-        None => Some((name.parse().ok()?, 0)),
-    }
-}
-
-/// Whether a volume has an object of this name only once it has its first record.
-pub(crate) fn is_behind_records(name: &str) -> bool {
-    let of_a_volume = |(folder, name): (&str, &str)| {
-        matches!(folder, "seg" | "map" | "snap") && numbers(name).is_some()
-    };
-    name == RESERVED || name.split_once('/').is_some_and(of_a_volume)
-}
-
-/// Why a volume doesn't open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotOpen {
-    /// The store doesn't answer, or fails.
-    Store(String),
-    /// The store lets a writer take a record that another one has.
-    Unfit(String),
-    /// The flush file can't be used, or has what can't be put into the store.
-    Local(String),
-    /// The writer before kept flushes in a flush file and didn't close the volume, and that file
-    /// isn't at hand.
-    FlushesMissing(FlushesMissing),
-    /// There is no volume, and the flush file has changes of one: the opening that flushed them,
-    /// and how many, in words.
-    NoVolumeOfFile { of: OpeningId, changes: String },
-    /// There is no volume, and no size for a new one.
-    NoVolume,
-    /// It has another size, and can't become shorter.
-    Size { has: u64 },
-    /// It isn't the clone that was asked for, or can't become it.
-    Origin(String),
-    /// Another volume lies around it, or in it.
-    Overlap(Overlap),
-    /// It isn't encrypted by this key, or by none.
-    Key(String),
-    /// Something isn't as it was written.
-    Damaged(String),
-}
-
-impl fmt::Display for NotOpen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotOpen::NoVolume => f.write_str("there is no volume"),
-            NotOpen::NoVolumeOfFile { of, changes } => {
-                write!(f, "there is no volume, and the flush file has {changes} of {of}")
-            }
-            NotOpen::Size { has } => write!(f, "it has {has} bytes"),
-            NotOpen::Overlap(Overlap::Around(place)) => {
-                write!(f, "a volume lies around it, at {place}")
-            }
-            NotOpen::Overlap(Overlap::Inside(place)) => {
-                write!(f, "a volume lies in it, at {place}")
-            }
-            NotOpen::Overlap(Overlap::Remains(name)) => {
-                write!(f, "a volume was there, of which {name} is left")
-            }
-            NotOpen::FlushesMissing(before) => {
-                write!(f, "the flushes of {} ({}) are missing", before.id(), before.host)
-            }
-            NotOpen::Store(why)
-            | NotOpen::Unfit(why)
-            | NotOpen::Local(why)
-            | NotOpen::Origin(why)
-            | NotOpen::Key(why)
-            | NotOpen::Damaged(why) => f.write_str(why),
-        }
-    }
-}
-
-/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be
-/// in that file alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FlushesMissing {
-    pub(crate) epoch: u64,
-    pub(crate) nonce: u128,
-    /// Its machine, for people.
-    pub(crate) host: String,
-    /// What the flush file at hand has instead, in words; `None`: the volume is opened without one.
-    pub(crate) found: Option<String>,
-}
-
-impl FlushesMissing {
-    /// The opening of that writer.
-    pub(crate) fn id(&self) -> OpeningId {
-        OpeningId::new(self.epoch, self.nonce)
-    }
-}
-
-/// The flush file that a volume is opened with.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FlushesAtHand {
-    /// The writer whose flushes it has; epoch 0: nobody's.
-    pub(crate) epoch: u64,
-    pub(crate) nonce: u128,
-    /// The nonce of the servers that put these flushes into the store; 0: none has tried.
-    pub(crate) next: u128,
-    /// What it has, in words.
-    pub(crate) found: String,
-    /// Of a file that lacks changes, which were given up: the last change in front of them.
-    pub(crate) given_up_behind: Option<u64>,
-}
-
-impl FlushesAtHand {
-    /// Whether it has all that this writer may have flushed into a flush file.
-    fn covers(&self, epoch: u64, nonce: u128) -> bool {
-        let is_theirs = self.epoch != 0 && (self.epoch, self.nonce) == (epoch, nonce);
-        is_theirs || self.next != 0 && self.next == nonce
-    }
-}
-
-/// Which writer this is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Writer {
-    pub(crate) epoch: u64,
-    pub(crate) nonce: u128,
-}
+use self::clone::{Base, Gone, Mark};
+use crate::format::{
+    Changes, Codec, Damaged, HEAD, Head, Kind, Map, Opening, Whole, Writer, names, seal,
+};
+use crate::store::{Failure, Store, Tries};
 
 /// What became of a record.
 #[derive(Clone, Debug)]
@@ -175,7 +33,7 @@ pub(crate) async fn append(
     object: &[Bytes],
     patience: Option<Duration>,
 ) -> Result<Appended, String> {
-    let name = record(head.seq);
+    let name = names::record(head.seq);
     let bytes: u64 = object.iter().map(|part| part.len() as u64).sum();
     let mut tries = Tries::new(patience);
     loop {
@@ -246,7 +104,7 @@ async fn list(
     let mut tries = Tries::new(patience);
     loop {
         match store.list(folder).await {
-            Ok(names) => return Ok(names.iter().filter_map(|name| numbers(name)).collect()),
+            Ok(names) => return Ok(names.iter().filter_map(|name| names::numbers(name)).collect()),
             Err(Failure::Missing) => return Ok(Vec::new()),
             Err(Failure::Exists) => return Err(NotOpen::Store("it can't list objects".into())),
             Err(Failure::Other(why)) if tries.again(folder, &why).await => {}
@@ -334,47 +192,6 @@ impl Known {
     }
 }
 
-/// What a volume is to be opened with.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    /// What log lines call the device.
-    pub(crate) device: Option<String>,
-    pub(crate) size: Option<u64>,
-    pub(crate) lease: Duration,
-    pub(crate) host: String,
-    pub(crate) nonce: u128,
-    /// The flush file, where flushes are kept in one.
-    pub(crate) flushes: Option<FlushesAtHand>,
-    /// The writer whose flushes may be missing: the operator gave them up.
-    pub(crate) accept_lost: Option<OpeningId>,
-    pub(crate) patience: Option<Duration>,
-    pub(crate) compression: Compression,
-    pub(crate) key: Option<ObjectKey>,
-    /// Of what it is to be a clone.
-    pub(crate) from: Option<From>,
-    /// The clock of leases, which goes on while this machine is suspended.
-    pub(crate) clock: fn() -> BootStamp,
-}
-
-impl Ask {
-    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume
-    /// isn't opened: it would come up without changes that were flushed.
-    pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
-        match before {
-            Some(before) if !self.covers(before) && self.accept_lost != Some(before.id()) => {
-                let found = self.flushes.as_ref().map(|at_hand| at_hand.found.clone());
-                Err(NotOpen::FlushesMissing(FlushesMissing { found, ..before.clone() }))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn covers(&self, before: &FlushesMissing) -> bool {
-        let covers = |at_hand: &FlushesAtHand| at_hand.covers(before.epoch, before.nonce);
-        self.flushes.as_ref().is_some_and(covers)
-    }
-}
-
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
 async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, NotOpen> {
     // The records first: what a map that comes later has taken away is missed then, and looked for again.
@@ -400,7 +217,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         lease: 0,
     };
     if let Some(&(seq, epoch)) = maps.last() {
-        let name = whole_map(seq, epoch);
+        let name = names::whole_map(seq, epoch);
         let Some(bytes) = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?
         else {
             return Ok(None);
@@ -443,7 +260,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
 
 /// Whether the writer of an object is the one that began its epoch. The record with which it opened the volume stays for good.
 pub(crate) async fn is_of(store: &Store, ask: &Ask, head: &Head) -> Result<bool, NotOpen> {
-    let opened = fetch(store, &record(head.epoch), Some(0..HEAD as u64), ask.patience).await;
+    let opened = fetch(store, &names::record(head.epoch), Some(0..HEAD as u64), ask.patience).await;
     let opened = opened.map_err(NotOpen::Store)?.map(|bytes| Head::decode(&bytes));
     let is_of = |found: Head| found.kind == Kind::Open && found.writer == head.writer;
     Ok(opened.is_some_and(|found| found.is_ok_and(is_of)))
@@ -451,7 +268,7 @@ pub(crate) async fn is_of(store: &Store, ask: &Ask, head: &Head) -> Result<bool,
 
 /// Adds a record to what is known. False: it isn't there.
 async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Result<bool, NotOpen> {
-    let name = record(seq);
+    let name = names::record(seq);
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
     let found = fetch(store, &name, Some(0..FIRST), ask.patience).await;
     let Some(mut bytes) = found.map_err(NotOpen::Store)? else { return Ok(false) };
@@ -487,8 +304,9 @@ struct Begun {
 
 /// ReadFirst: a key that isn't the volume's is found here.
 async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
-    let first = fetch(store, &record(1), None, ask.patience).await.map_err(NotOpen::Store)?;
-    let codec = Codec::of(first.as_ref(), ask)?;
+    let first =
+        fetch(store, &names::record(1), None, ask.patience).await.map_err(NotOpen::Store)?;
+    let codec = ask.codec(first.as_ref())?;
     Ok(Begun { codec, is_new: first.is_none() })
 }
 
@@ -603,7 +421,7 @@ pub(crate) async fn beginning(
     codec: &Codec,
     epoch: u64,
 ) -> Result<(Head, Opening), NotOpen> {
-    let name = record(epoch);
+    let name = names::record(epoch);
     let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
     let found = found.ok_or_else(|| damaged(Damaged("it is missing".into())))?;
@@ -712,10 +530,10 @@ async fn garbage(
     let gone = gone.filter(|gone| gone.epoch < epoch && !maps_go.contains(&gone.snapshot));
     let records = records.iter().map(|(seq, _)| *seq);
     let records = records.filter(|seq| known.map.spares(*seq, known.mapped, &known.epochs));
-    let mut all: Vec<String> = segments.map(|(seq, epoch)| segment(seq, epoch)).collect();
-    all.extend(maps.map(|(seq, epoch)| whole_map(seq, epoch)));
-    all.extend(snapshots.into_iter().map(|(seq, epoch)| snapshot(seq, epoch)));
+    let mut all: Vec<String> = segments.map(|(seq, epoch)| names::segment(seq, epoch)).collect();
+    all.extend(maps.map(|(seq, epoch)| names::whole_map(seq, epoch)));
+    all.extend(snapshots.into_iter().map(|(seq, epoch)| names::snapshot(seq, epoch)));
     all.extend(gone.map(|gone| gone.name()));
-    all.extend(records.map(record));
+    all.extend(records.map(names::record));
     Ok(all)
 }

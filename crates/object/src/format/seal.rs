@@ -12,7 +12,7 @@ use chacha20poly1305::aead::AeadInOut;
 use chacha20poly1305::{KeyInit, Tag, XChaCha20Poly1305, XNonce};
 use zeroize::Zeroizing;
 
-use crate::format::Damaged;
+use super::objects::Damaged;
 
 /// Bytes of a key.
 const KEY: usize = 32;

@@ -5,41 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::codec::Codec;
-use crate::format::{Damaged, HEAD, Head, Kind, Opening, Origin, Whole};
-use crate::log::{self, Appended, Ask, NotOpen, Writer};
-use crate::map::Map;
+use super::Appended;
+use super::ask::{Ask, From, NotOpen};
+use crate::format::{Codec, Damaged, HEAD, Head, Kind, Map, Opening, Origin, Whole, Writer, names};
+use crate::log;
 use crate::store::{Failure, Store, Tries};
-
-/// Of which snapshot a volume is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct From {
-    /// The prefix of its volume in the same store.
-    pub(crate) parent: String,
-    /// Its name, or number.
-    pub(crate) snapshot: String,
-}
-
-impl From {
-    /// Whether a volume that is there was made so.
-    pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
-        let found = match is {
-            None => "no clone".to_owned(),
-            Some(is) => {
-                let named = is.name == self.snapshot || is.snapshot.to_string() == self.snapshot;
-                if named && is.homes.first() == Some(&self.parent) {
-                    return Ok(());
-                }
-                let parent = is.homes.first().map_or("", String::as_str);
-                format!("a clone of the snapshot '{}' of {parent}", is.name)
-            }
-        };
-        let asked = format!("a clone of '{}' of {}", self.snapshot, self.parent);
-        Err(NotOpen::Origin(format!(
-            "it is there, and is {found}; {asked} was asked for: take another location, or don't say of what it is to be a clone"
-        )))
-    }
-}
 
 /// A clone that has left its mark with its parent, and is no volume yet.
 #[derive(Clone, Debug)]
@@ -191,7 +161,7 @@ pub(crate) async fn has_begun(
     mark: &Mark,
     patience: Option<Duration>,
 ) -> Result<bool, NotOpen> {
-    let (there, name) = (store.beside(place), log::record(1));
+    let (there, name) = (store.beside(place), names::record(1));
     let first = log::fetch(&there, &name, Some(0..HEAD as u64), patience).await;
     let Some(first) = first.map_err(NotOpen::Store)? else { return Ok(false) };
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{place}/{name}: {why}"));
@@ -256,7 +226,7 @@ pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base,
         let theirs = known.opening.as_ref().and_then(|opening| opening.origin.as_ref());
         origin.homes.extend(theirs.into_iter().flat_map(|theirs| theirs.homes.clone()));
         let map = base(store, ask, codec, &origin).await?.ok_or_else(deleted)?;
-        let codec = codec.adopt(ask);
+        let codec = ask.codec_of_clone(codec);
         Ok(Base { codec, origin, map, size: taken.size })
     };
     let begun = begun.await;
@@ -276,7 +246,7 @@ pub(crate) async fn base(
 ) -> Result<Option<Map>, NotOpen> {
     let place = origin.homes.first().map_or("", String::as_str);
     let parent = store.beside(place);
-    let name = log::snapshot(origin.snapshot, origin.epoch);
+    let name = names::snapshot(origin.snapshot, origin.epoch);
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{place}: {name}: {why}"));
     let found = log::fetch(&parent, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
     let Some(bytes) = found else { return Ok(None) };

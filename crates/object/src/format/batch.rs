@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Codec, Spot};
-use crate::format::{BLOCK, Changes, Entry, FRAME_BLOCKS, HEAD, Head, Kind, Place};
-use crate::log::Writer;
-use crate::range_map::{Piece, RangeMap};
+use super::codec::Codec;
+use super::objects::{BLOCK, Changes, Entry, FRAME_BLOCKS, HEAD, Head, Kind, Place, Spot, Writer};
+use super::range_map::{Piece, RangeMap};
 
 /// What was written to a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +58,7 @@ pub(crate) type Built = (Vec<Bytes>, Changes);
 impl Batch {
     /// The segment, and what its record says. Where there is no data there is no segment; up to `inline` blocks of it lie in the record.
     pub(crate) fn segment(&self, seq: u64, writer: &Writer, codec: &Codec, inline: u64) -> Built {
-        let mut out = Segment::new(seq, codec);
+        let mut out = SegmentBuilder::new(seq, codec);
         (out.changes.through, out.changes.size) = (self.through, self.size);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
@@ -73,7 +72,7 @@ impl Batch {
 }
 
 /// A segment under construction.
-pub(crate) struct Segment<'a> {
+pub(crate) struct SegmentBuilder<'a> {
     codec: &'a Codec,
     seq: u64,
     /// The data of each entry that has any, in their order.
@@ -81,7 +80,7 @@ pub(crate) struct Segment<'a> {
     changes: Changes,
 }
 
-impl<'a> Segment<'a> {
+impl<'a> SegmentBuilder<'a> {
     pub(crate) fn new(seq: u64, codec: &'a Codec) -> Self {
         let changes = Changes { id: codec.random(), ..Changes::default() };
         Self { codec, seq, frames: Vec::new(), changes }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::format::Place;
-use crate::segments::{Segment, Sum};
+use crate::format::{Place, Segment, Sum};
 use crate::store::Room;
 
 /// Records behind a whole map that are always few, as a rule.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::format::{BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, Head, Kind};
-use crate::log::{self, Ask, NotOpen, Writer};
-use crate::seal::{self, Seal, WRAPPED};
+use super::objects::{
+    BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, Head, Kind, Spot, Writer,
+};
+use super::seal::{self, Seal, WRAPPED};
 
 /// The method by which the data of a volume is compressed before it goes to the store. Data that lies there is read whichever is chosen: the
 /// choice is for data that is written from now on.
@@ -59,17 +60,6 @@ impl FromStr for Compression {
     }
 }
 
-/// Where a frame lies, and of what: a frame that lies elsewhere than it was written is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    /// The segment's.
-    pub(crate) id: u128,
-    /// Its first byte in the segment.
-    pub(crate) at: u32,
-    /// The first of its blocks.
-    pub(crate) start: u64,
-}
-
 /// How a volume writes and reads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec {
@@ -79,55 +69,6 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// How a volume with this first record is read and written; of a new one, `ask` makes the record.
-    pub(crate) fn of(first: Option<&Bytes>, ask: &Ask) -> Result<Self, NotOpen> {
-        let seal = match (first, &ask.key) {
-            (None, None) => None,
-            (None, Some(key)) => Some(Seal::make(key, ask.nonce)),
-            (Some(first), key) => {
-                let name = log::record(1);
-                let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-                let (head, body) = Head::split(first).map_err(damaged)?;
-                if head.kind == Kind::Mark {
-                    let why = "it was to be a clone, and was given up while it was made, as its snapshot was to be deleted: take another location";
-                    return Err(NotOpen::Origin(why.into()));
-                }
-                if head.seq != 1 || head.kind != Kind::Open {
-                    return Err(damaged(Damaged("it is another object".into())));
-                }
-                match (head.sealed, key) {
-                    (false, None) => None,
-                    (false, Some(_)) => {
-                        let why = "a key was given, and the volume isn't encrypted: leave the key out, or copy the data to a new volume";
-                        return Err(NotOpen::Key(why.into()));
-                    }
-                    (true, None) => {
-                        let why = "the volume is encrypted, and no key was given: give the one that it was made with";
-                        return Err(NotOpen::Key(why.into()));
-                    }
-                    (true, Some(key)) => {
-                        let wrapped = body
-                            .first_chunk()
-                            .ok_or_else(|| damaged(Damaged("it is too short for a key".into())))?;
-                        let seal = Seal::unwrap(key, head.writer, *wrapped).ok_or_else(|| {
-                            let why = "the key isn't the one that the volume was made with: give that one";
-                            NotOpen::Key(why.into())
-                        })?;
-                        Some(seal)
-                    }
-                }
-            }
-        };
-        Ok(Self { compression: ask.compression, seal: seal.map(Arc::new) })
-    }
-
-    /// That of a clone, which reads what this one has written.
-    pub(crate) fn adopt(&self, ask: &Ask) -> Self {
-        let adopt = |(seal, key): (&Arc<Seal>, _)| Arc::new(seal.adopt(key, ask.nonce));
-        let seal = self.seal.as_ref().zip(ask.key.as_ref()).map(adopt);
-        Self { compression: ask.compression, seal }
-    }
-
     /// For what must never be there twice.
     pub(crate) fn random(&self) -> u128 {
         u128::from_le_bytes(seal::random())
@@ -288,8 +229,8 @@ fn zstd_decompress(_stored: &[u8], _out: &mut [u8]) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::seal::ObjectKey;
     use super::*;
-    use crate::seal::ObjectKey;
 
     const SPOT: Spot = Spot { id: 1 << 99, at: 64, start: 700 };
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use crate::log::NotOpen;
+use super::ask::NotOpen;
 use crate::store::{Failure, Store, Tries};
 
 /// How many create one object at once, before a volume is made.

@@ -11,12 +11,9 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::batch::{Batch, Segment};
-use crate::codec::{Codec, Spot};
-use crate::format::{BLOCK, Changes, Entry};
+use super::{Fault, Volume, policy};
+use crate::format::{BLOCK, Batch, Changes, Codec, Entry, SegmentBuilder, Spot, names};
 use crate::log;
-use crate::policy;
-use crate::volume::{Fault, Volume};
 
 /// The bit in the number of a segment that was made by moving. The other ones are those of the record that came next when it was begun:
 /// its own record has that number or a later one, so no other segment has both.
@@ -141,13 +138,13 @@ impl Volume {
         let starts: Vec<u64> = moved.iter().map(|entry| entry.start).collect();
         let writer = self.writer;
         let built = self.build(move |codec| {
-            let mut segment = Segment::new(id, codec);
+            let mut segment = SegmentBuilder::new(id, codec);
             starts.into_iter().zip(data).for_each(|(start, data)| segment.add(start, data));
             segment.finish(&writer)
         });
         let Some((payload, changes)) = built.await else { return Ok(false) };
         // Upload
-        let name = log::segment(id, self.writer.epoch);
+        let name = names::segment(id, self.writer.epoch);
         self.put_segment(&self.moves, &name, &payload).await;
         let (told, done) = oneshot::channel();
         let _ = told.send((Vec::new(), Changes { moved, ..changes }));

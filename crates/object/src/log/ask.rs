@@ -1,0 +1,232 @@
+//! What a volume is to be opened with, and why it doesn't open.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use corewise_sync::time::BootStamp;
+
+use crate::format::seal::Seal;
+use crate::format::{Codec, Compression, Damaged, Head, Kind, ObjectKey, OpeningId, Origin, names};
+use crate::store::Overlap;
+
+/// Why a volume doesn't open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotOpen {
+    /// The store doesn't answer, or fails.
+    Store(String),
+    /// The store lets a writer take a record that another one has.
+    Unfit(String),
+    /// The flush file can't be used, or has what can't be put into the store.
+    Local(String),
+    /// The writer before kept flushes in a flush file and didn't close the volume, and that file
+    /// isn't at hand.
+    FlushesMissing(FlushesMissing),
+    /// There is no volume, and the flush file has changes of one: the opening that flushed them,
+    /// and how many, in words.
+    NoVolumeOfFile { of: OpeningId, changes: String },
+    /// There is no volume, and no size for a new one.
+    NoVolume,
+    /// It has another size, and can't become shorter.
+    Size { has: u64 },
+    /// It isn't the clone that was asked for, or can't become it.
+    Origin(String),
+    /// Another volume lies around it, or in it.
+    Overlap(Overlap),
+    /// It isn't encrypted by this key, or by none.
+    Key(String),
+    /// Something isn't as it was written.
+    Damaged(String),
+}
+
+impl fmt::Display for NotOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotOpen::NoVolume => f.write_str("there is no volume"),
+            NotOpen::NoVolumeOfFile { of, changes } => {
+                write!(f, "there is no volume, and the flush file has {changes} of {of}")
+            }
+            NotOpen::Size { has } => write!(f, "it has {has} bytes"),
+            NotOpen::Overlap(Overlap::Around(place)) => {
+                write!(f, "a volume lies around it, at {place}")
+            }
+            NotOpen::Overlap(Overlap::Inside(place)) => {
+                write!(f, "a volume lies in it, at {place}")
+            }
+            NotOpen::Overlap(Overlap::Remains(name)) => {
+                write!(f, "a volume was there, of which {name} is left")
+            }
+            NotOpen::FlushesMissing(before) => {
+                write!(f, "the flushes of {} ({}) are missing", before.id(), before.host)
+            }
+            NotOpen::Store(why)
+            | NotOpen::Unfit(why)
+            | NotOpen::Local(why)
+            | NotOpen::Origin(why)
+            | NotOpen::Key(why)
+            | NotOpen::Damaged(why) => f.write_str(why),
+        }
+    }
+}
+
+/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be
+/// in that file alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FlushesMissing {
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+    /// Its machine, for people.
+    pub(crate) host: String,
+    /// What the flush file at hand has instead, in words; `None`: the volume is opened without one.
+    pub(crate) found: Option<String>,
+}
+
+impl FlushesMissing {
+    /// The opening of that writer.
+    pub(crate) fn id(&self) -> OpeningId {
+        OpeningId::new(self.epoch, self.nonce)
+    }
+}
+
+/// The flush file that a volume is opened with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlushesAtHand {
+    /// The writer whose flushes it has; epoch 0: nobody's.
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+    /// The nonce of the servers that put these flushes into the store; 0: none has tried.
+    pub(crate) next: u128,
+    /// What it has, in words.
+    pub(crate) found: String,
+    /// Of a file that lacks changes, which were given up: the last change in front of them.
+    pub(crate) given_up_behind: Option<u64>,
+}
+
+impl FlushesAtHand {
+    /// Whether it has all that this writer may have flushed into a flush file.
+    fn covers(&self, epoch: u64, nonce: u128) -> bool {
+        let is_theirs = self.epoch != 0 && (self.epoch, self.nonce) == (epoch, nonce);
+        is_theirs || self.next != 0 && self.next == nonce
+    }
+}
+
+/// Of which snapshot a volume is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct From {
+    /// The prefix of its volume in the same store.
+    pub(crate) parent: String,
+    /// Its name, or number.
+    pub(crate) snapshot: String,
+}
+
+impl From {
+    /// Whether a volume that is there was made so.
+    pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
+        let found = match is {
+            None => "no clone".to_owned(),
+            Some(is) => {
+                let named = is.name == self.snapshot || is.snapshot.to_string() == self.snapshot;
+                if named && is.homes.first() == Some(&self.parent) {
+                    return Ok(());
+                }
+                let parent = is.homes.first().map_or("", String::as_str);
+                format!("a clone of the snapshot '{}' of {parent}", is.name)
+            }
+        };
+        let asked = format!("a clone of '{}' of {}", self.snapshot, self.parent);
+        Err(NotOpen::Origin(format!(
+            "it is there, and is {found}; {asked} was asked for: take another location, or don't say of what it is to be a clone"
+        )))
+    }
+}
+
+/// What a volume is to be opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// What log lines call the device.
+    pub(crate) device: Option<String>,
+    pub(crate) size: Option<u64>,
+    pub(crate) lease: Duration,
+    pub(crate) host: String,
+    pub(crate) nonce: u128,
+    /// The flush file, where flushes are kept in one.
+    pub(crate) flushes: Option<FlushesAtHand>,
+    /// The writer whose flushes may be missing: the operator gave them up.
+    pub(crate) accept_lost: Option<OpeningId>,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) compression: Compression,
+    pub(crate) key: Option<ObjectKey>,
+    /// Of what it is to be a clone.
+    pub(crate) from: Option<From>,
+    /// The clock of leases, which goes on while this machine is suspended.
+    pub(crate) clock: fn() -> BootStamp,
+}
+
+impl Ask {
+    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume
+    /// isn't opened: it would come up without changes that were flushed.
+    pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
+        match before {
+            Some(before) if !self.covers(before) && self.accept_lost != Some(before.id()) => {
+                let found = self.flushes.as_ref().map(|at_hand| at_hand.found.clone());
+                Err(NotOpen::FlushesMissing(FlushesMissing { found, ..before.clone() }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn covers(&self, before: &FlushesMissing) -> bool {
+        let covers = |at_hand: &FlushesAtHand| at_hand.covers(before.epoch, before.nonce);
+        self.flushes.as_ref().is_some_and(covers)
+    }
+
+    /// How a volume with this first record is read and written; of a new one, this makes the record.
+    pub(crate) fn codec(&self, first: Option<&Bytes>) -> Result<Codec, NotOpen> {
+        let seal = match (first, &self.key) {
+            (None, None) => None,
+            (None, Some(key)) => Some(Seal::make(key, self.nonce)),
+            (Some(first), key) => {
+                let name = names::record(1);
+                let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
+                let (head, body) = Head::split(first).map_err(damaged)?;
+                if head.kind == Kind::Mark {
+                    let why = "it was to be a clone, and was given up while it was made, as its snapshot was to be deleted: take another location";
+                    return Err(NotOpen::Origin(why.into()));
+                }
+                if head.seq != 1 || head.kind != Kind::Open {
+                    return Err(damaged(Damaged("it is another object".into())));
+                }
+                match (head.sealed, key) {
+                    (false, None) => None,
+                    (false, Some(_)) => {
+                        let why = "a key was given, and the volume isn't encrypted: leave the key out, or copy the data to a new volume";
+                        return Err(NotOpen::Key(why.into()));
+                    }
+                    (true, None) => {
+                        let why = "the volume is encrypted, and no key was given: give the one that it was made with";
+                        return Err(NotOpen::Key(why.into()));
+                    }
+                    (true, Some(key)) => {
+                        let wrapped = body
+                            .first_chunk()
+                            .ok_or_else(|| damaged(Damaged("it is too short for a key".into())))?;
+                        let seal = Seal::unwrap(key, head.writer, *wrapped).ok_or_else(|| {
+                            let why = "the key isn't the one that the volume was made with: give that one";
+                            NotOpen::Key(why.into())
+                        })?;
+                        Some(seal)
+                    }
+                }
+            }
+        };
+        Ok(Codec { compression: self.compression, seal: seal.map(Arc::new) })
+    }
+
+    /// That of a clone, which reads what its parent has written.
+    pub(crate) fn codec_of_clone(&self, parent: &Codec) -> Codec {
+        let adopt = |(seal, key): (&Arc<Seal>, _)| Arc::new(seal.adopt(key, self.nonce));
+        let seal = parent.seal.as_ref().zip(self.key.as_ref()).map(adopt);
+        Codec { compression: self.compression, seal }
+    }
+}
