@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use corewise_blockmq::drivers::PartitionTable;
 use corewise_blockmq::{BlockDevice, Geometry, Op, Request};
+use corewise_drivers::PartitionTable;
 
 use crate::seeds::Seed;
 

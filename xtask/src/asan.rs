@@ -18,6 +18,7 @@ const CRATES: &[&str] = &[
     "corewise-smp",
     "corewise-device",
     "corewise-blockmq",
+    "corewise-drivers",
     "corewise-nbd",
     "corewise-object",
 ];

@@ -175,9 +175,10 @@ fn floors_hold_every_crate_that_the_design_names() {
         (Floor::Number(1), &["corewise-topology", "corewise-kernel-log"]),
         (Floor::Number(2), &["corewise-workqueue", "corewise-smp"]),
         (Floor::Number(3), &["corewise-device", "corewise-blockmq"]),
-        (Floor::Number(4), &["corewise-nbd"]),
-        (Floor::Number(5), &["corewise", "corewise-bench"]),
-        (Floor::Number(6), &["corewise-cli"]),
+        (Floor::Number(4), &["corewise-drivers"]),
+        (Floor::Number(5), &["corewise-nbd", "corewise-object"]),
+        (Floor::Number(6), &["corewise", "corewise-bench"]),
+        (Floor::Number(7), &["corewise-cli"]),
         (Floor::Dev, &["xtask", "bench-peers", "corewise-fuzz"]),
     ] {
         for name in names {

@@ -18,7 +18,7 @@ use crate::pending::Pending;
 use crate::policy::DEFAULT_DEPTH;
 use crate::queue::Core;
 use crate::read_only::ReadOnlyLatch;
-use crate::request::{Request, fills};
+use crate::request::{Request, RequestMut, fills};
 use crate::timeout::{LateOne, TimedOut, TimerReturn};
 
 /// What follows from a file or a folder of a device that isn't in its place, or isn't what it was.
@@ -245,26 +245,31 @@ pub struct Started {
 
 impl Started {
     /// A request that has its tag.
+    #[inline]
     pub(crate) fn new(pending: Box<Pending>) -> Self {
         Self { pending: Some(pending) }
     }
 
     /// Undoes `new`, for a request that the driver gave back.
+    #[inline]
     pub(crate) fn into_pending(mut self) -> Box<Pending> {
         self.pending.take().expect(HELD)
     }
 
+    #[inline]
     fn pending(&self) -> &Pending {
         self.pending.as_ref().expect(HELD)
     }
 
     /// The request's tag: below [`Driver::depth`], and no other request that is inside the driver
     /// through the same hardware queue has it.
+    #[inline]
     pub fn tag(&self) -> u32 {
         self.pending().tag
     }
 
     /// Index of the hardware queue through which the request came.
+    #[inline]
     pub fn hctx(&self) -> usize {
         self.pending().hctx
     }
@@ -274,6 +279,7 @@ impl Started {
     /// hardware queue, and so call [`Driver::queue_request`] on this thread: so hold no lock that that takes. To drop
     /// it does the same; `drop(mutex.lock().unwrap().take())` holds the lock meanwhile, so take it out in a statement of its
     /// own. Deep in other completions it may end a moment later, as [`Request::complete`] says.
+    #[inline]
     pub fn complete(mut self, result: Result<(), IoError>) {
         self.finish(result);
     }
@@ -287,20 +293,22 @@ impl Started {
         }
     }
 
-    /// Puts something of the driver's beside it, to be found where it is taken out of a list.
-    pub(crate) fn set_owner(&mut self, owner: Arc<dyn Any + Send + Sync>) {
+    /// Puts something of the driver's beside the request, to be found where it is taken out of a list.
+    #[inline]
+    pub fn set_owner(&mut self, owner: Arc<dyn Any + Send + Sync>) {
         if let Some(pending) = &mut self.pending {
             pending.owner = Some(owner);
         }
     }
 
-    /// Takes back what was put beside it.
-    pub(crate) fn take_owner(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
+    /// Takes back what [`Started::set_owner`] put beside the request.
+    #[inline]
+    pub fn take_owner(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.pending.as_mut()?.owner.take()
     }
 
-    /// Whether it is the request that is late.
-    pub(crate) fn is(&self, late: &LateOne) -> bool {
+    /// Returns whether this is the request that is late.
+    pub fn is(&self, late: &LateOne) -> bool {
         let pending = self.pending();
         LateOne::of(&pending.core, pending.hctx, pending.tag) == *late
     }
@@ -326,10 +334,12 @@ impl Started {
         )));
     }
 
+    #[inline]
     pub(crate) fn rq_mut(&mut self) -> &mut Request {
         self.pending.as_mut().expect(HELD).rq_mut()
     }
 
+    #[inline]
     fn finish(&mut self, result: Result<(), IoError>) {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Ended(result));
@@ -343,6 +353,7 @@ const HELD: &str = "only complete, requeue and into_pending empty it, and they c
 impl Deref for Started {
     type Target = Request;
 
+    #[inline]
     fn deref(&self) -> &Request {
         self.pending().rq()
     }
@@ -350,7 +361,15 @@ impl Deref for Started {
 
 fills!(Started);
 
+impl<'a> From<&'a mut Started> for RequestMut<'a> {
+    #[inline]
+    fn from(started: &'a mut Started) -> Self {
+        started.rq_mut().into()
+    }
+}
+
 impl Drop for Started {
+    #[inline]
     fn drop(&mut self) {
         if self.pending.is_some() {
             self.finish(Err(IoError::with(
@@ -361,24 +380,28 @@ impl Drop for Started {
     }
 }
 
-/// A request in the inbox of a driver's own thread. It travels in its own box, so that costs no allocation.
+/// A request in the [`Inbox`](corewise_sync::inbox::Inbox) of a driver's own thread. It travels in its own box, so that costs no
+/// allocation.
 #[derive(Debug)]
-pub(crate) struct Queued(pub(crate) Started);
+pub struct Queued(pub Started);
 
 // SAFETY: a box is unique, and stays in place from `into_raw` to `from_raw`. Its link is the driver's while
 // the driver has the request: the queue uses it before and after.
 unsafe impl Node for Queued {
     type Target = Pending;
 
+    #[inline]
     fn into_raw(self) -> NonNull<Pending> {
         Node::into_raw(self.0.into_pending())
     }
 
+    #[inline]
     unsafe fn from_raw(raw: NonNull<Pending>) -> Self {
         // SAFETY: the caller passes what `into_raw` gave up, once. It was inside the driver.
         Self(Started::new(unsafe { Node::from_raw(raw) }))
     }
 
+    #[inline]
     unsafe fn link<'a>(raw: NonNull<Pending>) -> &'a Link {
         // SAFETY: as the caller says.
         unsafe { <Box<Pending> as Node>::link(raw) }

@@ -73,7 +73,8 @@ impl PartialEq for IoError {
 impl Eq for IoError {}
 
 impl IoError {
-    pub(crate) fn words(&self) -> Option<&str> {
+    /// Returns what was asked and what was found, without the kind.
+    pub fn words(&self) -> Option<&str> {
         self.detail.as_ref()?.words.as_deref()
     }
 
@@ -109,6 +110,14 @@ impl IoError {
     pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
         let words = Some(detail.into());
         Self { detail: Some(Box::new(Detail { words, ..Detail::default() })), ..Self::new(kind) }
+    }
+
+    /// The error of a request that needs a worker where there are none any more: `Gone`.
+    #[cold]
+    pub fn workers_gone() -> Self {
+        let why = "it needs a worker, but the worker pools were shut down; drain block queues before the \
+             pools";
+        Self::with(IoErrorKind::Gone, why)
     }
 
     /// Translates a system error: `ENOSPC`, `EROFS`, `EOPNOTSUPP` and their like get their own
@@ -162,14 +171,6 @@ impl IoError {
             IoErrorKind::Gone => errno::ESHUTDOWN,
         }
     }
-}
-
-/// What a request is told that needs a worker where there are none any more.
-#[cold]
-pub(crate) fn workers_gone() -> IoError {
-    let why = "it needs a worker, but the worker pools were shut down; drain block queues before the \
-         pools";
-    IoError::with(IoErrorKind::Gone, why)
 }
 
 impl From<std::io::Error> for IoError {
@@ -282,13 +283,7 @@ impl std::error::Error for NotHeld {}
 /// The few Linux error numbers that this crate produces or translates.
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
-    pub(crate) const ENOENT: i32 = 2;
-    pub(crate) const EINTR: i32 = 4;
     pub(crate) const EIO: i32 = 5;
-    pub(crate) const EAGAIN: i32 = 11;
-    pub(crate) const ENOMEM: i32 = 12;
-    pub(crate) const EFAULT: i32 = 14;
-    pub(crate) const ENODEV: i32 = 19;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const EROFS: i32 = 30;

@@ -1,37 +1,9 @@
 //! Multi-queue block dispatch whose common path takes no sleeping lock.
 //!
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
-//! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
-//! [`drivers`] are `null`, `memory`, `file` (io_uring, or plain reads and writes where that is
-//! refused), and those that stand on other devices: `stripe`, `mirror`, `partition`, and the injectors
-//! `delay` and `error`. A driver of one's own is three functions: see [`Driver`].
-//!
-//! ```
-//! use std::sync::Arc;
-//! use corewise_blockmq::drivers::{Memory, Stripe};
-//! use corewise_blockmq::{BlockDevice, BlockDeviceExt, Queue};
-//! use corewise_topology::Machine;
-//! use corewise_workqueue::{WorkerPools, Workqueue};
-//!
-//! let machine = Machine::live()?;
-//! let pools = WorkerPools::new(&machine);
-//! let wq = Workqueue::builder("block").build(&pools)?;
-//!
-//! let mut disks: Vec<Arc<dyn BlockDevice>> = Vec::new();
-//! for _ in 0..2 {
-//!     disks.push(Queue::builder(&machine, Arc::new(Memory::new(1 << 20)?)).build(&wq));
-//! }
-//! let stripe = Arc::new(Stripe::new(disks, 64 << 10)?);
-//! let volume = Queue::builder(&machine, stripe).name("volume").build(&wq);
-//!
-//! volume.write_at(4096, vec![7; 512])?;
-//! volume.flush()?;
-//! assert_eq!(volume.read_at(4096, 512)?, vec![7; 512]);
-//! volume.drain();
-//! # drop(volume);
-//! pools.shutdown();
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The crate
+//! `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of one's own is three functions,
+//! and [`Driver`] has an example; what one with threads of its own needs is in [`for_drivers`].
 //!
 //! # Life of a request
 //!
@@ -74,22 +46,20 @@
 //! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the workqueue that they are given: so
 //! that workqueue may be drained, destroyed, frozen or full, also by items that wait for requests. Drain block queues
 //! before you shut their worker pools down. Where there are no workers any more, the thread that submits or completes does what
-//! they would have done; what needs a thread that may block (a driver that [may](Driver::may_block), a file on
-//! threads, a mirror's record) completes with [`IoErrorKind::Gone`]; what a [`Delay`](drivers::Delay) holds goes on at
-//! once; and nobody looks for requests that are [late](QueueBuilder::timeout).
+//! they would have done; a request to a driver that [may block](Driver::may_block) completes with
+//! [`IoErrorKind::Gone`]; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
 mod complete;
 mod device;
 mod driver;
-pub mod drivers;
 mod error;
+pub mod for_drivers;
 #[doc(hidden)]
 pub mod model;
 mod queue;
 mod read_only;
 mod request;
 
-mod bell;
 mod cache;
 mod depth;
 mod end;
@@ -100,8 +70,6 @@ mod geometry;
 mod grace;
 mod hctx;
 mod hotplug;
-mod lane_state;
-mod leg_states;
 mod run_state;
 mod runner;
 
@@ -112,7 +80,6 @@ mod merge;
 mod pending;
 mod plug;
 mod policy;
-mod regions;
 mod sched;
 mod split;
 mod stats;
@@ -128,11 +95,12 @@ pub use error::{IoError, IoErrorKind, NotHeld, NowaitError, Refused};
 pub use geometry::Geometry;
 pub use map::HwQueues;
 pub use plug::Plug;
+pub use policy::DEFAULT_DEPTH;
 pub use queue::{Queue, QueueBuilder, Released};
 pub use read_only::ReadOnlyLatch;
 pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Extent, ExtentKind, Extents, Flags, Held, Op,
-    PartDone, Payload, Request, Segment, Segments, Whole,
+    PartDone, Payload, Request, RequestMut, Segment, Segments, Whole,
 };
 pub use sched::{Deadline, IoScheduler};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use corewise_sync::time::Stamp;
 
-pub use crate::bell::Bell;
 pub use crate::cache::{Cache, Taken};
 pub use crate::ctx::{CtxMap, SoftwareQueues};
 pub use crate::end::End as EndOfWorkers;
@@ -16,11 +15,8 @@ pub use crate::flusher::Flusher;
 pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
 pub use crate::grace::Grace;
 pub use crate::hotplug::Activity;
-pub use crate::lane_state::{LaneState, Pushed};
-pub use crate::leg_states::LegStates;
 pub use crate::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
-pub use crate::regions::{Age, Entered, Regions};
 pub use crate::run_state::{Claim, End, RunNumber, RunState};
 pub use crate::runner::{Pass, Ran, Source, run, run_by, run_claimed};
 pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corewise_sync::hint;
 use corewise_sync::inbox::{HasLink, Link};
+use corewise_sync::panics::caught;
 use corewise_sync::time::Stamp;
 
 use crate::complete::{Verdict, nest};
@@ -14,13 +15,13 @@ use crate::error::IoError;
 use crate::flush;
 use crate::hctx::Hctx;
 use crate::queue::Core;
-use crate::request::{Request, caught};
+use crate::request::Request;
 use crate::stats::weight;
 use crate::usage::Generation;
 
 /// A request inside a queue. Boxes lie in the [cache](crate::cache) of their CPU between two requests, and keep
 /// their queue's core alive all the time: so a request costs neither an allocation nor a reference count.
-pub(crate) struct Pending {
+pub struct Pending {
     link: Link,
     /// What is asked; `None` in the cache.
     rq: Option<Request>,
@@ -144,10 +145,12 @@ impl Pending {
         }
     }
 
+    #[inline]
     pub(crate) fn rq(&self) -> &Request {
         self.rq.as_ref().expect(FILLED)
     }
 
+    #[inline]
     pub(crate) fn rq_mut(&mut self) -> &mut Request {
         self.rq.as_mut().expect(FILLED)
     }

@@ -33,12 +33,14 @@ const WORKS: u32 = 1;
 const ONE_PLUG: u32 = 2;
 
 /// A request that a driver would wake a worker for.
-pub(crate) struct Chore {
-    pub(crate) rq: Started,
-    /// Does it, outside of atomic sections; false where the next one is better off with a worker. May block.
-    pub(crate) here: fn(Started) -> bool,
+#[derive(Debug)]
+pub struct Chore {
+    /// The request.
+    pub rq: Started,
+    /// Does it, outside of atomic sections, and returns false if the next one is better off with a worker. May block.
+    pub here: fn(Started) -> bool,
     /// Wakes a worker after all. Never blocks.
-    pub(crate) away: fn(Started),
+    pub away: fn(Started),
 }
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
@@ -78,7 +80,7 @@ impl Plug {
 
     /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what a driver would
     /// wake a worker for. No worker is woken then, and the answer has no way back. Today that is
-    /// writes to the host's page cache, but those with `fua`, where the [file driver](crate::drivers::FileDriver) can't try them without waiting
+    /// writes to the host's page cache, but those with `fua`, where the file driver can't try them without waiting
     /// (ext4), and of late none has waited.
     ///
     /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where it waits in
@@ -117,13 +119,14 @@ impl Drop for Working {
     }
 }
 
-/// Whether this thread does chores by itself. Inside a blocking region it may wait for them.
-pub(crate) fn works() -> bool {
+/// Returns whether this thread does chores by itself ([`Plug::working`]). Inside a blocking region it may wait for them.
+#[inline]
+pub fn works() -> bool {
     context::puts_off() & WORKS != 0 && !context::is_blocking()
 }
 
 /// Adds to what this thread, which [works](works), does when its plug is gone.
-pub(crate) fn put_off(chore: Chore) {
+pub fn put_off(chore: Chore) {
     let mut chore = Some(chore);
     let first = CHORES.try_with(|chores| {
         let mut chores = chores.0.borrow_mut();

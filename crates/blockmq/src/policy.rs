@@ -32,8 +32,8 @@ pub(crate) const NESTED_ENDS: u32 = 16;
 pub(crate) const NESTED_DISPATCHES: u32 = 64;
 /// Polls that nest on a thread at most; devices further down aren't polled.
 pub(crate) const NESTED_POLLS: u32 = 64;
-/// Tags of a hardware queue where the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
-pub(crate) const DEFAULT_DEPTH: u32 = 128;
+/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
+pub const DEFAULT_DEPTH: u32 = 128;
 
 /// What becomes of a request before it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]

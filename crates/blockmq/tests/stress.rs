@@ -5,17 +5,13 @@
 
 mod common;
 
-use corewise_topology::CpuId;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use common::{Rig, Rng, STALL};
-use corewise_blockmq::drivers::{FileDriver, FileOptions, Memory};
-use corewise_blockmq::{
-    BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Released, Request, Started,
-};
+use common::{Rig, storm};
+use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Released, Started};
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{Countdown, Mutex};
 
 /// Completes requests on a thread of its own, a few at a time, so that tags run short.
 struct Elsewhere {
@@ -58,50 +54,6 @@ impl Driver for Elsewhere {
         assert!(sent.is_ok());
         Dispatch::Started
     }
-}
-
-/// `threads` submitters of `each` requests against `disturb`, which is called over and over.
-fn storm(queue: &Arc<Queue>, threads: u64, each: u64, disturb: impl Fn(&Queue, &mut Rng) + Sync) {
-    let left = Arc::new(Countdown::new((threads * each) as usize));
-    let failed = Arc::new(AtomicU64::new(0));
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for t in 0..threads {
-            let (queue, left, failed) = (queue.clone(), left.clone(), failed.clone());
-            scope.spawn(move || {
-                let mut rng = Rng::new(t + 1);
-                for _ in 0..each {
-                    let (left, failed) = (left.clone(), failed.clone());
-                    let rq =
-                        Request::discard(rng.below(1000) * 512, 512).on_complete(move |done| {
-                            if done.result.is_err() {
-                                failed.fetch_add(1, Ordering::Relaxed);
-                            }
-                            left.done();
-                        });
-                    // From any CPU of the map: submitters of different slots meet on each queue.
-                    queue.submit_on(CpuId::new(rng.below(8) as u32), rq);
-                }
-            });
-        }
-        scope.spawn(|| {
-            let mut rng = Rng::new(99);
-            while !over.load(Ordering::Relaxed) {
-                disturb(queue, &mut rng);
-            }
-        });
-        let done = left.wait_timeout(STALL);
-        over.store(true, Ordering::Relaxed);
-        assert!(done, "stalled with {} to go: {queue:?} {:#?}", left.remaining(), queue.stats());
-    });
-    assert_eq!(failed.load(Ordering::Relaxed), 0);
-    queue.drain();
-    let stats = queue.stats();
-    let dispatched: u64 = stats.iter().map(|s| s.dispatched).sum();
-    let completed: u64 = stats.iter().map(|s| s.completed).sum();
-    let merged: u64 = stats.iter().map(|s| s.merged).sum();
-    assert_eq!((dispatched + merged, completed), (threads * each, dispatched), "each exactly once");
-    assert_eq!(queue.inside(), 0);
 }
 
 #[test]
@@ -165,38 +117,6 @@ fn no_request_is_stranded_by_freezes_and_a_frozen_queue_is_empty() {
     });
     drop(queue);
     thread.join().unwrap();
-}
-
-#[test]
-fn a_memory_device_loses_nothing_under_quiesce_and_freeze() {
-    let rig = Rig::live();
-    let queue = rig.queue(Memory::new(1 << 30).unwrap());
-    storm(&queue, 2, 100_000, |queue, rng| {
-        if rng.below(3) == 0 {
-            queue.freeze();
-            queue.unfreeze().unwrap();
-        } else {
-            queue.quiesce();
-            queue.unquiesce().unwrap();
-        }
-    });
-}
-
-#[test]
-fn a_file_device_loses_nothing_under_quiesce_and_freeze() {
-    let rig = Rig::live();
-    let dir = tempfile::tempdir().unwrap();
-    let options = FileOptions::new(dir.path().join("disk")).size(1 << 20).depth(8).queues(2);
-    let queue = rig.queue(FileDriver::open(options, &rig.wq).unwrap());
-    storm(&queue, 2, 2_000, |queue, rng| {
-        if rng.below(3) == 0 {
-            queue.freeze();
-            queue.unfreeze().unwrap();
-        } else {
-            queue.quiesce();
-            queue.unquiesce().unwrap();
-        }
-    });
 }
 
 #[test]

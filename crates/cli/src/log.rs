@@ -45,7 +45,7 @@ pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
 }
 
 /// The target of lines that `up` tells itself, as events of mirrors.
-const MIRROR_EVENTS: &str = "corewise_blockmq::mirror_events";
+const MIRROR_EVENTS: &str = "corewise_drivers::mirror_events";
 
 /// Hands warnings and errors on.
 struct HandOn;

@@ -13,6 +13,7 @@
 //! | see what that cost | [`timeline`] |
 //! | see what booting and shutting down cost a Linux machine | [`kernel_log`] |
 //! | dispatch block requests without a lock that sleeps | [`blockmq`] |
+//! | keep blocks in memory, files, stripes and mirrors | [`drivers`] |
 //! | serve block devices to other machines | [`nbd`] |
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
@@ -119,6 +120,8 @@
 pub use corewise_blockmq as blockmq;
 #[cfg(feature = "device")]
 pub use corewise_device as device;
+#[cfg(feature = "drivers")]
+pub use corewise_drivers as drivers;
 #[cfg(feature = "kernel-log")]
 pub use corewise_kernel_log as kernel_log;
 #[cfg(feature = "nbd")]

@@ -3,7 +3,8 @@
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
-//! use corewise_blockmq::{Queue, drivers::Memory};
+//! use corewise_blockmq::Queue;
+//! use corewise_drivers::Memory;
 //! use corewise_nbd::{Export, Options, Server};
 //! use corewise_topology::Machine;
 //! use corewise_workqueue::{WorkerPools, Workqueue};

@@ -53,6 +53,12 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
+/// Calls a stranger's code, and returns `None` if that panics. The payload is the stranger's too, so it is
+/// [discarded](discard).
+pub fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(discard).ok()
+}
+
 /// How many panics of destructors in a row [`discard`] catches.
 const DROPS: u32 = 8;
 

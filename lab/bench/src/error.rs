@@ -2,8 +2,8 @@
 
 use std::io;
 
-use corewise_blockmq::drivers::OpenError;
 use corewise_device::Error as DeviceError;
+use corewise_drivers::OpenError;
 use corewise_smp::StartError;
 use corewise_topology::TopologyError;
 use corewise_workqueue::BuildError;

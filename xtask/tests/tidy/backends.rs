@@ -11,8 +11,8 @@ const BACKENDS: [&str; 4] = ["loom", "shuttle", "sim", "portable"];
 const WITH_MODELS: [&str; 3] = ["smp", "workqueue", "nbd"];
 
 /// The crates that run unchanged on each backend.
-pub(crate) const UNCHANGED: [&str; 7] =
-    ["sync", "topology", "smp", "workqueue", "device", "blockmq", "nbd"];
+pub(crate) const UNCHANGED: [&str; 8] =
+    ["sync", "topology", "smp", "workqueue", "device", "blockmq", "drivers", "nbd"];
 
 /// The lines that ask which backend it is: an attribute, or `cfg!`.
 fn backend_named(file: &SourceFile) -> Vec<Finding> {
@@ -87,7 +87,7 @@ const AROUND: [&str; 11] = [
 const HARMLESS: [&str; 2] = ["std::thread::panicking", "std::hint::black_box"];
 
 fn system_by_itself(file: &SourceFile) -> Vec<Finding> {
-    let asked = ["smp", "workqueue", "device", "blockmq"];
+    let asked = ["smp", "workqueue", "device", "blockmq", "drivers"];
     let stepped = file.path.contains("/stepped");
     if stepped || !file.product_crate().is_some_and(|name| asked.contains(&name)) {
         return Vec::new();

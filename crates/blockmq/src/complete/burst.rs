@@ -2,12 +2,12 @@
 //! what it would do for each. (The kernel's network receive path gathers packets the same way, NAPI with GRO.)
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::mem;
 
 use corewise_sync::context::AtomicSection;
+use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
-
-use crate::request::caught;
 
 type Later = Box<dyn FnOnce()>;
 
@@ -31,13 +31,20 @@ pub fn behind_burst(f: impl FnOnce() + 'static) {
     }
 }
 
-/// A burst of this thread. Its end, or drop, does what was left for then.
-pub(crate) struct Burst(());
+/// A burst of this thread: several requests that it completes in a row. Dropped, it calls what [`behind_burst`] has left for
+/// its end.
+#[derive(Debug)]
+#[must_use = "the burst ends when it is dropped"]
+pub struct Burst {
+    /// A burst is its thread's.
+    not_send: PhantomData<*const ()>,
+}
 
 impl Burst {
-    pub(crate) fn begin() -> Self {
+    /// Begins one. A thread is in one burst at a time.
+    pub fn begin() -> Self {
         IN_BURST.with(|inside| inside.set(true));
-        Self(())
+        Self { not_send: PhantomData }
     }
 }
 

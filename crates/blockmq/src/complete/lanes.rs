@@ -24,24 +24,15 @@ use crate::pending::Pending;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use corewise_blockmq::drivers::Memory;
-/// use corewise_blockmq::{BlockDeviceExt, Completer, Queue, RqAffinity};
-/// use corewise_smp::Smp;
+/// use corewise_blockmq::{Completer, Driver, Queue, RqAffinity};
+/// use corewise_smp::{Smp, StartError};
 /// use corewise_topology::Machine;
-/// use corewise_workqueue::{WorkerPools, Workqueue};
+/// use corewise_workqueue::Workqueue;
 ///
-/// let machine = Machine::synthetic("l3:2 core:2 pu:1")?;
-/// let pools = WorkerPools::new(&machine);
-/// let wq = Workqueue::builder("block").build(&pools)?;
-/// let completer = Completer::new(&Smp::new(&machine)?);
-///
-/// let disk = Queue::builder(&machine, Arc::new(Memory::new(1 << 20)?))
-///     .complete_with(&completer, RqAffinity::Cache)
-///     .build(&wq);
-/// disk.write_at(0, vec![7; 512])?;
-/// # drop(disk);
-/// # pools.shutdown();
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// fn disk(machine: &Machine, driver: Arc<dyn Driver>, wq: &Workqueue) -> Result<Arc<Queue>, StartError> {
+///     let completer = Completer::new(&Smp::new(machine)?);
+///     Ok(Queue::builder(machine, driver).complete_with(&completer, RqAffinity::Cache).build(wq))
+/// }
 /// ```
 #[derive(Clone)]
 pub struct Completer {

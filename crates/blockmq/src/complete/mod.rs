@@ -9,10 +9,9 @@ pub(crate) mod nest;
 mod policy;
 pub(crate) mod poll;
 
-pub use burst::behind_burst;
+pub use burst::{Burst, behind_burst};
 pub use lanes::{Completer, CompleterStats};
 pub use policy::RqAffinity;
 
-pub(crate) use burst::Burst;
 pub(crate) use finish::Verdict;
 pub(crate) use lanes::Placement;

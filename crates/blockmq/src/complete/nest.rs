@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 use std::mem::{self, ManuallyDrop};
 use std::ptr;
 
+use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
 
 use crate::hctx::Hctx;
 use crate::policy::{NESTED_DISPATCHES, NESTED_ENDS};
-use crate::request::caught;
 
 type End = Box<dyn FnOnce()>;
 

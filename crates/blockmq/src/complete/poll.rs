@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use corewise_sync::context::AtomicSection;
+use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
 
 use crate::policy::NESTED_POLLS;
 use crate::queue::Core;
-use crate::request::caught;
 
 per_thread! {
     /// O: how many polls the thread is in: devices that stand on one another poll each other.

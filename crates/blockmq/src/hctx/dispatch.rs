@@ -5,6 +5,7 @@ use std::{iter, mem};
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
+use corewise_sync::panics::caught;
 
 use super::Hctx;
 use super::backlog::Backlog;
@@ -13,7 +14,6 @@ use crate::driver::{Dispatch, Started};
 use crate::pending::Pending;
 use crate::policy::PASS_QUOTA;
 use crate::queue::Core;
-use crate::request::caught;
 use crate::runner::{Pass, Source};
 use crate::sched::IoScheduler;
 use crate::stats::RunnerStats;

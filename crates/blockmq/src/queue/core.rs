@@ -15,7 +15,7 @@ use crate::complete::{Placement, nest};
 use crate::ctx::SoftwareQueues;
 use crate::driver::Driver;
 use crate::end::End;
-use crate::error::{IoError, IoErrorKind, workers_gone};
+use crate::error::{IoError, IoErrorKind};
 use crate::flush;
 use crate::flusher::Flusher;
 use crate::gate::RunGate;
@@ -221,7 +221,7 @@ impl Core {
         if self.is_dropped() {
             return IoError::new(IoErrorKind::Gone);
         }
-        workers_gone()
+        IoError::workers_gone()
     }
 
     /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is held.

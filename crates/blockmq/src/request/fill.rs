@@ -3,7 +3,9 @@
 //! Bytes are filled from the first one on: how many is one number, and everything behind them is taken for
 //! uninitialized.
 
+use std::fmt;
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 
 use super::{Op, Payload, Request};
 
@@ -12,7 +14,7 @@ use super::{Op, Payload, Request};
 /// # Panics
 /// Where the lengths differ.
 #[inline]
-pub(crate) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+pub(super) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
     room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
 }
@@ -21,6 +23,7 @@ impl Request {
     /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
     /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
     /// request, its buffers get their room now.
+    #[inline]
     pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
         // A buffer without room stays without, and the request fails by what isn't filled.
         let has = self.op == Op::Read && self.prepare(1).is_ok();
@@ -34,6 +37,7 @@ impl Request {
     }
 
     /// Copies `bytes` to where the next bytes of a read belong, and says how many of them fitted.
+    #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         for room in self.rooms() {
@@ -51,6 +55,7 @@ impl Request {
     }
 
     /// Fills the next `n` bytes of a read with zeroes, and says how many there were.
+    #[inline]
     pub fn put_zeroes(&mut self, n: u64) -> u64 {
         let mut left = n;
         for room in self.rooms() {
@@ -68,6 +73,7 @@ impl Request {
     ///
     /// # Safety
     /// They are initialized, and `n` is at most what is missing: 0 for other operations.
+    #[inline]
     pub unsafe fn advance(&mut self, n: u64) {
         debug_assert!(n == 0 || self.op == Op::Read && n <= self.len - self.filled);
         self.filled += n;
@@ -76,6 +82,7 @@ impl Request {
     /// The bytes that a read has filled so far, piece by piece in order, to be changed where they are: by a driver that
     /// stands on another device and decrypts what comes from there, say, in the function of [`Whole::with`](
     /// crate::Whole::with). Nothing for other operations.
+    #[inline]
     pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut left = self.filled;
         self.segments_behind(0).map_while(move |segment| {
@@ -91,6 +98,7 @@ impl Request {
     }
 
     /// Forgets what a read, or a request for extents, has been given so far, to be done once more.
+    #[inline]
     pub fn start_over(&mut self) {
         self.filled = 0;
         if let Payload::Extents(extents) = &mut self.payload {
@@ -99,6 +107,7 @@ impl Request {
     }
 
     /// Bytes that a read has filled so far, from its first one on.
+    #[inline]
     pub fn filled(&self) -> u64 {
         self.filled
     }
@@ -110,31 +119,37 @@ macro_rules! fills {
     ($handle:ty) => {
         impl $handle {
             /// As [`Request::rooms`].
+            #[inline]
             pub fn rooms(&mut self) -> impl Iterator<Item = &mut [std::mem::MaybeUninit<u8>]> {
                 self.rq_mut().rooms()
             }
 
             /// As [`Request::put`].
+            #[inline]
             pub fn put(&mut self, bytes: &[u8]) -> usize {
                 self.rq_mut().put(bytes)
             }
 
             /// As [`Request::put_zeroes`].
+            #[inline]
             pub fn put_zeroes(&mut self, n: u64) -> u64 {
                 self.rq_mut().put_zeroes(n)
             }
 
             /// As [`Request::put_extent`].
+            #[inline]
             pub fn put_extent(&mut self, extent: $crate::request::Extent) -> bool {
                 self.rq_mut().put_extent(extent)
             }
 
             /// As [`Request::start_over`].
+            #[inline]
             pub fn start_over(&mut self) {
                 self.rq_mut().start_over();
             }
 
             /// As [`Request::filled_mut`].
+            #[inline]
             pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
                 self.rq_mut().filled_mut()
             }
@@ -143,6 +158,7 @@ macro_rules! fills {
             ///
             /// # Safety
             /// As there.
+            #[inline]
             pub unsafe fn advance(&mut self, n: u64) {
                 // SAFETY: as the caller says.
                 unsafe { self.rq_mut().advance(n) };
@@ -151,3 +167,37 @@ macro_rules! fills {
     };
 }
 pub(crate) use fills;
+
+/// A request that a driver fills, whichever handle it lies in. It isn't exchanged for another one.
+pub struct RequestMut<'a>(&'a mut Request);
+
+impl RequestMut<'_> {
+    #[inline]
+    fn rq_mut(&mut self) -> &mut Request {
+        self.0
+    }
+}
+
+impl<'a> From<&'a mut Request> for RequestMut<'a> {
+    #[inline]
+    fn from(rq: &'a mut Request) -> Self {
+        Self(rq)
+    }
+}
+
+impl Deref for RequestMut<'_> {
+    type Target = Request;
+
+    #[inline]
+    fn deref(&self) -> &Request {
+        self.0
+    }
+}
+
+impl fmt::Debug for RequestMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fills!(RequestMut<'_>);

@@ -9,6 +9,7 @@ use crate::pending::Pending;
 
 impl Request {
     /// Its own pieces of memory, and how many bytes of them are in front of its own.
+    #[inline]
     pub(super) fn own_segs(&self) -> (&[Seg], u64, u64) {
         if self.op.has_bytes() { (self.segs(), self.skip, self.own) } else { (&[], 0, 0) }
     }

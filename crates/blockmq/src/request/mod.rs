@@ -15,32 +15,26 @@ mod whole;
 
 pub use buffer::{AlignedBuf, Buffer, Payload};
 pub use extents::{Extent, ExtentKind, Extents};
+pub use fill::RequestMut;
 pub use pool::BufferPool;
 pub use segments::{Segment, Segments};
 pub use whole::{Held, PartDone, Whole};
 
 use std::fmt;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::BytesMut;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::list::List;
-use corewise_sync::panics;
+use corewise_sync::panics::caught;
 
 use crate::complete::nest;
 use crate::error::{IoError, IoErrorKind, errno};
 use crate::pending::Pending;
-pub(crate) use fill::{fills, write_copy};
+pub(crate) use fill::fills;
 use inline_fn::InlineFn;
 use segments::{Seg, Table};
 use whole::Part;
-
-/// Calls a stranger's code: `None` where it panicked. Its payload is the stranger's too, and
-/// may panic once more when it is dropped.
-pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(panics::discard).ok()
-}
 
 /// What a request asks for. There may be more of them one day: a driver has an arm for all others, and gets none of those
 /// without saying that it knows them.
@@ -322,7 +316,11 @@ impl Request {
         self.with_quiet(true)
     }
 
-    pub(crate) fn with_quiet(mut self, quiet: bool) -> Self {
+    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part of a [`Whole`] is
+    /// as quiet as that, unless this says otherwise.
+    #[must_use]
+    #[inline]
+    pub fn with_quiet(mut self, quiet: bool) -> Self {
         self.quiet = quiet;
         self
     }
@@ -360,32 +358,38 @@ impl Request {
     }
 
     /// What is asked.
+    #[inline]
     pub fn op(&self) -> Op {
         self.op
     }
 
     /// The modifiers.
+    #[inline]
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
     /// First byte of the range (0 for a flush).
+    #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Length of the range in bytes (0 for a flush). In a driver, of all requests that were merged into this
     /// one.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// True when the range is empty: a flush, or a transfer of nothing.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Gets the memory of a read; what is allocated is aligned like this. The queue has done so before a driver sees the request.
+    #[inline]
     pub(crate) fn prepare(&mut self, align: usize) -> Result<(), IoError> {
         if self.ready {
             return Ok(());
@@ -404,6 +408,7 @@ impl Request {
     }
 
     /// The list of the request's memory; empty where that isn't there.
+    #[inline]
     fn segs(&self) -> &[Seg] {
         if self.ready { self.table.segs() } else { &[] }
     }
@@ -412,16 +417,19 @@ impl Request {
     /// read, those that are still to be filled. There may be any number, and each may have any length.
     ///
     /// A read that no queue has taken in may have no memory yet: see [`Request::rooms`].
+    #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments::new(self, self.filled)
     }
 
     /// As [`Request::segments`], behind the first `at` bytes of all.
+    #[inline]
     pub(crate) fn segments_behind(&self, at: u64) -> Segments<'_> {
         Segments::new(self, at)
     }
 
     /// The bytes of a write, piece by piece in order; nothing for other operations.
+    #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let segments = (self.op == Op::Write).then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
@@ -432,6 +440,7 @@ impl Request {
     }
 
     /// Copies the bytes of a write to `to`, and says how many there were room for.
+    #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut at = 0;
         for chunk in self.chunks() {

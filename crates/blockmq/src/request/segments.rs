@@ -57,6 +57,7 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 impl Table {
+    #[inline]
     pub(crate) fn segs(&self) -> &[Seg] {
         match self {
             Table::None => &[],
@@ -89,12 +90,14 @@ pub struct Segment<'a> {
 
 impl Segment<'_> {
     /// Address of its first byte.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.seg.base.as_ptr()
     }
 
     /// Length in bytes, not 0.
     #[allow(clippy::len_without_is_empty)] // none is empty
+    #[inline]
     pub fn len(&self) -> usize {
         self.seg.len
     }
@@ -122,12 +125,14 @@ pub struct Segments<'a> {
 
 impl<'a> Segments<'a> {
     /// What lies behind the first `filled` bytes of a request.
+    #[inline]
     pub(super) fn new(rq: &'a Request, filled: u64) -> Self {
         let mut this = Self { segs: &[], skip: 0, left: 0, more: rq.tail.iter(), filled };
         this.enter(rq);
         this
     }
 
+    #[inline]
     fn enter(&mut self, rq: &'a Request) {
         let (segs, skip, len) = rq.own_segs();
         let gone = self.filled.min(len);
@@ -139,6 +144,7 @@ impl<'a> Segments<'a> {
 impl<'a> Iterator for Segments<'a> {
     type Item = Segment<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Segment<'a>> {
         loop {
             if let Some(segment) = next_piece(&mut self.segs, &mut self.skip, &mut self.left) {
@@ -151,6 +157,7 @@ impl<'a> Iterator for Segments<'a> {
 }
 
 /// The next of `left` bytes that lie in `segs` behind the first `skip`.
+#[inline]
 fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> Option<Seg> {
     while *left != 0 {
         let (seg, rest) = segs.split_first()?;

@@ -13,11 +13,12 @@ use std::sync::Arc;
 
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::panics::caught;
 
 use super::extents::{Extents, Found};
 use super::inline_fn::InlineFn;
 use super::segments::{Seg, Table};
-use super::{End, Op, Payload, Request, caught, fills};
+use super::{End, Op, Payload, Request, fills};
 use crate::driver::Started;
 use crate::error::{IoError, IoErrorKind};
 use crate::pending::Pending;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context;
+use corewise_sync::panics::caught;
 use corewise_sync::time::Stamp;
 use corewise_workqueue::{Work, Workqueue};
 
@@ -13,7 +14,7 @@ use super::{Release, TagState, Watch};
 use crate::hctx::Hctx;
 use crate::pending::Pending;
 use crate::queue::Core;
-use crate::request::{Op, Request, caught};
+use crate::request::{Op, Request};
 
 /// The timer doesn't run again sooner than this: as exact as the clock is that it goes by.
 const TICK: Duration = Duration::from_millis(4);
@@ -46,7 +47,7 @@ pub struct TimedOut<'a> {
 
 /// Which request is late, as plain values: it may be asked for on another thread, as long as its tag is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LateOne {
+pub struct LateOne {
     /// The address of its queue's core, which each of the queue's requests keeps alive.
     core: usize,
     hctx: usize,
@@ -60,8 +61,8 @@ impl LateOne {
 }
 
 impl TimedOut<'_> {
-    /// It, as plain values.
-    pub(crate) fn which(&self) -> LateOne {
+    /// Names the request by plain values.
+    pub fn which(&self) -> LateOne {
         LateOne::of(self.core, self.hctx, self.tag)
     }
 

@@ -8,7 +8,7 @@ mod watch;
 pub use tag_state::{Release, TagState};
 pub use watch::Watch;
 
-pub(crate) use late::{LateOne, TagSlot, Timeouts};
-pub use late::{TimedOut, TimerReturn};
+pub use late::{LateOne, TimedOut, TimerReturn};
+pub(crate) use late::{TagSlot, Timeouts};
 
 mod late;

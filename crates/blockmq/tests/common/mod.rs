@@ -2,20 +2,16 @@
 //! told.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-#[cfg(not(loom))]
-pub mod mirrors;
-#[cfg(not(loom))]
-pub mod platters;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use corewise_blockmq::{
-    BlockDevice, Completed, Dispatch, Driver, Geometry, IoError, Queue, Request, Started,
+    BlockDevice, Completed, Dispatch, Driver, Geometry, IoError, Op, Queue, Request, Started, Whole,
 };
-use corewise_sync::Mutex;
-use corewise_topology::Machine;
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{Countdown, Mutex};
+use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 /// Long enough that only a lost request takes it.
@@ -208,4 +204,145 @@ impl Driver for Slow {
         let first = self.first_commit.lock().take();
         first.into_iter().for_each(|first| first());
     }
+}
+
+/// A device in memory.
+pub struct Ram(Mutex<Vec<u8>>, u64);
+
+impl Ram {
+    pub fn new(size: u64) -> Self {
+        Self(Mutex::new(vec![0; size as usize]), size)
+    }
+}
+
+impl Driver for Ram {
+    fn kind(&self) -> &'static str {
+        "ram"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { can_flush: false, ..Geometry::new(self.1) }
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+        let (at, len) = (rq.offset() as usize, rq.len() as usize);
+        let mut bytes = self.0.lock();
+        let bytes_of = &mut bytes[at..at + len];
+        match rq.op() {
+            Op::Read => _ = rq.put(bytes_of),
+            Op::Write => _ = rq.copy_to(bytes_of),
+            Op::Discard | Op::WriteZeroes => bytes_of.fill(0),
+            _ => {}
+        }
+        drop(bytes);
+        rq.complete(Ok(()));
+        Dispatch::Started
+    }
+}
+
+/// The first bytes of another device.
+pub struct Front(pub Arc<dyn BlockDevice>, pub u64);
+
+impl Driver for Front {
+    fn kind(&self) -> &'static str {
+        "front"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.1, ..self.0.geometry() }
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        let (offset, len) = (rq.offset(), rq.len());
+        self.0.submit(Whole::new(rq).part(0, len, offset));
+        Dispatch::Started
+    }
+}
+
+/// Completes what it holds only when it is polled.
+pub struct OnlyPolled(pub Held);
+
+impl Driver for OnlyPolled {
+    fn kind(&self) -> &'static str {
+        "polled"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
+        self.0.queue_request(hctx, rq)
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        let found = self.0.held();
+        self.0.finish_all();
+        Some(found)
+    }
+}
+
+/// `threads` submitters of `each` requests against `disturb`, which is called over and over.
+pub fn storm(
+    queue: &Arc<Queue>,
+    threads: u64,
+    each: u64,
+    disturb: impl Fn(&Queue, &mut Rng) + Sync,
+) {
+    let left = Arc::new(Countdown::new((threads * each) as usize));
+    let failed = Arc::new(AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (queue, left, failed) = (queue.clone(), left.clone(), failed.clone());
+            scope.spawn(move || {
+                let mut rng = Rng::new(t + 1);
+                for _ in 0..each {
+                    let (left, failed) = (left.clone(), failed.clone());
+                    let rq =
+                        Request::discard(rng.below(1000) * 512, 512).on_complete(move |done| {
+                            if done.result.is_err() {
+                                failed.fetch_add(1, Ordering::Relaxed);
+                            }
+                            left.done();
+                        });
+                    // From any CPU of the map: submitters of different slots meet on each queue.
+                    queue.submit_on(CpuId::new(rng.below(8) as u32), rq);
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut rng = Rng::new(99);
+            while !over.load(Ordering::Relaxed) {
+                disturb(queue, &mut rng);
+            }
+        });
+        let done = left.wait_timeout(STALL);
+        over.store(true, Ordering::Relaxed);
+        assert!(done, "stalled with {} to go: {queue:?} {:#?}", left.remaining(), queue.stats());
+    });
+    assert_eq!(failed.load(Ordering::Relaxed), 0);
+    queue.drain();
+    let stats = queue.stats();
+    let dispatched: u64 = stats.iter().map(|s| s.dispatched).sum();
+    let completed: u64 = stats.iter().map(|s| s.completed).sum();
+    let merged: u64 = stats.iter().map(|s| s.merged).sum();
+    assert_eq!((dispatched + merged, completed), (threads * each, dispatched), "each exactly once");
+    assert_eq!(queue.inside(), 0);
 }

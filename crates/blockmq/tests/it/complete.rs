@@ -3,12 +3,11 @@
 
 use std::sync::{Arc, mpsc};
 
-use crate::common::{Held, Rig, STALL, block, submit, watched};
-use corewise_blockmq::drivers::Stripe;
+use crate::common::{Held, OnlyPolled, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, Driver, Geometry, IoErrorKind,
-    IoStats, Op, Queue, Released, Request, RqAffinity, Started,
+    BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, IoErrorKind, IoStats, Op, Queue,
+    Released, Request, RqAffinity,
 };
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -191,29 +190,6 @@ fn rule_17_requests_end_once_while_cpus_leave_and_come() {
     assert!(stats.sent > 0 && stats.calls <= stats.sent, "{stats:?}");
 }
 
-/// Completes what it holds only where somebody polls.
-struct OnlyPolled(Held);
-
-impl Driver for OnlyPolled {
-    fn kind(&self) -> &'static str {
-        "polled"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
-        self.0.queue_request(hctx, rq)
-    }
-
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        let found = self.0.held();
-        self.0.finish_all();
-        Some(found)
-    }
-}
-
 #[test]
 fn requests_found_by_a_poll_end_on_the_polling_thread() {
     let caches = Caches::new();
@@ -393,22 +369,5 @@ fn an_end_is_counted_before_it_is_reported() {
     assert!(
         queue.disk_stats().discards.latency.count() >= 50,
         "one that is timed stands for others"
-    );
-}
-
-#[test]
-fn a_poll_of_a_stacked_device_polls_its_parts() {
-    let rig = Rig::live();
-    let (a, b) = (Held::default(), Held::default());
-    let below: Vec<Arc<dyn BlockDevice>> = vec![rig.queue(OnlyPolled(a)), rig.queue(OnlyPolled(b))];
-    let stripe = rig.queue(Stripe::new(below, 4096).unwrap());
-    // One request on both children.
-    for n in 0..20 {
-        stripe.execute_polled(Request::discard(n * 8192, 8192)).result.unwrap();
-    }
-    assert_eq!(stripe.poll(), Some(0));
-    assert_eq!(
-        rig.queue(Stripe::new(vec![rig.queue(Held::default())], 4096).unwrap()).poll(),
-        None
     );
 }

@@ -4,8 +4,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use crate::common::{Held, Rig, Rng, STALL, block};
-use corewise_blockmq::drivers::{Memory, Partition};
+use crate::common::{Front, Held, Ram, Rig, Rng, STALL, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
@@ -41,15 +40,15 @@ fn joined_by_a_chain(queue: &Arc<Queue>) -> (u64, u64) {
 #[test]
 fn requests_that_a_completion_submits_inside_its_dispatch_are_not_published() {
     let rig = Rig::synthetic("core:1 pu:1");
-    let queue = rig.queue(Memory::new(4096).unwrap());
+    let queue = rig.queue(Ram::new(4096));
     assert_eq!(joined_by_a_chain(&queue), (0, 1));
 }
 
 #[test]
 fn nor_where_the_dispatch_of_a_device_below_is_in_between() {
     let rig = Rig::synthetic("core:1 pu:1");
-    let below: Arc<dyn BlockDevice> = rig.queue(Memory::new(4096).unwrap());
-    let queue = rig.queue(Partition::new(below, 0, 4096).unwrap());
+    let below: Arc<dyn BlockDevice> = rig.queue(Ram::new(4096));
+    let queue = rig.queue(Front(below, 4096));
     assert_eq!(joined_by_a_chain(&queue), (0, 1));
 }
 

@@ -1,13 +1,12 @@
 //! Plugs: what a thread holds back, and when it lets go.
 #![cfg(not(loom))]
 
-use crate::common::{Held, Rig, STALL, block, submit};
+use crate::common::{Front, Held, Ram, Rig, STALL, block, submit};
 use std::sync::Arc;
 
 use std::cell::RefCell;
 use std::mem;
 
-use corewise_blockmq::drivers::{Memory, Partition};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoErrorKind, Op, Plug, Queue, Request,
     Started,
@@ -43,7 +42,7 @@ fn requests_under_a_plug_reach_the_driver_together_at_its_end() {
 #[test]
 fn a_thread_that_blocks_under_its_plug_lets_go_first() {
     let rig = Rig::live();
-    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let queue = rig.queue(Ram::new(1 << 20));
     let _plug = Plug::start();
     // The wait is for the very request that is held back.
     queue.write_at(0, vec![7; 512]).unwrap();
@@ -79,7 +78,7 @@ fn enough_is_enough() {
 #[test]
 fn a_queue_dropped_under_a_plug_is_not_waited_for_and_its_requests_end() {
     let rig = Rig::live();
-    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let queue = rig.queue(Ram::new(1 << 20));
     let plug = Plug::start();
     let here = submit(&*queue, block(0));
     drop(queue);
@@ -112,8 +111,8 @@ fn a_queue_dropped_under_a_plug_is_not_waited_for_and_its_requests_end() {
 #[test]
 fn requests_held_back_during_a_flush_of_the_plug_go_too_before_the_thread_blocks() {
     let rig = Rig::live();
-    let low = rig.queue(Memory::new(1 << 20).unwrap());
-    let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());
+    let low = rig.queue(Ram::new(1 << 20));
+    let up = rig.queue(Front(low.clone(), 1 << 19));
     let _plug = Plug::start();
     // The part that the partition sends on is held back in its turn.
     up.write_at(0, vec![7; 512]).unwrap();
@@ -130,8 +129,8 @@ fn requests_held_back_during_a_flush_of_the_plug_go_too_before_the_thread_blocks
 #[test]
 fn a_thread_that_waits_for_room_holds_back_nothing_that_would_make_room() {
     let rig = Rig::live();
-    let low = rig.queue(Memory::new(1 << 20).unwrap());
-    let partition = Partition::new(low, 0, 1 << 19).unwrap();
+    let low = rig.queue(Ram::new(1 << 20));
+    let partition = Front(low, 1 << 19);
     let up = Queue::builder(&rig.machine, Arc::new(partition)).nr_requests(4).build(&rig.wq);
     let plug = Plug::start();
     let mut done = vec![submit(&*up, Request::read(0, 512))];
@@ -147,8 +146,8 @@ fn a_thread_that_waits_for_room_holds_back_nothing_that_would_make_room() {
 #[test]
 fn what_a_flush_of_the_plug_lets_go_needs_no_other_one() {
     let rig = Rig::live();
-    let low = rig.queue(Memory::new(1 << 20).unwrap());
-    let up = rig.queue(Partition::new(low.clone(), 0, 1 << 19).unwrap());
+    let low = rig.queue(Ram::new(1 << 20));
+    let up = rig.queue(Front(low.clone(), 1 << 19));
     let plug = Plug::start();
     let stacked = submit(&*up, Request::read(0, 512));
     plug.flush();
@@ -251,7 +250,7 @@ fn at_a_threads_end_all_that_it_holds_back_goes_on() {
 fn an_item_has_no_plug_of_another_and_leaves_none_behind() {
     let rig = Rig::live();
     let wq = Workqueue::builder("plugged").max_active(1).build(&rig.pools).unwrap();
-    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let queue = rig.queue(Ram::new(1 << 20));
     let ran = |f: Box<dyn Fn() + Send + Sync>| {
         let item = Work::new(f);
         wq.queue(&item).unwrap();

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{Held, block, submit, watched};
-use corewise_blockmq::drivers::Memory;
+use crate::common::{Held, Ram, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Released, Request,
@@ -427,7 +426,7 @@ fn a_completion_that_submits_the_next_one_runs_in_bounded_stack() {
     // On a device that completes inside its dispatch each submission would nest in the last one,
     // were it not for RERUN.
     let rig = crate::common::Rig::live();
-    let queue = rig.queue(Memory::new(1 << 20).unwrap());
+    let queue = rig.queue(Ram::new(1 << 20));
     let (tx, rx) = std::sync::mpsc::channel();
     fn next(queue: Arc<Queue>, left: u32, tx: std::sync::mpsc::Sender<()>) {
         let again = Arc::clone(&queue);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, Rng, block};
+use crate::common::{Held, Ram, Rng, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
@@ -114,7 +114,7 @@ fn stepped_requests_of_a_scheduler_that_is_dropped_with_its_queue_complete_as_go
 #[test]
 fn a_queue_with_deadline_and_few_tags_keeps_every_byte() {
     let rig = crate::common::Rig::live();
-    let memory = Arc::new(corewise_blockmq::drivers::Memory::new(1 << 20).unwrap());
+    let memory = Arc::new(Ram::new(1 << 20));
     let queue = Queue::builder(&rig.machine, memory)
         .depth(2)
         .scheduler(IoScheduler::Deadline(Deadline::default()))
@@ -144,7 +144,7 @@ fn a_queue_with_deadline_and_few_tags_keeps_every_byte() {
 #[test]
 fn a_scheduler_is_switched_while_requests_flow_and_none_is_lost() {
     let rig = crate::common::Rig::live();
-    let memory = Arc::new(corewise_blockmq::drivers::Memory::new(1 << 20).unwrap());
+    let memory = Arc::new(Ram::new(1 << 20));
     let queue = Queue::builder(&rig.machine, memory).depth(2).build(&rig.wq);
     assert_eq!(queue.scheduler(), IoScheduler::None);
     let done = Arc::new(AtomicBool::new(false));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, block, submit};
+use crate::common::{Held, Ram, block, submit};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, Dispatch, Queue, TagSet};
 use corewise_topology::{CpuId, Machine};
@@ -186,7 +186,7 @@ fn queues_that_share_a_few_tags_lose_no_request() {
     let tags = TagSet::new(3, 2);
     let queues: Vec<_> = (0..4)
         .map(|_| {
-            let driver = Arc::new(corewise_blockmq::drivers::Memory::new(1 << 20).unwrap());
+            let driver = Arc::new(Ram::new(1 << 20));
             Queue::builder(&rig.machine, driver).tags(&tags).build(&rig.wq)
         })
         .collect();

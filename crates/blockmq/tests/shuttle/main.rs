@@ -1,5 +1,6 @@
 //! The block layer in thousands of random schedules.
 #![cfg(shuttle)]
 
+mod device;
 mod queue;
 mod tags;

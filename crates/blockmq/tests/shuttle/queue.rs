@@ -2,125 +2,26 @@
 //! one prints its seed; CONTRIBUTING.md says how to replay it.
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use corewise_blockmq::drivers::{Delay, Delays};
 use corewise_blockmq::{
-    BlockDevice, Deadline, Dispatch, Driver, Geometry, HwQueues, IoErrorKind, IoScheduler, IoStats,
-    Plug, Queue, Request, Started, TagSet, TimedOut, TimerReturn,
+    BlockDevice, Deadline, HwQueues, IoScheduler, IoStats, Plug, Queue, Request, TagSet,
 };
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
-use corewise_sync::{Condvar, Countdown, Mutex, thread};
+use corewise_sync::{Countdown, Mutex, thread};
 use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-const BLOCK: u64 = 512;
+use crate::device::{BLOCK, Device, Disk};
+
 const CLIENTS: u64 = 2;
 /// Of each client.
 const REQUESTS: u64 = 3;
 /// Of each thread that disturbs.
 const ACTS: u64 = 3;
-
-/// What the device has, and whether more is to come.
-#[derive(Default)]
-struct Taken {
-    requests: VecDeque<Started>,
-    closed: bool,
-}
-
-/// The device: its one interrupt completes what it has taken, in any order.
-#[derive(Default)]
-struct Device {
-    /// L: is the lock; guards what it has.
-    taken: Mutex<Taken>,
-    /// L: waited on with `taken`.
-    more: Condvar,
-}
-
-impl Device {
-    fn interrupts(&self) {
-        loop {
-            let mut taken = self.taken.lock();
-            while taken.requests.is_empty() && !taken.closed {
-                taken = self.more.wait(taken);
-            }
-            let some = taken.requests.len() as u64;
-            if some == 0 {
-                return;
-            }
-            let rq = taken.requests.remove(choose(some) as usize).unwrap();
-            drop(taken);
-            if choose(8) == 0 { rq.requeue() } else { rq.complete(Ok(())) }
-        }
-    }
-
-    fn close(&self) {
-        self.taken.lock().closed = true;
-        self.more.notify_all();
-    }
-}
-
-struct Disk {
-    device: Arc<Device>,
-    hw_queues: usize,
-    depth: u32,
-    /// What it doesn't complete by itself, as long as the queue reminds it.
-    forgotten: Option<Mutex<Vec<Started>>>,
-}
-
-impl Driver for Disk {
-    fn kind(&self) -> &'static str {
-        "chance"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { max_discard: 2 * BLOCK, can_fua: false, ..Geometry::new(64 * BLOCK) }
-    }
-
-    fn hw_queues(&self) -> usize {
-        self.hw_queues
-    }
-
-    fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        match (choose(16), &self.forgotten) {
-            (0, _) => return Dispatch::Busy(rq),
-            (1, _) => return Dispatch::NoResource(rq),
-            (2, _) => rq.requeue(),
-            (3, Some(forgotten)) => forgotten.lock().push(rq),
-            (3..8, _) => rq.complete(Ok(())),
-            _ => {
-                self.device.taken.lock().requests.push_back(rq);
-                self.device.more.notify_all();
-            }
-        }
-        Dispatch::Started
-    }
-
-    fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
-        let rq = self.forgotten.as_ref().and_then(|forgotten| {
-            let mut forgotten = forgotten.lock();
-            let at = forgotten
-                .iter()
-                .position(|rq| (rq.hctx(), rq.tag()) == (late.hctx(), late.tag()))?;
-            Some(forgotten.swap_remove(at))
-        });
-        match rq {
-            Some(rq) => {
-                rq.complete(Ok(()));
-                TimerReturn::Done
-            }
-            None => TimerReturn::ResetTimer,
-        }
-    }
-}
 
 /// How often each request has ended, and the waiter for all.
 struct Ended {
@@ -275,60 +176,6 @@ fn scenario() {
     device.close();
     interrupts.join().unwrap();
     pools.shutdown();
-}
-
-/// Requests to a disk and to a slow one over it, while their workqueue is drained and their pools end.
-fn the_workers_go() {
-    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
-    let pools = WorkerPools::builder(&machine).max_workers(4).build();
-    let wq = Workqueue::builder("block").build(&pools).unwrap();
-    let device = Arc::new(Device::default());
-    let disk = Disk { device: Arc::clone(&device), hw_queues: 1, depth: 2, forgotten: None };
-    let queue = |driver: Arc<dyn Driver>| {
-        Queue::builder(&machine, driver).iostats(IoStats::Counted).build(&wq)
-    };
-    let disk = queue(Arc::new(disk));
-    let wait = Duration::from_millis(1);
-    let delays = Delays { write: wait, flush: wait, ..Delays::default() };
-    let slow = queue(Arc::new(Delay::new(disk.clone(), delays, &wq)));
-    let ended = Arc::new(Countdown::new(2 * CLIENTS as usize));
-    let mut threads: Vec<_> = (0..CLIENTS)
-        .map(|n| {
-            let (ended, disk, slow) = (Arc::clone(&ended), disk.clone(), slow.clone());
-            thread::spawn(move || {
-                for queue in [slow, disk] {
-                    let ended = Arc::clone(&ended);
-                    let rq = Request::write(n * BLOCK, vec![7; BLOCK as usize]);
-                    queue.submit(rq.on_complete(move |done| {
-                        let gone =
-                            done.result.is_err_and(|error| error.kind() != IoErrorKind::Gone);
-                        assert!(!gone);
-                        ended.done();
-                    }));
-                }
-            })
-        })
-        .collect();
-    threads.push(thread::spawn({
-        let wq = wq.clone();
-        move || if choose(2) == 0 { wq.drain() } else { wq.destroy() }
-    }));
-    let interrupts = thread::spawn({
-        let device = Arc::clone(&device);
-        move || device.interrupts()
-    });
-    pools.shutdown();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    ended.wait();
-    [&slow, &disk].into_iter().for_each(|queue| queue.drain());
-    assert_eq!(slow.inside() + disk.inside(), 0);
-    device.close();
-    interrupts.join().unwrap();
-}
-
-#[test]
-fn shuttle_no_request_is_stranded_where_the_workqueue_is_drained_and_the_pools_end() {
-    schedules::random(Schedules { short: 5_000, long: 200_000 }, the_workers_go);
 }
 
 #[test]

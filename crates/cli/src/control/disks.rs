@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{LegState, Mirror};
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
+use corewise::drivers::{LegState, Mirror};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::time::{now, wall};

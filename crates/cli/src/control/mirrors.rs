@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{LegState, Mirror, MirrorCheck, MirrorChecked};
+use corewise::drivers::{LegState, Mirror, MirrorCheck, MirrorChecked};
 use serde::{Deserialize, Serialize};
 
 use super::health::take_back as take_back_command;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
-use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
+use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
 use super::problem::{At, Problem, Subject, word};
 use super::raw::RawDevice;

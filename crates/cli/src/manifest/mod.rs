@@ -24,8 +24,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::device::HangPolicy;
+use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
 pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::driver_names;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use corewise::blockmq::drivers::MirrorEvent;
+use corewise::drivers::MirrorEvent;
 use corewise::nbd::{ClientEvent, Endpoint, Options, RemoteEvent};
 use corewise::timeline::markup::printable;
 use corewise::timeline::{Timeline, duration, json, text};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use corewise::blockmq::drivers::FileRings;
 use corewise::device::{
     BringUp, BringUpOptions, DeviceManager, DeviceReport, Event, Pending, PendingState,
     ProbeOutcome, ShutdownOptions,
 };
+use corewise::drivers::FileRings;
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::AtomicBool;

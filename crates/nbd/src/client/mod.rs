@@ -227,7 +227,8 @@ impl std::error::Error for RemoteError {}
 ///
 /// ```
 /// use std::sync::Arc;
-/// use corewise_blockmq::{BlockDeviceExt, Queue, drivers::Memory};
+/// use corewise_blockmq::{BlockDeviceExt, Queue};
+/// use corewise_drivers::Memory;
 /// use corewise_nbd::{Export, Options, Remote, RemoteOptions, Server};
 /// # use corewise_topology::Machine;
 /// # use corewise_workqueue::{WorkerPools, Workqueue};
@@ -260,7 +261,7 @@ impl std::error::Error for RemoteError {}
 ///   their way together, so what is sent again undoes nothing that came later.
 /// * A **flush** that succeeded covers all changes that succeeded before it. The protocol doesn't say whether a new connection leads to
 ///   the same server or to one that started anew and lost what its cache held: so where changes were acknowledged and not flushed
-///   when connections broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do, unless they were written anew. A [`Mirror`](corewise_blockmq::drivers::Mirror) then drops the leg
+///   when connections broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do, unless they were written anew. A mirror then drops the leg
 ///   and copies what it may lack.
 ///
 /// # What it can't promise

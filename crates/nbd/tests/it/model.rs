@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::common::answers::Answer;
 use crate::common::*;
-use corewise_blockmq::drivers::{FileDriver, FileOptions, IoPath};
 use corewise_blockmq::{
     BlockDevice, Extent, ExtentKind, Geometry, Op, Queue, Request as DeviceRequest,
 };
+use corewise_drivers::{FileDriver, FileOptions, IoPath};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::Mutex;

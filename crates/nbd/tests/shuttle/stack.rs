@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::drivers::{
+use corewise_blockmq::{BlockDevice, Driver, IoStats, Queue};
+use corewise_drivers::{
     LegState, Mirror, MirrorCheck, MirrorLeg, MirrorOptions, Partition, Stripe,
 };
-use corewise_blockmq::{BlockDevice, Driver, IoStats, Queue};
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::model::choose;
 use corewise_sync::{Mutex, thread};

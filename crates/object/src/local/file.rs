@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use corewise_blockmq::drivers::{FileFault, FileGuard};
+use corewise_drivers::{FileFault, FileGuard};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation};
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::drivers::FileFault;
+use corewise_drivers::FileFault;
 use corewise_sync::Mutex;
 use object_store::ObjectStore;
 

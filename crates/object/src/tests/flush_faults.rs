@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use corewise_blockmq::drivers::FileFault;
+use corewise_drivers::FileFault;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 

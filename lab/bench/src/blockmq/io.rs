@@ -4,13 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::drivers::{
-    FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind,
-};
 use corewise_blockmq::{
     AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, BufferPool, Completed, Driver, Payload, Queue,
     Request,
 };
+use corewise_drivers::{FileDriver, FileOptions, Memory, Null, NullOptions, OpenErrorKind};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::thread::{self, Builder};
 use corewise_sync::time::{self, Stamp};

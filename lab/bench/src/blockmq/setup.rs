@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::drivers::{Null, NullOptions};
 use corewise_blockmq::{Driver, HwQueues, Queue};
+use corewise_drivers::{Null, NullOptions};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::hint::spin_loop;
 use corewise_sync::thread::{self, JoinHandle};

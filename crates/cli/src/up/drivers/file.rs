@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{
-    FileDriver, FileEvent, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
-};
 use corewise::blockmq::{Driver, Geometry};
 use corewise::device::ProbeError;
+use corewise::drivers::{
+    FileDriver, FileEvent, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 use corewise::workqueue::{Work, Workqueue};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use corewise::blockmq::drivers::{Memory, Null};
 use corewise::blockmq::{Dispatch, Driver, Geometry, Started};
 use corewise::device::ProbeError;
+use corewise::drivers::{Memory, Null};
 
 /// Bytes in memory.
 pub(super) fn memory(size: u64, block_size: u32) -> Result<Arc<dyn Driver>, ProbeError> {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use corewise::blockmq::BlockDevice;
-use corewise::blockmq::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::device::ProbeError;
+use corewise::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::sync::Mutex;
 
 use super::mirror_lines::Lines;

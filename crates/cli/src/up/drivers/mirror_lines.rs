@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corewise::blockmq::drivers::MirrorEvent;
+use corewise::drivers::MirrorEvent;
 use corewise::sync::{Mutex, Throttle};
 
 use crate::screen;

@@ -13,9 +13,9 @@ mod volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use corewise::blockmq::drivers::FileRings;
 use corewise::blockmq::{self, Queue, RqAffinity};
 use corewise::device::{self, Bound, BringUp, ProbeContext, ProbeError, ProbeOutcome};
+use corewise::drivers::FileRings;
 use corewise::sync::Mutex;
 use corewise::topology::Machine;
 use corewise::workqueue::Workqueue;

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use corewise::blockmq::Driver;
-use corewise::blockmq::drivers::{Delay, Delays, Fault, Faulty, Partition, PartitionTable};
 use corewise::device::ProbeError;
+use corewise::drivers::{Delay, Delays, Fault, Faulty, Partition, PartitionTable};
 use corewise::sync::Mutex;
 
 use super::{House, Volume};

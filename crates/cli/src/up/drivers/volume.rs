@@ -4,9 +4,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corewise::blockmq::drivers::{FileDriver, Mirror, Stripe, holds_data};
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{Bound, ProbeError, ShutdownError};
+use corewise::drivers::{FileDriver, Mirror, Stripe, holds_data};
 use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};

@@ -1,0 +1,11 @@
+//! What a driver with threads of its own takes from the queue, beside [`Driver`](crate::Driver).
+//!
+//! Requests lie in an [`Inbox`](corewise_sync::inbox::Inbox) as [`Queued`], which allocates nothing. A thread that completes several in a
+//! row does so in a [`Burst`]. A request that would wake a worker can wait for the end of the submitter's plug, as a
+//! [`Chore`]. [`LateOne`] names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
+
+pub use crate::complete::Burst;
+pub use crate::driver::Queued;
+pub use crate::end::End as EndOfWorkers;
+pub use crate::plug::{Chore, put_off, works};
+pub use crate::timeout::LateOne;

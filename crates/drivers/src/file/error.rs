@@ -1,0 +1,128 @@
+//! Why a file device can't be opened.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::direct::Alignment;
+
+/// Why a file device can't be opened: the path, and the [`OpenErrorKind`].
+#[derive(Debug)]
+pub struct OpenError {
+    pub(super) path: PathBuf,
+    pub(super) kind: OpenErrorKind,
+}
+
+/// What was wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenErrorKind {
+    /// The file doesn't exist, and no size was given to create it with (or it is read-only).
+    NotFound,
+    /// It is neither a regular file nor a block device.
+    NotAFile,
+    /// Somebody else has it locked, another server or another device of this one, and kept it for
+    /// longer than 2 seconds.
+    InUse,
+    /// A program of QEMU, or another one that takes QEMU's locks, has it open, and kept it for
+    /// longer than 2 seconds.
+    InUseByQemu {
+        /// Whether it has the file open for writing. Else it allows nobody to write.
+        writes: bool,
+    },
+    /// It is a block device that is mounted, or that a driver of the kernel or another program has
+    /// claimed (`O_EXCL`), for longer than 2 seconds.
+    Claimed,
+    /// The file has another size than it should; nothing was changed.
+    SizeDiffers {
+        /// Its size in bytes.
+        found: u64,
+        /// The size that was asked for.
+        asked: u64,
+    },
+    /// The size, asked for or found, is zero or no multiple of the block size.
+    BadSize {
+        /// The size in bytes.
+        size: u64,
+        /// The block size in bytes.
+        block_size: u32,
+    },
+    /// The block size is no power of two, or less than 512.
+    BadBlockSize(u32),
+    /// Going past the host's cache was asked for, and can't be done with blocks of this size.
+    NotDirect {
+        /// What the file system asks for; `None` where it doesn't do it at all, or doesn't say.
+        needs: Option<Alignment>,
+        /// The block size in bytes.
+        block_size: u32,
+    },
+    /// This step failed.
+    Io {
+        /// What was being done.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The path that was to be opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was wrong.
+    pub fn kind(&self) -> &OpenErrorKind {
+        &self.kind
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.kind {
+            OpenErrorKind::NotFound => {
+                f.write_str("the file does not exist; give a size to create it")
+            }
+            OpenErrorKind::NotAFile => f.write_str("neither a regular file nor a block device"),
+            OpenErrorKind::InUse => {
+                f.write_str("in use: another process, or another device of this one, has it locked")
+            }
+            OpenErrorKind::InUseByQemu { writes: true } => f.write_str(
+                "in use: a program of QEMU has it open for writing (qemu-system, qemu-nbd, qemu-io, qemu-img)",
+            ),
+            OpenErrorKind::InUseByQemu { writes: false } => f.write_str(
+                "in use: a program of QEMU has it open, and allows nobody to write; open it read-only",
+            ),
+            OpenErrorKind::Claimed => f.write_str(
+                "in use: the disk, or a partition of it, is mounted, or another program or a driver of the kernel has claimed it",
+            ),
+            OpenErrorKind::SizeDiffers { found, asked } => write!(
+                f,
+                "it has {found} bytes, not {asked}; leave out the size to take the file as it is, \
+                 or change the file's size yourself"
+            ),
+            OpenErrorKind::BadSize { size, block_size } => write!(
+                f,
+                "the size is {size} bytes; it must be a positive multiple of the block size, \
+                 {block_size}"
+            ),
+            OpenErrorKind::BadBlockSize(size) => {
+                write!(f, "the block size is {size} bytes; it must be a power of two, at least 512")
+            }
+            OpenErrorKind::NotDirect { needs: None, .. } => {
+                f.write_str("its file system doesn't report that it can bypass the page cache")
+            }
+            OpenErrorKind::NotDirect { needs: Some(needs), block_size } => write!(
+                f,
+                "its file system bypasses the page cache only in blocks of {} bytes, but the \
+                 device's block size is {block_size}",
+                needs.offset
+            ),
+            OpenErrorKind::Io { step, source } => write!(f, "{step}: {source}"),
+        }
+    }
+}
+
+/// The text has the cause's, so there is no source: a report of both would have it twice.
+impl std::error::Error for OpenError {}

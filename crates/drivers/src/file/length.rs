@@ -1,0 +1,149 @@
+//! What becomes of a device whose file somebody else makes shorter, or unlinks.
+//!
+//! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the
+//! device would be whole again, and nobody would learn that its data is gone. There is no flag that
+//! forbids a write that. So the length is looked at before each change (a system call that only
+//! copies what the kernel has in memory), and behind each sync. This is sure then: a change that
+//! comes after the file was shortened, and doesn't lie in what is left, fails, and so does every
+//! flush from the first of them that finds it short; reads fail where the file has ended, and count
+//! as such a find, whatever length the file has by then. This isn't: a change that is under way at
+//! that very moment may make the file longer. A flush finds that out, unless the change ended where
+//! the device ends.
+//!
+//! A file that has no name any more is whole for as long as it is open, and gone with the process:
+//! so a flush, which promises more, fails too. The same look finds that.
+//!
+//! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is
+//! durable in it. So its flushes succeed. But the next server finds another file, or none: the
+//! alarm says so as long as it lasts. To find that a path is looked up, which may wait: so only
+//! [`FileDriver::look`](super::FileDriver::look) does.
+
+use corewise_blockmq::{IoError, IoErrorKind, ReadOnlyLatch};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+
+use super::alarm::Alarm;
+use crate::file_guard::FileGuard;
+
+/// What becomes of a file device whose file somebody else has truncated or unlinked. It is told once, in the log, and every flush
+/// fails from then on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLoss {
+    /// What lies in what is left of it is read and changed as before.
+    #[default]
+    Error,
+    /// It is only read: changes fail with [`ReadOnly`](corewise_blockmq::IoErrorKind::ReadOnly).
+    ReadOnly,
+}
+
+/// Whether a file has had its length, and a name, for as long as anybody looked.
+pub(super) struct Length {
+    on_loss: OnLoss,
+    /// A: it was found shorter. Set once, before the request that found it completes; Release and
+    /// Acquire.
+    short: AtomicBool,
+    /// A: it was found without a name; as `short`.
+    nameless: AtomicBool,
+    /// Set with the first of them, where the file is only read then.
+    read_only: ReadOnlyLatch,
+}
+
+impl Length {
+    pub(super) fn new(on_loss: OnLoss) -> Self {
+        let [short, nameless] = [(); 2].map(|()| AtomicBool::new(false));
+        let read_only = match on_loss {
+            OnLoss::ReadOnly => ReadOnlyLatch::unset(),
+            OnLoss::Error => ReadOnlyLatch::never(),
+        };
+        Self { on_loss, short, nameless, read_only }
+    }
+
+    /// A read found the file's end at or before byte `at`. It has been short then, whatever it is
+    /// now.
+    pub(super) fn ended(&self, file: &FileGuard, alarm: &Alarm, at: u64) -> IoError {
+        let there = self.look(file, alarm).unwrap_or(at);
+        self.is_short(file, alarm, there.min(at));
+        truncated(file, there.min(at))
+    }
+
+    /// Whether a change up to `end` lies in the file, and may be made.
+    pub(super) fn admits(&self, file: &FileGuard, alarm: &Alarm, end: u64) -> Result<(), IoError> {
+        let there = self.look(file, alarm)?;
+        if self.on_loss == OnLoss::ReadOnly {
+            if let Err(error) = self.is_lost(file, there) {
+                let why = format!("nothing is written to it any more: {error}");
+                return Err(IoError::with(IoErrorKind::ReadOnly, why));
+            }
+        }
+        if end <= there { Ok(()) } else { Err(truncated(file, there)) }
+    }
+
+    /// Whether everything that was written may still be there, and stays.
+    pub(super) fn is_whole(&self, file: &FileGuard, alarm: &Alarm) -> Result<(), IoError> {
+        let there = self.look(file, alarm)?;
+        self.is_lost(file, there)
+    }
+
+    /// What was found by now. `there`: how long it is.
+    fn is_lost(&self, file: &FileGuard, there: u64) -> Result<(), IoError> {
+        if self.short.load(Ordering::Acquire) {
+            return Err(truncated(file, there));
+        }
+        if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
+    }
+
+    /// What tells that it was found lost, and is only read for that.
+    pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.read_only.clone()
+    }
+
+    /// How long it is.
+    fn look(&self, file: &FileGuard, alarm: &Alarm) -> Result<u64, IoError> {
+        let seen = file.look().map_err(|error| IoError::from_errno(error.raw_os_error()))?;
+        if seen.is_short() {
+            self.is_short(file, alarm, seen.length);
+        }
+        if file.is_unlinked(seen) && !self.nameless.swap(true, Ordering::AcqRel) {
+            self.tell(alarm, &unlinked());
+        }
+        Ok(seen.length)
+    }
+
+    fn is_short(&self, file: &FileGuard, alarm: &Alarm, there: u64) {
+        if !self.short.swap(true, Ordering::AcqRel) {
+            self.tell(alarm, &truncated(file, there));
+        }
+    }
+
+    fn tell(&self, alarm: &Alarm, error: &IoError) {
+        self.read_only.set();
+        let so = match self.on_loss {
+            OnLoss::Error => "data is lost; every flush fails from now on",
+            OnLoss::ReadOnly => {
+                "data is lost; every flush fails from now on, and nothing is written any more"
+            }
+        };
+        alarm.raise(error, so);
+    }
+}
+
+fn truncated(file: &FileGuard, there: u64) -> IoError {
+    let size = file.size();
+    let why = if there < size {
+        format!(
+            "the file was truncated while in use, from {size} bytes to {there}; stop the \
+             server, restore the size (truncate -s {size}), and check or restore the content"
+        )
+    } else {
+        "the file was truncated while in use; it has its old size again, but not its content; \
+         stop the server, and check or restore the content"
+            .to_owned()
+    };
+    IoError::with(IoErrorKind::Io(libc::EIO), why)
+}
+
+fn unlinked() -> IoError {
+    let why = "the file was unlinked while in use: its content goes when the server ends; copy it \
+               through the server (or from /proc/PID/fd) first";
+    IoError::with(IoErrorKind::Io(libc::EIO), why)
+}

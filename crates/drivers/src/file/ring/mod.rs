@@ -1,0 +1,321 @@
+//! File I/O through io_uring: rings that many files share, and one thread for each ring.
+//!
+//! The thread is the only one that touches the ring, so the ring needs no lock, and the kernel can leave
+//! what completes to be done by that thread when it asks (`SINGLE_ISSUER`, `DEFER_TASKRUN`): nobody is
+//! interrupted, and what a submitting thread began isn't cancelled when that thread ends. (With a ring that each
+//! submitter enters, a completion interrupts the thread that submitted, which waits for a socket by then, and wakes a
+//! second one that takes it.)
+//!
+//! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its CPUs; so the threads are as many
+//! for a thousand files as for one, and none is waited for by all. (With a ring for each CPU every completion of a disk
+//! wakes another thread: four share what one wake-up brings.)
+//!
+//! | | the runner of the hardware queue | the ring's thread |
+//! |---|---|---|
+//! | does | pushes requests to the inbox; rings the bell at the end of the pass | takes the inbox, makes entries, submits them all and waits for a completion in one system call, completes |
+//!
+//! A completion often brings a new request. It is dispatched on the ring's thread itself and lies in the
+//! inbox before the thread looks there again: no bell, no system call of its own. So a full queue costs one
+//! `io_uring_enter` for each batch of completions, and nothing else.
+//!
+//! The bell is the protocol of [`bell`]; it wakes the thread through an `eventfd` that the ring
+//! polls. A ring at rest sleeps in the kernel.
+//!
+//! A request that is late ([`Driver::timeout`](corewise_blockmq::Driver::timeout)) is called off by the ring's thread too
+//! ([`cancel`]). A request that the kernel has not begun, or can interrupt, ends; one that a disk has goes on.
+//!
+//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does what is left of a completion when the ring's
+//! thread asks for it, so nobody else would find anything. A thread that polls a ring for its own requests has to own it.
+//!
+//! # Memory
+//! A request's memory stays where it is from its entry to its completion: the slot owns the
+//! request, which owns the buffers, and the file; the kernel is done with all of them before the thread ends.
+//! A file that goes past the page cache wants aligned memory: what isn't goes through its slot's piece of a
+//! registered buffer, or through memory of its own where it is larger; that is one copy.
+
+pub(crate) mod bell;
+mod cancel;
+mod memory;
+mod reactor;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use corewise_blockmq::for_drivers::Queued;
+use corewise_blockmq::{Started, TimedOut, TimerReturn};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::inbox::Inbox;
+use corewise_sync::sys::Tid;
+use corewise_sync::thread::{Builder, JoinHandle, current};
+use corewise_sync::{CachePadded, Completion, Mutex};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::lane::Crew;
+use super::volume::Volume;
+use bell::Bell;
+use cancel::Ask;
+use reactor::Reactor;
+
+/// What the file devices of a program share: the rings of io_uring, one for each cache shard of the machine, and how many
+/// workers may wait for their disks.
+///
+/// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and workers of its own, which
+/// is a thread and some 100 KiB for each. The rings are set up when the first device needs them, and end with the last that
+/// has them, or with this.
+///
+/// ```
+/// use std::sync::Arc;
+/// use corewise_drivers::{FileDriver, FileOptions, FileRings};
+/// use corewise_blockmq::{BlockDeviceExt, Queue};
+/// # use corewise_topology::Machine;
+/// # use corewise_workqueue::{WorkerPools, Workqueue};
+/// # let machine = Machine::live()?;
+/// # let pools = WorkerPools::new(&machine);
+/// # let wq = Workqueue::builder("block").build(&pools)?;
+/// # let folder = tempfile::tempdir()?;
+///
+/// let rings = FileRings::new(&machine);
+/// for name in ["one", "two"] {
+///     let options = FileOptions::new(folder.path().join(name)).size(1 << 20).rings(&rings);
+///     let disk = Queue::builder(&machine, Arc::new(FileDriver::open(options, &wq)?)).build(&wq);
+///     assert_eq!(disk.read_at(0, 512)?, [0; 512][..]);
+/// #   disk.drain();
+/// }
+/// # pools.shutdown();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct FileRings {
+    inner: Arc<Shared>,
+}
+
+struct Shared {
+    /// The CPUs of each ring.
+    shards: Vec<CpuSet>,
+    /// They are those of this machine.
+    live: bool,
+    crew: Arc<Crew>,
+    /// L: is the lock; guards the rings, once they are there.
+    rings: Mutex<Option<Arc<Rings>>>,
+}
+
+impl FileRings {
+    /// For the devices of this machine. Nothing is set up yet.
+    pub fn new(machine: &Machine) -> Self {
+        let pods = machine.pods(DEFAULT_SHARD_SIZE);
+        let shards = pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.clone());
+        Self::of(shards.collect(), !machine.is_synthetic())
+    }
+
+    fn of(shards: Vec<CpuSet>, live: bool) -> Self {
+        let (crew, rings) = (Arc::default(), Mutex::new(None));
+        Self { inner: Arc::new(Shared { shards, live, crew, rings }) }
+    }
+
+    /// As where the kernel has none.
+    #[cfg(test)]
+    pub(super) fn refused() -> Self {
+        Self::of(Vec::new(), false)
+    }
+
+    /// How many CPUs there are.
+    pub(super) fn cpus(&self) -> usize {
+        self.inner.shards.iter().map(CpuSet::len).sum()
+    }
+
+    pub(super) fn crew(&self) -> &Arc<Crew> {
+        &self.inner.crew
+    }
+
+    /// The rings. Sets them up where they aren't there, and blocks then.
+    pub(super) fn get(&self) -> io::Result<Arc<Rings>> {
+        let mut rings = self.inner.rings.lock();
+        if let Some(rings) = &*rings {
+            return Ok(Arc::clone(rings));
+        }
+        let Shared { shards, live, .. } = &*self.inner;
+        let made = Arc::new(Rings::new(shards.len(), shards, *live)?);
+        Ok(Arc::clone(rings.insert(made)))
+    }
+}
+
+impl fmt::Debug for FileRings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileRings").field("rings", &self.inner.shards.len()).finish_non_exhaustive()
+    }
+}
+
+/// Rings, each with its thread.
+pub(super) struct Rings {
+    rings: Vec<Owned>,
+    /// The CPUs of each, where they are divided among them.
+    shards: Vec<CpuSet>,
+}
+
+/// What a ring shows of itself to other threads.
+struct Port {
+    inbox: Inbox<Queued>,
+    /// Late requests that are to be called off.
+    asks: Inbox<Box<Ask>>,
+    bell: Bell,
+    /// The wire of the bell.
+    wire: OwnedFd,
+    /// A: set once, when the rings are dropped; Release and Acquire.
+    end: AtomicBool,
+}
+
+struct Owned {
+    port: Arc<CachePadded<Port>>,
+    tid: Tid,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rings {
+    /// Sets up rings and their threads. Blocks.
+    ///
+    /// # Errors
+    /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
+    fn new(n: usize, shards: &[CpuSet], live: bool) -> io::Result<Self> {
+        if n == 0 {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "no CPU may be used"));
+        }
+        let spawn = |i| {
+            let shard = shards.get(i);
+            let ring = Owned::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
+            // Near, and not on one CPU: a thread that burns that very one would keep it waiting.
+            if let Some(shard) = shard.filter(|_| live) {
+                if let Err(error) = pin_thread(ring.tid, shard) {
+                    tracing::info!(%error, "a ring's thread could not be pinned; it runs on any CPU");
+                }
+            }
+            Ok(ring)
+        };
+        let rings = (0..n).map(spawn).collect::<io::Result<_>>()?;
+        Ok(Self { rings, shards: shards.to_vec() })
+    }
+
+    /// One device's own, `n` of them. Blocks.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self::new(n, &[], false)?))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// The ring of a CPU, where they are divided by CPUs.
+    pub(super) fn of_cpu(&self, cpu: CpuId) -> Option<usize> {
+        self.shards.iter().position(|shard| shard.contains(cpu))
+    }
+
+    /// Called by the runner of a hardware queue that has this ring.
+    pub(super) fn queue(&self, ring: usize, volume: &Arc<Volume>, mut rq: Started) {
+        rq.set_owner(Arc::clone(volume) as _);
+        self.rings[ring].port.inbox.push(Queued(rq));
+    }
+
+    /// Has the kernel stop a late request, if it can. `ring`: where it is, most likely. Blocks.
+    pub(super) fn call_off(&self, ring: usize, late: &TimedOut<'_>) -> TimerReturn {
+        // Hardware queues may have got other CPUs, and so rings, meanwhile.
+        let (before, on) = self.rings.split_at(ring);
+        let answer = on.iter().chain(before).find_map(|ring| ring.port.call_off(late));
+        answer.unwrap_or_else(|| {
+            tracing::warn!("{late}; the kernel cannot cancel it");
+            TimerReturn::ResetTimer
+        })
+    }
+
+    /// Called by the runner, behind what it queued.
+    pub(super) fn commit(&self, ring: usize) {
+        let port = &self.rings[ring].port;
+        // Perhaps all was done on the spot; or the thread has taken it already.
+        if !port.inbox.is_empty() && port.bell.must_ring() {
+            port.ring();
+        }
+    }
+}
+
+/// How many threads the kernel may have for a ring of so many CPUs, where something can't be done without waiting: a sync, a
+/// hole. By itself it takes four for each CPU of the machine, and that for each ring.
+fn kernel_threads(cpus: usize) -> u32 {
+    u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
+}
+
+impl Port {
+    /// Whether nothing waits for the ring's thread.
+    fn is_empty(&self) -> bool {
+        self.inbox.is_empty() && self.asks.is_empty()
+    }
+
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            inbox: Inbox::new(),
+            asks: Inbox::new(),
+            bell: Bell::new(),
+            wire: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            end: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the ring's thread.
+    fn ring(&self) {
+        loop {
+            match rustix::io::write(&self.wire, &1u64.to_ne_bytes()) {
+                Err(rustix::io::Errno::INTR) => {}
+                // It can't fail otherwise but for a counter that is full after 2^64 rings.
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Owned {
+    fn spawn(i: usize, kernel_threads: u32) -> io::Result<Self> {
+        let port = Arc::new(CachePadded::new(Port::new()?));
+        let theirs = Arc::clone(&port);
+        let told = Arc::new((Completion::new(), Mutex::new(None)));
+        let tell = Arc::clone(&told);
+        // The ring belongs to the thread that makes it.
+        let thread = Builder::new().name(format!("cw-ring/{i}")).spawn(move || {
+            let (made, reactor) = match Reactor::new(theirs, kernel_threads) {
+                Ok(reactor) => (Ok(Tid::current()), Some(reactor)),
+                Err(error) => (Err(error), None),
+            };
+            *tell.1.lock() = Some(made);
+            tell.0.complete();
+            drop(tell);
+            if let Some(reactor) = reactor {
+                reactor.run();
+            }
+        })?;
+        told.0.wait();
+        match told.1.lock().take() {
+            Some(Ok(tid)) => Ok(Self { port, tid, thread: Some(thread) }),
+            Some(Err(error)) => Err(error),
+            None => Err(io::Error::other("a ring's thread ended before it reported its start")),
+        }
+    }
+}
+
+impl Drop for Owned {
+    /// Ends the thread. Nothing is in flight: each request in a slot keeps its queue, and with it the
+    /// driver and the rings, alive.
+    fn drop(&mut self) {
+        self.port.end.store(true, Ordering::Release);
+        self.port.ring();
+        if let Some(thread) = self.thread.take() {
+            // The last request's completion may drop the driver on the thread itself.
+            if thread.thread().id() != current().id() && thread.join().is_err() {
+                tracing::error!("a ring's thread panicked");
+            }
+        }
+    }
+}

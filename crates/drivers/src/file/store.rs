@@ -1,0 +1,732 @@
+//! The file of a device, and what can be done with it by calls that block.
+
+use std::fs::File;
+use std::io::{IoSlice, Seek, SeekFrom};
+use std::mem::MaybeUninit;
+
+use corewise_blockmq::{
+    AlignedBuf, Flags, Geometry, IoError, IoErrorKind, Op, ReadOnlyLatch, Request, RequestMut,
+};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::alarm::{Alarm, Misplaced};
+use super::cached;
+use super::direct::Alignment;
+use super::extents::Found;
+use super::length::{Length, OnLoss};
+use super::policy::AT_ONCE;
+use super::qemu_locks;
+use super::write_log::WriteLog;
+use crate::file_guard::FileGuard;
+
+/// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
+const PIECE: usize = 64 << 10;
+
+#[repr(align(4096))]
+struct Zeroes([u8; PIECE]);
+
+/// Zeroes to write where the file system can't zero a range; aligned for any file system.
+static ZEROES: Zeroes = Zeroes([0; PIECE]);
+
+/// A file, how to reach it, and whether what it holds can be trusted.
+pub(super) struct Store {
+    file: FileGuard,
+    /// Has its name, too.
+    alarm: Alarm,
+    align: Option<Alignment>,
+    /// Of a regular file: a block device has its own.
+    length: Option<Length>,
+    /// Where changes are logged.
+    log: Option<WriteLog>,
+    doubt: Doubt,
+    found: Found,
+    /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
+    /// becomes durable.
+    in_memory: bool,
+    /// QEMU's locks are taken.
+    for_qemu: bool,
+    /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
+    reads_now: AtomicBool,
+    /// A: the same of writes.
+    writes_now: AtomicBool,
+}
+
+/// Whether a sync of the file has ever failed.
+///
+/// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
+/// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
+/// remembered here, and from then on no flush succeeds any more: a caller that asks again must not be told
+/// that the data is safe.
+#[derive(Default)]
+struct Doubt {
+    /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
+    /// request completes, so a caller that was told of the failure flushes in vain. Release and Acquire.
+    errno: AtomicU32,
+}
+
+impl Store {
+    /// `align` says that it goes past the cache, and what that asks for.
+    pub(super) fn new(file: FileGuard, alarm: Alarm, align: Option<Alignment>) -> Self {
+        // Past the cache all waits for the disk.
+        let now = || AtomicBool::new(align.is_none());
+        let (reads_now, writes_now, in_memory) = (now(), now(), false);
+        let (length, log, doubt, found) = (None, None, Doubt::default(), Found::default());
+        let for_qemu = false;
+        Self {
+            file,
+            alarm,
+            align,
+            length,
+            log,
+            doubt,
+            found,
+            in_memory,
+            for_qemu,
+            reads_now,
+            writes_now,
+        }
+    }
+
+    /// It is a regular file, which has to stay this long.
+    pub(super) fn of_length(self, size: u64, on_loss: OnLoss) -> Self {
+        // Of a block device this would tell where its name lies.
+        let in_memory = self.align.is_none() && lies_in_memory(self.file());
+        self.file.grew(size);
+        Self { length: Some(Length::new(on_loss)), in_memory, ..self }
+    }
+
+    /// Its changes and flushes are logged there.
+    pub(super) fn logged(self, log: WriteLog) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    /// Whether QEMU's locks are taken.
+    pub(super) fn locked_for_qemu(self, for_qemu: bool) -> Self {
+        Self { for_qemu, ..self }
+    }
+
+    pub(super) fn is_locked_for_qemu(&self) -> bool {
+        self.for_qemu
+    }
+
+    pub(super) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read may have got its
+    /// first bytes. Never blocks, but for memory.
+    pub(super) fn now(&self, rq: &mut RequestMut<'_>) -> Option<Result<(), IoError>> {
+        match rq.op() {
+            Op::Read => self.read_now(rq).then_some(Ok(())),
+            // To log it may wait.
+            Op::Write | Op::Flush if self.is_logged() => None,
+            Op::Write => self.write_now(rq).then_some(Ok(())),
+            Op::Flush => self.in_memory.then(|| self.sync()),
+            Op::Extents => self.in_memory.then(|| self.extents(rq)),
+            _ => None,
+        }
+    }
+
+    /// Whether a request may begin: a change that would make the file longer may not.
+    pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
+        match (rq.op(), &self.length) {
+            (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
+            (_, Some(length)) => length.admits(&self.file, &self.alarm, rq.offset() + rq.len()),
+        }
+    }
+
+    /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is what it has to have already.
+    pub(super) fn grow(
+        &self,
+        wanted: Option<u64>,
+        least: u64,
+        geometry: &Geometry,
+    ) -> Result<u64, IoError> {
+        use IoErrorKind::{InvalidInput, NoSpace};
+        let block = u64::from(geometry.block_size);
+        // Where the end of a block device is, too.
+        let there = self.file().seek(SeekFrom::End(0));
+        let there =
+            there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
+        let size = wanted.unwrap_or(there / block * block);
+        if size < least {
+            let why =
+                format!("it has {least} bytes, and doesn't become shorter: {size} were asked for");
+            return Err(IoError::with(InvalidInput, why));
+        }
+        if size % block != 0 {
+            let why = format!("{size} bytes are not whole blocks of {block}");
+            return Err(IoError::with(InvalidInput, why));
+        }
+        match &self.length {
+            Some(_) if size > there && !geometry.read_only => {
+                let resize = || rustix::fs::ftruncate(self.file(), size);
+                let resized = qemu_locks::resizing(self.file(), resize).map_err(|_| {
+                    let why = "a program of QEMU has it open, and counts on its size";
+                    IoError::with(IoErrorKind::Io(Errno::BUSY.raw_os_error()), why)
+                })?;
+                resized.map_err(|error| {
+                    let why = format!("it cannot be made {size} bytes long: {error}");
+                    IoError::with(IoErrorKind::Io(error.raw_os_error()), why)
+                })?;
+            }
+            _ if size > there => {
+                let why = format!("it has {there} bytes: {size} were asked for");
+                return Err(IoError::with(NoSpace, why));
+            }
+            _ => {}
+        }
+        self.file.grew(size);
+        Ok(size)
+    }
+
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
+    }
+
+    pub(super) fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    /// What tells that it is only read, since data of it is lost.
+    pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
+        self.length.as_ref().map_or_else(ReadOnlyLatch::never, Length::read_only_latch)
+    }
+
+    pub(super) fn found(&self) -> &Found {
+        &self.found
+    }
+
+    pub(super) fn align(&self) -> Option<Alignment> {
+        self.align
+    }
+
+    /// Does a request, from byte `done` on where it is a write. (A read's progress is in the request.)
+    /// Blocks.
+    pub(super) fn perform(&self, rq: &mut RequestMut<'_>, done: u64) -> Result<(), IoError> {
+        match &self.log {
+            Some(log) => {
+                if !matches!(rq.op(), Op::Read | Op::Extents | Op::Prefetch) {
+                    // Before anything is changed that the log won't have.
+                    log.verify().map_err(|misplaced| {
+                        let error = misplaced.error();
+                        self.alarm.moved(Some(misplaced));
+                        error
+                    })?;
+                }
+                log.around(rq, |rq| self.perform_unlogged(rq, done))
+            }
+            None => self.perform_unlogged(rq, done),
+        }
+    }
+
+    fn perform_unlogged(&self, rq: &mut RequestMut<'_>, done: u64) -> Result<(), IoError> {
+        self.admits(rq)?;
+        let fua = rq.flags().fua;
+        let sync_if_fua = |()| if fua { self.sync() } else { Ok(()) };
+        match rq.op() {
+            Op::Read => self.read(rq),
+            Op::Write => self.write_rest(rq, done),
+            Op::Flush => self.sync(),
+            Op::Extents => self.extents(rq),
+            Op::Prefetch => self.prefetch(rq.offset(), rq.len()),
+            Op::Discard => self.discard(rq.offset(), rq.len()).and_then(sync_if_fua),
+            Op::WriteZeroes => {
+                self.write_zeroes(rq.offset(), rq.len(), rq.flags()).and_then(sync_if_fua)
+            }
+            _ => Err(IoError::new(IoErrorKind::NotSupported)),
+        }
+    }
+
+    /// Reads what the host's cache has of a request, and says whether that was all. Never blocks.
+    fn read_now(&self, rq: &mut RequestMut<'_>) -> bool {
+        if rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
+            return false;
+        }
+        let flags = self.without_waiting();
+        loop {
+            let at = rq.offset() + rq.filled();
+            let Some(room) = rq.rooms().next() else { return true };
+            match cached::read(self.file(), room, at, flags) {
+                // SAFETY: so many bytes of the room are initialized now.
+                Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                    self.reads_now.store(false, Ordering::Relaxed);
+                    return false;
+                }
+                // It isn't there, or a worker finds out what is wrong.
+                Ok(_) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// Writes a request to the host's cache, and says whether all of it was. Where not, some may be: a block that is written
+    /// twice is the same twice. Never blocks, but for memory.
+    fn write_now(&self, rq: &Request) -> bool {
+        let durable = rq.flags().fua && !self.in_memory;
+        if rq.len() > AT_ONCE || durable || !self.writes_now.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Where it may not begin, a worker says why.
+        if self.admits(rq).is_err() {
+            return false;
+        }
+        let flags = self.without_waiting();
+        let mut at = rq.offset();
+        for mut chunk in rq.chunks() {
+            while !chunk.is_empty() {
+                match rustix::io::pwritev2(self.file(), &[IoSlice::new(chunk)], at, flags) {
+                    Ok(n) if n > 0 => {
+                        at += n as u64;
+                        chunk = &chunk[n..];
+                    }
+                    Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                        self.writes_now.store(false, Ordering::Relaxed);
+                        return false;
+                    }
+                    // It has to wait, or a worker finds out what is wrong.
+                    Ok(_) | Err(_) => return false,
+                }
+            }
+        }
+        !rq.flags().fua || self.is_whole().is_ok()
+    }
+
+    /// How the kernel is asked not to wait. In memory it needn't be, and tmpfs can't.
+    fn without_waiting(&self) -> ReadWriteFlags {
+        if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+    }
+
+    /// Looks whether the file is as long as it has to be, and has a name.
+    pub(super) fn is_whole(&self) -> Result<(), IoError> {
+        self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
+    }
+
+    /// Looks whether the file, and its write log, are what they were, and in their places. Blocks
+    /// as long as the lookup of a path does.
+    pub(super) fn look(&self) -> Result<(), IoError> {
+        self.is_whole()?;
+        // Without its log it makes no change, which is worse than that the next server finds
+        // another file.
+        let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
+        let found = log.and_then(|()| match &self.length {
+            Some(_) => self.file.verify().map_err(|fault| Misplaced::file(&fault)),
+            None => Ok(()),
+        });
+        self.alarm.moved(found.as_ref().err().cloned());
+        found.map_err(|misplaced| misplaced.error())
+    }
+
+    /// How a flush that ended like this is to be answered.
+    pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
+        // Behind the sync: what was written before is durable in what is left of the file only.
+        let whole = self.is_whole();
+        match (result, self.doubt.errno.load(Ordering::Acquire)) {
+            (Ok(()), _) if whole.is_err() => whole,
+            (Ok(()), 0) => Ok(()),
+            (Ok(()), errno) => {
+                let kind = IoError::from_errno(errno as i32).kind();
+                let why = "an earlier flush failed, so data written before it may be lost; check \
+                           the content, then open the device again";
+                Err(IoError::with(kind, why))
+            }
+            (Err(error), _) => {
+                self.doubt.failed(&self.alarm, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// How a durable write that failed is to be answered. Either the bytes couldn't be written, which
+    /// harms nobody else, or they were and the sync failed, which is the last that anybody hears of it.
+    /// The kernel doesn't say which; writing some of the same bytes without the sync does. Blocks.
+    pub(super) fn failed_fua(&self, rq: &Request, error: IoError) -> Result<(), IoError> {
+        let len = usize::try_from(rq.len()).unwrap_or(PIECE).min(PIECE);
+        let mut some = self.aligned(len, AlignedBuf::zeroed);
+        let n = rq.copy_to(&mut some);
+        self.write_some(rq.offset(), &some[..n], ReadWriteFlags::empty())?;
+        self.synced(Err(error))
+    }
+
+    fn aligned(&self, len: usize, new: impl Fn(usize, usize) -> AlignedBuf) -> AlignedBuf {
+        new(len, self.align.map_or(1, |align| align.memory.max(align.offset) as usize))
+    }
+
+    fn fits(&self, at: u64, address: usize, len: usize) -> bool {
+        self.align.is_none_or(|align| align.fits(at, address, len))
+    }
+
+    /// The last place at or before `at` where a transfer may begin.
+    fn start_of(&self, at: u64) -> u64 {
+        at - at % u64::from(self.align.map_or(1, |align| align.offset))
+    }
+
+    fn read(&self, rq: &mut RequestMut<'_>) -> Result<(), IoError> {
+        let end = rq.offset() + rq.len();
+        let mut bounce = None;
+        loop {
+            let at = rq.offset() + rq.filled();
+            let Some(room) = rq.rooms().next() else { return Ok(()) };
+            if self.fits(at, room.as_ptr().addr(), room.len()) {
+                let n = self.read_some(room, at)?;
+                // SAFETY: the kernel has filled the first `n` bytes of the room.
+                unsafe { rq.advance(n as u64) };
+                if n == 0 {
+                    return Err(self.ended(at));
+                }
+                continue;
+            }
+            let bounce = bounce.get_or_insert_with(|| self.aligned(PIECE, AlignedBuf::new));
+            let from = self.start_of(at);
+            let want = usize::try_from(end - from).unwrap_or(PIECE).min(PIECE);
+            bounce.clear();
+            let n = self.read_some(&mut bounce.spare_capacity_mut()[..want], from)?;
+            // SAFETY: the kernel has filled the first `n` bytes.
+            unsafe { bounce.set_len(n) };
+            match bounce.get((at - from) as usize..) {
+                None | Some([]) => return Err(self.ended(at)),
+                Some(got) => rq.put(got),
+            };
+        }
+    }
+
+    /// Somebody has made the file shorter behind our back.
+    fn ended(&self, at: u64) -> IoError {
+        match &self.length {
+            Some(length) => length.ended(&self.file, &self.alarm, at),
+            None => {
+                let why = format!("the device ends at or before byte {at}: it shrank while in use");
+                IoError::with(IoErrorKind::Io(libc::EIO), why)
+            }
+        }
+    }
+
+    fn read_some(&self, room: &mut [MaybeUninit<u8>], at: u64) -> Result<usize, IoError> {
+        retry(|| rustix::io::pread(self.file(), &mut *room, at).map(|(filled, _)| filled.len()))
+    }
+
+    fn write_rest(&self, rq: &Request, done: u64) -> Result<(), IoError> {
+        if !rq.flags().fua {
+            return self.write_chunks(rq, done, ReadWriteFlags::empty());
+        }
+        self.write_chunks(rq, done, ReadWriteFlags::DSYNC)
+            .or_else(|error| self.failed_fua(rq, error))
+            .and_then(|()| self.is_whole())
+    }
+
+    fn write_chunks(&self, rq: &Request, done: u64, flags: ReadWriteFlags) -> Result<(), IoError> {
+        // A block written twice is the same twice.
+        let done = self.start_of(done);
+        let rest = || {
+            rq.chunks().scan(done as usize, |skip, chunk| {
+                let here = (*skip).min(chunk.len());
+                *skip -= here;
+                Some(&chunk[here..])
+            })
+        };
+        let mut at = rq.offset() + done;
+        let fit = |at, chunk: &[u8]| {
+            let fits = self.fits(at, chunk.as_ptr().addr(), chunk.len());
+            fits.then_some(at + chunk.len() as u64)
+        };
+        if rest().try_fold(at, fit).is_some() {
+            for chunk in rest() {
+                self.write(at, chunk, flags)?;
+                at += chunk.len() as u64;
+            }
+            return Ok(());
+        }
+        let mut bounce = self.aligned(PIECE, AlignedBuf::new);
+        for mut chunk in rest() {
+            while !chunk.is_empty() {
+                if bounce.len() == PIECE {
+                    self.write(at, &bounce, flags)?;
+                    at += PIECE as u64;
+                    bounce.clear();
+                }
+                let (now, later) = chunk.split_at(chunk.len().min(PIECE - bounce.len()));
+                bounce.extend_from_slice(now);
+                chunk = later;
+            }
+        }
+        self.write(at, &bounce, flags)
+    }
+
+    fn write(&self, mut at: u64, mut data: &[u8], flags: ReadWriteFlags) -> Result<(), IoError> {
+        while !data.is_empty() {
+            let n = self.write_some(at, data, flags)?;
+            at += n as u64;
+            data = &data[n..];
+        }
+        Ok(())
+    }
+
+    /// Writes one byte at least, and no more than leaves a good place to go on from.
+    fn write_some(&self, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize, IoError> {
+        let write = || rustix::io::pwritev2(self.file(), &[IoSlice::new(data)], at, flags);
+        let n = retry(write)?;
+        match self.start_of(n as u64) as usize {
+            0 => Err(IoError::with(IoErrorKind::Io(libc::EIO), "the file accepts no more bytes")),
+            n => Ok(n),
+        }
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.synced(retry(|| rustix::fs::fdatasync(self.file())))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        match self.fallocate(PUNCH, offset, len)? {
+            // A discard is advice. A file system that can't follow it has lost nothing.
+            Fallocate::Done | Fallocate::CannotDo => Ok(()),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> Result<(), IoError> {
+        let modes: &[FallocateFlags] = if flags.no_unmap { &[ZERO] } else { &[PUNCH, ZERO] };
+        for &mode in modes {
+            if let Fallocate::Done = self.fallocate(mode, offset, len)? {
+                return Ok(());
+            }
+        }
+        if flags.fast {
+            let why = "the file system can only write zeroes there";
+            return Err(IoError::with(IoErrorKind::NotSupported, why));
+        }
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(PIECE as u64);
+            self.write(at, &ZEROES.0[..n as usize], ReadWriteFlags::empty())?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<Fallocate, IoError> {
+        loop {
+            match rustix::fs::fallocate(self.file(), mode, offset, len) {
+                Ok(()) => {
+                    self.found.freed();
+                    return Ok(Fallocate::Done);
+                }
+                Err(Errno::INTR) => {}
+                // NODEV and INVAL: what some file systems and block devices say for the same.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
+                    return Ok(Fallocate::CannotDo);
+                }
+                Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+            }
+        }
+    }
+}
+
+impl Doubt {
+    fn failed(&self, alarm: &Alarm, error: &IoError) {
+        let errno = error.errno() as u32;
+        let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.errno.compare_exchange(0, errno, new, old).is_ok() {
+            alarm.raise(error, "data could not be made durable; every flush fails from now on");
+        }
+    }
+}
+
+/// The mode of `fallocate` that frees a range.
+pub(super) const PUNCH: FallocateFlags =
+    FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
+/// The mode of `fallocate` that zeroes a range and keeps it allocated.
+pub(super) const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
+
+enum Fallocate {
+    Done,
+    CannotDo,
+}
+
+/// Whether a regular file lies on a file system that has no disk.
+fn lies_in_memory(file: &File) -> bool {
+    // `TMPFS_MAGIC` and `RAMFS_MAGIC`.
+    let found = rustix::fs::fstatfs(file).map(|found| found.f_type as u64 & 0xffff_ffff);
+    matches!(found, Ok(0x0102_1994 | 0x8584_58f6))
+}
+
+fn retry<T>(mut f: impl FnMut() -> rustix::io::Result<T>) -> Result<T, IoError> {
+    loop {
+        match f() {
+            Ok(value) => return Ok(value),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek};
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use corewise_blockmq::Buffer;
+
+    fn store(align: Option<Alignment>) -> Store {
+        Store::new(
+            FileGuard::without_path(tempfile::tempfile().unwrap()),
+            Alarm::of_test("a test"),
+            align,
+        )
+    }
+
+    /// What a file system without a cache would ask for; the temporary file doesn't mind.
+    const ALIGN: Option<Alignment> = Some(Alignment { memory: 512, offset: 512 });
+
+    #[test]
+    fn zeroes_are_written_where_the_file_system_cannot_zero_a_range() {
+        // The loop itself, with a length that is no multiple of the block of zeroes.
+        let store = store(None);
+        let len = 3 * PIECE as u64 - 512;
+        store.write(0, &vec![7; len as usize + 512], ReadWriteFlags::empty()).unwrap();
+        store.write_zeroes(0, len, Flags { no_unmap: true, ..Flags::default() }).unwrap();
+        let mut all = Vec::new();
+        (&mut store.file()).rewind().unwrap();
+        (&mut store.file()).read_to_end(&mut all).unwrap();
+        assert!(all[..len as usize].iter().all(|&b| b == 0));
+        assert!(all[len as usize..].iter().all(|&b| b == 7));
+    }
+
+    #[test]
+    fn a_write_is_carried_on_from_where_it_stopped() {
+        for (align, done, from) in [(None, 512, 512), (ALIGN, 512, 512), (ALIGN, 700, 512)] {
+            for cut in [1, 511, 512, 513, 1023] {
+                let store = store(align);
+                store.file().set_len(1024).unwrap();
+                let pieces: Vec<Buffer> = vec![vec![9; cut].into(), vec![9; 1024 - cut].into()];
+                let mut rq = Request::write_vectored(0, pieces);
+                store.perform(&mut RequestMut::from(&mut rq), done).unwrap();
+                let mut data = vec![1; 1024];
+                store.file().read_exact_at(&mut data, 0).unwrap();
+                assert!(data[..from].iter().all(|&b| b == 0), "{align:?} {done} {cut}");
+                assert!(data[from..].iter().all(|&b| b == 9), "{align:?} {done} {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_in_memory_that_does_not_fit_arrive_in_their_order() {
+        // More than is copied at once, in pieces that fit neither memory nor each other.
+        let len = 3 * PIECE + 1024;
+        let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        let cuts = [0, 1, 512, 513, 70_000, 70_001, len];
+        let pieces = || cuts.windows(2).map(|cut| cut[0]..cut[1]);
+        let store = store(ALIGN);
+        let written = pieces().map(|piece| bytes[piece].to_vec().into()).collect();
+        store
+            .perform(&mut RequestMut::from(&mut Request::write_vectored(512, written)), 0)
+            .unwrap();
+        let mut data = vec![0; len];
+        store.file().read_exact_at(&mut data, 512).unwrap();
+        assert!(data == bytes);
+        let buffers = pieces().map(|piece| (bytes::BytesMut::new().into(), piece.len()));
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut rq = Request::read_vectored(512, buffers.collect::<Vec<(Buffer, usize)>>())
+            .on_complete(move |done| tell.send(done).unwrap());
+        store.perform(&mut RequestMut::from(&mut rq), 0).unwrap();
+        rq.complete(Ok(()));
+        let done = told.recv().unwrap();
+        done.result.unwrap();
+        let read: Vec<u8> =
+            done.payload.buffers().iter().flat_map(|b| b.as_slice().to_vec()).collect();
+        assert!(read == bytes);
+    }
+
+    #[test]
+    fn cached_bytes_and_no_others_are_read_without_a_worker() {
+        let store = store(None);
+        store.file().write_all_at(&[7; 2048], 0).unwrap();
+        let mut rq =
+            Request::read_vectored(512, [512, 512].map(|len| (bytes::BytesMut::new().into(), len)));
+        drop(rq.rooms());
+        if !store.read_now(&mut RequestMut::from(&mut rq)) {
+            assert!(!store.reads_now.load(Ordering::Relaxed), "the file system can't be asked");
+            return;
+        }
+        assert_eq!(rq.filled(), 1024);
+        // The file ends: what there is counts, and a worker finds out the rest.
+        let mut rq = Request::read(1024, 2048);
+        drop(rq.rooms());
+        assert!(!store.read_now(&mut RequestMut::from(&mut rq)));
+        assert_eq!(rq.filled(), 1024);
+        assert!(store.perform(&mut RequestMut::from(&mut rq), 0).is_err());
+        let mut large = Request::read(0, AT_ONCE as usize + 512);
+        drop(large.rooms());
+        assert!(!store.read_now(&mut RequestMut::from(&mut large)) && large.filled() == 0);
+    }
+
+    #[test]
+    fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
+        file.set_len(4096).unwrap();
+        let store = Store::new(FileGuard::without_path(file), Alarm::of_test("a test"), None)
+            .of_length(4096, OnLoss::Error);
+        if !store.in_memory {
+            return println!("no tmpfs here");
+        }
+        store
+            .now(&mut RequestMut::from(&mut Request::write(512, vec![7; 512]).fua()))
+            .unwrap()
+            .unwrap();
+        store.now(&mut RequestMut::from(&mut Request::flush())).unwrap().unwrap();
+        let mut rq = Request::read(0, 1024);
+        drop(rq.rooms());
+        store.now(&mut RequestMut::from(&mut rq)).unwrap().unwrap();
+        assert_eq!(rq.filled(), 1024);
+        // It has been made shorter: a worker says so.
+        store.file().set_len(512).unwrap();
+        assert!(store.now(&mut RequestMut::from(&mut Request::write(512, vec![7; 512]))).is_none());
+        assert!(
+            store.now(&mut RequestMut::from(&mut Request::write(0, vec![7; 512]))).unwrap().is_ok()
+        );
+        assert!(
+            store.now(&mut RequestMut::from(&mut Request::write(0, vec![7; 512]).fua())).is_none()
+        );
+        assert!(
+            store.now(&mut RequestMut::from(&mut Request::flush())).unwrap().is_err(),
+            "what was written is gone"
+        );
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_of_a_truncated_file_is_an_error_not_zeroes() {
+        for align in [None, ALIGN] {
+            let store = store(align).of_length(1024, OnLoss::Error);
+            store.file().set_len(512).unwrap();
+            let error =
+                store.perform(&mut RequestMut::from(&mut Request::read(0, 1024)), 0).unwrap_err();
+            assert_eq!(error.kind(), IoErrorKind::Io(libc::EIO));
+            assert!(error.to_string().contains("truncated"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_durable_write_whose_sync_failed_leaves_no_flush_that_succeeds() {
+        let store = store(None);
+        store.sync().unwrap();
+        // The kernel's answer where the bytes are written and the sync fails.
+        let error = IoError::from_errno(libc::EIO);
+        let rq = Request::write(0, vec![1; 512]);
+        assert_eq!(store.failed_fua(&rq, error.clone()), Err(error));
+        let error = store.sync().unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::Io(libc::EIO));
+        assert!(error.to_string().contains("earlier flush"), "{error}");
+    }
+
+    #[test]
+    fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let store = Store::new(FileGuard::without_path(full), Alarm::of_test("a test"), None);
+        let error = store
+            .perform(&mut RequestMut::from(&mut Request::write(0, vec![1; 512]).fua()), 0)
+            .unwrap_err();
+        assert_eq!(error.kind(), IoErrorKind::NoSpace);
+        store.synced(Ok(())).unwrap();
+    }
+}

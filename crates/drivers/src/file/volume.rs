@@ -1,0 +1,316 @@
+//! A file, and the ways that a request takes which needs no ring: on the spot, or on a worker.
+//!
+//! On the spot goes what the host's cache has, or takes: a copy, for the submitter's own CPU. A worker does what
+//! blocks where there is no ring, changes of the host's cache that can't be tried without waiting, and what a ring's
+//! answer left half done: short, interrupted, not supported. It is carried on here until it has succeeded or failed for
+//! good.
+
+use std::sync::Arc;
+
+use corewise_blockmq::for_drivers;
+use corewise_blockmq::for_drivers::Chore;
+use corewise_blockmq::{IoError, IoErrorKind, Op, Request, RequestMut, Started};
+use corewise_sync::{context, time};
+use corewise_workqueue::Workqueue;
+
+use super::calm::Calm;
+use super::lane::{Crew, Lanes};
+use super::store::Store;
+
+/// A file, and the workers that do its I/O.
+pub(super) struct Volume {
+    store: Store,
+    wq: Workqueue,
+    lanes: Lanes,
+    calm: Calm,
+}
+
+impl Volume {
+    pub(super) fn new(store: Store, wq: &Workqueue, crew: &Arc<Crew>) -> Arc<Self> {
+        let lanes = Lanes::new(crew, store.align().is_none());
+        Arc::new(Self { store, wq: wq.below(), lanes, calm: Calm::new() })
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Does a request that needs no waiting; any other it gives back, perhaps with a read's first bytes in it.
+    #[inline]
+    pub(super) fn now(&self, mut rq: Started) -> Option<Started> {
+        match self.store.now(&mut RequestMut::from(&mut rq)) {
+            Some(result) => rq.complete(result),
+            None => return Some(rq),
+        }
+        None
+    }
+
+    /// Whether a worker does better with it than a ring, whose kernel would only have a thread of its own do it.
+    pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
+        let logged = self.store.is_logged() && !matches!(rq.op(), Op::Read | Op::Extents);
+        logged || rq.op() == Op::Write && self.store.align().is_none()
+    }
+
+    /// Has the submitter do a change of the cache when it may block, where it [works](for_drivers::works), and no such change
+    /// has taken long of late. Any other request it gives back, also one with `fua`: that waits for the disk each time.
+    pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
+        // A change that is logged may be a flush.
+        let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
+        if !may || !for_drivers::works() || !self.calm.is(time::now()) {
+            return Some(rq);
+        }
+        rq.set_owner(Arc::clone(self) as _);
+        let away = |mut rq| match of(&mut rq) {
+            Some(volume) => volume.work(rq),
+            None => rq.complete(Err(lost())),
+        };
+        for_drivers::put_off(Chore { rq, here: by_submitter, away });
+        None
+    }
+
+    /// Has a worker do the request, or its rest. (A read's progress is in the request.)
+    pub(super) fn work(self: &Arc<Self>, rq: Started) {
+        let lane = if rq.op() == Op::Write { &self.lanes.changes } else { &self.lanes.others };
+        lane.push(self, rq, &self.wq);
+    }
+
+    /// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
+    fn perform(&self, rq: &mut RequestMut<'_>) -> (Result<(), IoError>, bool) {
+        let is_change = self.is_for_workers(rq) && !rq.flags().fua;
+        let mut perform = || context::blocking("file I/O", || self.store.perform(rq, 0));
+        if is_change { self.calm.watch(perform) } else { (perform(), true) }
+    }
+
+    /// Has a worker carry on a write whose first `done` bytes are written.
+    pub(super) fn carry_on(self: Arc<Self>, rq: Started, done: u64) {
+        self.on_worker(rq, move |store, rq| store.perform(rq, done));
+    }
+
+    /// Has a worker find out why a write with `fua` failed in a ring.
+    pub(super) fn failed_fua(self: Arc<Self>, rq: Started, error: IoError) {
+        self.on_worker(rq, move |store, rq| store.failed_fua(rq, error));
+    }
+
+    /// Where there are no workers any more, the request completes as gone.
+    fn on_worker(
+        self: Arc<Self>,
+        rq: Started,
+        work: impl FnOnce(&Store, &mut RequestMut<'_>) -> Result<(), IoError> + Send + 'static,
+    ) {
+        let wq = self.wq.clone();
+        let mut waiting = Waiting(Some(rq));
+        let job = move || {
+            let Some(mut rq) = waiting.0.take() else { return };
+            let result =
+                context::blocking("file I/O", || work(&self.store, &mut RequestMut::from(&mut rq)));
+            // The file goes before the request, which may be the last to keep the device.
+            drop(self);
+            rq.complete(result);
+        };
+        drop(wq.execute(job));
+    }
+}
+
+/// The volume of a request that was taken out of a lane or an inbox.
+pub(super) fn of(rq: &mut Started) -> Option<Arc<Volume>> {
+    rq.take_owner()?.downcast().ok()
+}
+
+/// Does a request that was taken out of a lane. Blocks.
+pub(super) fn perform(mut rq: Started) {
+    let Some(volume) = of(&mut rq) else { return rq.complete(Err(lost())) };
+    let (result, _) = volume.perform(&mut RequestMut::from(&mut rq));
+    // The file goes before the request, which may be the last to keep the device.
+    drop(volume);
+    rq.complete(result);
+}
+
+/// Does a change that was put off, unless as many submitters as make sense are at it; false where workers do better with
+/// the next ones. Blocks.
+fn by_submitter(mut rq: Started) -> bool {
+    let Some(volume) = of(&mut rq) else {
+        rq.complete(Err(lost()));
+        return true;
+    };
+    let done = volume.calm.one_of_few(|| volume.perform(&mut RequestMut::from(&mut rq)));
+    let Some((result, quick)) = done else {
+        volume.work(rq);
+        return false;
+    };
+    drop(volume);
+    rq.complete(result);
+    quick
+}
+
+/// Completes a request that was taken out of a lane: there are no workers.
+pub(super) fn gone(mut rq: Started) {
+    drop(of(&mut rq));
+    rq.complete(Err(IoError::workers_gone()));
+}
+
+/// Cannot be: the one that put it there put its volume with it.
+pub(super) fn lost() -> IoError {
+    IoError::with(IoErrorKind::Gone, "the file device lost track of the request's file")
+}
+
+/// A request that waits for a worker. Dropped, it completes: no worker comes any more.
+struct Waiting(Option<Started>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(rq) = self.0.take() {
+            rq.complete(Err(IoError::workers_gone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    use corewise_topology::Machine;
+    use corewise_workqueue::WorkerPools;
+
+    use super::*;
+    use crate::file::{FileDriver, FileOptions};
+    use corewise_blockmq::{BlockDevice, Completed, Plug, Queue};
+
+    /// A device whose writes are too long for the spot.
+    struct Rig {
+        pools: WorkerPools,
+        driver: Arc<FileDriver>,
+        queue: Arc<Queue>,
+        _dir: tempfile::TempDir,
+        told: Sender<(ThreadId, Completed)>,
+        done: Receiver<(ThreadId, Completed)>,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let machine = Machine::live().unwrap();
+            let pools = WorkerPools::new(&machine);
+            let wq = Workqueue::builder("submitter-test").build(&pools).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let options = FileOptions::new(dir.path().join("disk")).size(1 << 20);
+            let driver = Arc::new(FileDriver::open(options, &wq).unwrap());
+            let queue = Queue::builder(&machine, driver.clone()).build(&wq);
+            let (told, done) = channel();
+            Rig { pools, driver, queue, _dir: dir, told, done }
+        }
+
+        fn submit(&self) {
+            self.queue.submit(self.write());
+        }
+
+        fn write(&self) -> Request {
+            let told = self.told.clone();
+            let write = Request::write(0, vec![7; 128 << 10]);
+            write.on_complete(move |done| told.send((thread::current().id(), done)).unwrap())
+        }
+
+        /// How many of so many this thread has done.
+        fn mine(&self, count: usize) -> usize {
+            let done = self.done.iter().take(count);
+            let mine = done.filter(|(thread, done)| {
+                done.result.as_ref().unwrap();
+                *thread == thread::current().id()
+            });
+            mine.count()
+        }
+
+        fn end(self) {
+            self.queue.drain();
+            self.pools.shutdown();
+        }
+    }
+
+    #[test]
+    fn a_submitter_that_may_block_does_its_writes_by_itself_when_its_plug_is_gone() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            (0..8).for_each(|_| rig.submit());
+            assert!(rig.done.try_recv().is_err());
+        });
+        assert_eq!(rig.mine(8), 8);
+        rig.submit();
+        assert_eq!(rig.mine(1), 0, "without that a worker does it");
+        rig.end();
+    }
+
+    #[test]
+    fn a_submitter_that_blocks_or_panics_or_lets_go_leaves_its_writes_to_a_worker() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            rig.submit();
+            assert_eq!(context::blocking("test", || rig.mine(1)), 0);
+            rig.submit();
+            rig.submit();
+        });
+        assert_eq!(rig.mine(2), 2, "and the next ones are its own again");
+        Plug::working(|plug| {
+            rig.submit();
+            plug.flush();
+            assert_eq!(rig.mine(1), 0);
+        });
+        let panics = || {
+            Plug::working(|_| {
+                rig.submit();
+                panic!("a test")
+            })
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+        assert_eq!(rig.mine(1), 0);
+        context::blocking("test", || Plug::working(|_| rig.submit()));
+        assert_eq!(rig.mine(1), 0, "in a region it isn't asked again");
+        let outer = Plug::start();
+        Plug::working(|_| rig.submit());
+        drop(outer);
+        assert_eq!(rig.mine(1), 0, "nor under another plug");
+        rig.end();
+    }
+
+    #[test]
+    fn a_submitter_that_waits_or_may_not_block_and_one_of_a_durable_write_leaves_it_to_a_worker() {
+        let rig = Rig::new();
+        Plug::working(|_| {
+            context::blocking("test", || {
+                // No plug holds back a batch.
+                rig.queue.submit_batch(&mut [rig.write()].into_iter());
+                assert_eq!(rig.mine(1), 0);
+            });
+        });
+        Plug::working(|_| rig.queue.submit(rig.write().fua()));
+        assert_eq!(rig.mine(1), 0, "it waits for the disk, and nobody else should");
+        let section = Plug::working(|_| {
+            rig.submit();
+            context::AtomicSection::enter("test")
+        });
+        drop(section);
+        assert_eq!(rig.mine(1), 0);
+        rig.end();
+    }
+
+    #[test]
+    fn after_a_write_that_took_long_workers_do_them() {
+        let rig = Rig::new();
+        rig.driver.volume.calm.disturb_for_ever();
+        Plug::working(|_| rig.submit());
+        assert_eq!(rig.mine(1), 0);
+        rig.end();
+    }
+
+    #[test]
+    fn a_completion_that_submits_again_does_not_keep_a_submitter_at_work() {
+        let rig = Rig::new();
+        let (queue, told) = (Arc::clone(&rig.queue), rig.told.clone());
+        Plug::working(|_| {
+            rig.queue.submit(Request::write(0, vec![1; 128 << 10]).on_complete(move |_| {
+                let tell = move |done| told.send((thread::current().id(), done)).unwrap();
+                queue.submit(Request::write(0, vec![2; 128 << 10]).on_complete(tell));
+            }));
+        });
+        assert_eq!(rig.mine(1), 0);
+        rig.end();
+    }
+}

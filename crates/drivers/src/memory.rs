@@ -1,0 +1,292 @@
+//! `memory`: a device in anonymous memory, allocated page by page as it is written.
+//!
+//! The whole size is mapped at once and costs nothing: the kernel gives a page when it is first
+//! written, and takes pages back when they are discarded (`MADV_DONTNEED`), so a large device is
+//! as cheap as what is in it.
+//!
+//! Several hardware queues may touch the same bytes at the same time, without a lock: all access is
+//! by relaxed atomic words of 8 bytes. So overlapping requests in flight may tear, at multiples of
+//! 8 bytes, as they may on any disk; nothing worse can happen. A caller that needs order waits for
+//! completion.
+
+mod used;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, RequestMut, Started};
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use used::Used;
+
+/// Bytes per atomic word.
+const WORD: usize = 8;
+/// Discards give back whole pages, and what is known is known of pages. Where pages are larger, the kernel refuses and we write zeroes.
+const PAGE: u64 = 4096;
+
+/// A device in memory. Its content is gone when it is dropped, so there is nothing to flush.
+///
+/// Reads and writes complete before their dispatch ends, on the thread that dispatches.
+#[derive(Debug)]
+pub struct Memory {
+    map: Mapping,
+    used: Used,
+    geometry: Geometry,
+}
+
+impl Memory {
+    /// A zeroed device of `size` bytes, rounded down to whole blocks of 512.
+    ///
+    /// # Errors
+    /// Where the address space or the limits of the process have no room for `size` bytes.
+    pub fn new(size: u64) -> io::Result<Self> {
+        let size = size & !511;
+        let geometry = Geometry { can_flush: false, can_fast_zero: true, ..Geometry::new(size) };
+        Ok(Self { map: Mapping::new(size)?, used: Used::new(size)?, geometry })
+    }
+
+    fn perform(&self, rq: &mut RequestMut<'_>) -> Result<(), IoError> {
+        let (offset, len) = (rq.offset(), rq.len());
+        let words = self.words(offset, len)?;
+        match rq.op() {
+            Op::Read if self.used.is_empty(offset, len) => {
+                // The kernel would else give pages for them.
+                rq.put_zeroes(len);
+            }
+            Op::Read => {
+                let filled = rq.filled() as usize;
+                let mut at = filled;
+                for room in rq.rooms() {
+                    load(words, at, room);
+                    at += room.len();
+                }
+                // SAFETY: just written.
+                unsafe { rq.advance((at - filled) as u64) };
+            }
+            Op::Write => self.used.fill(offset, len, || {
+                let mut at = 0;
+                for bytes in rq.chunks() {
+                    store(words, at, bytes);
+                    at += bytes.len();
+                }
+            }),
+            Op::Flush | Op::Prefetch => {}
+            Op::WriteZeroes if rq.flags().no_unmap && rq.flags().fast => {
+                let why = "zeroes in memory that stays allocated are written";
+                return Err(IoError::with(IoErrorKind::NotSupported, why));
+            }
+            Op::WriteZeroes if rq.flags().no_unmap => {
+                self.used.fill(offset, len, || zero(words));
+            }
+            Op::Discard | Op::WriteZeroes => self.zero(offset, words),
+            Op::Extents => self.used.tell(rq),
+            _ => return Err(IoError::new(IoErrorKind::NotSupported)),
+        }
+        Ok(())
+    }
+
+    fn words(&self, offset: u64, len: u64) -> Result<&[AtomicU64], IoError> {
+        // The queue has checked the range; this is the check that memory safety leans on.
+        let all = self.map.words();
+        let (first, n) = (offset as usize / WORD, len as usize / WORD);
+        first
+            .checked_add(n)
+            .and_then(|end| all.get(first..end))
+            .ok_or_else(|| IoError::with(IoErrorKind::OutOfRange, "memory device"))
+    }
+
+    /// Zeroes a range, and gives its whole pages back.
+    fn zero(&self, offset: u64, words: &[AtomicU64]) {
+        let end = offset + (words.len() * WORD) as u64;
+        let (first, last) = (offset.next_multiple_of(PAGE), end & !(PAGE - 1));
+        if first >= last {
+            return self.zero_some(offset, words);
+        }
+        let (head, rest) = words.split_at((first - offset) as usize / WORD);
+        let (pages, tail) = rest.split_at((last - first) as usize / WORD);
+        self.zero_some(offset, head);
+        if !self.used.is_empty(first, last - first) {
+            self.used.clear(first, last - first);
+            if self.map.give_back(first, last - first).is_err() {
+                self.used.fill(first, last - first, || zero(pages));
+            }
+        }
+        self.zero_some(last, tail);
+    }
+
+    /// Zeroes parts of pages, which stay.
+    fn zero_some(&self, offset: u64, words: &[AtomicU64]) {
+        let len = (words.len() * WORD) as u64;
+        // Bytes that were never written are zero, and stay a hole.
+        if !self.used.is_empty(offset, len) {
+            self.used.fill(offset, len, || zero(words));
+        }
+    }
+}
+
+impl Driver for Memory {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
+    fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
+        let result = self.perform(&mut RequestMut::from(&mut rq));
+        rq.complete(result);
+        Dispatch::Started
+    }
+}
+
+/// Copies `bytes` to memory of their length.
+///
+/// # Panics
+/// Where the lengths differ.
+#[inline]
+fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+    // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
+    room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
+}
+
+// Relaxed throughout: a request's words are ordered by its completion, not by each other.
+
+/// Copies out what lies at byte `at` of the words. A piece of memory may begin and end within a word.
+fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
+    let bytes_of = |w: usize| words[w].load(Ordering::Relaxed).to_ne_bytes();
+    let skip = at % WORD;
+    let (head, rest) = room.split_at_mut(room.len().min((WORD - skip) % WORD));
+    if !head.is_empty() {
+        write_copy(head, &bytes_of(at / WORD)[skip..skip + head.len()]);
+    }
+    let first = at.div_ceil(WORD);
+    let last = first + rest.len() / WORD;
+    let mut whole = rest.chunks_exact_mut(WORD);
+    for (word, bytes) in words[first..last].iter().zip(&mut whole) {
+        write_copy(bytes, &word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    let tail = whole.into_remainder();
+    if !tail.is_empty() {
+        write_copy(tail, &bytes_of(last)[..tail.len()]);
+    }
+}
+
+/// Copies `data` to byte `at` of the words, as [`load`]. A word belongs to one block, so no other request
+/// has a part of it.
+fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
+    let patch = |w: usize, skip: usize, part: &[u8]| {
+        let mut bytes = words[w].load(Ordering::Relaxed).to_ne_bytes();
+        bytes[skip..skip + part.len()].copy_from_slice(part);
+        words[w].store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    };
+    let skip = at % WORD;
+    let (head, rest) = data.split_at(data.len().min((WORD - skip) % WORD));
+    if !head.is_empty() {
+        patch(at / WORD, skip, head);
+    }
+    let whole = rest.chunks_exact(WORD);
+    let tail = whole.remainder();
+    let first = at.div_ceil(WORD);
+    for (word, bytes) in words[first..].iter().zip(whole) {
+        let bytes = bytes.try_into().expect("so long is each chunk");
+        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+    if !tail.is_empty() {
+        patch(first + rest.len() / WORD, 0, tail);
+    }
+}
+
+fn zero(words: &[AtomicU64]) {
+    for word in words {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Private anonymous memory, unmapped when it is dropped.
+#[derive(Debug)]
+struct Mapping {
+    /// A: the words that the base points to, by anybody, Relaxed; the pointer itself never
+    /// changes.
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping is owned by this value and reached only as `&[AtomicU64]`, which is Send.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&[AtomicU64]` is Sync.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(size: u64) -> io::Result<Self> {
+        let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let len = usize::try_from(size).map_err(|_| too_large())?;
+        if len > isize::MAX as usize {
+            return Err(too_large());
+        }
+        if len == 0 {
+            return Ok(Self { base: NonNull::dangling(), words: 0 });
+        }
+        // SAFETY: a fresh private mapping at an address of the kernel's choice touches nothing that
+        // exists.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or_else(too_large)?;
+        Ok(Self { base, words: len / WORD })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, readable and writable, zero-initialized (a valid
+        // AtomicU64), `words * 8` bytes long and lives as long as `self`. Everybody reaches it
+        // through atomics only; giving pages back makes them read as zeroes, which to the others is
+        // as if somebody had stored zeroes. With no words the dangling base is aligned, as it must.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// Gives whole pages back; they read as zeroes afterwards. The range lies in the mapping.
+    fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        debug_assert!(offset + len <= (self.words * WORD) as u64);
+        // SAFETY: the range is inside our own private anonymous mapping, so after this call it
+        // reads as zeroes and stays mapped; see `words` for why that is sound for
+        // concurrent readers.
+        unsafe {
+            let start = self.base.as_ptr().cast::<u8>().add(offset as usize);
+            rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontNeed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.words != 0 {
+            // SAFETY: the mapping is ours, and nobody holds a reference into it: references borrow
+            // `self`.
+            let unmapped =
+                unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * WORD) };
+            if let Err(error) = unmapped {
+                tracing::error!(%error, "a memory device could not be unmapped");
+            }
+        }
+    }
+}

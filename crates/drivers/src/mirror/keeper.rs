@@ -1,0 +1,594 @@
+//! The keeper of a mirror's record: one work item, which never runs twice at once. It alone changes what
+//! is on disk there, so nothing of that needs a lock that a request could meet. The kernel's is the
+//! thread `md_raid1` with the bitmap's daemon.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use corewise_blockmq::for_drivers::EndOfWorkers;
+use corewise_blockmq::{Held, IoError, IoErrorKind, Started};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use corewise_sync::inbox::{HasLink, Inbox, Link};
+use corewise_sync::panics::caught;
+use corewise_sync::time::Stamp;
+use corewise_sync::{Mutex, SpinLock};
+use corewise_workqueue::{Work, Workqueue};
+
+use super::check::Check;
+use super::disk::{self, Disk};
+use super::legs::each;
+use super::record::Head;
+use super::resync::Cursor;
+use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
+use crate::mirror::regions::{Age, Entered, Regions};
+
+/// What the keeper is asked for by a bit.
+pub(super) mod wish {
+    /// The time for a look at regions that may be clean has come.
+    pub(crate) const CLEAN: u32 = 1;
+    /// As CLEAN, whatever the time; there will be no other.
+    pub(crate) const SETTLE: u32 = 2;
+    /// The resync has found no region that is stale.
+    pub(crate) const SYNCED: u32 = 4;
+    /// The timer of the next try has gone off.
+    pub(crate) const RETRIED: u32 = 8;
+}
+
+pub(super) struct Keeper {
+    pub(super) disk: Disk,
+    pub(super) regions: Regions,
+    pub(super) options: MirrorOptions,
+    /// Changes that may not go to the legs yet.
+    pub(super) waiting: Inbox<Box<Parked<Started>>>,
+    /// Changes that have ended and may not be acknowledged yet.
+    pub(super) unrecorded: Inbox<Box<Parked<Held>>>,
+    /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
+    wishes: AtomicU32,
+    /// A: legs that somebody wants back; as `wishes`, for the search.
+    pub(super) asked: AtomicU32,
+    /// A: of those, legs whose device has been looked for; as `wishes`.
+    pub(super) wanted: AtomicU32,
+    /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
+    pub(super) settling: AtomicBool,
+    /// L: is the lock; guards what only the work item touches, and its maker before that.
+    pub(super) state: Mutex<State>,
+    /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
+    /// step is in the middle of a copy that the leg is not part of.
+    pub(super) cursor: Mutex<Cursor>,
+    /// L: is the lock, held for a moment; guards the check, and what it has found.
+    pub(super) check: SpinLock<Check>,
+    /// A: bytes that this resync has looked at; Relaxed, for reports.
+    pub(super) resynced: AtomicU64,
+    /// L: is the lock, held for a push or a take; guards what the observer has not been told yet.
+    events: SpinLock<Vec<MirrorEvent>>,
+    pub(super) queue: Workqueue,
+    work: Work,
+    pub(super) resync: Work,
+    clean: Work,
+    pub(super) check_on: Work,
+    /// Looks for devices, which may take long: nobody waits for that.
+    pub(super) search: Work,
+    retry: Work,
+    /// Whether there are workers.
+    pub(super) end: EndOfWorkers,
+}
+
+/// The keeper's own.
+pub(super) struct State {
+    pub(super) head: Head,
+    /// A bit for each region, as it is on disk: set before a write goes there.
+    pub(super) bits: Vec<u8>,
+    /// Changes that wait, oldest first.
+    pub(super) line: VecDeque<Box<Parked<Started>>>,
+    /// When the first of `rounds` was, and how often bits were set since.
+    begun: Option<Stamp>,
+    rounds: u32,
+    /// A leg that is used has no head, or an older one.
+    pub(super) unwritten: bool,
+    /// Bits were set since the heads were written: a leg may hold what its head doesn't tell of.
+    changed: bool,
+    /// The timers that run.
+    cleaning: bool,
+    retrying: bool,
+    /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in sync.
+    pub(super) resyncing: Option<u32>,
+}
+
+impl State {
+    pub(super) fn new(head: Head, bits: Vec<u8>) -> Self {
+        let line = VecDeque::new();
+        Self {
+            head,
+            bits,
+            line,
+            begun: None,
+            rounds: 0,
+            unwritten: true,
+            changed: false,
+            cleaning: false,
+            retrying: false,
+            resyncing: None,
+        }
+    }
+
+    /// The head that is to be written next, and that is not known to be on disk.
+    pub(super) fn next_head(&mut self, in_sync: u32) -> Head {
+        // This number is never used again: who knows where a head has come that could not be written?
+        self.head.events += 1;
+        self.head.in_sync = in_sync;
+        self.unwritten = true;
+        self.head.clone()
+    }
+
+    /// The regions whose bit is set.
+    pub(super) fn dirty(&self) -> Vec<usize> {
+        let bytes = self.bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
+        bytes
+            .flat_map(|(at, byte)| {
+                (0..8).filter(move |n| byte & 1 << n != 0).map(move |n| at * 8 + n)
+            })
+            .collect()
+    }
+}
+
+/// A request that waits for the keeper.
+pub(super) struct Parked<R> {
+    link: Link,
+    pub(super) rq: R,
+}
+
+// SAFETY: `link` returns the one field of `self`, which no other value returns.
+unsafe impl<R> HasLink for Parked<R> {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+/// What a round leaves to be done without a lock held.
+#[derive(Default)]
+struct Todo {
+    send: Vec<(Started, std::ops::Range<usize>)>,
+    refuse: Vec<(Started, IoError)>,
+    answer: Vec<(Held, Result<(), IoError>)>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        disk: Disk,
+        regions: Regions,
+        options: MirrorOptions,
+        state: State,
+        wq: &Workqueue,
+        inner: &Weak<Inner>,
+    ) -> Self {
+        // A mirror that is gone has nothing to keep: each request in it keeps it.
+        let work = |run: fn(&Arc<Inner>, &Keeper)| {
+            let inner = inner.clone();
+            Work::new(move || {
+                if let Some(inner) = inner.upgrade() {
+                    run(&inner, &inner.keeper);
+                }
+            })
+        };
+        let check = SpinLock::new(Check::new(state.head.checked));
+        Self {
+            disk,
+            regions,
+            options,
+            waiting: Inbox::new(),
+            unrecorded: Inbox::new(),
+            wishes: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            settling: AtomicBool::new(false),
+            state: Mutex::new(state),
+            cursor: Mutex::new(Cursor::default()),
+            check,
+            resynced: AtomicU64::new(0),
+            events: SpinLock::new(Vec::new()),
+            queue: wq.below(),
+            work: work(|inner, keeper| inner.keep(keeper)),
+            resync: work(|inner, keeper| inner.resync_step(keeper)),
+            check_on: work(|_, keeper| Inner::check_on(keeper)),
+            clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
+            search: work(|inner, keeper| inner.search(keeper)),
+            retry: work(|inner, keeper| {
+                let _ = inner.take_back(keeper, inner.legs.out());
+                keeper.wish(wish::RETRIED);
+            }),
+            end: EndOfWorkers::new(),
+        }
+    }
+
+    /// Has the keeper make a round, which begins after this call. Never blocks; any context.
+    pub(super) fn kick(&self) {
+        // It may be queued already, and takes what was put in before this call. Or there are no workers any
+        // more: a thread that has put something in asks for that.
+        let _ = self.queue.queue(&self.work);
+    }
+
+    /// Has the resync make a step. Never blocks; any context.
+    pub(super) fn kick_resync(&self) {
+        // It may be queued already, or its timer runs: then it holds no region and is due by itself.
+        let _ = self.queue.queue(&self.resync);
+    }
+
+    /// A change has to wait until its regions let it in. With no lock held; any context.
+    pub(super) fn park(&self, rq: Started) {
+        self.waiting.push(Box::new(Parked { link: Link::new(), rq }));
+        self.kick();
+        self.unless_alone();
+    }
+
+    /// A change that has succeeded has to wait until the record says who lacks it. With no lock held; any context.
+    pub(super) fn hold(&self, rq: Held) {
+        self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
+        self.kick();
+        self.unless_alone();
+    }
+
+    /// Whether there is a record.
+    pub(super) fn has_record(&self) -> bool {
+        self.disk.is_kept
+    }
+
+    /// The observer is to be told.
+    pub(super) fn note(&self, event: MirrorEvent) {
+        self.events.lock().push(event);
+    }
+
+    /// The resync has found nothing more.
+    pub(super) fn synced(&self) {
+        self.wish(wish::SYNCED);
+    }
+
+    pub(super) fn wish(&self, wish: u32) {
+        self.wishes.fetch_or(wish, Ordering::Release);
+        self.kick();
+    }
+
+    #[track_caller]
+    pub(super) fn settle(&self) {
+        self.settling.store(true, Ordering::Relaxed);
+        self.kick_resync();
+        let _ = self.resync.flush_delayed();
+        self.check_on.cancel();
+        self.clean.cancel();
+        self.retry.cancel();
+        // From here on nobody comes back: the legs are about to close.
+        self.search.disable_sync();
+        self.wish(wish::SETTLE);
+        self.work.flush();
+    }
+
+    /// Bytes to be resynced, and bytes that a crash now would have resynced.
+    pub(super) fn amounts(&self) -> (u64, u64) {
+        let dirty = (0..self.regions.len()).filter(|&n| self.regions.is_dirty(n)).count();
+        let bytes = |n: usize| n as u64 * self.regions.size();
+        (bytes(self.regions.stale()), bytes(dirty))
+    }
+}
+
+impl Inner {
+    /// One round of the keeper.
+    pub(super) fn keep(self: &Arc<Self>, keeper: &Keeper) {
+        let mut todo = Todo::default();
+        let mut guard = keeper.state.lock();
+        let state = &mut *guard;
+        let wishes = keeper.wishes.swap(0, Ordering::Acquire);
+        // Those that come from here on are for the next round: what they wait for may come later too.
+        let ended: Vec<_> = keeper.unrecorded.take().collect();
+        state.line.extend(keeper.waiting.take());
+        self.take_legs_back(keeper, state);
+        if let Some(checked) = keeper.check.lock().take_unrecorded() {
+            (state.head.checked, state.unwritten) = (checked, true);
+        }
+        let recorded = self.record(keeper, state);
+        let answer = |parked: Box<Parked<Held>>| (parked.rq, recorded.clone());
+        todo.answer.extend(ended.into_iter().map(answer));
+        self.admit(keeper, state, &mut todo);
+        if wishes & wish::RETRIED != 0 {
+            state.retrying = false;
+        }
+        if wishes & wish::SYNCED != 0 {
+            self.finish_resync(keeper, state);
+        }
+        if wishes & (wish::CLEAN | wish::SETTLE) != 0 {
+            state.cleaning = false;
+            self.clean(keeper, state, wishes & wish::SETTLE != 0);
+        }
+        if wishes & wish::SETTLE != 0 && std::mem::take(&mut state.changed) {
+            self.part_from_copies(keeper, state);
+        }
+        self.set_timers(keeper, state);
+        drop(guard);
+        // Behind the lock: who was left in the line has nobody else, where this was the last round.
+        keeper.unless_alone();
+        for (rq, result) in todo.answer {
+            rq.complete(result);
+        }
+        for (rq, error) in todo.refuse {
+            rq.complete(Err(error));
+        }
+        for (rq, regions) in todo.send {
+            self.send(rq, regions);
+        }
+        self.tell(keeper);
+    }
+
+    /// Brings the heads on disk up to date, where they aren't.
+    pub(super) fn record(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+        loop {
+            if !state.unwritten && self.legs.states.is_recorded() {
+                return Ok(());
+            }
+            self.write_heads(keeper, state, 0)?;
+        }
+    }
+
+    /// Writes a head to all legs that are used, and to those of `joining`, which are out; which of these have it.
+    pub(super) fn write_heads(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        joining: u32,
+    ) -> Result<u32, IoError> {
+        let in_sync = self.legs.states.in_sync();
+        let to = self.legs.states.active() | joining;
+        let mut head = state.next_head(in_sync);
+        let events = head.events;
+        if to == self.legs.members() {
+            head.whole = events;
+        }
+        let ended = keeper.disk.write_head(&self.legs, to, &head);
+        let (good, bad) = disk::masks(&ended);
+        let (theirs, ours): (disk::Ended, disk::Ended) =
+            ended.into_iter().partition(|(n, _)| joining & 1 << n != 0);
+        for (n, error) in errors(theirs) {
+            self.tell_dropped(n, &error);
+        }
+        self.drop_failed(&ours);
+        if good & in_sync == 0 {
+            let error = errors(ours).next().map(|(_, error)| error);
+            return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+        }
+        self.legs.states.recorded(in_sync);
+        state.unwritten = false;
+        if bad & in_sync == 0 {
+            state.head.common = events;
+        }
+        if good == to {
+            state.head.whole = head.whole;
+        }
+        Ok(good & joining)
+    }
+
+    /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads, since a leg is believed
+    /// whose head is as new as the last that all have: the second says that this is the first.
+    fn part_from_copies(&self, keeper: &Keeper, state: &mut State) {
+        for _ in 0..2 {
+            // Where it fails the copy is told from the leg no better than before.
+            if self.write_heads(keeper, state, 0).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
+    fn admit(&self, keeper: &Keeper, state: &mut State, todo: &mut Todo) {
+        let refused = self.enter(keeper, state, todo);
+        let mut lacking: Vec<usize> = refused
+            .into_iter()
+            .flatten()
+            .filter(|&n| state.bits[n / 8] & 1 << (n % 8) == 0)
+            .collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let now = Stamp::precise();
+        if state.begun.is_none_or(|begun| now.since(begun) > keeper.options.clean_after) {
+            (state.begun, state.rounds) = (Some(now), 0);
+        }
+        let is_set = |n: usize| state.bits[n / 8] & 1 << (n % 8) != 0;
+        let ahead: Vec<usize> = lacking
+            .iter()
+            .flat_map(|&n| {
+                policy::with(n, n > 0 && is_set(n - 1), state.rounds, keeper.regions.len())
+            })
+            .filter(|&n| !is_set(n))
+            .collect();
+        lacking.extend(ahead);
+        lacking.sort_unstable();
+        lacking.dedup();
+        state.rounds += 1;
+        match self.set_bits(keeper, state, &lacking) {
+            Ok(()) => {
+                self.enter(keeper, state, todo);
+            }
+            Err(error) => {
+                // Without the bits a crash could leave legs that differ without a word.
+                let refuse = |parked: Box<Parked<Started>>| (parked.rq, error.clone());
+                todo.refuse.extend(state.line.drain(..).map(refuse));
+            }
+        }
+    }
+
+    /// Lets in whom its regions let in; what the others need.
+    fn enter(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        todo: &mut Todo,
+    ) -> Vec<std::ops::Range<usize>> {
+        let mut refused = Vec::new();
+        for parked in std::mem::take(&mut state.line) {
+            let regions = keeper.regions.of(parked.rq.offset(), parked.rq.len());
+            match keeper.regions.enter(regions.clone()) {
+                Entered::In => todo.send.push((parked.rq, regions)),
+                Entered::Wait { wake } => {
+                    if wake {
+                        keeper.kick_resync();
+                    }
+                    refused.push(regions);
+                    state.line.push_back(parked);
+                }
+            }
+        }
+        refused
+    }
+
+    /// Makes it durable that the legs may differ in these regions.
+    pub(super) fn set_bits(
+        &self,
+        keeper: &Keeper,
+        state: &mut State,
+        regions: &[usize],
+    ) -> Result<(), IoError> {
+        let before = state.bits.clone();
+        state.changed = true;
+        regions.iter().for_each(|&n| state.bits[n / 8] |= 1 << (n % 8));
+        loop {
+            let states = &self.legs.states;
+            let in_sync = states.in_sync();
+            let ended = keeper.disk.write_bits(&self.legs, states.active(), &state.bits, regions);
+            self.drop_failed(&ended);
+            let (good, _) = disk::masks(&ended);
+            if states.in_sync() & !good == 0 {
+                regions.iter().for_each(|&n| keeper.regions.mark(n));
+                return Ok(());
+            }
+            if in_sync & good == 0 {
+                state.bits = before;
+                let error = errors(ended).next().map(|(_, error)| error);
+                return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
+            }
+            // A leg that has them was dropped meanwhile, and those that are left haven't.
+        }
+    }
+
+    /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a step has dropped them
+    /// already.
+    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State, joined: u32) {
+        let rebuilding = self.legs.states.rebuilding() | joined;
+        let legs = list(rebuilding);
+        let bytes = keeper.amounts().0;
+        // Debug: the numbers of legs.
+        tracing::info!(?legs, bytes, "a mirror resyncs");
+        keeper.resynced.store(0, Ordering::Relaxed);
+        keeper.note(MirrorEvent::ResyncBegan { legs, bytes });
+        state.resyncing = state.resyncing.filter(|legs| *legs == 0).or(Some(rebuilding));
+        keeper.kick_resync();
+    }
+
+    /// Nothing is stale any more: legs that were being resynced have everything.
+    fn finish_resync(&self, keeper: &Keeper, state: &mut State) {
+        if keeper.regions.stale() != 0 {
+            return keeper.kick_resync();
+        }
+        let rebuilding = self.legs.states.rebuilding();
+        // The copy has to be as durable as the record's word that it is there.
+        let flushed = disk::flush(&self.legs, self.legs.states.active());
+        self.drop_failed(&flushed);
+        for (n, error) in errors(flushed).filter(|(n, _)| rebuilding & 1 << n != 0) {
+            self.drop_leg(n, &error);
+        }
+        if let Err(error) = self.announce(keeper, state) {
+            for n in each(self.legs.states.rebuilding()) {
+                self.drop_leg(n, &error);
+            }
+        }
+        let done = self.legs.states.promote(rebuilding);
+        // Told at the next opportunity where it can't be now: until then they are only not trusted.
+        let _ = self.record(keeper, state);
+        // Where all legs that it was for are out nothing has been made alike.
+        let ended = |legs: u32| legs == 0 || done != 0;
+        if state.resyncing.take().is_some_and(ended) {
+            let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
+            // Debug: the numbers of legs.
+            tracing::info!(?legs, bytes, "a mirror is in sync again");
+            keeper.note(MirrorEvent::ResyncEnded { legs, bytes });
+        }
+    }
+
+    /// Promote: the legs in sync say first, durably, that those are too which have been resynced. Changes may count
+    /// there from then on, and the others be dropped for failing them: a leg that doesn't know of that would be
+    /// believed alone.
+    fn announce(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+        // Before the head is sent: it may be on disk from then on, also where it fails.
+        let new = self.legs.states.claim();
+        if new == 0 {
+            return Ok(());
+        }
+        let knew = self.legs.states.in_sync();
+        let head = state.next_head(knew | new);
+        let ended = keeper.disk.write_head(&self.legs, knew, &head);
+        let good = disk::masks(&ended).0;
+        self.drop_failed(&ended);
+        if self.legs.states.in_sync() & !good == 0 {
+            return Ok(());
+        }
+        let error = errors(ended).next().map(|(_, error)| error);
+        Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
+    }
+
+    /// Takes the bits of regions away that nobody has written to lately.
+    fn clean(&self, keeper: &Keeper, state: &mut State, at_once: bool) {
+        let dirty = state.dirty();
+        let age = |n: usize| keeper.regions.age(n);
+        if at_once {
+            for &n in &dirty {
+                let _ = age(n);
+            }
+        }
+        let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == Age::Old).collect();
+        // After the look: a write that was seen to have ended there was seen to have dropped a leg. A write that is
+        // out needs the bits when it comes back. And each leg has to have a head that tells it from what it
+        // was before.
+        let is_whole = state.head.whole == state.head.events;
+        if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
+            return;
+        }
+        // Each write is durable on all legs, or its bit stays.
+        let flushed = disk::flush(&self.legs, self.legs.states.active());
+        self.drop_failed(&flushed);
+        if disk::masks(&flushed).1 != 0 || self.legs.out() != 0 {
+            return;
+        }
+        let clean: Vec<usize> = old.into_iter().filter(|&n| keeper.regions.clean(n)).collect();
+        clean.iter().for_each(|&n| state.bits[n / 8] &= !(1 << (n % 8)));
+        let active = self.legs.states.active();
+        let ended = keeper.disk.write_bits(&self.legs, active, &state.bits, &clean);
+        self.drop_failed(&ended);
+    }
+
+    fn set_timers(&self, keeper: &Keeper, state: &mut State) {
+        if keeper.settling.load(Ordering::Relaxed) {
+            return;
+        }
+        let cleans = keeper.has_record() && !state.cleaning;
+        if cleans && state.bits.iter().any(|byte| *byte != 0) && self.legs.out() == 0 {
+            state.cleaning = true;
+            let _ = keeper.queue.queue_delayed(&keeper.clean, keeper.options.clean_after);
+        }
+        let out = self.legs.out() != 0;
+        if let (true, false, Some(after)) = (out, state.retrying, keeper.options.retry) {
+            state.retrying = true;
+            let _ = keeper.queue.queue_delayed(&keeper.retry, after);
+        }
+    }
+
+    fn tell(&self, keeper: &Keeper) {
+        let events = std::mem::take(&mut *keeper.events.lock());
+        let Some(observer) = &keeper.options.observer else { return };
+        for event in events {
+            if caught(|| observer(&event)).is_none() {
+                tracing::error!("the observer of a mirror panicked");
+            }
+        }
+    }
+}
+
+/// Those of a round of requests that failed.
+pub(super) fn errors(ended: disk::Ended) -> impl Iterator<Item = (usize, IoError)> {
+    ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
+}

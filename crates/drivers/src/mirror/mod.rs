@@ -1,0 +1,609 @@
+//! `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of them.
+//!
+//! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
+//! writes keep out of each other's way.
+
+mod alone;
+mod check;
+mod comeback;
+#[cfg(test)]
+mod crashes;
+mod disk;
+mod keeper;
+pub(crate) mod leg_states;
+mod legs;
+mod members;
+mod open;
+mod overlaps;
+mod policy;
+mod record;
+pub(crate) mod regions;
+mod replace;
+mod requests;
+mod resync;
+mod source;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, IoError, Op, Started, Whole};
+use corewise_sync::atomic::Ordering;
+use corewise_workqueue::EndNotice;
+
+use crate::below::{self, StackError};
+pub use check::{MirrorCheck, MirrorChecked, MirrorPlace};
+use keeper::Keeper;
+pub use legs::MirrorLeg;
+use legs::{EVENTS, Legs, each};
+use overlaps::Overlaps;
+pub use record::Degraded;
+
+/// A mirror.
+///
+/// - A change or a flush goes to all legs that are in sync or being resynced. It succeeds when it has succeeded
+///   on at least one leg that is still in sync, and a leg on which it failed is dropped: it is asked nothing
+///   more.
+/// - A read goes to the leg in sync with the fewest requests in flight; on disks that seek, to the one
+///   whose last read it continues. Where it fails, the other legs in sync are asked in turn; a leg that failed
+///   where another one succeeded is written anew in that place, and dropped where that doesn't help, or
+///   after 20 times.
+/// - The last leg in sync is never dropped: its errors are told to the client.
+///
+/// Dropping a leg is logged as an error; [`Mirror::status`] tells.
+///
+/// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each leg: it knows
+/// which legs are in sync, takes legs back, and resyncs, also after a crash, only what may differ. Without a
+/// record ([`MirrorOptions::record`]) nobody could say later which leg was dropped: the first one, which
+/// the others are copied from at each start, is never dropped then, and a change that fails there fails.
+pub struct Mirror {
+    inner: Arc<Inner>,
+    /// Has the keeper told of the end of the workers.
+    _notice: EndNotice,
+}
+
+struct Inner {
+    legs: Legs,
+    geometry: Geometry,
+    overlaps: Overlaps,
+    /// Whether it began with a leg that lacked changes that were flushed.
+    outdated: bool,
+    /// The keeper of the record, which also sees to resyncs.
+    keeper: Keeper,
+}
+
+/// How a mirror behaves; see [`Mirror::open`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct MirrorOptions {
+    /// Whether a record is kept on the legs, as it is unless said otherwise.
+    pub record: bool,
+    /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless said
+    /// otherwise.
+    pub resync_least: u64,
+    /// Most bytes a second that a resync does; 400 MiB unless said otherwise.
+    pub resync_most: u64,
+    /// How long a region has to be left alone before the record says that its legs are alike: between once
+    /// and twice this; 5 s unless said otherwise.
+    pub clean_after: Duration,
+    /// How long after it was dropped a leg is tried again, and so on; `None` (as it is unless said
+    /// otherwise): only when [`Mirror::take_back`] asks for it.
+    pub retry: Option<Duration>,
+    /// Which legs may be missing at the beginning; those that were out when the mirror was last up, unless said
+    /// otherwise.
+    pub degraded: Degraded,
+    /// Is asked for the device of a leg that was missing, by its number, when that is tried again; `None`: it
+    /// stays out. Called on a worker, which may block; requests go on meanwhile. A panic in it is caught.
+    pub find: Option<Arc<FindLeg>>,
+    /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where there would
+    /// be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
+    pub region_shift: Option<u32>,
+    /// Is told what happens, on a worker; it may block, though nothing is recorded meanwhile. Dropped
+    /// with the mirror. A panic in it is caught.
+    pub observer: Option<Arc<MirrorObserver>>,
+}
+
+impl Default for MirrorOptions {
+    fn default() -> Self {
+        Self {
+            record: true,
+            resync_least: 10 << 20,
+            resync_most: 400 << 20,
+            clean_after: Duration::from_secs(5),
+            retry: None,
+            degraded: Degraded::default(),
+            find: None,
+            region_shift: None,
+            observer: None,
+        }
+    }
+}
+
+impl MirrorOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether a record is kept on the legs.
+    #[must_use]
+    pub fn record(mut self, yes: bool) -> Self {
+        self.record = yes;
+        self
+    }
+
+    /// Sets the least bytes a second that a resync does.
+    #[must_use]
+    pub fn resync_least(mut self, bytes: u64) -> Self {
+        self.resync_least = bytes;
+        self
+    }
+
+    /// Sets the most bytes a second that a resync does.
+    #[must_use]
+    pub fn resync_most(mut self, bytes: u64) -> Self {
+        self.resync_most = bytes;
+        self
+    }
+
+    /// Sets how long a region has to be left alone.
+    #[must_use]
+    pub fn clean_after(mut self, time: Duration) -> Self {
+        self.clean_after = time;
+        self
+    }
+
+    /// Sets when a leg that was dropped is tried again.
+    #[must_use]
+    pub fn retry(mut self, after: Option<Duration>) -> Self {
+        self.retry = after;
+        self
+    }
+
+    /// Sets which legs may be missing at the beginning.
+    #[must_use]
+    pub fn degraded(mut self, degraded: Degraded) -> Self {
+        self.degraded = degraded;
+        self
+    }
+
+    /// Sets the size of the regions of a new mirror.
+    #[must_use]
+    pub fn region_shift(mut self, shift: Option<u32>) -> Self {
+        self.region_shift = shift;
+        self
+    }
+
+    /// Sets the finder of legs that were missing.
+    #[must_use]
+    pub fn find(
+        mut self,
+        find: impl Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.find = Some(Arc::new(find));
+        self
+    }
+
+    /// Sets the listener to what happens.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&MirrorEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+}
+
+impl fmt::Debug for MirrorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MirrorOptions")
+            .field("record", &self.record)
+            .field("resync_least", &self.resync_least)
+            .field("resync_most", &self.resync_most)
+            .field("clean_after", &self.clean_after)
+            .field("retry", &self.retry)
+            .field("degraded", &self.degraded)
+            .field("region_shift", &self.region_shift)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The listener to what happens to a mirror.
+pub type MirrorObserver = dyn Fn(&MirrorEvent) + Send + Sync;
+
+/// The finder of a leg's device, which may say why there is none.
+pub type FindLeg = dyn Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync;
+
+/// Something that happened to a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MirrorEvent {
+    /// The mirror began without a leg.
+    Missing {
+        /// Which one.
+        leg: usize,
+        /// Why.
+        why: String,
+    },
+    /// A leg is out: it failed, or what it lacks can't be read where it is copied from.
+    Dropped {
+        /// Which one.
+        leg: usize,
+        /// Why.
+        error: IoError,
+    },
+    /// A leg has another device, which lacks everything.
+    Replaced {
+        /// Which one.
+        leg: usize,
+    },
+    /// There is another leg, which lacks everything.
+    Added {
+        /// Its number.
+        leg: usize,
+    },
+    /// A leg is none any more.
+    Removed {
+        /// Which number it had.
+        leg: usize,
+        /// What its device is called.
+        device: String,
+    },
+    /// A resync has so many bytes to look at.
+    ResyncBegan {
+        /// Legs that lack something; none after a crash, where all have what was acknowledged.
+        legs: Vec<usize>,
+        /// In bytes.
+        bytes: u64,
+    },
+    /// A check is over, or was stopped.
+    CheckEnded {
+        /// What it has found.
+        check: MirrorCheck,
+    },
+    /// A resync is over; not told where it was for legs that all were dropped meanwhile.
+    ResyncEnded {
+        /// Legs that have everything from now on.
+        legs: Vec<usize>,
+        /// How many bytes it has looked at, and made alike where they differed.
+        bytes: u64,
+    },
+}
+
+/// What a mirror is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MirrorStatus {
+    /// Each leg, by its number.
+    pub legs: Vec<LegState>,
+    /// Bytes that a resync has yet to look at; 0 where none is needed.
+    pub to_resync: u64,
+    /// Bytes that it has looked at, or that the last one did.
+    pub resynced: u64,
+    /// Bytes of regions that the record says may differ: what a crash now would have resynced.
+    pub dirty: u64,
+    /// The check that goes on, or the last one since the mirror was opened; `None`: there was none
+    /// yet.
+    pub check: Option<MirrorCheck>,
+    /// The last check that came to its end; `None`: the record knows of none, or there is no
+    /// record, and was none since it was opened.
+    pub checked: Option<MirrorChecked>,
+    /// Since when there was no check, since 1970, to a second: since the last one ended, or the
+    /// record began; without a record, since the mirror was opened.
+    pub unchecked_since: Duration,
+}
+
+impl fmt::Display for MirrorStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let with = |state: LegState| self.legs.iter().filter(|leg| **leg == state).count();
+        let legs = self.legs.len() - with(LegState::Removed);
+        write!(f, "{} of {legs} legs in sync", with(LegState::InSync))?;
+        let out = with(LegState::Out) + with(LegState::Returning);
+        if out != 0 {
+            write!(f, ", {out} out")?;
+        }
+        if self.to_resync != 0 {
+            let (left, done) = (self.to_resync, self.resynced);
+            let percent = u128::from(done) * 100 / (u128::from(done) + u128::from(left));
+            write!(f, ", {} MiB to resync ({percent} % done)", left.div_ceil(1 << 20))?;
+        }
+        let Some(check) = &self.check else { return Ok(()) };
+        if check.running {
+            let percent = u128::from(check.checked) * 100 / u128::from(check.size.max(1));
+            write!(f, ", {percent} % checked")?;
+        }
+        if check.differ + check.unreadable != 0 {
+            let MirrorCheck { differ, unreadable, repaired, .. } = check;
+            write!(
+                f,
+                ", the check found {differ} bytes that differ and {unreadable} that can't be read, and repaired {repaired}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What a leg is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LegState {
+    /// It has everything.
+    InSync,
+    /// It gets what it lacks. After a crash: it has what was acknowledged, and is being made like the first
+    /// one in sync where they may differ.
+    Resyncing,
+    /// It failed, or is missing; nothing goes there.
+    Out,
+    /// It is out, and being tried again.
+    Returning,
+    /// It is no leg any more; the others keep their numbers.
+    Removed,
+}
+
+impl fmt::Display for LegState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LegState::InSync => "in sync",
+            LegState::Resyncing => "resyncing",
+            LegState::Out => "out",
+            LegState::Returning => "out, and being tried again",
+            LegState::Removed => "removed",
+        })
+    }
+}
+
+impl Mirror {
+    /// How many numbers legs have, or had: those that were [removed](Mirror::remove) count too. Any context.
+    pub fn legs(&self) -> usize {
+        self.inner.legs.len()
+    }
+
+    /// What the device of leg `n` is called; `None` where there is no such leg. Any context.
+    pub fn leg_name(&self, n: usize) -> Option<String> {
+        let legs = &self.inner.legs;
+        self.inner.is_member(n).ok().map(|()| legs.name(n).to_string())
+    }
+
+    /// What it is at, a moment ago. Any context.
+    pub fn status(&self) -> MirrorStatus {
+        let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
+        let (to_resync, dirty) = keeper.amounts();
+        let (in_sync, rebuilding) = (legs.states.in_sync(), legs.states.rebuilding());
+        // Where legs in sync may differ, they are made like the first one.
+        let alike = if to_resync == 0 { in_sync } else { in_sync & in_sync.wrapping_neg() };
+        let (called, removed) = (legs.called(), legs.removed());
+        let state = |n: usize| match 1 << n {
+            bit if removed & bit != 0 => LegState::Removed,
+            bit if alike & bit != 0 => LegState::InSync,
+            bit if (in_sync | rebuilding) & bit != 0 => LegState::Resyncing,
+            bit if called & bit != 0 => LegState::Returning,
+            _ => LegState::Out,
+        };
+        let resynced = keeper.resynced.load(Ordering::Relaxed);
+        let guard = keeper.check.lock();
+        let (check, checked, since) = (guard.report.clone(), guard.last(), guard.last.since);
+        drop(guard);
+        let legs = (0..legs.len()).map(state).collect();
+        let unchecked_since = Duration::from_secs(since);
+        MirrorStatus { legs, to_resync, resynced, dirty, check, checked, unchecked_since }
+    }
+
+    /// Whether it keeps a record: which legs are in sync, and what the others lack.
+    pub fn has_record(&self) -> bool {
+        self.inner.keeper.has_record()
+    }
+
+    /// Why leg `n` is out; `None` where there is no such leg, or it isn't. Any context.
+    pub fn why_out(&self, n: usize) -> Option<String> {
+        let legs = &self.inner.legs;
+        (n < legs.len() && legs.out() & 1 << n != 0).then(|| legs.why(n))
+    }
+
+    /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
+    /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
+    /// there is no such leg, it isn't out, the mirror has settled, or the worker pools were shut down. Any context; it happens on a worker.
+    #[must_use = "false: there is nothing to take back"]
+    pub fn take_back(&self, n: usize) -> bool {
+        let inner = &self.inner;
+        let keeper = &inner.keeper;
+        let settled = keeper.settling.load(Ordering::Relaxed);
+        if settled || n >= inner.legs.len() || inner.legs.out() & 1 << n == 0 {
+            return false;
+        }
+        inner.take_back(keeper, 1 << n)
+    }
+
+    /// Puts another device in the place of leg `n`, whatever that one is at, while requests go on. The leg is out from
+    /// then on and is resynced: it is in sync when it has everything. Until then the mirror has one leg less. Returns the former device,
+    /// where there was one: the mirror asks it nothing more. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the new device in that place.
+    ///
+    /// # Errors
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a
+    /// record; where the device is a leg already, is too small, can't do what the mirror was said to do, or has
+    /// something else where the record belongs (the record of this very leg is none of that); where the record can't be written: then
+    /// the leg is out, and keeps its device; where the mirror has settled, or the worker pools were shut down. A device that
+    /// can't be written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says why.
+    pub fn replace(
+        &self,
+        n: usize,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
+        self.inner.replace(n, device)
+    }
+
+    /// Another leg joins, while requests go on. It is resynced: it is in sync when it has everything. Returns its number, which is
+    /// higher than those of the others, as long as there is one up to 31; then that of a leg that was removed. Blocks as long as it
+    /// takes to write the record. The next [`open`](Mirror::open) has to be given the device too, in the order of the numbers.
+    ///
+    /// # Errors
+    /// As of [`replace`](Mirror::replace), where that is about the device; where there are 32 legs; where the device or the record can't
+    /// be written. Then there is no such leg. A device that can't be written to afterwards is no error: the leg is out, and
+    /// [`why_out`](Mirror::why_out) says why.
+    pub fn add(&self, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
+        self.inner.add(device)
+    }
+
+    /// Leg `n` is none any more, whatever it is at, while requests go on. The others keep their numbers. Returns its device, where there
+    /// was one: the mirror asks it nothing more, and has told it in its record. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it refuses this one, until that is
+    /// [added](Mirror::add) again.
+    ///
+    /// # Errors
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a record; where the
+    /// record can't be written: then the leg is out; where the mirror has settled, or the worker pools were shut down.
+    pub fn remove(&self, n: usize) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
+        self.inner.remove(n)
+    }
+
+    /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate` bytes of the mirror a second
+    /// (`None`: as fast as a resync). With `repair` what differs, or can't be read, is written anew, with what the first leg in
+    /// sync has that can be read there; else it is only told, by [`status`](Mirror::status) and
+    /// [`CheckEnded`](MirrorEvent::CheckEnded). False where one goes on already, the mirror has settled, or the worker pools were
+    /// shut down. Any context; workers do it.
+    #[must_use = "false: no check was begun"]
+    pub fn check(&self, rate: Option<u64>, repair: bool) -> bool {
+        let keeper = &self.inner.keeper;
+        if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
+            return false;
+        }
+        let (size, rate) = (self.inner.geometry.size, rate.unwrap_or(u64::MAX));
+        let began = keeper.check.lock().begin(rate, repair, size);
+        keeper.kick_resync();
+        began
+    }
+
+    /// Ends a check where it is; false where none goes on. Any context.
+    #[must_use = "false: there was no check"]
+    pub fn stop_check(&self) -> bool {
+        let stopped = self.inner.keeper.check.lock().end();
+        let was = stopped.is_some();
+        stopped.into_iter().for_each(|report| self.inner.tell_checked(&self.inner.keeper, report));
+        was
+    }
+
+    /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all
+    /// legs are alike but for what is yet to be resynced. Call it when the queue over the mirror has been
+    /// drained, before the legs close, and before the worker pools are shut down: after that the record stays as it
+    /// is. May block.
+    #[track_caller]
+    pub fn settle(&self) {
+        self.inner.keeper.settle();
+    }
+}
+
+/// What the legs that are there can do together.
+fn check(legs: &Legs) -> Result<Geometry, StackError> {
+    let all = below::combine(legs.devices());
+    // A leg that can't do what another one has done would be dropped.
+    all.map(|all| Geometry { can_fast_zero: false, ..all }).ok_or_else(|| {
+        StackError::new(format!("'{}' is missing, and so are all others", legs.name(0)))
+    })
+}
+
+impl Inner {
+    /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
+    fn drop_leg(&self, n: usize, error: &IoError) {
+        match self.legs.states.drop_leg(n) {
+            true => self.tell_dropped(n, error),
+            false => self.tell_kept(n, error),
+        }
+    }
+
+    /// Leg `n` failed, and isn't dropped: no other one has everything, or it is out already.
+    fn tell_kept(&self, n: usize, error: &IoError) {
+        if error.is_logged() {
+            return;
+        }
+        self.legs.kept(n).tell(|| {
+            let (device, error) = (self.legs.name(n), error.clone());
+            move |left_out: Option<u64>| {
+                let below = error.device_below(&device);
+                let errno = error.errno();
+                tracing::warn!(leg = n, device = &*device, errno, %error, below, left_out, "a leg of a mirror failed a request, and is kept");
+            }
+        });
+    }
+
+    /// Leg `n` was dropped.
+    fn tell_dropped(&self, n: usize, error: &IoError) {
+        let name = self.legs.name(n);
+        let why = match error.device_below(&name) {
+            Some(below) => format!("{below}: {error}"),
+            None => error.to_string(),
+        };
+        self.legs.set_why(n, why);
+        self.legs.dropped(n).tell(|| {
+            let (device, error) = (name, error.clone());
+            let in_sync = self.legs.states.in_sync().count_ones();
+            // Not that it failed: it may be that nothing can be copied to it.
+            move |left_out: Option<u64>| {
+                tracing::error!(target: EVENTS, leg = n, device = &*device, %error, left_out, in_sync, "a leg of a mirror is dropped");
+            }
+        });
+        self.keeper.note(MirrorEvent::Dropped { leg: n, error: error.clone() });
+        self.keeper.kick();
+    }
+
+    /// Drops those on which something failed that others could do.
+    fn drop_failed(&self, ended: &disk::Ended) {
+        let (good, bad) = disk::masks(ended);
+        let dropped = self.legs.states.settle(good, bad).unwrap_or_default();
+        // Once, though several of its pieces may have failed.
+        let mut told = 0;
+        for (n, end) in ended {
+            let Err(error) = end else { continue };
+            match told & 1 << n != 0 {
+                true => {}
+                false if dropped & 1 << n != 0 => self.tell_dropped(*n, error),
+                false => self.tell_kept(*n, error),
+            }
+            told |= 1 << n;
+        }
+    }
+}
+
+/// The legs of a mask, as numbers.
+fn list(legs: u32) -> Vec<usize> {
+    each(legs).collect()
+}
+
+impl Driver for Mirror {
+    fn kind(&self) -> &'static str {
+        "mirror"
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry
+    }
+
+    fn hw_queues(&self) -> usize {
+        usize::MAX
+    }
+
+    fn merges(&self) -> bool {
+        false
+    }
+
+    fn knows_extents(&self) -> bool {
+        true
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.inner.outdated
+    }
+
+    fn poll(&self, _hctx: usize) -> Option<usize> {
+        below::poll(self.inner.legs.devices())
+    }
+
+    fn condition(&self) -> Option<String> {
+        Some(self.status().to_string())
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        match rq.op() {
+            Op::Read | Op::Extents | Op::Prefetch => self.inner.read(&Whole::new(rq)),
+            _ => self.inner.change(rq),
+        }
+        Dispatch::Started
+    }
+}

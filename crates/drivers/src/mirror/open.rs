@@ -1,0 +1,349 @@
+//! A mirror with a record comes to life: what its legs say is put together, and written down anew.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Weak};
+
+use corewise_blockmq::{BlockDevice, Geometry};
+use corewise_sync::time::wall;
+use corewise_workqueue::Workqueue;
+
+use super::disk::{self, Disk};
+use super::keeper::{Keeper, State};
+use super::legs::{EVENTS, Legs, MirrorLeg, all, each};
+use super::overlaps::Overlaps;
+use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
+use super::{Inner, Mirror, MirrorEvent, MirrorOptions, check, policy, source};
+use crate::below::StackError;
+use crate::mirror::regions::Regions;
+
+impl Mirror {
+    /// Mirrors over `legs`.
+    ///
+    /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB up to
+    /// 128 KiB (more with blocks above 16 KiB). Legs that have none are new. Where all are, a mirror is made of
+    /// them: it has what the first one has, and the others are in sync when they were copied from it. A leg
+    /// that was out is resynced, and so is what was being written when a crash came; nothing waits for that.
+    /// Workers of `wq` do it. May block, as long as the legs do.
+    ///
+    /// Without a record nothing is known of the legs: the first one is what the mirror has, and the others are
+    /// compared with it, and copied where they differ, each time.
+    ///
+    /// A leg that is missing, or can't be read, is out from the beginning; [`MirrorOptions::degraded`] says
+    /// whether that may be.
+    ///
+    /// # Errors
+    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small (a new mirror is as large as
+    /// the first one); where
+    /// legs belong to different mirrors, are in another order than when it was made, or were used without each
+    /// other; where one without a record has something else in its place; where the first leg of a
+    /// new mirror, or of one without a record, is empty, and would be copied over one that isn't;
+    /// where none that has everything can be read, or the record can't be written. Without a
+    /// record: where the first leg is missing, or one has a
+    /// record all the same, whatever mirror's that is.
+    pub fn open(
+        legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
+        options: MirrorOptions,
+        wq: &Workqueue,
+    ) -> Result<Self, StackError> {
+        let legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
+        let inner = Inner::open(legs, options, wq)?;
+        let told = Arc::downgrade(&inner);
+        let notice = inner.keeper.queue.on_end(move || {
+            if let Some(inner) = told.upgrade() {
+                inner.workers_are_gone();
+            }
+        });
+        Ok(Self { inner, _notice: notice })
+    }
+}
+
+impl Inner {
+    /// A mirror that nobody has told of the end of the workers yet.
+    pub(super) fn open(
+        mut legs: Legs,
+        options: MirrorOptions,
+        wq: &Workqueue,
+    ) -> Result<Arc<Self>, StackError> {
+        let geometry = check(&legs)?;
+        let block = geometry.block_size;
+        let mut disk = Disk::new(block, options.record);
+        let mut room = u64::MAX;
+        for device in legs.devices() {
+            room = room.min(disk.room_on(device.name(), device.geometry().size)?);
+        }
+        let assembled = match options.record {
+            true => from_record(&mut disk, &mut legs, options.degraded)?,
+            false => from_nothing(&legs, options.degraded)?,
+        };
+        if !options.record {
+            legs.states.pin(SOURCE);
+        }
+        let mut head = match &assembled.newest {
+            Some(head) => {
+                let mut head = checked(head.clone(), room, &geometry)?;
+                // Before anything that a client writes: who begins with a copy of these legs has another name.
+                head.fork(chance());
+                head.events = assembled.events;
+                head.legs = legs.len() as u32;
+                head
+            }
+            None => {
+                // No head was found, so each leg still has the place in which it was given.
+                source::may_be_first(&legs, room)?;
+                fit_on_all(&disk, &legs)?;
+                new_head(room, &options, legs.len())
+            }
+        };
+        if head.checked.since == 0 {
+            head.checked.since = wall().as_secs();
+        }
+        let regions = Regions::new(head.size, head.region_shift);
+        legs.states.set(assembled.in_sync);
+        let bits = bits(&disk, &legs, &assembled, regions.len())?;
+        let geometry = Geometry { size: head.size, ..geometry };
+        let outdated = assembled.is_outdated();
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
+            let state = State::new(head, bits);
+            let keeper = Keeper::new(disk, regions, options, state, wq, weak);
+            Inner { legs, geometry, overlaps: Overlaps::default(), outdated, keeper }
+        });
+        inner.start(&assembled)?;
+        Ok(inner)
+    }
+}
+
+/// What the legs' records say together, where the mirror may begin with it.
+fn from_record(
+    disk: &mut Disk,
+    legs: &mut Legs,
+    degraded: Degraded,
+) -> Result<Assembled, StackError> {
+    let found = heads(disk, legs);
+    for n in (0..legs.len()).filter(|&n| matches!(found[n], Some(None))) {
+        vacant(disk, &*legs.device(n))?;
+    }
+    let is_outdated = |at: &usize| legs.there(*at).is_some_and(|it| it.device.is_outdated());
+    let outdated = (0..legs.len()).filter(is_outdated).fold(0, |mask, at| mask | 1 << at);
+    let assembled = assemble(&found, outdated, |at| legs.name(at).to_string())?;
+    let removed = assembled.newest.as_ref().map_or(0, |head| head.removed);
+    legs.renumber(&assembled.numbers, removed);
+    disk.renumber(&assembled.numbers);
+    assembled.may_start(degraded, |n| legs.name(n).to_string())?;
+    Ok(assembled)
+}
+
+/// What is so without a record: the first leg has everything, as it did the last time, since it is never dropped.
+fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
+    for n in (0..legs.len()).filter(|&n| legs.is_there(n)) {
+        unrecorded(&legs.name(n), &*legs.device(n))?;
+    }
+    let here = (0..legs.len()).filter(|&n| legs.is_there(n)).fold(0, |here, n| here | 1 << n);
+    let missing = all(legs.len()) & !here;
+    let needed = if degraded == Degraded::Never { missing } else { missing & SOURCE };
+    if let Some(n) = each(needed).next() {
+        let (name, why) = (legs.name(n), legs.why(n));
+        return Err(StackError::new(format!(
+            "'{name}' is missing ({why}), and a mirror without a record needs all its legs"
+        )));
+    }
+    Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
+}
+
+/// The newest head of each leg; `None` where nothing can be read.
+fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
+    let head = |n: usize| {
+        if !legs.is_there(n) {
+            return None;
+        }
+        let read = disk.read_head(legs, n);
+        read.inspect_err(|error| legs.set_why(n, error.to_string())).ok()
+    };
+    (0..legs.len()).map(head).collect()
+}
+
+impl Inner {
+    /// Writes the record anew, and begins what it asks for.
+    fn start(self: &Arc<Self>, assembled: &Assembled) -> Result<(), StackError> {
+        let keeper = &self.keeper;
+        let failed =
+            |error| StackError::new(format!("cannot write the record of the mirror: {error}"));
+        let mut state = keeper.state.lock();
+        // A process that was killed may have left this in the disks' caches: it has to stay before anything is built on it.
+        let here = assembled.in_sync | assembled.behind | assembled.blank;
+        self.drop_failed(&disk::flush(&self.legs, here));
+        // A new mirror is one of its source alone before anything else is written to any leg.
+        if assembled.newest.is_none() {
+            self.record(keeper, &mut state).map_err(failed)?;
+        }
+        for leg in each(assembled.outdated) {
+            let device = &*self.legs.name(leg);
+            let what = match assembled.in_sync & 1 << leg != 0 {
+                true => "no other leg is complete: the mirror lacks these changes, too",
+                false => "everything is copied to it from a complete leg",
+            };
+            tracing::warn!(
+                leg,
+                device,
+                "a leg of a mirror was opened without changes that were flushed to it; {what}"
+            );
+        }
+        let dirty = state.dirty();
+        // The bits first: who has a head is taken to lack no more than they say.
+        if !dirty.is_empty() {
+            self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
+        }
+        for leg in each(assembled.missing) {
+            let (device, why) = (self.legs.name(leg), self.legs.why(leg));
+            tracing::error!(target: EVENTS, leg, device = &*device, why, "a mirror starts without this leg");
+            keeper.note(MirrorEvent::Missing { leg, why });
+            // Has it told, and the next try due.
+            keeper.kick();
+        }
+        // One leg alone differs from nobody.
+        if self.legs.states.in_sync().count_ones() > 1 {
+            dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
+        }
+        self.resync_legs(keeper, &mut state, assembled.behind | assembled.blank);
+        self.record(keeper, &mut state).map_err(failed)?;
+        // Once more: only then the record says that all legs in sync have a head of this start, and tells them from
+        // copies that were made before it.
+        state.unwritten = true;
+        self.record(keeper, &mut state).map_err(failed)?;
+        // Not where one has begun, also if its legs are out again by now.
+        if keeper.regions.stale() != 0 && state.resyncing.is_none() {
+            self.begin_resync(keeper, &mut state, 0);
+        }
+        Ok(())
+    }
+}
+
+/// A mirror that was not there before has what its first leg has, and that has to fit on the others.
+fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
+    let mut rooms = Vec::new();
+    for device in legs.devices() {
+        rooms
+            .push((device.name().to_owned(), disk.room_on(device.name(), device.geometry().size)?));
+    }
+    let Some(((first, size), others)) = rooms.split_first() else { return Ok(()) };
+    match others.iter().find(|(_, room)| room < size) {
+        None => Ok(()),
+        Some((name, room)) => Err(StackError::new(format!(
+            "'{name}' has room for {room} bytes, and '{first}', whose content a new mirror has, for \
+             {size}: give it a larger leg in place of '{name}'"
+        ))),
+    }
+}
+
+/// The head of a mirror that was not there before.
+fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
+    let fits = |shift: &u32| {
+        (12..=40).contains(shift) && size.div_ceil(1 << shift) <= policy::MOST_REGIONS
+    };
+    let asked = options.region_shift.filter(fits);
+    let region_shift = asked.unwrap_or_else(|| policy::region_shift(size));
+    let mut mirror = [0; 16];
+    for half in mirror.chunks_exact_mut(8) {
+        half.copy_from_slice(&chance().to_le_bytes());
+    }
+    let legs = legs as u32;
+    Head { mirror, size, region_shift, legs, in_sync: SOURCE, ..Head::default() }
+}
+
+/// As much chance as the standard library has: enough to tell two mirrors apart.
+fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A disk without a record must have nothing of value where it belongs.
+pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackError> {
+    // A place that can't be read now fails when it is written.
+    if disk.is_vacant(device).unwrap_or(true) {
+        return Ok(());
+    }
+    Err(StackError::new(format!(
+        "'{}' has other data at its end, where a mirror keeps its record; to discard that data, \
+         overwrite the last 256 KiB with zeroes",
+        device.name()
+    )))
+}
+
+/// A leg of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
+/// has one, of which it may be the only leg that has everything, or one that lacks half of it.
+pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
+    // A place that can't be read now is no record that anybody could go by.
+    let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
+    Err(StackError::new(format!(
+        "'{name}' holds the record of a mirror, as leg {} of {}. The record knows which legs are \
+         complete; without it, complete legs would be overwritten. Open the mirror with its \
+         record (bitmap = true) and its legs in their order. {}",
+        u64::from(head.leg) + 1,
+        head.legs,
+        how_to_discard(name, device, start),
+    )))
+}
+
+/// What makes a device one that never had the record which begins at `start`.
+pub(super) fn how_to_discard(name: &str, device: &dyn BlockDevice, start: u64) -> String {
+    let bytes = device.geometry().size - start;
+    format!(
+        "To discard the record, overwrite the last {} KiB of '{name}' with zeroes: dd if=/dev/zero \
+         of=PATH bs=512 seek={} count={} conv=notrunc",
+        bytes.div_ceil(1024),
+        start / 512,
+        bytes / 512,
+    )
+}
+
+/// A head that is true of these legs.
+fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackError> {
+    let regions = head.size.checked_shr(head.region_shift).unwrap_or(u64::MAX);
+    let in_blocks = head.size.checked_rem(geometry.block_size.into()) == Some(0);
+    if head.size == 0 || head.size > room || !in_blocks {
+        return Err(StackError::new(format!(
+            "the mirror's record says {} bytes, but its legs have room for {room}",
+            head.size
+        )));
+    }
+    if !(12..=40).contains(&head.region_shift) || regions > policy::MOST_REGIONS {
+        return Err(StackError::new(format!(
+            "the mirror's record has an invalid region size, 2 to the power of {} bytes",
+            head.region_shift
+        )));
+    }
+    Ok(head)
+}
+
+/// The regions that may differ, by what the legs say that are in sync.
+fn bits(
+    disk: &Disk,
+    legs: &Legs,
+    assembled: &Assembled,
+    regions: usize,
+) -> Result<Vec<u8>, StackError> {
+    let all = |n: usize| if (n + 1) * 8 <= regions { 0xFF } else { 0xFF >> (8 - regions % 8) };
+    let everything = (0..regions.div_ceil(8)).map(all).collect();
+    if assembled.newest.is_none() || assembled.blank != 0 || assembled.is_outdated() {
+        return Ok(everything);
+    }
+    let mut bits = vec![0; regions.div_ceil(8)];
+    for n in each(assembled.in_sync) {
+        match disk.read_bits(legs, n, regions) {
+            // A crash may have come between the writes to two legs.
+            Ok(theirs) => bits.iter_mut().zip(theirs).for_each(|(bit, theirs)| *bit |= theirs),
+            Err(error) if legs.states.drop_leg(n) => {
+                tracing::error!(leg = &*legs.name(n), %error, "the record cannot be read");
+            }
+            Err(error) => {
+                return Err(StackError::new(format!(
+                    "'{}' is the only complete leg, and its record cannot be read: {error}",
+                    legs.name(n)
+                )));
+            }
+        }
+    }
+    // Beyond the last region nothing means anything.
+    if let (Some(last), false) = (bits.last_mut(), regions % 8 == 0) {
+        *last &= 0xFF >> (8 - regions % 8);
+    }
+    Ok(bits)
+}

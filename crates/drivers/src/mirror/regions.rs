@@ -1,0 +1,277 @@
+//! The regions of a mirror: who writes there, and what the record on disk says about it. One word
+//! each, so that every question has one answer at a time; `README.md` beside this file argues it.
+//!
+//! | part of the word | set by | means |
+//! |---|---|---|
+//! | writers | a write that enters, until it exits | so many are in flight there |
+//! | DIRTY | the keeper, once that is durable on disk | the record says that the legs may differ here |
+//! | RECENT | a write that enters | the keeper leaves DIRTY alone for another round |
+//! | STALE | the finder of that | the legs differ here, as far as is known: to be resynced |
+//! | LOCKED | the resync | nobody may enter; with no writers, the region is the resync's |
+
+use std::ops::Range;
+
+use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+const WRITERS: u32 = 0xFFFF;
+const DIRTY: u32 = 1 << 16;
+const RECENT: u32 = 1 << 17;
+const STALE: u32 = 1 << 18;
+const LOCKED: u32 = 1 << 19;
+
+/// How [`Regions::enter`] went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "`Wait { wake: true }` obliges the caller to run the resync"]
+pub enum Entered {
+    /// The write may begin.
+    In,
+    /// It has to wait: for the record, or for the resync. Where `wake`, the resync waits for a
+    /// region that has just been left again.
+    Wait {
+        /// The caller has to run the resync.
+        wake: bool,
+    },
+}
+
+/// What the keeper finds in a region that it might clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// Nothing is to be done there.
+    Clean,
+    /// Written to since the last look, or just now, or not in sync yet: not now.
+    Young,
+    /// Nobody has written since the last look.
+    Old,
+}
+
+/// The words of all regions of a device.
+pub struct Regions {
+    /// A: one for each region; the orderings are argued where it is changed.
+    words: Box<[AtomicU32]>,
+    /// A: how many regions are stale; Relaxed, a reader that sees an old number reads from a leg as it
+    /// could have done a moment before.
+    stale: AtomicUsize,
+    shift: u32,
+}
+
+impl Regions {
+    /// Regions of `1 << shift` bytes for a device of `size` bytes, all of them clean.
+    pub fn new(size: u64, shift: u32) -> Self {
+        let n = size.div_ceil(1 << shift) as usize;
+        Self {
+            words: (0..n).map(|_| AtomicU32::new(0)).collect(),
+            stale: AtomicUsize::new(0),
+            shift,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether there is none: a device without a byte.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Bytes of a region; the last one may have fewer.
+    pub fn size(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The regions that a range of bytes touches.
+    pub fn of(&self, offset: u64, len: u64) -> Range<usize> {
+        let end = (offset + len).div_ceil(1 << self.shift);
+        (offset >> self.shift) as usize..end as usize
+    }
+
+    /// A write asks to begin: it enters all of these regions or none. Lock-free.
+    pub fn enter(&self, regions: Range<usize>) -> Entered {
+        for n in regions.clone() {
+            // Acquire pairs with the Release of `mark` (what the write relies on is durable), and
+            // with that of `unlock` (its bytes come after those that the resync copied).
+            let entered =
+                self.words[n].fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| {
+                    let may = word & DIRTY != 0 && word & LOCKED == 0 && word & WRITERS != WRITERS;
+                    may.then_some((word | RECENT) + 1)
+                });
+            if entered.is_err() {
+                return Entered::Wait { wake: self.exit(regions.start..n) };
+            }
+        }
+        Entered::In
+    }
+
+    /// A write has ended on all legs. True where the resync waits for one of these regions, and nobody
+    /// is left in that: the caller has to run it.
+    #[must_use = "true obliges the caller to run the resync"]
+    pub fn exit(&self, regions: Range<usize>) -> bool {
+        regions.fold(false, |wake, n| {
+            // Release pairs with the Acquire of `lock` and `is_held`: the resync reads what was
+            // written. And with that of `age`: a leg that the write has dropped is seen as dropped.
+            let before = self.words[n].fetch_sub(1, Ordering::AcqRel);
+            wake | (before & (LOCKED | WRITERS) == LOCKED | 1)
+        })
+    }
+
+    /// The resync keeps writes out of region `n`. True where it has it from now on; else the last
+    /// writer's `exit` says so. Nobody else locks it.
+    pub fn lock(&self, n: usize) -> bool {
+        self.words[n].fetch_or(LOCKED, Ordering::AcqRel) & WRITERS == 0
+    }
+
+    /// Whether a lock that had to wait holds by now.
+    pub fn is_held(&self, n: usize) -> bool {
+        self.words[n].load(Ordering::Acquire) & (LOCKED | WRITERS) == LOCKED
+    }
+
+    /// Lets writes in again; the caller then runs the keeper, which has those that wait. Where
+    /// `synced`, the legs are alike there now.
+    pub fn unlock(&self, n: usize, synced: bool) {
+        let gone = if synced { LOCKED | STALE } else { LOCKED };
+        let before = self.words[n].fetch_and(!gone, Ordering::AcqRel);
+        if synced && before & STALE != 0 {
+            self.stale.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The keeper has made it durable that the legs may differ in region `n`.
+    pub fn mark(&self, n: usize) {
+        // RECENT: the write that it was made for hasn't entered yet.
+        self.words[n].fetch_or(DIRTY | RECENT, Ordering::Release);
+    }
+
+    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync. A write that
+    /// isn't inside the region may be overlooked by a resync that is: then the next one finds it.
+    pub fn mark_stale(&self, n: usize) {
+        if self.words[n].fetch_or(STALE, Ordering::AcqRel) & STALE == 0 {
+            self.stale.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the record on disk says that the legs may differ in region `n`.
+    pub fn is_dirty(&self, n: usize) -> bool {
+        self.words[n].load(Ordering::Acquire) & DIRTY != 0
+    }
+
+    /// Whether the legs differ somewhere in these regions, as far as is known.
+    pub fn is_stale(&self, mut regions: Range<usize>) -> bool {
+        self.stale() != 0 && regions.any(|n| self.words[n].load(Ordering::Acquire) & STALE != 0)
+    }
+
+    /// How many regions are stale.
+    pub fn stale(&self) -> usize {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// The first stale region from `from` on.
+    pub fn next_stale(&self, from: usize) -> Option<usize> {
+        (from..self.len()).find(|&n| self.words[n].load(Ordering::Acquire) & STALE != 0)
+    }
+
+    /// The keeper's look at a region: what was written to since the last one is spared once.
+    pub fn age(&self, n: usize) -> Age {
+        // Acquire pairs with the Release of `exit`.
+        let word = self.words[n].load(Ordering::Acquire);
+        if word & DIRTY == 0 {
+            return Age::Clean;
+        }
+        if word & RECENT != 0 {
+            self.words[n].fetch_and(!RECENT, Ordering::Relaxed);
+            return Age::Young;
+        }
+        if word == DIRTY { Age::Old } else { Age::Young }
+    }
+
+    /// The keeper takes DIRTY away from a region that it has found old, after all legs have made
+    /// durable what they have. False where somebody has entered since: then nothing is changed.
+    pub fn clean(&self, n: usize) -> bool {
+        // The whole word is compared: who entered since, even if gone again, has set RECENT.
+        self.words[n].compare_exchange(DIRTY, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirty(n: usize) -> Regions {
+        let regions = Regions::new(n as u64 * 4096, 12);
+        (0..n).for_each(|n| regions.mark(n));
+        regions
+    }
+
+    #[test]
+    fn a_range_touches_the_regions_that_its_bytes_lie_in() {
+        let regions = Regions::new(4 * 4096 + 1, 12);
+        assert_eq!(regions.len(), 5);
+        assert_eq!(regions.of(0, 4096), 0..1);
+        assert_eq!(regions.of(4095, 2), 0..2);
+        assert_eq!(regions.of(8192, 8193), 2..5);
+        assert!(regions.of(8192, 0).is_empty());
+    }
+
+    #[test]
+    fn a_write_enters_all_its_regions_or_none() {
+        let regions = Regions::new(4 * 4096, 12);
+        regions.mark(0);
+        assert_eq!(regions.enter(0..2), Entered::Wait { wake: false });
+        assert!(regions.lock(0), "nobody was left in it");
+        regions.mark(1);
+        assert_eq!(regions.enter(0..2), Entered::Wait { wake: false });
+        regions.unlock(0, false);
+        assert_eq!(regions.enter(0..2), Entered::In);
+        assert!(!regions.exit(0..2));
+    }
+
+    #[test]
+    fn the_last_writer_out_of_a_locked_region_runs_the_resync() {
+        let regions = dirty(2);
+        assert_eq!((regions.enter(0..1), regions.enter(0..2)), (Entered::In, Entered::In));
+        assert!(!regions.lock(0));
+        assert!(!regions.exit(0..1) && !regions.is_held(0));
+        assert!(regions.exit(0..2) && regions.is_held(0));
+    }
+
+    #[test]
+    fn a_write_that_has_to_leave_again_runs_the_resync_that_came_meanwhile() {
+        let regions = dirty(2);
+        assert!(regions.lock(1));
+        // Between the entry into region 0 and the refusal by region 1 a lock can come.
+        assert_eq!(regions.enter(0..1), Entered::In);
+        assert!(!regions.lock(0));
+        assert!(regions.exit(0..1));
+    }
+
+    #[test]
+    fn a_region_is_cleaned_only_where_nobody_has_entered_since_the_look() {
+        let regions = dirty(1);
+        assert_eq!(regions.age(0), Age::Young);
+        assert_eq!(regions.age(0), Age::Old);
+        assert_eq!(regions.enter(0..1), Entered::In);
+        assert!(!regions.exit(0..1));
+        assert!(!regions.clean(0), "it was written to meanwhile");
+        assert_eq!((regions.age(0), regions.age(0)), (Age::Young, Age::Old));
+        assert!(regions.clean(0));
+        assert_eq!(regions.age(0), Age::Clean);
+        assert_eq!(regions.enter(0..1), Entered::Wait { wake: false });
+    }
+
+    #[test]
+    fn stale_regions_are_counted_and_are_never_old() {
+        let regions = dirty(3);
+        regions.mark_stale(1);
+        regions.mark_stale(1);
+        assert_eq!(
+            (regions.stale(), regions.next_stale(0), regions.next_stale(2)),
+            (1, Some(1), None)
+        );
+        assert!(regions.is_stale(0..3) && !regions.is_stale(2..3));
+        regions.age(1);
+        assert_eq!(regions.age(1), Age::Young);
+        assert!(regions.lock(1));
+        regions.unlock(1, true);
+        assert_eq!((regions.stale(), regions.age(1)), (0, Age::Old));
+    }
+}

@@ -1,0 +1,236 @@
+//! The way of a request through a mirror: a read to one leg after the other, a change to all.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use corewise_blockmq::{Held, IoError, IoErrorKind, Op, PartDone, Request, Started, Whole};
+use corewise_sync::SpinLock;
+use corewise_sync::atomic::{AtomicU64, Ordering};
+
+use super::Inner;
+use super::legs::{Legs, There, each};
+use crate::mirror::regions::Entered;
+
+impl Inner {
+    /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a
+    /// leg that fails tells of it: clients may never hear of that.
+    pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
+        let (offset, len) = (whole.request().offset(), whole.request().len());
+        let Some((n, there)) = self.choose(offset, len, 0) else { return };
+        let asked = self.asked((n, there.era), offset + len, Vec::new());
+        there.device.submit(whole.part_with(0, len, offset, asked).with_quiet(false));
+    }
+
+    /// The leg for a read that was tried on `tried` in vain.
+    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<(usize, Arc<There>)> {
+        let regions = &self.keeper.regions;
+        let differ = regions.is_stale(regions.of(offset, len));
+        loop {
+            let n = self.legs.choose(offset, tried, differ)?;
+            // It may be another device than that of the moment before, which has nothing yet, or none: then this sees that the leg
+            // was dropped for it.
+            let there = self.legs.there(n);
+            if let (Some(there), true) = (there, self.legs.states.in_sync() & 1 << n != 0) {
+                return Some((n, there));
+            }
+        }
+    }
+
+    /// What becomes of a read up to `end` that the device of that era of leg `n` is asked after `failed`.
+    fn asked(
+        self: &Arc<Self>,
+        (n, era): (usize, u64),
+        end: u64,
+        failed: Vec<Failed>,
+    ) -> impl FnOnce(PartDone) + Send + use<> {
+        self.legs.begin_read(n, end);
+        let inner = Arc::clone(self);
+        move |done| {
+            inner.legs.end(n);
+            let error = match done.result() {
+                Err(error) => error.clone(),
+                Ok(()) if failed.is_empty() || done.whole().request().op() != Op::Read => return,
+                Ok(()) => return inner.read_elsewhere(done.whole().request(), &failed),
+            };
+            let mut failed = failed;
+            failed.push(Failed { n, era, error });
+            let tried = mask(&failed);
+            let whole = done.whole();
+            let (offset, len) = (whole.request().offset(), whole.request().len());
+            let Some((next, there)) = inner.choose(offset, len, tried) else {
+                // All that are left have failed; the first one's error is the one to tell.
+                return done.fail(failed.swap_remove(0).error);
+            };
+            let asked = inner.asked((next, there.era), end, failed);
+            there.device.submit(done.again_with(offset, asked).with_quiet(false));
+        }
+    }
+
+    /// Some legs could not read what another one could: they are written anew there, or dropped.
+    fn read_elsewhere(&self, rq: &Request, failed: &[Failed]) {
+        let keeper = &self.keeper;
+        let regions = keeper.regions.of(rq.offset(), rq.len());
+        if keeper.regions.is_stale(regions.clone()) {
+            // The resync is on its way there, and sees for itself.
+            return;
+        }
+        for Failed { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
+            if !self.legs.forgive(*n) {
+                self.drop_leg(*n, error);
+                continue;
+            }
+            tracing::warn!(
+                leg = &*self.legs.name(*n),
+                offset = rq.offset(),
+                errno = error.errno(),
+                "a leg of a mirror could not be read; the mirror rewrites the block"
+            );
+            regions.clone().for_each(|n| keeper.regions.mark_stale(n));
+        }
+        keeper.kick_resync();
+    }
+
+    /// A change or a flush: it goes to the legs once its regions let it in.
+    pub(super) fn change(self: &Arc<Self>, rq: Started) {
+        let keeper = &self.keeper;
+        if rq.op() == Op::Flush {
+            return self.send(rq, 0..0);
+        }
+        let regions = keeper.regions.of(rq.offset(), rq.len());
+        match keeper.regions.enter(regions.clone()) {
+            Entered::In => self.send(rq, regions),
+            Entered::Wait { wake } => {
+                if wake {
+                    keeper.kick_resync();
+                }
+                keeper.park(rq);
+            }
+        }
+    }
+
+    /// Sends a change, which has entered `regions`, to all legs.
+    pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
+        // After the entry: who is taken back from here on gets this region by the resync, which waits
+        // until it is left.
+        let active = self.legs.states.active();
+        let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
+        let bytes = offset..offset + len;
+        // One leg alone differs from nobody. A leg that comes back gets this region by the resync.
+        let may_overlap = op != Op::Flush && active.count_ones() > 1;
+        let shared = may_overlap.then(|| self.overlaps.begin(regions.clone(), &bytes)).flatten();
+        let overlaps = shared.is_some();
+        if let Some(shared) = shared {
+            // Before it is sent: from now on all reads go to one leg there.
+            let keeper = &self.keeper;
+            let theirs = keeper.regions.of(shared.start, shared.end - shared.start);
+            theirs.for_each(|n| keeper.regions.mark_stale(n));
+        }
+        let ends =
+            Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
+        let (inner, theirs) = (Arc::clone(self), Arc::clone(&ends));
+        let whole = Whole::with(rq, move |rq, _| {
+            let failed = std::mem::take(&mut *theirs.failed.lock());
+            let succeeded = theirs.succeeded.load(Ordering::Relaxed) as u32;
+            let result = inner.judge(op, succeeded, &failed);
+            if may_overlap {
+                inner.overlaps.end(regions.clone(), &bytes);
+            }
+            inner.answer(rq, result, regions, mask(&failed), overlaps);
+        });
+        // One that is out by now may have another device already: whatever that gets here, it gets everything anew once this
+        // has left its regions.
+        for (n, there) in each(active).filter_map(|n| Some((n, self.legs.there(n)?))) {
+            self.legs.begin(n);
+            let (ends, inner, era) = (Arc::clone(&ends), Arc::clone(self), there.era);
+            let part = whole.part_with(0, len, offset, move |done| {
+                inner.legs.end(n);
+                match done.result() {
+                    Ok(()) => {
+                        ends.succeeded.fetch_or(1 << n, Ordering::Relaxed);
+                    }
+                    Err(error) => ends.failed.lock().push(Failed { n, era, error: error.clone() }),
+                }
+            });
+            // A leg that is dropped is told of with the error, and so is the answer where all
+            // failed; a discard drops none.
+            there.device.submit(part.with_quiet(op != Op::Discard));
+        }
+    }
+
+    /// How a change that ended like this on the legs is to be answered.
+    fn judge(&self, op: Op, succeeded: u32, failed: &[Failed]) -> Result<(), IoError> {
+        let bad = failed.iter().filter(|failed| failed.counts(&self.legs));
+        // A discard that failed leaves the leg as good as it was.
+        let settled =
+            self.legs.states.settle(succeeded, if op == Op::Discard { 0 } else { mask(bad) });
+        let Some(dropped) = settled else {
+            let first = failed.iter().min_by_key(|failed| failed.n);
+            return Err(
+                first.map_or_else(|| IoError::new(IoErrorKind::Gone), |one| one.error.clone())
+            );
+        };
+        for Failed { n, error, .. } in failed.iter().filter(|failed| dropped & 1 << failed.n != 0) {
+            self.tell_dropped(*n, error);
+        }
+        Ok(())
+    }
+
+    /// Answers a change that has ended on all legs, at once or when the record lets it.
+    /// `overlaps`: its regions were called stale, since another one changed the same bytes.
+    fn answer(
+        &self,
+        rq: Held,
+        result: Result<(), IoError>,
+        regions: Range<usize>,
+        failed: u32,
+        overlaps: bool,
+    ) {
+        let keeper = &self.keeper;
+        let active = self.legs.states.active();
+        // Legs that failed and are used all the same may have some of it; one alone differs from nobody.
+        let differ = failed & active != 0 && active.count_ones() > 1;
+        if differ && rq.op() == Op::Flush {
+            // Nobody knows which of the writes before are still to come, and where.
+            let dirty = (0..keeper.regions.len()).filter(|&n| keeper.regions.is_dirty(n));
+            dirty.for_each(|n| keeper.regions.mark_stale(n));
+        } else if differ {
+            regions.clone().for_each(|n| keeper.regions.mark_stale(n));
+        }
+        if keeper.regions.exit(regions) || differ || overlaps {
+            keeper.kick_resync();
+        }
+        // A leg that lacks this write must not look good to a reader of the record after a crash.
+        if result.is_ok() && self.legs.states.is_behind() {
+            keeper.hold(rq);
+        } else {
+            rq.complete(result);
+        }
+    }
+}
+
+/// How the copies of one request ended so far.
+struct Ends {
+    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the count of
+    /// the whole orders.
+    succeeded: AtomicU64,
+    /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
+    failed: SpinLock<Vec<Failed>>,
+}
+
+/// A device that failed a request.
+struct Failed {
+    n: usize,
+    era: u64,
+    error: IoError,
+}
+
+impl Failed {
+    /// Whether the leg still has that device.
+    fn counts(&self, legs: &Legs) -> bool {
+        legs.is_of(self.n, self.era)
+    }
+}
+
+fn mask<'a>(failed: impl IntoIterator<Item = &'a Failed>) -> u32 {
+    failed.into_iter().fold(0, |failed, one| failed | 1 << one.n)
+}

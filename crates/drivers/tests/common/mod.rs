@@ -1,0 +1,10 @@
+//! What the integration tests share: what those of the block layer share, mirrors, and bad disks.
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
+
+#[path = "../../../blockmq/tests/common/mod.rs"]
+mod shared;
+
+pub mod mirrors;
+pub mod platters;
+
+pub use shared::*;

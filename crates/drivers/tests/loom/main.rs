@@ -1,0 +1,7 @@
+//! The models of the drivers, in every interleaving: a file for each protocol.
+#![cfg(loom)]
+
+mod bell;
+mod lane;
+mod legs;
+mod regions;

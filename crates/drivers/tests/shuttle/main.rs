@@ -1,0 +1,7 @@
+//! Drivers in thousands of random schedules.
+#![cfg(shuttle)]
+
+#[path = "../../../blockmq/tests/shuttle/device.rs"]
+mod device;
+
+mod delay;
