@@ -4,8 +4,8 @@
 //! row does so in a [`Burst`]. A request that would wake a worker can wait for the end of the submitter's plug, as a
 //! [`Chore`]. [`LateOne`] names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
 
-pub use crate::complete::Burst;
-pub use crate::driver::Queued;
-pub use crate::end::End as EndOfWorkers;
-pub use crate::plug::{Chore, put_off, works};
-pub use crate::timeout::LateOne;
+pub use crate::admission::end::End as EndOfWorkers;
+pub use crate::queue::plug::{Chore, put_off, works};
+pub use crate::state::driver::Queued;
+pub use crate::state::late::LateOne;
+pub use crate::thread::burst::Burst;

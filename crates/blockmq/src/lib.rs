@@ -49,63 +49,45 @@
 //! they would have done; a request to a driver that [may block](Driver::may_block) completes with
 //! [`IoErrorKind::Gone`]; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
+mod admission;
 mod complete;
-mod device;
-mod driver;
-mod error;
 pub mod for_drivers;
-#[doc(hidden)]
-pub mod model;
-mod queue;
-mod read_only;
-mod request;
-
-mod cache;
-mod depth;
-mod end;
-mod flush;
-mod flusher;
-mod gate;
-mod geometry;
-mod grace;
 mod hctx;
 mod hotplug;
-mod run_state;
-mod runner;
-
-mod ctx;
-mod limits;
-mod map;
-mod merge;
-mod pending;
-mod plug;
-mod policy;
+#[doc(hidden)]
+pub mod model;
+mod percpu;
+mod queue;
+mod request;
 mod sched;
-mod split;
+mod shape;
+mod state;
 mod stats;
 mod tags;
+mod thread;
 mod timeout;
-mod usage;
-mod wait_queue;
 
-pub use complete::{Completer, CompleterStats, RqAffinity, behind_burst};
-pub use device::{BlockDevice, BlockDeviceExt};
-pub use driver::{Dispatch, Displaced, Driver, Started};
-pub use error::{IoError, IoErrorKind, NotHeld, NowaitError, Refused};
-pub use geometry::Geometry;
-pub use map::HwQueues;
-pub use plug::Plug;
-pub use policy::DEFAULT_DEPTH;
+pub use percpu::map::HwQueues;
+pub use queue::plug::Plug;
+pub use queue::refused::{NotHeld, NowaitError, Refused};
 pub use queue::{Queue, QueueBuilder, Released};
-pub use read_only::ReadOnlyLatch;
+pub use request::device::{BlockDevice, BlockDeviceExt};
+pub use request::error::{IoError, IoErrorKind};
+pub use request::fill::RequestMut;
+pub use request::geometry::Geometry;
+pub use request::read_only::ReadOnlyLatch;
 pub use request::{
     AlignedBuf, Buffer, BufferPool, Completed, Extent, ExtentKind, Extents, Flags, Held, Op,
-    PartDone, Payload, Request, RequestMut, Segment, Segments, Whole,
+    PartDone, Payload, Request, Segment, Segments, Whole,
 };
 pub use sched::{Deadline, IoScheduler};
+pub use state::affinity::RqAffinity;
+pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Started};
+pub use state::lanes::{Completer, CompleterStats};
+pub use state::late::{TimedOut, TimerReturn};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
-pub use timeout::{TimedOut, TimerReturn};
+pub use thread::burst::behind_burst;
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -8,20 +8,21 @@ use std::sync::Arc;
 
 use corewise_sync::time::Stamp;
 
-pub use crate::cache::{Cache, Taken};
-pub use crate::ctx::{CtxMap, SoftwareQueues};
-pub use crate::end::End as EndOfWorkers;
-pub use crate::flusher::Flusher;
-pub use crate::gate::{Fenced, Recheck, RunGate, Unquiesced};
-pub use crate::grace::Grace;
-pub use crate::hotplug::Activity;
-pub use crate::map::{CpuMap, CpuPlace};
+pub use crate::admission::activity::Activity;
+pub use crate::admission::end::End as EndOfWorkers;
+pub use crate::admission::flusher::Flusher;
+pub use crate::admission::gate::{Fenced, Recheck, RunGate, Unquiesced};
+pub use crate::admission::grace::Grace;
+pub use crate::admission::run_state::{Claim, End, RunNumber, RunState};
+pub use crate::admission::runner::{Pass, Ran, Source, run, run_by, run_claimed};
+pub use crate::admission::tag_state::{Release, TagState};
+pub use crate::admission::usage::{Unfrozen, Usage};
+pub use crate::admission::watch::Watch;
+pub use crate::percpu::cache::{Cache, Taken};
+pub use crate::percpu::ctx::{CtxMap, SoftwareQueues};
+pub use crate::percpu::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
-pub use crate::run_state::{Claim, End, RunNumber, RunState};
-pub use crate::runner::{Pass, Ran, Source, run, run_by, run_claimed};
 pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
-pub use crate::timeout::{Release, TagState, Watch};
-pub use crate::usage::{Unfrozen, Usage};
 
 /// How a queue is built that nothing runs but its holder.
 pub trait BuildByHand {

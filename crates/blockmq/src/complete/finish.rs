@@ -4,21 +4,15 @@ use std::iter;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use corewise_sync::hint;
+use corewise_sync::panics::caught;
 use corewise_sync::time::Stamp;
 
-use super::nest;
-use crate::error::{IoError, IoErrorKind};
-use crate::pending::Pending;
+use crate::request::error::{IoError, IoErrorKind};
+use crate::shape::flush;
+use crate::state::pending::{Pending, Verdict};
 use crate::tags::Freed;
-
-/// Why a request comes back from the driver.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    /// It has ended.
-    Ended(Result<(), IoError>),
-    /// It is to go to the driver once more.
-    Requeue,
-}
+use crate::thread::nest;
 
 impl Pending {
     /// The driver is done with a request that it had. Any context.
@@ -147,5 +141,95 @@ impl Pending {
         let latency = (self.weight != 0)
             .then(|| (now.unwrap_or_else(Stamp::precise).since(self.begun), self.weight));
         self.core.disk.ended(self.core.here(), op, ok.then_some(len), latency);
+    }
+
+    /// Ends a request that is inside and has no tag: at once, or when it is durable.
+    pub(crate) fn end(self: Box<Self>, result: Result<(), IoError>) {
+        if self.post_flush && result.is_ok() {
+            let (core, slot) = (Arc::clone(&self.core), self.slot);
+            if let Some(hctx) = flush::add(self) {
+                core.hctx(hctx).visit(&core, slot, true);
+            }
+        } else {
+            self.end_now(result);
+        }
+    }
+
+    /// Ends a request that is inside, has no tag and needs no flush any more.
+    pub(crate) fn end_now(mut self: Box<Self>, result: Result<(), IoError>) {
+        nest::end(move || {
+            self.answer(result);
+            self.leave();
+        });
+    }
+
+    /// Finishes a request that is inside and that no driver has: its queue is gone.
+    pub(crate) fn abandon(mut self: Box<Self>) {
+        let others = self.rq_mut().unmerge();
+        for pending in iter::once(self).chain(others) {
+            let gone = pending.core.gone();
+            // Of a queue that is dropped that is no news.
+            let gone = if pending.core.is_dropped() { gone.logged() } else { gone };
+            pending.end_now(Err(gone));
+        }
+    }
+
+    /// Tells the waiter how it ended, and counts it before.
+    fn answer(&mut self, result: Result<(), IoError>) {
+        self.answer_at(result, None);
+    }
+
+    /// As `answer`, with a clock that has just been read.
+    pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
+        self.count(result.is_ok(), now);
+        hint::writes(&self.rq);
+        let result = result.map_err(|error| {
+            // Where the queue flushes behind it that flush counts.
+            if self.rq().flags().fua {
+                self.core.note_loss(self.rq().op(), &error);
+            }
+            self.log(error)
+        });
+        self.rq_mut().finish(result);
+        // Anything that it still owns goes now, not when the box is used again.
+        self.rq = None;
+    }
+
+    /// Tells the log why it failed, unless the submitter or the device below does, or there were
+    /// too many.
+    #[cold]
+    fn log(&self, error: IoError) -> IoError {
+        if error.is_logged() {
+            return error;
+        }
+        if self.rq().is_quiet() {
+            return error.of(&self.core.name);
+        }
+        let line = || {
+            let (device, rq, error) = (self.core.name.clone(), self.rq(), error.clone());
+            let (request, offset, len) = (rq.op(), rq.offset(), rq.len());
+            move |left_out: Option<u64>| {
+                let below = error.device_below(&device);
+                tracing::warn!(%device, %request, offset, len, errno = error.errno(), %error, below, left_out, "a request failed");
+            }
+        };
+        // The subscriber is user code: a panic in there keeps no request from its end.
+        caught(|| self.core.errors.tell(line));
+        error.logged()
+    }
+
+    /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's
+    /// own keeps the core alive behind it.
+    pub(crate) fn leave(self: Box<Self>) {
+        if self.counted {
+            self.core.usage.exit(self.slot, self.generation);
+        }
+        if !self.cached {
+            return;
+        }
+        let home = self.core.cache.home(self.slot);
+        // SAFETY: `home` lies in the core, which the box keeps alive until the push publishes the box; behind
+        // that the push touches nothing of it.
+        drop(unsafe { home.as_ref() }.push(self));
     }
 }

@@ -2,16 +2,4 @@
 //!
 //! `README.md` beside this file has the steps.
 
-mod burst;
 mod finish;
-mod lanes;
-pub(crate) mod nest;
-mod policy;
-pub(crate) mod poll;
-
-pub use burst::{Burst, behind_burst};
-pub use lanes::{Completer, CompleterStats};
-pub use policy::RqAffinity;
-
-pub(crate) use finish::Verdict;
-pub(crate) use lanes::Placement;

@@ -10,10 +10,9 @@ use std::sync::Weak;
 
 use corewise_sync::per_thread;
 
-use super::Hctx;
-use crate::policy::BUDGET_WORKER;
-use crate::queue::Core;
-use crate::runner::Ran;
+use crate::admission::runner::{BUDGET_WORKER, Ran};
+use crate::state::core::Core;
+use crate::state::hctx::Hctx;
 
 per_thread! {
     static HELD: Cell<bool> = Cell::new(false);

@@ -7,28 +7,30 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::panics::caught;
 
-use super::Hctx;
-use super::backlog::Backlog;
-use crate::complete::nest;
-use crate::driver::{Dispatch, Started};
-use crate::pending::Pending;
-use crate::policy::PASS_QUOTA;
-use crate::queue::Core;
-use crate::runner::{Pass, Source};
+use crate::admission::runner::{Pass, Source};
 use crate::sched::IoScheduler;
+use crate::state::backlog::Backlog;
+use crate::state::core::Core;
+use crate::state::driver::{Dispatch, Started};
+use crate::state::hctx::Hctx;
+use crate::state::pending::Pending;
 use crate::stats::RunnerStats;
 use crate::tags::TagBatch;
+use crate::thread::nest;
+
+/// Requests started in one pass, between two looks at others that want to run.
+const PASS_QUOTA: u32 = 32;
 
 impl Hctx {
     /// Publishes what the runner leaves.
-    fn publish(&self, backlog: &Backlog) {
+    fn publish(&self, backlog: &Backlog<Box<Pending>>) {
         // Relaxed: ordered by the read-modify-write that follows (a mark, a place in line, end, hand_over) and by
         // the fences of the run protocol.
         self.left.store(backlog.len(), Ordering::Relaxed);
     }
 
     /// Tags for what is next, `most` of them at most.
-    fn tags_for_next(&self, backlog: &Backlog, cpu: usize, most: u32) -> TagBatch {
+    fn tags_for_next(&self, backlog: &Backlog<Box<Pending>>, cpu: usize, most: u32) -> TagBatch {
         let tags = self.tags.take(cpu, most);
         if !tags.is_empty() {
             return tags;
@@ -93,7 +95,7 @@ impl Source for Feed<'_> {
         let Feed { core, hctx, ran } = self;
         let stats = &hctx.runner_stats;
         RunnerStats::add(if ran.replace(true) { &stats.reruns } else { &stats.runs }, 1);
-        let pass = nest::pass(hctx, || hctx.feed_driver(core, halted));
+        let pass = nest::pass(*hctx, || hctx.feed_driver(core, halted));
         hctx.with_backlog(|backlog| {
             if hctx.is_hand_empty(backlog) {
                 return pass;
@@ -119,7 +121,7 @@ impl Source for Feed<'_> {
 impl Hctx {
     /// For the runner, outside of a pass.
     #[inline]
-    fn with_backlog<R>(&self, f: impl FnOnce(&mut Backlog) -> R) -> R {
+    fn with_backlog<R>(&self, f: impl FnOnce(&mut Backlog<Box<Pending>>) -> R) -> R {
         // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
         // ends. A callee of `f` may come back here, but then finds RUNNING set.
         self.backlog.with_mut(|backlog| f(unsafe { &mut *backlog }))
@@ -138,14 +140,14 @@ impl Hctx {
     }
 
     /// The backlog shows that the caller is the runner.
-    fn is_hand_empty(&self, _: &Backlog) -> bool {
+    fn is_hand_empty(&self, _: &Backlog<Box<Pending>>) -> bool {
         // SAFETY: the caller is the runner.
         unsafe { self.hand.is_empty() }
     }
 
     /// Moves what lies in the software queues to the backlog, and what the runner holds behind it: what came before
     /// goes before.
-    fn collect(&self, core: &Core, backlog: &mut Backlog) {
+    fn collect(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) {
         core.software.collect(&self.ctxs, backlog);
         if !self.is_hand_empty(backlog) {
             // SAFETY: the backlog is the runner's.
@@ -179,7 +181,7 @@ impl Hctx {
     }
 
     /// The driver couldn't take it: it goes back to the front, and the tags to others that can use them.
-    fn give_back(&self, rq: Started, backlog: &mut Backlog, tags: &mut TagBatch) {
+    fn give_back(&self, rq: Started, backlog: &mut Backlog<Box<Pending>>, tags: &mut TagBatch) {
         RunnerStats::add(&self.runner_stats.busy, 1);
         RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
         let mut pending = rq.into_pending();
@@ -194,7 +196,7 @@ impl Hctx {
     fn start_some(
         &self,
         core: &Core,
-        backlog: &mut Backlog,
+        backlog: &mut Backlog<Box<Pending>>,
         halted: &dyn Fn() -> bool,
         started: &mut u32,
         tags: &mut TagBatch,

@@ -1,42 +1,27 @@
 //! The runners of a hardware queue: a visitor, a worker, or a test by hand.
 
 use corewise_topology::current_cpu;
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::Asymmetric;
-use corewise_workqueue::{At, Work, Workqueue};
+use corewise_workqueue::{At, Work};
 
-use super::Hctx;
 use super::alone;
 use super::dispatch::Feed;
-use crate::complete::nest;
-use crate::gate::{Fenced, Recheck};
+use crate::admission::gate::{Fenced, Recheck};
+use crate::admission::runner::{self, BUDGET_VISITOR, BUDGET_WORKER, Ran};
 use crate::hotplug::policy::slot_for_run;
-use crate::pending::Pending;
-use crate::policy::{BUDGET_VISITOR, BUDGET_WORKER, BUSY_PAUSE};
-use crate::queue::Core;
-use crate::runner::{self, Ran};
+use crate::state::core::Core;
+use crate::state::hctx::{Background, Hctx};
+use crate::state::pending::Pending;
 use crate::stats::bump;
+use crate::thread::nest;
 
-/// How a hardware queue is run by nobody in particular.
-pub(super) enum Background {
-    /// By a worker.
-    Workers {
-        wq: Workqueue,
-        work: Work,
-        /// The same, some time later. An item of its own, so that its timer keeps no other run waiting.
-        /// Made when it is first needed.
-        later: OnceLock<Work>,
-        core: Weak<Core>,
-    },
-    /// By a test that calls `step`; every other run only leaves its wish here.
-    ByHand {
-        /// A: somebody wants a run. Release on set, Acquire on take.
-        wanted: AtomicBool,
-    },
-}
+/// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
+/// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
+const BUSY_PAUSE: Duration = Duration::from_millis(3);
 
 /// The item with which a worker runs hardware queue `index`.
 pub(super) fn work(core: &Weak<Core>, index: usize) -> Work {

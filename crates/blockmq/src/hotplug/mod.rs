@@ -1,9 +1,4 @@
 //! CPUs that leave and come: a hardware queue without a CPU gives its requests to another one. `README.md` beside
 //! this file has the protocol.
 
-mod activity;
 pub(crate) mod policy;
-
-pub use activity::Activity;
-
-mod follow;

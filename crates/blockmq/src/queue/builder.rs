@@ -8,15 +8,20 @@ use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
 use corewise_workqueue::Workqueue;
 
 use super::Queue;
-use super::core::{Core, Parts};
-use super::layout::Layout;
-use crate::complete::{Completer, Placement, RqAffinity};
-use crate::driver::Driver;
-use crate::map::{CpuMap, CpuPlace, HwQueues};
-use crate::policy::NR_REQUESTS;
+use super::core::Parts;
+use crate::percpu::layout::Layout;
+use crate::percpu::map::{CpuMap, CpuPlace, HwQueues};
 use crate::sched::IoScheduler;
+use crate::state::affinity::RqAffinity;
+use crate::state::core::Core;
+use crate::state::driver::Driver;
+use crate::state::lanes::{Completer, Placement};
 use crate::stats::IoStats;
-use crate::tags::TagSet;
+use crate::tags::{MAX_DEPTH, TagSet};
+
+/// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
+/// say.
+pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
 
 /// Makes a [`Queue`].
 #[must_use = "a builder does nothing until it builds"]

@@ -1,107 +1,41 @@
-//! What outlives the handle of a queue: everything that a request inside still needs.
+//! The way of a request into its queue, and to its hardware queue.
 
 use corewise_topology::{CpuId, current_cpu};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::context::AtomicSection;
 use corewise_sync::inbox::Inbox;
+use corewise_sync::panics::caught;
 use corewise_sync::{Mutex, Throttle, context};
-use corewise_workqueue::{EndNotice, Workqueue};
+use corewise_workqueue::Workqueue;
 
-use super::layout::Layout;
-use crate::cache::{Cache, Taken};
-use crate::complete::{Placement, nest};
-use crate::ctx::SoftwareQueues;
-use crate::driver::Driver;
-use crate::end::End;
-use crate::error::{IoError, IoErrorKind};
-use crate::flush;
-use crate::flusher::Flusher;
-use crate::gate::RunGate;
-use crate::geometry::Geometry;
-use crate::hctx::Hctx;
-use crate::limits::{self, Limits};
-use crate::pending::Pending;
-use crate::policy::{Verdict, judge};
-use crate::read_only::ReadOnlyLatch;
+use crate::admission::end::End;
+use crate::admission::flusher::Flusher;
+use crate::admission::gate::RunGate;
+use crate::admission::usage::Usage;
+use crate::percpu::cache::{Cache, Taken};
+use crate::percpu::ctx::SoftwareQueues;
+use crate::percpu::layout::Layout;
+use crate::queue::policy::{Verdict, judge};
+use crate::request::error::{IoError, IoErrorKind};
+use crate::request::geometry::Geometry;
+use crate::request::limits::{self, Limits};
 use crate::request::{Op, Request};
 use crate::sched::IoScheduler;
-use crate::split;
+use crate::shape::flush;
+use crate::shape::split;
+use crate::state::core::Core;
+use crate::state::driver::Driver;
+use crate::state::hctx::Hctx;
+use crate::state::lanes::Placement;
+use crate::state::late::Timeouts;
+use crate::state::pending::Pending;
 use crate::stats::{Counters, HctxStats, IoStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
-use crate::timeout::Timeouts;
-use crate::usage::Usage;
-
-/// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
-/// long as it runs.
-pub(crate) struct Core {
-    pub(crate) name: Box<str>,
-    /// What the queue takes: see [`limits::outer`]. Its size is that at the beginning.
-    pub(crate) geometry: Geometry,
-    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire where a request is taken.
-    size: AtomicU64,
-    /// Whether it has become read-only.
-    pub(super) read_only: ReadOnlyLatch,
-    /// L: is the lock, held while the driver grows.
-    growing: Mutex<()>,
-    /// What the driver takes at once.
-    pub(crate) limits: Limits,
-    /// The driver gains by merged requests.
-    pub(crate) merges: bool,
-    /// The driver can be asked for extents.
-    knows_extents: bool,
-    /// Changes with `fua` go to the driver without, and are flushed then.
-    emulates_fua: bool,
-    pub(crate) flusher: Flusher<Box<Pending>>,
-    /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the first of them is answered; Acquire
-    /// where the end of a later one asks.
-    losses: AtomicU64,
-    /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for
-    /// reports. One flush ends at a time.
-    doubt: AtomicBool,
-    pub(crate) driver: Arc<dyn Driver>,
-    pub(crate) gate: RunGate,
-    /// Which requests are inside.
-    pub(crate) usage: Usage,
-    pub(crate) layout: Layout,
-    pub(crate) software: SoftwareQueues<Box<Pending>>,
-    pub(crate) cache: Cache<Box<Pending>>,
-    /// Requests that came while the queue was frozen.
-    pub(super) outside: Inbox<Box<Pending>>,
-    /// Hardware queues live as long as this, in use or not, so that a runner of one may go on.
-    hctxs: Box<[OnceLock<Box<Hctx>>]>,
-    pub(crate) visitor_stats: PerSlot,
-    pub(crate) iostats: IoStats,
-    pub(crate) disk: Counters,
-    /// Where requests end, if not simply where they are completed.
-    pub(crate) placement: Option<Placement>,
-    /// Where requests may be in the driver for so long only.
-    pub(crate) timeouts: Option<Timeouts>,
-    /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
-    /// seen by each runner that claims a hardware queue, or looks again, after that.
-    dead: AtomicBool,
-    /// A: what is pending needs a worker, and there is none any more: it completes as gone. As `dead`.
-    given_up: AtomicBool,
-    /// Which of its errors go to the log.
-    pub(crate) errors: Throttle,
-    /// Whether there are workers.
-    pub(crate) end: End,
-    /// Has it told when they go.
-    notice: OnceLock<EndNotice>,
-    /// The driver may block: it is run by workers only.
-    pub(crate) may_block: bool,
-    /// Tags of each hardware queue, where they don't share a set.
-    depth: u32,
-    /// The set of tags that they share.
-    tags: Option<TagSet>,
-    /// L: is the lock; guards which scheduler hardware queues have, those that are made later too.
-    pub(super) scheduler: Mutex<IoScheduler>,
-    /// The CPUs are those of this machine.
-    live: bool,
-    /// Where asynchronous runs go; `None` where a test steps the queue.
-    wq: Option<Workqueue>,
-}
+use crate::thread::nest;
+use crate::thread::polling::Polling;
 
 /// What a core is made of.
 pub(super) struct Parts {
@@ -448,7 +382,7 @@ impl Core {
             flush::prepare(&mut pending);
         }
         if !self.limits.takes_at_once(op, len, pending.rq().entries())
-            && self.limits.first_of(pending.rq()) != Some(len)
+            && pending.rq().first_within(&self.limits) != Some(len)
         {
             return Way::Around(split::start(pending));
         }
@@ -476,6 +410,18 @@ impl Core {
         for pending in self.take_outside() {
             self.get_in(pending).and_then(|pending| self.push(pending));
         }
+    }
+
+    /// Has the driver look for completions of hardware queue `hctx`: how many it found, `None`
+    /// where it doesn't do that, or where so many devices stand on this one that the thread's stack
+    /// may not do for more.
+    pub(crate) fn poll(&self, hctx: usize) -> Option<usize> {
+        let _polling = Polling::enter()?;
+        let _section = AtomicSection::enter("poll of a block driver");
+        caught(|| self.driver.poll(hctx)).unwrap_or_else(|| {
+            tracing::error!(queue = %self.name, "the driver panicked in poll");
+            None
+        })
     }
 
     /// The queue is being dropped.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use corewise_sync::context;
 
 use super::Queue;
-use crate::error::NotHeld;
-use crate::gate::{RunGate, Unquiesced};
-use crate::usage::Unfrozen;
+use crate::admission::gate::{RunGate, Unquiesced};
+use crate::admission::usage::Unfrozen;
+use crate::queue::refused::NotHeld;
+use crate::request::device::refuse_in_atomic_section;
 
 /// What an [unquiesce](Queue::unquiesce) or an [unfreeze](Queue::unfreeze) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,22 +231,4 @@ impl Queue {
         }
         empty
     }
-}
-
-/// What may wait for requests says so, and is refused in an atomic section: there it would wait for itself, for ever.
-/// The report has both sites, the panic says what to do.
-#[track_caller]
-pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
-    refuse_to_wait("Queue", what, instead);
-}
-
-/// The same for what is no function of a queue's.
-#[track_caller]
-pub(crate) fn refuse_to_wait(of: &str, what: &'static str, instead: &str) {
-    context::might_block(what);
-    assert!(
-        !context::in_atomic_section(),
-        "{of}::{what} inside an atomic section (a dispatch or a completion) would wait for \
-         itself; call {instead} here, and wait elsewhere"
-    );
 }

@@ -2,8 +2,11 @@
 
 mod builder;
 mod core;
+mod follow;
 mod hold;
-mod layout;
+pub(crate) mod plug;
+pub(crate) mod policy;
+pub(crate) mod refused;
 mod update;
 
 use std::fmt;
@@ -13,20 +16,18 @@ use std::time::Duration;
 use corewise_sync::time::Stamp;
 use corewise_topology::{CpuId, Machine, Subscription};
 
-use crate::complete::nest;
-use crate::device::BlockDevice;
-use crate::driver::Driver;
-use crate::error::{NowaitError, Refused};
-use crate::geometry::Geometry;
-use crate::plug;
-use crate::read_only::ReadOnlyLatch;
+use crate::queue::refused::{NowaitError, Refused};
+use crate::request::device::BlockDevice;
+use crate::request::geometry::Geometry;
+use crate::request::read_only::ReadOnlyLatch;
 use crate::request::{Op, Request};
+use crate::state::core::Core;
+use crate::state::driver::Driver;
 use crate::stats::{DiskStats, HctxStats};
+use crate::thread::nest;
 
 pub use builder::QueueBuilder;
-pub(crate) use core::Core;
 pub use hold::Released;
-pub(crate) use hold::{refuse_in_atomic_section, refuse_to_wait};
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///

@@ -1,9 +1,9 @@
 //! Changes of a queue that need it to stand still: frozen, and with no dispatch in progress.
 
 use super::Queue;
-use super::hold::refuse_in_atomic_section;
-use crate::error::IoError;
-use crate::map::HwQueues;
+use crate::percpu::map::HwQueues;
+use crate::request::device::refuse_in_atomic_section;
+use crate::request::error::IoError;
 use crate::sched::IoScheduler;
 
 /// Undoes something when dropped, also where a panic passes by.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::extents::Extents;
-use super::fill::write_copy;
 use super::pool::Region;
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
@@ -308,6 +307,16 @@ impl fmt::Debug for AlignedBuf {
             .field("align", &self.align())
             .finish()
     }
+}
+
+/// Copies `bytes` to memory of their length.
+///
+/// # Panics
+/// Where the lengths differ.
+#[inline]
+pub(super) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+    // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
+    room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 //! An answer is a snapshot: a change that is under way at the same time is in it or not. A driver claims nothing
 //! that it doesn't know: data is anything that may be, and a driver that isn't asked has nothing else.
 
-use super::{Op, Payload, Request};
-
 /// What is known of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtentKind {
@@ -68,7 +66,7 @@ impl Extents {
     }
 
     /// Adds an extent behind the others, in a range of `len` bytes; whether another one is of use.
-    fn push(&mut self, extent: Extent, len: u64) -> bool {
+    pub(super) fn push(&mut self, extent: Extent, len: u64) -> bool {
         let covered = self.covered();
         let end = covered.saturating_add(extent.len).min(len);
         if self.closed {
@@ -110,17 +108,16 @@ impl Found {
         self.0.push((at, extents));
     }
 
-    /// Puts what lies without a gap from the first byte on into `rq`, behind what it has.
-    pub(super) fn put_into(mut self, rq: &mut Request) {
+    /// Hands what lies without a gap from byte `reached` on to `put`, until that says that no more is of use.
+    pub(super) fn put_into(mut self, mut reached: u64, mut put: impl FnMut(Extent) -> bool) {
         self.0.sort_unstable_by_key(|(at, _)| *at);
-        let mut reached = rq.extents().map_or(0, Extents::covered);
         for (at, extents) in self.0 {
             if at != reached {
                 return;
             }
             for extent in extents.iter() {
                 reached += extent.len;
-                if !rq.put_extent(extent) {
+                if !put(extent) {
                     return;
                 }
             }
@@ -128,36 +125,9 @@ impl Found {
     }
 }
 
-impl Request {
-    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which may end before the
-    /// range does.
-    pub fn extents_of(offset: u64, len: u64, most: u32) -> Self {
-        let mut rq = Self::new(Op::Extents, offset, len);
-        rq.payload = Payload::Extents(Extents::new(most));
-        rq
-    }
-
-    /// Of a request for extents: those that were found so far; `None` for other operations.
-    pub fn extents(&self) -> Option<&Extents> {
-        match &self.payload {
-            Payload::Extents(extents) => Some(extents),
-            _ => None,
-        }
-    }
-
-    /// Says what comes behind the extents that were found so far: what lies behind the range is cut off. Whether more is
-    /// of use; false for other operations. A request for extents of which none was found ends with one of data.
-    pub fn put_extent(&mut self, extent: Extent) -> bool {
-        let len = self.len;
-        match &mut self.payload {
-            Payload::Extents(extents) => extents.push(extent, len),
-            _ => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Request;
     use super::*;
 
     const DATA: ExtentKind = ExtentKind::Data;
@@ -206,7 +176,7 @@ mod tests {
         found.add(0, part(512, &[(12, DATA), (500, HOLE)]));
         found.add(1024, part(512, &[(512, HOLE)]));
         let mut rq = Request::extents_of(0, 4096, 8);
-        found.put_into(&mut rq);
+        found.put_into(0, |extent| rq.put_extent(extent));
         assert_eq!(list(&rq), [(12, DATA), (600, HOLE), (100, DATA)]);
     }
 }

@@ -7,17 +7,9 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
+use super::buffer::write_copy;
+use super::extents::{Extent, Extents};
 use super::{Op, Payload, Request};
-
-/// Copies `bytes` to memory of their length.
-///
-/// # Panics
-/// Where the lengths differ.
-#[inline]
-pub(super) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
-    // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
-    room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
-}
 
 impl Request {
     /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
@@ -110,6 +102,34 @@ impl Request {
     #[inline]
     pub fn filled(&self) -> u64 {
         self.filled
+    }
+}
+
+impl Request {
+    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which may end before the
+    /// range does.
+    pub fn extents_of(offset: u64, len: u64, most: u32) -> Self {
+        let mut rq = Self::new(Op::Extents, offset, len);
+        rq.payload = Payload::Extents(Extents::new(most));
+        rq
+    }
+
+    /// Of a request for extents: those that were found so far; `None` for other operations.
+    pub fn extents(&self) -> Option<&Extents> {
+        match &self.payload {
+            Payload::Extents(extents) => Some(extents),
+            _ => None,
+        }
+    }
+
+    /// Says what comes behind the extents that were found so far: what lies behind the range is cut off. Whether more is
+    /// of use; false for other operations. A request for extents of which none was found ends with one of data.
+    pub fn put_extent(&mut self, extent: Extent) -> bool {
+        let len = self.len;
+        match &mut self.payload {
+            Payload::Extents(extents) => extents.push(extent, len),
+            _ => false,
+        }
     }
 }
 

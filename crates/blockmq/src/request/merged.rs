@@ -4,10 +4,16 @@ use std::mem;
 
 use super::Request;
 use super::segments::Seg;
-use crate::limits::{Limits, Shape};
-use crate::pending::Pending;
+use crate::request::limits::{Limits, Shape};
+use crate::state::pending::Pending;
 
 impl Request {
+    /// How many of its bytes the driver gets first: see [`Limits::first`].
+    pub(crate) fn first_within(&self, limits: &Limits) -> Option<u64> {
+        let pieces = self.segments().map(|segment| segment.len() as u64);
+        limits.first(self.op(), self.offset(), self.len(), pieces)
+    }
+
     /// Its own pieces of memory, and how many bytes of them are in front of its own.
     #[inline]
     pub(super) fn own_segs(&self) -> (&[Seg], u64, u64) {

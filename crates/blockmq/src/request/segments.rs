@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use corewise_sync::list;
 
 use super::Request;
-use crate::pending::Pending;
+use crate::state::pending::Pending;
 
 /// A piece of memory, without its owner: an entry of the kernel's `bio_vec`.
 #[derive(Clone, Copy, Debug)]

@@ -16,12 +16,13 @@ use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use corewise_sync::panics::caught;
 
 use super::extents::{Extents, Found};
+use super::fill::fills;
 use super::inline_fn::InlineFn;
 use super::segments::{Seg, Table};
-use super::{End, Op, Payload, Request, fills};
-use crate::driver::Started;
-use crate::error::{IoError, IoErrorKind};
-use crate::pending::Pending;
+use super::{End, Op, Payload, Request};
+use crate::request::error::{IoError, IoErrorKind};
+use crate::state::driver::Started;
+use crate::state::pending::Pending;
 
 /// A request that others do in parts.
 ///
@@ -350,7 +351,9 @@ impl Drop for Inner {
             rq.rq_mut().filled = asked.min(self.hole.load(Ordering::Relaxed));
         }
         if rq.op() == Op::Extents {
-            mem::take(&mut *self.found.lock()).put_into(rq.rq_mut());
+            let found = mem::take(&mut *self.found.lock());
+            let reached = rq.extents().map_or(0, Extents::covered);
+            found.put_into(reached, |extent| rq.put_extent(extent));
         }
         let Some(then) = self.then.take() else { return rq.complete(result) };
         if caught(move || then.call((rq, result))).is_none() {

@@ -10,7 +10,7 @@ use corewise_sync::list::List;
 use super::bitmap::{Bitmap, TagBatch, WAITING};
 use super::policy::WAKE_BATCH;
 use super::waiter::TagWaiter;
-use crate::run_state::{Claim, End, RunState};
+use crate::admission::run_state::{Claim, End, RunState};
 
 /// The waiters. `MARKS` is false only in the model that shows what the mark is for.
 pub(super) struct Line<const MARKS: bool> {

@@ -29,6 +29,9 @@ use user::Share;
 pub use user::{Freed, TagUser};
 pub use waiter::TagWaiter;
 
+/// Tags of a hardware queue, or of a set, at most: the kernel's `BLK_MQ_MAX_DEPTH`.
+pub(crate) const MAX_DEPTH: u32 = 10_240;
+
 /// A set of tags, numbers from 0, each had by one at a time. Clones are the same set.
 ///
 /// Hardware queues have one each, or share one: what a host adapter has for all its queues, or for all its disks
@@ -86,7 +89,7 @@ impl TagSet {
 impl<const MARKS: bool> TagSet<MARKS> {
     /// As [`TagSet::new`]. Without marks waiters can be forgotten: that is for the model which shows it.
     pub fn with_marks(depth: u32, cpus: usize) -> Self {
-        let bitmap = Bitmap::new(depth.min(crate::policy::MAX_DEPTH), cpus);
+        let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
         let users = Users {
             joined: SpinLock::new(Joined::default()),
             active: AtomicU32::new(0),

@@ -1,145 +1,26 @@
 //! The timer of a queue: it finds the requests whose time is up, and asks the driver about each.
 
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::atomic::Ordering;
 use corewise_sync::context;
 use corewise_sync::panics::caught;
 use corewise_sync::time::Stamp;
 use corewise_workqueue::{Work, Workqueue};
 
-use super::{Release, TagState, Watch};
-use crate::hctx::Hctx;
-use crate::pending::Pending;
-use crate::queue::Core;
+use crate::admission::tag_state::Release;
+use crate::admission::watch::Watch;
 use crate::request::{Op, Request};
+use crate::state::core::Core;
+use crate::state::hctx::Hctx;
+use crate::state::late::{LateOne, TagSlot, TimedOut, Timeouts, TimerReturn};
+use crate::state::pending::Pending;
 
 /// The timer doesn't run again sooner than this: as exact as the clock is that it goes by.
 const TICK: Duration = Duration::from_millis(4);
 
-/// What a driver says of a request whose time is up: [`Driver::timeout`](crate::Driver::timeout).
-/// (Linux: `blk_eh_timer_return`.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-#[non_exhaustive]
-pub enum TimerReturn {
-    /// The driver has completed it, or will: it isn't told of this request again.
-    Done,
-    /// The request gets the same time once more.
-    ResetTimer,
-}
-
-/// A request that the driver has had for too long. It is named by its hardware queue and tag: the driver has the
-/// request itself. Until the callback returns, no other request gets the tag, even where this one completes
-/// meanwhile.
-#[derive(Clone, Copy)]
-pub struct TimedOut<'a> {
-    core: &'a Core,
-    hctx: usize,
-    tag: u32,
-    op: Op,
-    offset: u64,
-    len: u64,
-    waited: Duration,
-}
-
-/// Which request is late, as plain values: it may be asked for on another thread, as long as its tag is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LateOne {
-    /// The address of its queue's core, which each of the queue's requests keeps alive.
-    core: usize,
-    hctx: usize,
-    tag: u32,
-}
-
-impl LateOne {
-    pub(crate) fn of(core: &Core, hctx: usize, tag: u32) -> Self {
-        Self { core: std::ptr::from_ref(core).addr(), hctx, tag }
-    }
-}
-
-impl TimedOut<'_> {
-    /// Names the request by plain values.
-    pub fn which(&self) -> LateOne {
-        LateOne::of(self.core, self.hctx, self.tag)
-    }
-
-    /// The queue's name.
-    pub fn queue(&self) -> &str {
-        &self.core.name
-    }
-
-    /// Index of its hardware queue.
-    pub fn hctx(&self) -> usize {
-        self.hctx
-    }
-
-    /// Its tag; see [`Started::tag`](crate::Started::tag).
-    pub fn tag(&self) -> u32 {
-        self.tag
-    }
-
-    /// What it asks for.
-    pub fn op(&self) -> Op {
-        self.op
-    }
-
-    /// First byte of its range.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Length of its range in bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// True for a flush.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// For how long the driver has had it, to a timer tick.
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-}
-
-impl fmt::Debug for TimedOut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
-
-impl fmt::Display for TimedOut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TimedOut { hctx, tag, op, offset, len, waited, .. } = self;
-        let name = self.queue();
-        write!(
-            f,
-            "{name}: {op} of {len} bytes at {offset} (hardware queue {hctx}, tag {tag}) has been in \
-             the driver for {waited:.1?}"
-        )
-    }
-}
-
-/// A tag's state, and what its request asks for: the request itself is the driver's.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct TagSlot {
-    pub(crate) state: TagState<Box<Pending>>,
-    /// A: written before `state` says that the driver has the request, read while it is held. Relaxed: `state`
-    /// orders them. The operation's index is in the low bits. (A length is below 2^61: devices are.)
-    op_len: AtomicU64,
-    /// A: as `op_len`.
-    offset: AtomicU64,
-    /// A: as `op_len`; when the driver got it.
-    since: AtomicU64,
-}
-
-impl TagSlot {
+impl<T> TagSlot<T> {
     fn start(&self, rq: &Request, now: Stamp, after: Duration) {
         self.op_len.store(rq.len() << 3 | rq.op().index() as u64, Ordering::Relaxed);
         self.offset.store(rq.offset(), Ordering::Relaxed);
@@ -151,23 +32,14 @@ impl TagSlot {
     fn timed_out<'a>(&self, core: &'a Core, hctx: usize, tag: u32, now: Stamp) -> TimedOut<'a> {
         let op_len = self.op_len.load(Ordering::Relaxed);
         TimedOut {
-            core,
-            hctx,
-            tag,
+            queue: &core.name,
+            which: LateOne::of(core.address(), hctx, tag),
             op: Op::ALL.get((op_len & 7) as usize).copied().unwrap_or(Op::Read),
             offset: self.offset.load(Ordering::Relaxed),
             len: op_len >> 3,
             waited: now.since(Stamp::from_nanos(self.since.load(Ordering::Relaxed))),
         }
     }
-}
-
-/// The timeouts of a queue.
-pub(crate) struct Timeouts {
-    after: Duration,
-    watch: Watch,
-    /// `None` where a test steps the queue.
-    timer: Option<(Workqueue, Work)>,
 }
 
 impl Timeouts {
@@ -242,7 +114,8 @@ impl Core {
         now: Stamp,
         others_run: bool,
     ) -> (usize, Option<Stamp>) {
-        let is_late = |slot: &TagSlot| slot.state.deadline().is_some_and(|by| by <= now);
+        let is_late =
+            |slot: &TagSlot<Box<Pending>>| slot.state.deadline().is_some_and(|by| by <= now);
         let mut told = 0;
         for hctx in self.hctxs() {
             if !hctx.slots.iter().any(is_late) {
@@ -269,7 +142,7 @@ impl Core {
         timeouts: &Timeouts,
         hctx: &Hctx,
         tag: u32,
-        slot: &TagSlot,
+        slot: &TagSlot<Box<Pending>>,
         now: Stamp,
     ) {
         let late = slot.timed_out(self, hctx.index(), tag, now);

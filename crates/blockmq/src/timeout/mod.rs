@@ -2,13 +2,4 @@
 //!
 //! `README.md` beside this file has the protocol.
 
-mod tag_state;
-mod watch;
-
-pub use tag_state::{Release, TagState};
-pub use watch::Watch;
-
-pub use late::{LateOne, TimedOut, TimerReturn};
-pub(crate) use late::{TagSlot, Timeouts};
-
 mod late;

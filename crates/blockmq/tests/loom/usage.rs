@@ -1,4 +1,4 @@
-//! Models of the freeze: enter, exit, and the waiters outside; and of waits for room. `src/usage.rs` names the steps.
+//! Models of the freeze: enter, exit, and the waiters outside; and of waits for room. `src/admission/usage.rs` names the steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -14,10 +14,15 @@ use std::sync::{Arc, Weak};
 use corewise_sync::context::AtomicSection;
 use corewise_sync::{context, per_thread};
 
-use crate::driver::Started;
-use crate::policy::{PLUG_BYTES, PLUG_REQUESTS};
-use crate::queue::Core;
 use crate::request::Request;
+use crate::state::core::Core;
+use crate::state::driver::Started;
+
+/// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
+const PLUG_BYTES: u64 = 128 << 10;
+
+/// Requests that a plug holds back at most. As many as the kernel's (`BLK_MAX_REQUEST_COUNT`).
+const PLUG_REQUESTS: usize = 32;
 
 per_thread! {
     /// O: what is held back.

@@ -9,9 +9,9 @@ use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::Inbox;
 
-use super::policy::{Case, End, RqAffinity, end_of};
-use super::poll;
-use crate::pending::Pending;
+use super::affinity::{Case, End, RqAffinity, end_of};
+use crate::state::pending::Pending;
+use crate::thread::polling;
 
 /// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all
 /// that is in its list. One for all queues of a program, so that completions of many disks travel together.
@@ -45,7 +45,7 @@ struct Inner {
 }
 
 /// The list of one CPU.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     cpu: CpuId,
     /// Its last-level cache, where that is known.
     llc: Option<u32>,
@@ -118,7 +118,7 @@ impl Completer {
         let same_cpu = here == Some(submitter);
         let near = here.and_then(|cpu| self.lane(cpu)).and_then(|lane| lane.llc);
         let same_cache = near.is_some() && near == lane.llc;
-        let case = Case { affinity, polled: poll::is_polling(), same_cpu, same_cache };
+        let case = Case { affinity, polled: polling::is_polling(), same_cpu, same_cache };
         (end_of(case) == End::There).then_some(lane)
     }
 }
@@ -131,7 +131,7 @@ impl fmt::Debug for Completer {
 
 impl Lane {
     /// Push, and Call where the list was empty.
-    pub(super) fn send(self: Arc<Self>, pending: Box<Pending>) {
+    pub(crate) fn send(self: Arc<Self>, pending: Box<Pending>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         if !self.list.push(pending) {
             // The thread that made it non-empty has called, or is about to.
@@ -167,7 +167,7 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// The list on which a request of `submitter` ends that is completed here; `None`: it ends here.
-    pub(super) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
+    pub(crate) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
         self.completer.lane_for(self.affinity, submitter, current_cpu())
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The kernel's counterparts are `bio_split_rw_at`, `bio_split_discard` and `blk_rq_merge_ok`.
 
-use crate::geometry::Geometry;
-use crate::request::{Op, Request};
+use crate::request::geometry::Geometry;
+use crate::request::op::Op;
 
 /// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one block.
 #[derive(Clone, Copy, Debug)]
@@ -74,12 +74,6 @@ impl Limits {
                 (taken != 0 || len == 0).then_some(taken)
             }
         }
-    }
-
-    /// How many bytes of a whole request the driver gets first: see [`Limits::first`].
-    pub(crate) fn first_of(&self, rq: &Request) -> Option<u64> {
-        let pieces = rq.segments().map(|segment| segment.len() as u64);
-        self.first(rq.op(), rq.offset(), rq.len(), pieces)
     }
 
     /// How many of the first `most` bytes lie in as many pieces as the driver takes.

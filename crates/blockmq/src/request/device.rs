@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_sync::{Completion, Mutex, hint, thread};
+use corewise_sync::{Completion, Mutex, context, hint, thread};
 
-use crate::error::IoError;
-use crate::geometry::Geometry;
-use crate::queue::refuse_to_wait;
-use crate::read_only::ReadOnlyLatch;
+use crate::request::error::IoError;
+use crate::request::geometry::Geometry;
+use crate::request::read_only::ReadOnlyLatch;
 use crate::request::{Buffer, Completed, Extents, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
@@ -212,4 +211,22 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
         (**self).submit_batch(batch);
     }
+}
+
+/// What may wait for requests says so, and is refused in an atomic section: there it would wait for itself, for ever.
+/// The report has both sites, the panic says what to do.
+#[track_caller]
+pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
+    refuse_to_wait("Queue", what, instead);
+}
+
+/// The same for what is no function of a queue's.
+#[track_caller]
+fn refuse_to_wait(of: &str, what: &'static str, instead: &str) {
+    context::might_block(what);
+    assert!(
+        !context::in_atomic_section(),
+        "{of}::{what} inside an atomic section (a dispatch or a completion) would wait for \
+         itself; call {instead} here, and wait elsewhere"
+    );
 }

@@ -2,8 +2,8 @@
 
 use corewise_sync::fence::AsymmetricPolicy;
 
-use crate::run_state::RunState;
-use crate::wait_queue::WaitQueue;
+use crate::admission::run_state::RunState;
+use crate::admission::wait_queue::WaitQueue;
 
 /// Where those wait who need one hardware queue's runner to end.
 ///

@@ -11,15 +11,18 @@ use corewise_topology::CpuId;
 
 use std::time::Duration;
 
-use crate::complete::Verdict;
-use crate::error::{IoError, IoErrorKind};
-use crate::geometry::Geometry;
-use crate::pending::Pending;
-use crate::policy::DEFAULT_DEPTH;
-use crate::queue::Core;
-use crate::read_only::ReadOnlyLatch;
-use crate::request::{Request, RequestMut, fills};
-use crate::timeout::{LateOne, TimedOut, TimerReturn};
+use crate::request::Request;
+use crate::request::error::{IoError, IoErrorKind};
+use crate::request::fill::{RequestMut, fills};
+use crate::request::geometry::Geometry;
+use crate::request::read_only::ReadOnlyLatch;
+use crate::state::core::Core;
+use crate::state::late::{LateOne, TimedOut, TimerReturn};
+use crate::state::pending::Pending;
+use crate::state::pending::Verdict;
+
+/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
+pub const DEFAULT_DEPTH: u32 = 128;
 
 /// What follows from a file or a folder of a device that isn't in its place, or isn't what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,7 +313,7 @@ impl Started {
     /// Returns whether this is the request that is late.
     pub fn is(&self, late: &LateOne) -> bool {
         let pending = self.pending();
-        LateOne::of(&pending.core, pending.hctx, pending.tag) == *late
+        LateOne::of(pending.core.address(), pending.hctx, pending.tag) == *late
     }
 
     /// Whether it is the one that `core` has given out through `hctx` under `tag`: nothing else has the three while

@@ -1,39 +1,8 @@
-//! Policy: which requests a device takes, and how long a thread may be kept for dispatch. Pure.
+//! Policy: which requests a device takes. Pure.
 
-use std::time::Duration;
-
-use crate::error::{IoError, IoErrorKind};
-use crate::geometry::Geometry;
-use crate::request::{Flags, Op};
-
-/// Requests started in one pass, between two looks at others that want to run.
-pub(crate) const PASS_QUOTA: u32 = 32;
-/// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
-/// then a worker goes on. A submitter must not be kept for the others' sake for ever.
-pub(crate) const BUDGET_VISITOR: u32 = 8;
-/// Passes that a worker makes before it queues itself again, behind other work.
-pub(crate) const BUDGET_WORKER: u32 = 64;
-/// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
-/// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
-pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(3);
-/// Requests that a plug holds back at most. As many as the kernel's (`BLK_MAX_REQUEST_COUNT`).
-pub(crate) const PLUG_REQUESTS: usize = 32;
-/// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
-pub(crate) const PLUG_BYTES: u64 = 128 << 10;
-/// Tags of a hardware queue, or of a set, at most: the kernel's `BLK_MQ_MAX_DEPTH`.
-pub(crate) const MAX_DEPTH: u32 = 10_240;
-/// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
-/// say.
-pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
-/// Ends of requests that nest on a thread at most, before the next one is put off: more than there are devices in a
-/// stack of them, and far from what fills a small thread's stack.
-pub(crate) const NESTED_ENDS: u32 = 16;
-/// Dispatches that nest on a thread at most, before a worker makes the next one.
-pub(crate) const NESTED_DISPATCHES: u32 = 64;
-/// Polls that nest on a thread at most; devices further down aren't polled.
-pub(crate) const NESTED_POLLS: u32 = 64;
-/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
-pub const DEFAULT_DEPTH: u32 = 128;
+use crate::request::error::{IoError, IoErrorKind};
+use crate::request::geometry::Geometry;
+use crate::request::op::{Flags, Op};
 
 /// What becomes of a request before it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]

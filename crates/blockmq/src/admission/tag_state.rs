@@ -1,7 +1,7 @@
 //! The state word of a tag: whether the driver has its request, by when it should be done with it, and which side ends
 //! the request where its completion and its timeout meet.
 //!
-//! `README.md` beside this file names the steps and argues them.
+//! `../timeout/README.md` names the steps and argues them.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! A nested closing: how many times something is closed, in one word.
 //!
 //! Closed means depth > 0, so there is no second flag that could disagree. The fences behind a raise
-//! and behind the last lower belong to the protocols that use it ([`crate::gate`], [`crate::usage`]).
+//! and behind the last lower belong to the protocols that use it ([`crate::admission::gate`], [`crate::admission::usage`]).
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 

@@ -2,13 +2,20 @@
 //! nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
 //! business.
 //!
-//! `README.md` beside this file states the steps by name and argues that no request is stranded.
+//! `../README.md` states the steps by name and argues that no request is stranded.
 
 use corewise_sync::fence::AsymmetricPolicy;
 
-use crate::gate::{Fenced, Recheck, RunGate};
-use crate::grace::Grace;
-use crate::run_state::{Claim, End, RunState};
+use crate::admission::gate::{Fenced, Recheck, RunGate};
+use crate::admission::grace::Grace;
+use crate::admission::run_state::{Claim, End, RunState};
+
+/// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
+/// then a worker goes on. A submitter must not be kept for the others' sake for ever.
+pub(crate) const BUDGET_VISITOR: u32 = 8;
+
+/// Passes that a worker makes before it queues itself again, behind other work.
+pub(crate) const BUDGET_WORKER: u32 = 64;
 
 /// How one pass over the pending requests went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::map::CpuMap;
+use crate::percpu::map::CpuMap;
 
 /// The layout of a queue: its CPUs, which stay, and their hardware queues, which may change.
 ///
@@ -108,7 +108,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::CpuPlace;
+    use crate::percpu::map::CpuPlace;
 
     #[test]
     fn a_thread_that_sees_half_of_a_change_still_finds_a_slot_to_count_in() {

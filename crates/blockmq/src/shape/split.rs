@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use corewise_sync::SpinLock;
 
-use crate::error::{IoError, IoErrorKind};
-use crate::pending::Pending;
-use crate::queue::Core;
+use crate::request::error::{IoError, IoErrorKind};
 use crate::request::{Held, PartDone, Request, Whole};
+use crate::state::core::Core;
+use crate::state::pending::Pending;
 
 /// Parts of a request that are under way at once, at most.
 const AHEAD: u32 = 32;

@@ -1,14 +1,14 @@
 //! The quiesce gate: one nested depth, and the question "may this hardware queue run?".
 //!
 //! Quiesced means depth > 0: there is no second flag that could disagree with it. The protocol, its
-//! named steps and the race that the fences prevent stand in `README.md` beside this file.
+//! named steps and the race that the fences prevent stand in `../README.md`.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
-use crate::depth::{Depth, Lowered};
+use crate::admission::depth::{Depth, Lowered};
 
 /// What an [`RunGate::unquiesce`] did, and what its caller owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Unquiesced {
     Underflow,
 }
 
-/// A nested gate in front of dispatch. See the module's README for the protocol.
+/// A nested gate in front of dispatch. See `../README.md` for the protocol.
 ///
 /// `F` is the pair of fences: the dispatching side has the light one, the closing and opening side the heavy one.
 pub struct RunGate<F: AsymmetricPolicy = Asymmetric> {

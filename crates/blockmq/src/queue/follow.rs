@@ -3,9 +3,14 @@
 use corewise_sync::context;
 use corewise_topology::{CpuSet, Masks};
 
-use super::policy::heirs;
-use crate::hctx::{Backlog, Hctx, alone};
-use crate::queue::{Core, Queue, refuse_in_atomic_section};
+use crate::hctx::alone;
+use crate::hotplug::policy::heirs;
+use crate::queue::Queue;
+use crate::request::device::refuse_in_atomic_section;
+use crate::state::backlog::Backlog;
+use crate::state::core::Core;
+use crate::state::hctx::Hctx;
+use crate::state::pending::Pending;
 
 impl Core {
     /// The masks of the machine. Older ones than those that it knows change nothing.
@@ -75,7 +80,7 @@ impl Core {
 impl Hctx {
     /// Hands everything in `backlog` on to the heir of a hardware queue without CPUs; false where there is none, and
     /// nothing was done. Only the runner calls it. The requests are counted in, so the layout stays as it is.
-    pub(crate) fn hand_on(&self, core: &Core, backlog: &mut Backlog) -> bool {
+    pub(crate) fn hand_on(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) -> bool {
         let slot = self.heir();
         let index = core.layout.hctx_of(slot);
         let heir = core.hctx(index);

@@ -78,8 +78,8 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy, FullFence}
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Mutex};
 
-use crate::depth::{Depth, Lowered};
-use crate::wait_queue::WaitQueue;
+use crate::admission::depth::{Depth, Lowered};
+use crate::admission::wait_queue::WaitQueue;
 
 /// What a [`Usage::unfreeze`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,7 +366,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::gate::tests::{Counted, light_fences};
+    use crate::admission::gate::tests::{Counted, light_fences};
 
     #[test]
     fn a_frozen_queue_lets_nobody_in_until_the_last_thaw() {

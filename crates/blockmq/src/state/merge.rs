@@ -6,17 +6,16 @@
 //! CPUs of a hardware queue submit. The requests stay what they are: each has its own buffers and its own
 //! end. Where a merged one fails, each of them is tried alone, so that none fails for its neighbour.
 
-use std::collections::VecDeque;
 use std::mem;
 
-use crate::limits::Side;
-use crate::pending::Pending;
-
-/// How many of those that wait a request is compared with, the last first.
-const LOOK_BACK: usize = 8;
+use crate::request::limits::Side;
+use crate::request::op::Op;
+use crate::sched::Item;
+use crate::state::backlog::Waiting;
+use crate::state::pending::Pending;
 
 /// Merges `late` into `early`, if they touch, the limits allow it and the driver gains by it; else gives it back.
-pub(crate) fn try_merge(early: &mut Box<Pending>, late: Box<Pending>) -> Result<(), Box<Pending>> {
+fn try_merge(early: &mut Box<Pending>, late: Box<Pending>) -> Result<(), Box<Pending>> {
     let core = &early.core;
     // Most don't touch, and that is seen at once.
     let (a, b) = (early.rq(), late.rq());
@@ -35,17 +34,34 @@ pub(crate) fn try_merge(early: &mut Box<Pending>, late: Box<Pending>) -> Result<
     Ok(())
 }
 
-/// Puts a request at the end of a list, or merges it into one of the last there: then true.
-pub(crate) fn into_list(list: &mut VecDeque<Box<Pending>>, late: Box<Pending>) -> bool {
-    let mut late = late;
-    if late.core.merges {
-        for early in list.iter_mut().rev().take(LOOK_BACK) {
-            match try_merge(early, late) {
-                Ok(()) => return true,
-                Err(back) => late = back,
-            }
-        }
+impl Item for Box<Pending> {
+    fn is_read(&self) -> bool {
+        self.rq().op() == Op::Read
     }
-    list.push_back(late);
-    false
+
+    fn start(&self) -> u64 {
+        self.rq().offset()
+    }
+
+    fn end(&self) -> u64 {
+        self.rq().offset().saturating_add(self.rq().len())
+    }
+
+    fn merge(&mut self, other: Self) -> Result<(), Self> {
+        try_merge(self, other)
+    }
+}
+
+impl Waiting for Box<Pending> {
+    fn is_flush(&self) -> bool {
+        self.rq().op() == Op::Flush
+    }
+
+    fn slot(&self) -> usize {
+        self.slot
+    }
+
+    fn merges(&self) -> bool {
+        self.core.merges
+    }
 }

@@ -6,22 +6,20 @@ use std::collections::VecDeque;
 
 use corewise_sync::cell::UnsafeCell;
 
-use crate::pending::Pending;
-
 /// First in, first out. The runner's alone, as its backlog, but open while a pass has the backlog.
-pub(super) struct Hand {
+pub(crate) struct Hand<T> {
     /// P: owned by the holder of RUNNING in the hardware queue's `state`. Borrowed for a moment only, in which no other
     /// code runs.
-    list: UnsafeCell<VecDeque<Box<Pending>>>,
+    list: UnsafeCell<VecDeque<T>>,
 }
 
 // SAFETY: `list` is touched by the holder of RUNNING only, as the callers of `push` and `pop` promise: claims and
 // ends are AcqRel read-modify-writes of one word, so each runner's accesses happen before the next one's. Its
 // items are Send.
-unsafe impl Sync for Hand {}
+unsafe impl<T: Send> Sync for Hand<T> {}
 
-impl Hand {
-    pub(super) fn new() -> Self {
+impl<T> Hand<T> {
+    pub(crate) fn new() -> Self {
         Self { list: UnsafeCell::new(VecDeque::new()) }
     }
 
@@ -30,7 +28,7 @@ impl Hand {
     /// # Safety
     /// The calling thread is the runner of the hardware queue whose hand it is.
     #[inline]
-    pub(super) unsafe fn push(&self, pending: Box<Pending>) {
+    pub(crate) unsafe fn push(&self, pending: T) {
         // SAFETY: the runner is one thread, and no borrow outlasts its call.
         self.list.with_mut(|list| unsafe { (*list).push_back(pending) });
     }
@@ -40,7 +38,7 @@ impl Hand {
     /// # Safety
     /// As for [`Hand::push`].
     #[inline]
-    pub(super) unsafe fn pop(&self) -> Option<Box<Pending>> {
+    pub(crate) unsafe fn pop(&self) -> Option<T> {
         // SAFETY: as above.
         self.list.with_mut(|list| unsafe { (*list).pop_front() })
     }
@@ -50,7 +48,7 @@ impl Hand {
     /// # Safety
     /// As for [`Hand::push`].
     #[inline]
-    pub(super) unsafe fn is_empty(&self) -> bool {
+    pub(crate) unsafe fn is_empty(&self) -> bool {
         // SAFETY: as above.
         self.list.with(|list| unsafe { (*list).is_empty() })
     }

@@ -1,15 +1,15 @@
 //! Flushes: one in the driver at a time for however many wait, and a change that has to be durable by itself
-//! where the driver can't do that: it is made, and then flushed. Waits for flushes: `flusher.rs`.
+//! where the driver can't do that: it is made, and then flushed. Waits for flushes: `admission/flusher.rs`.
 
 use std::sync::Arc;
 
 use corewise_sync::inbox::Batch;
 
-use crate::error::{IoError, IoErrorKind};
-use crate::geometry::Geometry;
-use crate::pending::Pending;
-use crate::queue::Core;
+use crate::request::error::{IoError, IoErrorKind};
+use crate::request::geometry::Geometry;
 use crate::request::{Op, Request};
+use crate::state::core::Core;
+use crate::state::pending::Pending;
 
 /// Whether a change with `fua` is made without, and then flushed.
 pub(crate) fn emulates_fua(driver: &Geometry) -> bool {

@@ -3,7 +3,7 @@
 //! All changes are read-modify-writes of one word, so they have one order, and each sees the one
 //! before it. The thread that turns IDLE into RUNNING is the **runner**: it alone touches the dispatch list
 //! and calls the driver. A thread that comes meanwhile leaves RERUN behind and goes; the runner can't
-//! end while RERUN is set. The steps have names in `README.md`.
+//! end while RERUN is set. The steps have names in `../README.md`.
 
 use std::fmt;
 use std::marker::PhantomData;

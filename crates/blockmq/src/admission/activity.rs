@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use corewise_sync::atomic::{AtomicBool, Ordering, fence};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
-use crate::wait_queue::WaitQueue;
+use crate::admission::wait_queue::WaitQueue;
 
-/// The mark of a hardware queue that lost its last CPU. `README.md` beside this file has the protocol.
+/// The mark of a hardware queue that lost its last CPU. `../hotplug/README.md` has the protocol.
 #[derive(Debug)]
 pub struct Activity<F: AsymmetricPolicy = Asymmetric> {
     /// A: it has no CPU. Stores are ordered by the fences named where they are.

@@ -17,8 +17,12 @@ use std::ptr;
 use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
 
-use crate::hctx::Hctx;
-use crate::policy::{NESTED_DISPATCHES, NESTED_ENDS};
+/// Dispatches that nest on a thread at most, before a worker makes the next one.
+const NESTED_DISPATCHES: u32 = 64;
+
+/// Ends of requests that nest on a thread at most, before the next one is put off: more than there are devices in a
+/// stack of them, and far from what fills a small thread's stack.
+const NESTED_ENDS: u32 = 16;
 
 type End = Box<dyn FnOnce()>;
 
@@ -76,23 +80,26 @@ pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// A hardware queue, as far as a pass knows it: by its address.
+pub(crate) trait Runs {}
+
 /// A pass that a thread is in.
 struct InPass {
     /// Of which hardware queue. Only compared.
-    of: *const Hctx,
+    of: *const (),
     outer: *const InPass,
 }
 
 /// Makes a pass of `hctx`, whose runner the thread is.
 #[inline]
-pub(crate) fn pass<R>(hctx: &Hctx, f: impl FnOnce() -> R) -> R {
+pub(crate) fn pass<T: Runs, R>(hctx: &T, f: impl FnOnce() -> R) -> R {
     struct Out(*const InPass);
     impl Drop for Out {
         fn drop(&mut self) {
             PASS.with(|pass| pass.set(self.0));
         }
     }
-    let this = InPass { of: hctx, outer: PASS.with(Cell::get) };
+    let this = InPass { of: ptr::from_ref(hctx).cast(), outer: PASS.with(Cell::get) };
     let _out = Out(this.outer);
     PASS.with(|pass| pass.set(&this));
     f()
@@ -100,11 +107,11 @@ pub(crate) fn pass<R>(hctx: &Hctx, f: impl FnOnce() -> R) -> R {
 
 /// Whether the thread is in a pass of `hctx`, whatever else it is in inside that.
 #[inline]
-pub(crate) fn is_in_pass_of(hctx: &Hctx) -> bool {
+pub(crate) fn is_in_pass_of<T: Runs>(hctx: &T) -> bool {
     let mut at = PASS.with(Cell::get);
     // SAFETY: each lies in a call of `pass` that this thread is in: it is taken out before that returns or unwinds.
     while let Some(pass) = unsafe { at.as_ref() } {
-        if ptr::eq(pass.of, hctx) {
+        if ptr::eq(pass.of, ptr::from_ref(hctx).cast()) {
             return true;
         }
         at = pass.outer;
