@@ -18,8 +18,11 @@ use std::panic::{self, AssertUnwindSafe};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::{Mutex, Parker, context, hint, panics, time};
+use crate::facade::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::facade::hint;
+use crate::facade::lock::Mutex;
+use crate::parker::Parker;
+use crate::{context, panics, time};
 
 /// It happened.
 const DONE: u32 = 1;
@@ -341,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_poll_registers_once_and_is_woken() {
-        use crate::atomic::AtomicUsize;
+        use crate::facade::atomic::AtomicUsize;
         use std::task::Wake;
         struct Count(AtomicUsize);
         impl Wake for Count {

@@ -24,7 +24,7 @@ use std::panic::Location;
 use std::ptr;
 use std::rc::Rc;
 
-use crate::per_thread;
+use crate::facade::backend::per_thread;
 
 per_thread! {
     static SECTION: Cell<Option<Site>> = Cell::new(None);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::facade::atomic::{AtomicU64, Ordering};
 use crate::facade::backend::constructor;
 use crate::own::{self, Slot, Slots};
 

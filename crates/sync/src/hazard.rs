@@ -20,8 +20,9 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
-use crate::{Mutex, per_thread};
+use crate::facade::atomic::{AtomicBool, AtomicPtr, Ordering};
+use crate::facade::backend::per_thread;
+use crate::facade::lock::Mutex;
 
 /// The slots of the threads that use what is retired here, and what is in limbo.
 #[derive(Default)]

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::atomic::{AtomicPtr, Ordering};
+use crate::facade::atomic::{AtomicPtr, Ordering};
 use crate::facade::backend::Witness;
 
 mod closable;

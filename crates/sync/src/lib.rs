@@ -28,15 +28,12 @@
 
 pub mod context;
 pub mod epoch;
-pub mod fence;
 pub mod hazard;
 pub mod heap;
 pub mod inbox;
 pub mod list;
 pub mod panics;
 pub mod ring;
-pub mod spin;
-pub mod sys;
 pub mod text;
 pub mod time;
 
@@ -47,7 +44,6 @@ mod clean;
 mod completion;
 mod counter;
 mod facade;
-mod lock;
 mod own;
 mod parker;
 mod proof;
@@ -62,12 +58,12 @@ pub use facade::backend::Swap;
 /// Declares thread-locals: `static NAME: Type = constant;`, any number. They are the backend's: those of the
 /// system would be shared by threads that are coroutines.
 pub use facade::backend::per_thread;
-pub use facade::{atomic, cell, hint, thread};
-pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use facade::lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use facade::spin::{SpinLock, SpinLockGuard};
+pub use facade::{atomic, cell, fence, hint, spin, sys, thread};
 pub use parker::{Parker, Unparker};
 pub use proof::Proof;
 pub use signal::Signal;
-pub use spin::{SpinLock, SpinLockGuard};
 pub use throttle::{LeftOut, Throttle};
 
 /// The README's example is a test too.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use crate::hint;
+use crate::facade::hint;
 use crate::inbox::{Inbox, Link, NOBODY, Node};
 
 /// The list. Dropping it drops what is in it.

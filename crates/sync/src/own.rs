@@ -9,7 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use crate::{Mutex, per_thread};
+use crate::facade::backend::per_thread;
+use crate::facade::lock::Mutex;
 
 /// What each thread has one of.
 pub(crate) trait Slot: Default + Send + Sync + 'static {

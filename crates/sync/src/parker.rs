@@ -97,7 +97,7 @@ impl Wake for Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::{self, RunState, Tid};
+    use crate::facade::sys::{self, RunState, Tid};
 
     #[test]
     fn a_token_left_before_is_taken_without_sleeping() {
@@ -141,13 +141,13 @@ mod tests {
     fn a_parked_thread_is_woken_and_sees_what_was_written() {
         let parker = Parker::new();
         let unparker = parker.unparker();
-        let value = Arc::new(crate::atomic::AtomicU32::new(0));
+        let value = Arc::new(crate::facade::atomic::AtomicU32::new(0));
         let seen = Arc::clone(&value);
         let waiter = std::thread::spawn(move || {
             parker.park();
-            seen.load(crate::atomic::Ordering::Relaxed)
+            seen.load(crate::facade::atomic::Ordering::Relaxed)
         });
-        value.store(7, crate::atomic::Ordering::Relaxed);
+        value.store(7, crate::facade::atomic::Ordering::Relaxed);
         unparker.unpark();
         assert_eq!(waiter.join().unwrap(), 7);
     }

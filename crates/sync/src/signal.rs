@@ -30,11 +30,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::atomic::Ordering;
-use crate::cell::UnsafeCell;
 use crate::completion::wake;
+use crate::facade::atomic::Ordering;
 use crate::facade::backend::FutexWord as Futex;
-use crate::{context, hint, panics, time};
+use crate::facade::cell::UnsafeCell;
+use crate::facade::hint;
+use crate::{context, panics, time};
 
 const SLEEPING: u32 = 1;
 const WAKER: u32 = 2;
@@ -324,7 +325,7 @@ impl fmt::Debug for Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Parker;
+    use crate::parker::Parker;
     use std::sync::Arc;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use crate::spin::SpinLock;
+use crate::facade::spin::SpinLock;
 use crate::time::Stamp;
 
 /// So many at once.

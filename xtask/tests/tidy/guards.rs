@@ -13,7 +13,7 @@ const LETTERS: [char; 5] = ['I', 'A', 'L', 'O', 'P'];
 const WRAPPERS: [&str; 3] = [
     "crates/sync/src/facade/real/cell.rs",
     "crates/sync/src/facade/shuttle/cell.rs",
-    "crates/sync/src/lock.rs",
+    "crates/sync/src/facade/lock.rs",
 ];
 
 fn is_shared(type_text: &str) -> bool {

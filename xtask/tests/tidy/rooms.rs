@@ -2,6 +2,7 @@
 //! it, and few files import each other in a circle.
 
 use crate::files::{self, SourceFile};
+use crate::lexer::Line;
 use crate::{Finding, report};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,8 +42,11 @@ impl Graph {
                 below(test).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             })
         });
-        let imports =
-            all.iter().map(|(name, file)| (name.clone(), imports(name, file, &all))).collect();
+        let macros = macros(&all);
+        let of_file = |(name, file): (&String, &&SourceFile)| {
+            (name.clone(), imports(name, file, &all, &macros))
+        };
+        let imports = all.iter().map(of_file).collect();
         Graph {
             files: all.iter().map(|(name, file)| (name.clone(), file.path.clone())).collect(),
             imports,
@@ -118,11 +122,24 @@ fn declared(code: &str) -> Option<&str> {
     (before.is_empty() || before.starts_with("pub")).then_some(rest)
 }
 
+/// The files that define macros, by the macro's name: an exported one has a path from the crate's root, wherever it is
+/// defined.
+fn macros<'a>(all: &BTreeMap<String, &'a SourceFile>) -> BTreeMap<&'a str, String> {
+    let of_file = |(module, file): (&String, &&'a SourceFile)| {
+        let defined = |line: &'a Line| line.code.trim().strip_prefix("macro_rules! ");
+        let names = file.lines.iter().filter_map(defined);
+        let names = names.filter_map(|rest| rest.split([' ', '{', '(']).next());
+        names.map(|name| (name, module.clone())).collect::<Vec<_>>()
+    };
+    all.iter().flat_map(of_file).collect()
+}
+
 /// The files that a file's paths lead to.
 fn imports(
     module: &str,
     file: &SourceFile,
     all: &BTreeMap<String, &SourceFile>,
+    macros: &BTreeMap<&str, String>,
 ) -> BTreeMap<String, usize> {
     let children: Vec<&str> =
         file.product_lines().filter_map(|(_, line)| declared(&line.code)).collect();
@@ -149,9 +166,13 @@ fn imports(
         for path in paths {
             let lengths = (0..=path.len()).rev();
             let mut named = lengths.map(|length| path[..length].join("::"));
-            if let Some(to) = named.find(|name| all.contains_key(name))
-                && to != module
-            {
+            let defined = || match path.as_slice() {
+                [name] => macros.get(name.as_str()).cloned(),
+                _ => None,
+            };
+            let is_there = |name: &String| !name.is_empty() && all.contains_key(name);
+            let to = named.find(is_there).or_else(defined).unwrap_or_default();
+            if all.contains_key(&to) && to != module {
                 found.entry(to).or_insert(*line);
             }
         }
@@ -304,6 +325,17 @@ mod tests {
         assert_eq!(imported(&graph, "a::c"), ["", "a::d", "b"]);
         assert_eq!(imported(&graph, "a::d"), ["a::c", "b"]);
         assert_eq!(imported(&graph, "b"), ["a"]);
+    }
+
+    #[test]
+    fn an_exported_macro_lies_in_the_file_that_defines_it() {
+        let graph = graph(&[
+            ("lib.rs", "mod a;\nmod b;\n"),
+            ("a.rs", "pub use crate::m as n;\n#[macro_export]\nmacro_rules! m {\n}\n"),
+            ("b.rs", "crate::m! {}\nuse crate::other;\n"),
+        ]);
+        assert!(imported(&graph, "a").is_empty());
+        assert_eq!(imported(&graph, "b"), ["", "a"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use crate::context::AtomicSection;
-use crate::per_thread;
+use crate::facade::backend::per_thread;
 
 per_thread! {
     static READING: RefCell<Reading> = RefCell::new(Reading { open: 0, section: None });

@@ -43,7 +43,7 @@ use std::sync::{Arc, OnceLock};
 
 use self::slot::{Sections, Slot};
 use crate::context;
-use crate::fence::{Asymmetric, AsymmetricPolicy};
+use crate::facade::fence::{Asymmetric, AsymmetricPolicy};
 use crate::own::{self, Slots};
 
 pub use read_mostly::{ReadGuard, ReadMostly};

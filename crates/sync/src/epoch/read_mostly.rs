@@ -8,11 +8,12 @@ use std::ptr;
 
 use super::slot::Sections;
 use super::{Epochs, Section};
-use crate::atomic::{AtomicPtr, Ordering};
-use crate::cell::UnsafeCell;
+use crate::context;
+use crate::facade::atomic::{AtomicPtr, Ordering};
 use crate::facade::backend::constructor;
-use crate::fence::{Asymmetric, AsymmetricPolicy};
-use crate::{Mutex, context};
+use crate::facade::cell::UnsafeCell;
+use crate::facade::fence::{Asymmetric, AsymmetricPolicy};
+use crate::facade::lock::Mutex;
 
 /// So many old values may wait for the end of those who read them, before a writer waits, too.
 const MOST_OLD: usize = 64;

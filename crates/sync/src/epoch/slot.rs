@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::fence::AsymmetricPolicy;
+use crate::context;
+use crate::facade::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::facade::fence::AsymmetricPolicy;
+use crate::facade::hint;
+use crate::facade::lock::{Condvar, Mutex};
 use crate::own::{self, Slots};
-use crate::{Condvar, Mutex, context, hint};
 
 /// The lower half of a slot's word: how deep its sections nest just now.
 const DEPTH: u64 = u32::MAX as u64;

@@ -45,11 +45,16 @@ compile_error!(
 #[cfg_attr(not(any(loom, shuttle, sim)), path = "real/mod.rs")]
 pub(crate) mod backend;
 
+pub mod fence;
+pub(crate) mod lock;
+pub mod spin;
+pub mod sys;
+
 /// Atomic types, [`Ordering`](std::sync::atomic::Ordering) and fences: the standard library's, or the
 /// backend's. Shuttle takes every ordering for `SeqCst`: what depends on a weaker one is for loom to
 /// check.
 pub mod atomic {
-    pub use super::backend::atomic::{
+    pub use crate::facade::backend::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
     };
     pub use std::sync::atomic::{Ordering, compiler_fence};
@@ -58,7 +63,7 @@ pub mod atomic {
     /// the accesses to others order. Where every schedule is looked at they are no part of it: they would multiply
     /// the schedules, and show nothing.
     pub mod aside {
-        pub use super::super::backend::aside::{
+        pub use crate::facade::backend::aside::{
             AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence,
         };
     }
@@ -66,47 +71,47 @@ pub mod atomic {
 
 /// An `UnsafeCell` with loom's closure-scoped access, so that loom sees each access begin and end.
 pub mod cell {
-    pub use super::backend::UnsafeCell;
+    pub use crate::facade::backend::UnsafeCell;
 }
 
 /// Threads: the standard library's, or the backend's.
 pub mod thread {
-    pub use super::backend::thread::{
+    pub use crate::facade::backend::thread::{
         Builder, JoinHandle, Thread, ThreadId, current, sleep, spawn, yield_now,
     };
     #[cfg(not(loom))]
-    pub use super::backend::thread::{Scope, ScopedJoinHandle, scope};
+    pub use crate::facade::backend::thread::{Scope, ScopedJoinHandle, scope};
     pub use std::thread::Result;
 }
 
 /// Spin hints: the standard library's, or the backend's (a model checker's yield to the model).
 pub mod hint {
-    pub use super::backend::spin_loop;
+    pub use crate::facade::backend::spin_loop;
 
     /// Asks for the two cache lines from an address on, which are needed soon. The address may be any.
-    pub use super::backend::prefetch;
+    pub use crate::facade::backend::prefetch;
 
     /// Asks for the cache line of an address, which is soon written: it needn't be asked for twice, to read it and then to
     /// have it alone. The address may be any.
-    pub use super::backend::prefetch_to_write;
+    pub use crate::facade::backend::prefetch_to_write;
 
     /// Tells the simulated machine that plain data is read here which another CPU may have written. Nothing
     /// elsewhere. Cells and atomics say so by themselves, and new memory counts as written by its allocator.
-    pub use super::backend::reads;
+    pub use crate::facade::backend::reads;
 
     /// As [`reads`], for a write.
-    pub use super::backend::writes;
+    pub use crate::facade::backend::writes;
 
     /// Says that the caller has computed for about so long and touched nothing that is shared. Nothing but on a simulated
     /// machine, whose clock knows of accesses alone.
-    pub use super::backend::computed;
+    pub use crate::facade::backend::computed;
 
     /// Whether a model checker schedules the threads. There a thread that looks again and again, or gives up
     /// after some time, only costs schedules and shows nothing; and a panic is the model's verdict,
     /// which nobody may catch.
-    pub const IN_MODEL: bool = super::backend::IN_MODEL;
+    pub const IN_MODEL: bool = crate::facade::backend::IN_MODEL;
 
     /// Whether a model checker looks at every schedule, not at some. There each part has a model of its own, and
     /// a model of the whole leaves such parts out: they would multiply each other's schedules.
-    pub const EVERY_SCHEDULE: bool = super::backend::EVERY_SCHEDULE;
+    pub const EVERY_SCHEDULE: bool = crate::facade::backend::EVERY_SCHEDULE;
 }

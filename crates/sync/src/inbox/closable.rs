@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use super::{Batch, Inbox, NOBODY, Node};
-use crate::atomic::Ordering;
+use crate::facade::atomic::Ordering;
 
 /// An [`Inbox`] that can be closed for good. Dropping it drops what is in it.
 pub struct ClosableInbox<N: Node> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
-use crate::fence::FullFence;
+use crate::facade::fence::FullFence;
 
 type Plain = Ring<u64, FullFence>;
 

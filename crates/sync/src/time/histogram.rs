@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::atomic::Ordering;
-use crate::atomic::aside::AtomicU64;
+use crate::facade::atomic::Ordering;
+use crate::facade::atomic::aside::AtomicU64;
 
 /// Buckets to a power of two, as a power of two.
 const FINE: u32 = 3;

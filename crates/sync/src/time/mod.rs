@@ -45,7 +45,7 @@ pub use pausable::PausableClock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::facade::backend::clock;
-use crate::hint;
+use crate::facade::hint;
 
 /// Now. Any context. Take a later one, and [`duration_since`](std::time::Instant::duration_since), for what an
 /// `Instant` says with `elapsed`: that would ask the system.

@@ -1,5 +1,5 @@
 //! The pair of asymmetric fences under every interleaving: of the frequent and the rare side at least one
-//! sees the other, and without either fence neither may. `src/fence/README.md` names the steps.
+//! sees the other, and without either fence neither may. `src/facade/fence/README.md` names the steps.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use std::io;
 
 pub(crate) use super::model::system::*;
-use crate::sys::Reading;
+use crate::facade::sys::Reading;
 
 /// Each run of a model has to be the same.
 pub(crate) fn current_cpu() -> Option<u32> {

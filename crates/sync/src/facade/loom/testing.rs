@@ -2,15 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use std::ptr::NonNull;
-
 #[path = "../real/portable/lot.rs"]
 mod lot;
 
 use super::atomic::ASKED;
 pub use super::model::must_fail;
-use crate::fence::FencePolicy;
-use crate::ring::Ring;
 pub use lot::Lot;
 
 /// Runs `model` in every interleaving with at most so many preemptions. A store and a load that pass each other need
@@ -50,15 +46,4 @@ pub fn must_panic(what: &str, model: impl FnOnce()) {
         .or_else(|| payload.downcast_ref::<&str>().copied())
         .unwrap_or_default();
     assert!(message.contains(what), "failed for another reason: {message}");
-}
-
-/// Appends to a ring with its steps in the wrong order: for models that have to fail. False where it is full, or another
-/// has the tail.
-pub fn publish_before_fill<T, F: FencePolicy>(ring: &Ring<T, F>, item: NonNull<T>) -> bool {
-    let Some(mut begun) = ring.begin() else { return false };
-    let at = begun.next;
-    begun.next += 1;
-    drop(begun);
-    ring.fill(at, item);
-    true
 }

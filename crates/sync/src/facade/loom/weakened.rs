@@ -1,6 +1,6 @@
 //! Fences that aren't there: for models that have to fail without them.
 
-use crate::fence::{AsymmetricPolicy, FencePolicy, heavy, light};
+use crate::facade::fence::{AsymmetricPolicy, FencePolicy, heavy, light};
 
 /// No fence at all: only for models that have to fail.
 #[derive(Debug, Clone, Copy, Default)]

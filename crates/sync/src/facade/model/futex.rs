@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::facade::atomic::{AtomicU32, Ordering};
 use crate::facade::backend::deadline;
-use crate::{Condvar, Mutex, thread};
+use crate::facade::lock::{Condvar, Mutex};
+use crate::facade::thread;
 
 /// As in `word/futex.rs`.
 #[derive(Debug)]

@@ -22,6 +22,6 @@ pub fn prefetch<T>(_shared: *const T) {}
 pub fn prefetch_to_write<T>(_shared: *const T) {}
 
 /// In a model: the mutex.
-pub type SpinLock<T> = crate::Mutex<T>;
+pub type SpinLock<T> = crate::facade::lock::Mutex<T>;
 /// In a model: the mutex' guard.
-pub type SpinLockGuard<'a, T> = crate::MutexGuard<'a, T>;
+pub type SpinLockGuard<'a, T> = crate::facade::lock::MutexGuard<'a, T>;

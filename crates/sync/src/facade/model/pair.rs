@@ -1,7 +1,7 @@
 //! The asymmetric fences as full fences: a model checker knows no other.
 
-use crate::atomic::{Ordering, fence};
-use crate::fence::Way;
+use crate::facade::atomic::{Ordering, fence};
+use crate::facade::fence::Way;
 
 pub(crate) fn light() {
     fence(Ordering::SeqCst);

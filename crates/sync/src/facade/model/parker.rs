@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::facade::backend::deadline;
-use crate::{Condvar, Mutex};
+use crate::facade::lock::{Condvar, Mutex};
 
 #[derive(Debug)]
 pub(crate) struct ParkerToken {
@@ -49,7 +49,7 @@ impl ParkerToken {
                 deadline::passes(end);
                 return false;
             }
-            crate::thread::yield_now();
+            crate::facade::thread::yield_now();
         }
     }
 

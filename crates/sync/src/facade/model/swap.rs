@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::Mutex;
+use crate::facade::lock::Mutex;
 
 /// As in `word/swap.rs`.
 pub struct Swap<T> {

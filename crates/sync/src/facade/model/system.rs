@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::sys::{Limits, Mask, Policy, RunState, Tid};
+use crate::facade::sys::{Limits, Mask, Policy, RunState, Tid};
 
 /// The threads are the checker's.
 pub(crate) const KERNEL_THREADS: bool = false;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::thread;
+use crate::facade::thread;
 
 /// An `UnsafeCell` for shuttle: another thread may be scheduled in the middle of each access,
 /// and one that then touches the cell against the rules panics.

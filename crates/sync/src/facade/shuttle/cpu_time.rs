@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-use crate::model::choose;
-use crate::sys::Reading;
+use super::testing::choose;
+use crate::facade::sys::Reading;
 
 /// The figures of one thread.
 #[derive(Debug)]

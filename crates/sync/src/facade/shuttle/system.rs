@@ -2,7 +2,7 @@
 
 pub(crate) use super::cpu_time::CpuTime;
 pub(crate) use super::model::system::*;
-use crate::model::choose;
+use super::testing::choose;
 
 /// Where the one thread under all of them is would change from replay to replay. Some of the numbers are no
 /// CPU of a small machine.

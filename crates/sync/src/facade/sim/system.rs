@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
+use crate::facade::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
 
 /// The threads are the simulator's.
 pub(crate) const KERNEL_THREADS: bool = false;
@@ -11,7 +11,7 @@ pub(crate) const KERNEL_THREADS: bool = false;
 pub(crate) mod futex {
     use std::time::Duration;
 
-    use crate::atomic::{AtomicU32, Ordering};
+    use crate::facade::atomic::{AtomicU32, Ordering};
 
     pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));

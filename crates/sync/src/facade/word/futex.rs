@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::atomic::AtomicU32;
+use crate::facade::atomic::AtomicU32;
 use crate::facade::backend::system::futex;
 
 /// The word. A thread that changes it so that a sleeper should look again calls [`FutexWord::wake`] after.

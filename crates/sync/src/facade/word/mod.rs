@@ -12,6 +12,6 @@ pub use swap::Swap;
 
 /// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to spin costs
 /// them many more schedules, and shows nothing about who uses the lock.
-pub type SpinLock<T> = crate::spin::Spin<T>;
+pub type SpinLock<T> = crate::facade::spin::Spin<T>;
 /// As [`SpinLock`].
-pub type SpinLockGuard<'a, T> = crate::spin::SpinGuard<'a, T>;
+pub type SpinLockGuard<'a, T> = crate::facade::spin::SpinGuard<'a, T>;

@@ -1,13 +1,15 @@
 //! The asymmetric fences over the system's barrier: the one thing of a process that is asked of the kernel once.
-//! The steps stand in `../../fence/README.md`.
+//! The steps stand in `../fence/README.md`.
 
 use std::time::Duration;
 
-use crate::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use super::ParkerToken;
+use crate::facade::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use crate::facade::backend::clock;
 use crate::facade::backend::system::barrier as call;
-use crate::fence::Way;
-use crate::fence::way_state::{Known, WayState};
-use crate::{Parker, thread, time};
+use crate::facade::fence::Way;
+use crate::facade::fence::way_state::{Known, WayState};
+use crate::facade::thread;
 
 // Process-wide, since the registration is: it is the kernel's state of this address space, which
 // is remembered here. Nobody's behaviour depends on the thread that set it.
@@ -123,9 +125,9 @@ fn settle() {
     if WAY.lose() {
         tracing::warn!("the system now refuses membarrier: asymmetric fences cost more");
     }
-    let (parker, begun) = (Parker::new(), time::now());
-    while let Some(left) = SETTLE.checked_sub(time::now().duration_since(begun)) {
-        parker.park_timeout(left);
+    let (parker, begun) = (ParkerToken::new(), clock::now());
+    while let Some(left) = SETTLE.checked_sub(clock::now().duration_since(begun)) {
+        parker.park(Some(left));
     }
     WAY.settle();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::facade::atomic::{AtomicU32, Ordering};
 use crate::facade::backend::clock;
 use crate::facade::backend::system::futex;
 

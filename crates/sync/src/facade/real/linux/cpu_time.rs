@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::sys::Reading;
+use crate::facade::sys::Reading;
 
 /// The figures of one thread of this process. Keeps two files open.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use rustix::time::{
 };
 
 pub(crate) use self::cpu_time::CpuTime;
-use crate::sys::{Limits, Mask, Policy, RunState, Tid};
+use crate::facade::sys::{Limits, Mask, Policy, RunState, Tid};
 
 /// The threads are the kernel's.
 pub(crate) const KERNEL_THREADS: bool = true;
@@ -58,7 +58,7 @@ pub(crate) mod futex {
 
     use rustix::thread::futex;
 
-    use crate::atomic::AtomicU32;
+    use crate::facade::atomic::AtomicU32;
 
     #[inline]
     pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {

@@ -93,7 +93,7 @@ fn thread_pointer() -> *const u8 {
 mod tests {
     use super::super as system;
     use super::*;
-    use crate::sys::{Mask, set_affinity};
+    use crate::facade::sys::{Mask, set_affinity};
 
     #[test]
     fn the_area_says_what_the_system_says() {

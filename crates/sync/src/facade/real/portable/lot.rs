@@ -8,9 +8,10 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::atomic::{AtomicU32, Ordering};
+use crate::facade::atomic::{AtomicU32, Ordering};
 use crate::facade::backend::constructor;
-use crate::{Condvar, Mutex, per_thread};
+use crate::facade::backend::per_thread;
+use crate::facade::lock::{Condvar, Mutex};
 
 /// The sleepers on any words.
 #[derive(Debug)]
@@ -117,7 +118,7 @@ mod tests {
     impl Lot {
         fn until_asleep(&self, threads: usize) {
             while self.sleepers.lock().len() != threads {
-                crate::thread::yield_now();
+                crate::facade::thread::yield_now();
             }
         }
     }

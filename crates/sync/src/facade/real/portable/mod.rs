@@ -11,8 +11,10 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
-use crate::{Condvar, Mutex, per_thread, time};
+use crate::facade::backend::clock::now;
+use crate::facade::backend::per_thread;
+use crate::facade::lock::{Condvar, Mutex};
+use crate::facade::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
 
 /// The kernel isn't asked about them.
 pub(crate) const KERNEL_THREADS: bool = false;
@@ -48,7 +50,7 @@ pub(crate) mod futex {
     use std::time::Duration;
 
     use super::lot::Lot;
-    use crate::atomic::AtomicU32;
+    use crate::facade::atomic::AtomicU32;
 
     /// Several, so that threads that sleep on different words seldom meet. One for the process, as the kernel has one for
     /// all: it has nothing but sleepers.
@@ -182,7 +184,7 @@ impl Timer {
 
     #[allow(clippy::unnecessary_wraps, reason = "as Linux's")]
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
-        *self.due.lock() = time::now().checked_add(after);
+        *self.due.lock() = now().checked_add(after);
         self.set.notify_all();
         Ok(())
     }
@@ -191,7 +193,7 @@ impl Timer {
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut due = self.due.lock();
         loop {
-            let left = due.map(|due| due.saturating_duration_since(time::now()));
+            let left = due.map(|due| due.saturating_duration_since(now()));
             due = match left {
                 None => self.set.wait(due),
                 Some(Duration::ZERO) => {

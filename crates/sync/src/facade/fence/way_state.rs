@@ -1,7 +1,7 @@
 //! The one word in which a process remembers what came of its registration: `README.md` beside this file has the
 //! ways, their changes, and why a heavy side needn't wait for the first change.
 
-use crate::atomic::{AtomicU8, Ordering};
+use crate::facade::atomic::{AtomicU8, Ordering};
 use crate::facade::backend::constructor;
 
 /// Nobody has decided: the light side is a full fence, so that whatever comes of it is right.

@@ -25,7 +25,7 @@ pub use asymmetric::{
     refuse_membarrier, way,
 };
 
-use crate::atomic::{self, Ordering};
+use crate::facade::atomic::{self, Ordering};
 use crate::facade::backend::SEQ_CST_IS_WEAK;
 
 /// How a protocol issues the fence between its publish and its check.

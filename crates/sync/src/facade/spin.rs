@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use crate::atomic::{AtomicBool, Ordering};
-use crate::cell::UnsafeCell;
-use crate::hint;
-use crate::thread;
+use crate::facade::atomic::{AtomicBool, Ordering};
+use crate::facade::cell::UnsafeCell;
+use crate::facade::hint;
+use crate::facade::thread;
 
 pub use crate::facade::backend::{SpinLock, SpinLockGuard};
 
