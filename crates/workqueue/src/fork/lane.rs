@@ -25,6 +25,8 @@ per_thread! {
     static OWN: Cell<(*const (), *const Lane)> = Cell::new((ptr::null(), ptr::null()));
 }
 
+/// One in so many closures is kept though they were coarse.
+const PROBE: u32 = 32;
 /// Empty blocks that a lane keeps at most; what is beyond goes half to those of all lanes. (Where
 /// each block is allocated by its maker and freed by its taker, both wait for glibc's lock.)
 const SPARE: usize = 32;
@@ -55,6 +57,10 @@ pub(crate) struct Lane {
     pub(crate) spawned: SpawnRing<Closure>,
     /// L: is the lock, which its owner alone takes; guards empty blocks.
     spare: Mutex<Blocks>,
+    /// O: something of what was spawned went to a list since the owner has begun to keep it.
+    overflowed: AtomicBool,
+    /// O: how many closures were spawned here while such ones were coarse.
+    probes: aside::AtomicU32,
     /// O: its owner is a worker, which runs what is spawned here once its item is over.
     takes_spawns: AtomicBool,
     /// O: the lowest address of the stack from which the owner offers forks.
@@ -69,6 +75,8 @@ impl Lane {
             ring: Ring::new(),
             spawned: SpawnRing::new(),
             spare: Mutex::new(Vec::new()),
+            overflowed: AtomicBool::new(false),
+            probes: aside::AtomicU32::new(0),
             takes_spawns: AtomicBool::new(false),
             floor: aside::AtomicUsize::new(0),
             parker: Parker::new(),
@@ -79,6 +87,29 @@ impl Lane {
     #[inline]
     pub(crate) fn takes_spawns(&self) -> bool {
         self.takes_spawns.load(Ordering::Relaxed)
+    }
+
+    /// Something of what was spawned has gone to a list: what is left is to go there too, behind it.
+    pub(crate) fn overflows(&self) {
+        self.overflowed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has; from here on it hasn't.
+    #[inline]
+    pub(crate) fn takes_overflow(&self) -> bool {
+        let overflowed = self.overflowed.load(Ordering::Relaxed);
+        if overflowed {
+            self.overflowed.store(false, Ordering::Relaxed);
+        }
+        overflowed
+    }
+
+    /// Whether a closure is kept though such ones were coarse, to see whether they still are: one in
+    /// so many.
+    pub(crate) fn probes(&self) -> bool {
+        let probes = self.probes.load(Ordering::Relaxed);
+        self.probes.store(probes.wrapping_add(1), Ordering::Relaxed);
+        probes % PROBE == 0
     }
 
     /// Whether there is something for a thief (a moment ago).

@@ -154,7 +154,8 @@ unsafe fn no_span(_: NonNull<Header>) -> Option<NonNull<tracing::Span>> {
 #[repr(C)]
 pub(crate) struct Block<T> {
     header: Header,
-    /// Where the oldest lies, and the place behind the newest, while it is in no ring.
+    /// Positions of the oldest and behind the newest, while it is in no ring. Position `n` lies in slot
+    /// `n % ROOM`.
     from: usize,
     to: usize,
     slots: [MaybeUninit<T>; ROOM],
@@ -201,8 +202,9 @@ impl Block<Closure> {
 
     /// The closures, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Closure> {
+        let slots = (self.from..self.to).map(|position| &self.slots[position % ROOM]);
         // SAFETY: these are filled.
-        self.slots[self.from..self.to].iter().map(|slot| unsafe { slot.assume_init_ref() })
+        slots.map(|slot| unsafe { slot.assume_init_ref() })
     }
 }
 
@@ -210,7 +212,10 @@ impl<T> Iterator for Block<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        let slot = self.slots[self.from..self.to].first()?;
+        if self.from == self.to {
+            return None;
+        }
+        let slot = &self.slots[self.from % ROOM];
         self.from += 1;
         // SAFETY: it was filled, and counts as empty from here on.
         Some(unsafe { slot.assume_init_read() })
@@ -236,9 +241,9 @@ pub(crate) struct SpawnRing<T, P: AsymmetricPolicy = Asymmetric> {
 struct OwnerSide<T> {
     /// A: the owner is inside. Release as it leaves; pairs with the Acquire of a thief.
     inside: AtomicBool,
-    /// A: the place behind the newest. Written by the owner, inside: Relaxed.
+    /// A: the position behind the newest. Written by the owner, inside: Relaxed.
     tail: AtomicUsize,
-    /// A: the place of the oldest. Written by the owner, inside, and by thieves: Relaxed.
+    /// A: the position of the oldest. Written by the owner, inside, and by thieves: Relaxed.
     head: AtomicUsize,
     /// A: how often the ring was empty and isn't any more. As `tail`.
     begun: AtomicUsize,
@@ -319,19 +324,18 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     #[inline]
     pub(crate) fn append(&self, closure: T) -> Result<bool, T> {
         let _inside = self.enter();
-        let (head, mut tail) = self.range();
+        let (head, tail) = self.range();
         let first = head == tail;
         if first {
-            tail = 0;
-            self.begins(0);
+            self.begins(tail);
         }
-        if tail == ROOM {
+        if tail - head == ROOM {
             return Err(closure);
         }
         self.owner.block.with_mut(|block| {
             // SAFETY: the owner is inside.
             let block = unsafe { &mut **block };
-            block.slots[tail].write(closure);
+            block.slots[tail % ROOM].write(closure);
         });
         self.owner.tail.store(tail + 1, Ordering::Relaxed);
         Ok(first)
@@ -392,7 +396,7 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
             // SAFETY: the ring is the caller's.
             let block = unsafe { &**block };
             // SAFETY: it was filled, and counts as empty from here on.
-            unsafe { block.slots[head].assume_init_read() }
+            unsafe { block.slots[head % ROOM].assume_init_read() }
         }))
     }
 

@@ -33,14 +33,14 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Whether what is spawned by an item that runs here may stay with its worker: nobody idle has a core
-    /// for it, or it is too short for that.
+    /// Whether what is spawned by an item that runs here may stay with its worker: it is short, or it is to
+    /// be seen whether it is, and nobody idle has a core for it.
     #[inline]
-    pub(crate) fn may_keep(&self, index: usize) -> bool {
+    pub(crate) fn may_keep(&self, index: usize, lane: &Lane) -> bool {
         let pool = &self.pools[index];
         let reading = pool.reading();
-        let wakes = reading.wake() && pool.lanes.is_coarse();
-        !(wakes || reading.closed() || reading.wanted() || self.others_have_room(index))
+        let coarse = pool.lanes.is_coarse() && (reading.wake() || !lane.probes());
+        !(coarse || reading.closed() || reading.wanted() || self.others_have_room(index))
     }
 
     /// Keep: the calling worker's item has spawned a closure, and the worker keeps it for now.
@@ -51,11 +51,22 @@ impl<F: FencePolicy> Group<F> {
             Ok(true) => self.has_spawned(index),
             Err(closure) => {
                 self.bundle(index, lane);
+                lane.overflows();
                 if lane.spawned.append(closure).is_ok() {
                     self.has_spawned(index);
                 }
             }
         }
+    }
+
+    /// A closure is about to be queued by the calling worker's item: those that are kept go first, and
+    /// those that come are behind it.
+    #[inline]
+    pub(crate) fn overtakes_none(self: &Arc<Self>, index: usize, lane: &Lane) {
+        if lane.spawned.len() > 0 {
+            self.bundle(index, lane);
+        }
+        lane.overflows();
     }
 
     /// The ring was empty: somebody may have to look after what lies there now.
@@ -95,14 +106,26 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn runs_spawned(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
         let Some(lane) = pool.lanes.mine() else { return };
-        let (began, mut ran, mut looks, mut over) = (time::now(), 0, LOOK, false);
+        let first = if pool.lanes.is_coarse() { 1 } else { LOOK };
+        let (began, mut ran, mut looks, mut over) = (time::now(), 0, first, false);
+        // What is there now is run; what that spawns is younger than what waits in the list.
+        let mut due = lane.spawned.len();
         loop {
             let left = lane.spawned.len();
             let reading = pool.reading();
             let others = left > 1 && reading.wake() && !pool.lanes.leaves_to_watcher();
-            if left > 0 && (over || others || reading.crowded() || me.has_item_excuses()) {
-                return self.bundle(me.pool, lane);
+            if due == 0 {
+                over |= pool.has_waiting();
+                due = left;
             }
+            let gives = over || others || reading.crowded() || me.has_item_excuses();
+            if lane.takes_overflow() || gives {
+                if left > 0 {
+                    self.bundle(me.pool, lane);
+                }
+                return;
+            }
+            due = due.saturating_sub(1);
             // A thief may have been there.
             let Some(closure) = lane.spawned.take() else { return };
             closure.run(&me.shown, &me.carry);

@@ -15,6 +15,7 @@ use corewise_sync::{CachePadded, Swap};
 
 use crate::attributes::{At, QueueKind};
 use crate::error::{self, QueueError};
+use crate::fork::lane::Lane;
 use crate::pool::{Pool, current_worker};
 use crate::pools::groups::Lease;
 use crate::pools::{WorkerPools, nodes};
@@ -258,10 +259,10 @@ impl PwqTable {
     /// Enters, for a closure that stays with the calling worker, whose item of this queue has `own`.
     /// `None` where it is to be queued like any other.
     #[inline]
-    pub(crate) fn enter_inside(&self, own: &Ticket, pool: usize) -> Option<Ticket> {
+    pub(crate) fn enter_inside(&self, own: &Ticket, pool: usize, lane: &Lane) -> Option<Ticket> {
         let group = &Pwq::of(own).group;
         let plain = self.slot.glance().open() && group.kind == QueueKind::Unbound;
-        if !plain || !group.may_keep(pool) {
+        if !plain || !group.may_keep(pool, lane) {
             return None;
         }
         let picked = self.pick(At::Here)?;

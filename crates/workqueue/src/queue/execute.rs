@@ -32,9 +32,9 @@ impl Workqueue {
     /// [`Workqueue::queue`].
     ///
     /// Called inside an item of the same queue it costs still less, and no allocation: the worker
-    /// keeps closures of up to five words, and runs them after the item, the oldest first. Idle workers
-    /// are woken for them while such closures take 5 us or more; shorter ones are shared a bit later, in
-    /// tens. Where the item sleeps, or goes on for long, other workers take the closures that its worker
+    /// keeps closures of up to five words that take less than 5 us or so, and runs them after the item.
+    /// It shares them in tens, and wakes nobody for the first of them. They start in the order of these
+    /// calls, but maybe before what the item has queued in another way. Where the item sleeps, or goes on for long, other workers take the closures that its worker
     /// keeps.
     ///
     /// # Errors
@@ -70,8 +70,9 @@ impl Workqueue {
         // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
         // ever.
         let spawner = Spawner::current();
-        if const { Closure::holds::<C>() } && matches!(at, At::Here) && spawner.span().is_none() {
-            if let Some(inside) = self.enters_inside() {
+        if matches!(at, At::Here) && spawner.span().is_none() {
+            let fits = const { Closure::holds::<C>() };
+            if let Some(inside) = self.enters_inside(fits) {
                 let job = Job { ticket: inside.ticket.into(), site: Location::caller() };
                 inside.group.keep(inside.pool, inside.lane, Closure::new(closure, job));
                 return Ok(());
@@ -99,19 +100,24 @@ struct Kept<'a> {
 }
 
 impl Workqueue {
-    /// Enters, where an item of this queue runs here, whose worker may keep what it spawns.
+    /// Enters, where an item of this queue runs here, whose worker may keep a closure that `fits`. Else
+    /// the closure goes to the list, and those that the worker keeps before it.
     #[inline]
-    fn enters_inside(&self) -> Option<Kept<'_>> {
+    fn enters_inside(&self, fits: bool) -> Option<Kept<'_>> {
         running::current(|running| {
             let running = running?;
             let lane = self.lane_of(running).filter(|lane| lane.takes_spawns())?;
             let (_, pool) = current_worker::pool()?;
             let own = running.ticket()?;
-            let ticket = self.table().enter_inside(own, pool)?;
             // SAFETY: the item that runs here keeps its group and the lane for as long as they are
             // used.
             let (group, lane) =
                 unsafe { (&*ptr::from_ref(&Pwq::of(own).group), &*ptr::from_ref(lane)) };
+            let enter = || self.table().enter_inside(own, pool, lane);
+            let Some(ticket) = fits.then(enter).flatten() else {
+                group.overtakes_none(pool, lane);
+                return None;
+            };
             Some(Kept { ticket, group, pool, lane })
         })
     }

@@ -399,3 +399,66 @@ fn spawned_closures_that_panic_or_spawn_again_leave_the_others_alone() {
     let stats = queue.stats();
     assert_eq!((stats.queued, stats.completed, stats.cancelled), (1101, 1101, 0));
 }
+
+#[test]
+fn the_closures_that_an_item_executes_start_in_order_however_many_and_large_they_are() {
+    let pools = pools(1);
+    let queue = builder().build(&pools).unwrap();
+    for many in [1, 20, 40, 400] {
+        let (log, own) = (Arc::new(Mutex::new(Vec::new())), queue.clone());
+        let all = Arc::clone(&log);
+        queue
+            .execute(move || {
+                for number in 0..many {
+                    let log = Arc::clone(&all);
+                    let large = [number; 8];
+                    let taken = match number % 7 {
+                        3 => own.execute(move || log.lock().push(large[7])).is_ok(),
+                        _ => own.execute(move || log.lock().push(number)).is_ok(),
+                    };
+                    assert!(taken);
+                }
+            })
+            .ok()
+            .unwrap();
+        while log.lock().len() < many {
+            std::thread::yield_now();
+        }
+        assert_eq!(*log.lock(), Vec::from_iter(0..many));
+    }
+}
+
+/// A closure that counts, and executes itself again until it is told to stop.
+fn chain(queue: &Workqueue, counts: &Arc<Vec<AtomicUsize>>, number: usize, stop: &Arc<Completion>) {
+    let (own, counts, stop) = (queue.clone(), Arc::clone(counts), Arc::clone(stop));
+    let closure = move || {
+        counts[number].fetch_add(1, Ordering::SeqCst);
+        if !stop.is_complete() {
+            chain(&own, &counts, number, &stop);
+        }
+    };
+    queue.execute(closure).ok().unwrap();
+}
+
+#[test]
+fn chains_of_short_closures_take_turns_with_each_other_and_with_other_queues() {
+    let pools = pools(1);
+    let queue = builder().build(&pools).unwrap();
+    let other = Workqueue::builder("other").scope(AffinityScope::System).build(&pools).unwrap();
+    let counts: Arc<Vec<_>> = Arc::new((0..100).map(|_| AtomicUsize::new(0)).collect());
+    let stop = Arc::new(Completion::new());
+    (0..counts.len()).for_each(|number| chain(&queue, &counts, number, &stop));
+    let least = || counts.iter().map(|count| count.load(Ordering::SeqCst)).min().unwrap();
+    let sum = || counts.iter().map(|count| count.load(Ordering::SeqCst)).sum::<usize>();
+    while least() < 1_000 {
+        std::thread::yield_now();
+    }
+    let most = counts.iter().map(|count| count.load(Ordering::SeqCst)).max().unwrap();
+    let before = sum();
+    other.spawn(|| ()).join().unwrap();
+    let meanwhile = sum() - before;
+    stop.complete();
+    queue.flush();
+    assert!(most < 3_000, "one chain ran {most} times while another ran 1000 times");
+    assert!(meanwhile < 100_000, "{meanwhile} closures ran before an item of another queue");
+}
