@@ -108,7 +108,7 @@ impl<F: FencePolicy> Group<F> {
         let Some(lane) = pool.lanes.mine() else { return };
         let first = if pool.lanes.is_coarse() { 1 } else { LOOK };
         let (began, mut ran, mut looks, mut over) = (time::now(), 0, first, false);
-        // What is there now is run; what that spawns is younger than what waits in the list.
+        // The closures that are there now are run; those that they spawn are younger than the list.
         let mut due = lane.spawned.len();
         loop {
             let left = lane.spawned.len();
