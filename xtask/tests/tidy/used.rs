@@ -37,7 +37,7 @@ fn methods(api: &str) -> impl Iterator<Item = String> {
         let (_, rest) = item.split_once("fn ")?;
         let name = words(rest).next()?;
         let of = of.rsplit(['>', ' ']).find(|part| !part.is_empty()).unwrap_or(of);
-        let of = words(of).next().or_else(|| words(line).nth(1))?;
+        let of = words(of).next()?;
         (!line.split(": ").next()?.contains(" for ")).then(|| format!("{of}::{name}"))
     })
 }

@@ -43,7 +43,7 @@ impl<F: FencePolicy> Group<F> {
         !(coarse || reading.closed() || reading.wanted() || self.others_have_room(index))
     }
 
-    /// Keep: the calling worker's item has spawned a closure, and the worker keeps it for now.
+    /// Keep: the calling worker's item has spawned a closure, and the worker keeps it.
     #[inline]
     pub(crate) fn keep(self: &Arc<Self>, index: usize, lane: &Lane, closure: Closure) {
         match lane.spawned.append(closure) {
@@ -106,12 +106,21 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn runs_spawned(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
         let Some(lane) = pool.lanes.mine() else { return };
-        let first = if pool.lanes.is_coarse() { 1 } else { LOOK };
-        let (began, mut ran, mut looks, mut over) = (time::now(), 0, first, false);
         // The closures that are there now are run; those that they spawn are younger than the list.
         let mut due = lane.spawned.len();
+        if due == 0 {
+            // As after most items that fork: no look at the clock.
+            lane.takes_overflow();
+            return;
+        }
+        let first = if pool.lanes.is_coarse() { 1 } else { LOOK };
+        let (began, mut ran, mut looks, mut over) = (time::now(), 0, first, false);
         loop {
             let left = lane.spawned.len();
+            let overflowed = lane.takes_overflow();
+            if left == 0 {
+                return;
+            }
             let reading = pool.reading();
             let others = left > 1 && reading.wake() && !pool.lanes.leaves_to_watcher();
             if due == 0 {
@@ -119,13 +128,10 @@ impl<F: FencePolicy> Group<F> {
                 due = left;
             }
             let gives = over || others || reading.crowded() || me.has_item_excuses();
-            if lane.takes_overflow() || gives {
-                if left > 0 {
-                    self.bundle(me.pool, lane);
-                }
-                return;
+            if overflowed || gives {
+                return self.bundle(me.pool, lane);
             }
-            due = due.saturating_sub(1);
+            due -= 1;
             // A thief may have been there.
             let Some(closure) = lane.spawned.take() else { return };
             closure.run(&me.shown, &me.carry);
