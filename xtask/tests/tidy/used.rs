@@ -2,14 +2,15 @@
 //! or the laboratory. `xtask/unused.txt` lists those that have none, each with a reason.
 //!
 //! The methods are those of docs/api. A caller is a mention behind `.` or `::`, so a method that has
-//! its name in common with a used one isn't found.
+//! its name in common with a used one isn't found. A type that only a hidden module shows is there
+//! for the crate and its models: its methods need a caller in the crate itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt::Write;
 
 use crate::files::{self, SourceFile};
-use crate::lexer::words;
+use crate::lexer::{Line, words};
 use crate::{Finding, report};
 
 const LIST: &str = "xtask/unused.txt";
@@ -18,9 +19,9 @@ const NO_REASON: &str = "to be used, or to go";
 /// Lists of docs/api that are of no library of the product.
 const NO_LIBRARIES: [&str; 4] = ["auto-traits", "corewise", "sim", "costs"];
 
-/// The names that a file calls something by.
-fn mentions(file: &SourceFile) -> impl Iterator<Item = &str> {
-    file.lines.iter().flat_map(|line| {
+/// The names that lines call something by.
+fn mentions<'a>(lines: impl Iterator<Item = &'a Line>) -> impl Iterator<Item = &'a str> {
+    lines.flat_map(|line| {
         let code = line.code.as_str();
         words(code).filter(move |word| {
             let at = word.as_ptr().addr() - code.as_ptr().addr();
@@ -30,16 +31,81 @@ fn mentions(file: &SourceFile) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The methods of a list of docs/api, as `Type::name`.
-fn methods(api: &str) -> impl Iterator<Item = String> {
+/// What stands behind the `<...>` at its start, if there is one.
+fn after_generics(text: &str) -> &str {
+    let mut depth = 0;
+    let end = text.char_indices().find(|&(at, c)| {
+        match c {
+            '<' => depth += 1,
+            '>' if !text[..at].ends_with('-') => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    match end {
+        Some((at, '>')) => &text[at + 1..],
+        _ => text,
+    }
+}
+
+/// The methods of a list of docs/api, each with its type.
+fn methods(api: &str) -> impl Iterator<Item = (&str, &str)> {
     api.lines().filter_map(|line| {
-        let (of, item) = line.strip_prefix("impl")?.split_once(": ")?;
-        let (_, rest) = item.split_once("fn ")?;
-        let name = words(rest).next()?;
-        let of = of.rsplit(['>', ' ']).find(|part| !part.is_empty()).unwrap_or(of);
-        let of = words(of).next()?;
-        (!line.split(": ").next()?.contains(" for ")).then(|| format!("{of}::{name}"))
+        let (of, item) = after_generics(line.strip_prefix("impl")?).split_once(": ")?;
+        let name = words(item.split_once("fn ")?.1).next()?;
+        (!of.contains(" for ")).then_some((words(of).next()?, name))
     })
+}
+
+/// What the modules that users reach show by name: the types that those declare, and re-exports.
+fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
+    let (mut names, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut modules = vec![format!("{own}lib.rs")];
+    while let Some(path) = modules.pop() {
+        let Some(file) = files.iter().find(|file| file.path == path) else { continue };
+        if !seen.insert(&file.path) {
+            continue;
+        }
+        let folder = ["lib.rs", "mod.rs"].iter().find_map(|name| path.strip_suffix(name));
+        let folder = folder.map_or_else(|| path.replace(".rs", "/"), str::to_owned);
+        let mut reach = |from: &str, module: &str| {
+            modules.extend([".rs", "/mod.rs"].map(|end| format!("{from}{module}{end}")));
+        };
+        let (mut hidden, mut reexport) = (false, None);
+        for (_, line) in file.product_lines() {
+            let code = line.code.trim();
+            if code.starts_with("#[") {
+                hidden |= code.contains("doc(hidden)");
+                continue;
+            }
+            if let Some(path) = code.strip_prefix("pub use ").filter(|_| !hidden) {
+                // The longest path in front of what is listed.
+                let path = path.split(['{', ';']).next().unwrap_or_default();
+                let path = path.trim_end_matches("::").replace("::", "/");
+                reexport = Some(
+                    path.strip_prefix("crate/")
+                        .map_or_else(|| format!("{folder}{path}/"), |path| format!("{own}{path}/")),
+                );
+            }
+            if let Some(from) = &reexport {
+                names.extend(words(code));
+                words(code).for_each(|word| reach(from, word));
+                reach("", from.trim_end_matches('/'));
+            } else if let Some(item) = code.strip_prefix("pub ").filter(|_| !hidden) {
+                let mut item = words(item).skip_while(|word| *word == "unsafe");
+                match (item.next(), item.next()) {
+                    (Some("mod"), Some(module)) => reach(&folder, module),
+                    (Some("struct" | "enum" | "union" | "trait"), Some(name)) => {
+                        names.insert(name);
+                    }
+                    _ => {}
+                }
+            }
+            hidden = false;
+            reexport = reexport.filter(|_| !code.ends_with(';'));
+        }
+    }
+    names
 }
 
 /// Methods without a caller, as `CRATE Type::name`.
@@ -54,13 +120,20 @@ fn unused(files: &[SourceFile]) -> BTreeSet<String> {
         let name = list.path.strip_prefix("docs/api/").and_then(|name| name.strip_suffix(".txt"));
         let Some(name) = name.filter(|name| !NO_LIBRARIES.contains(name)) else { continue };
         let own = files::sources_of(name);
-        let others = users.iter().filter(|file| !file.path.starts_with(&own));
-        let called: BTreeSet<_> = others.flat_map(|file| mentions(file)).collect();
-        let is_called = |method: &String| {
-            method.split_once("::").is_some_and(|(_, method)| called.contains(method))
+        let (mut inside, mut outside) = (BTreeSet::new(), BTreeSet::new());
+        for file in &users {
+            if file.path.starts_with(&own) {
+                inside.extend(mentions(file.product_lines().map(|(_, line)| line)));
+            } else {
+                outside.extend(mentions(file.lines.iter()));
+            }
+        }
+        let shown = shown(files, &own);
+        let is_called = |of: &str, method: &str| {
+            outside.contains(method) || !shown.contains(of) && inside.contains(method)
         };
-        let uncalled = methods(&list.text).filter(|method| !is_called(method));
-        found.extend(uncalled.map(|method| format!("{name} {method}")));
+        let uncalled = methods(&list.text).filter(|(of, method)| !is_called(of, method));
+        found.extend(uncalled.map(|(of, method)| format!("{name} {of}::{method}")));
     }
     found
 }
@@ -97,13 +170,20 @@ fn each_public_method_has_a_caller_or_a_reason() {
 #[test]
 fn a_method_that_only_its_own_crate_and_tests_call_is_unused() {
     let api = "impl Queue: const fn used(&self)\nimpl<T> Ring<T>: fn only_inside(&self) -> T\n\
+               impl<const N: bool, F: Fn() -> u8> State<F>: fn only_inside(&self) -> T\n\
+               impl<T: Into<u8>> State<T>: fn in_tests(&self)\n\
                impl Drop for Queue: fn drop(&mut self)\nstruct Queue\n";
+    let hidden = "#[doc(hidden)]\npub mod model;\npub mod ring;\npub use queue::Queue;\n";
     let files = [
         ("docs/api/blockmq.txt", api),
-        ("crates/blockmq/src/lib.rs", "fn f(r: R) { r.only_inside(); }"),
+        ("crates/blockmq/src/lib.rs", hidden),
+        ("crates/blockmq/src/model.rs", "pub use crate::state::State;"),
+        ("crates/blockmq/src/ring.rs", "pub struct Ring;\nfn f(r: R) { r.only_inside(); }"),
+        ("crates/blockmq/src/state.rs", "pub struct State;\n#[cfg(test)]\nfn f() { s.in_tests() }"),
         ("crates/blockmq/tests/it.rs", "fn f(r: R) { r.only_inside(); }"),
         ("crates/cli/src/main.rs", "fn f(q: Q) { q\n    .used(); only_inside(); }"),
     ];
     let files = files.map(|(path, text)| SourceFile::new(path, text));
-    assert_eq!(unused(&files), BTreeSet::from(["blockmq Ring::only_inside".to_owned()]));
+    let found = ["blockmq Ring::only_inside", "blockmq State::in_tests"].map(str::to_owned);
+    assert_eq!(unused(&files), BTreeSet::from(found));
 }
