@@ -30,39 +30,16 @@ impl Smp {
     /// No CPU of the set is online ([`CallError::NoneOnline`]), or the handle is shut down; `f` is
     /// given back.
     #[track_caller]
-    pub fn call_any<F, R>(&self, cpus: &CpuSet, f: F) -> Result<Call<R>, CallError<F>>
+    pub fn call_any<F, R>(&self, cpus: &CpuSet, mut f: F) -> Result<Call<R>, CallError<F>>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
         let site = Location::caller();
-        self.try_nearest(cpus, f, |cpu, f| self.call_from(site, cpu, f))
-    }
-
-    /// As [`Smp::call_any`], but nobody waits. Returns the CPU that was chosen.
-    ///
-    /// # Errors
-    /// As [`Smp::call_any`].
-    #[track_caller]
-    pub fn call_any_nowait<F>(&self, cpus: &CpuSet, f: F) -> Result<CpuId, CallError<F>>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        let site = Location::caller();
-        self.try_nearest(cpus, f, |cpu, f| self.forget_from(site, cpu, f).map(|()| cpu))
-    }
-
-    /// Tries the CPUs of the set, nearest first, until one takes the call.
-    fn try_nearest<F, T>(
-        &self,
-        cpus: &CpuSet,
-        mut f: F,
-        mut push: impl FnMut(CpuId, F) -> Result<T, CallError<F>>,
-    ) -> Result<T, CallError<F>> {
         let mut tried = None;
         let own = self.own_cpu();
         if let Some(own) = own.filter(|&own| cpus.contains(own)) {
-            match push(own, f) {
+            match self.call_from(site, own, f) {
                 Err(CallError::NotOnline { f: back, .. }) => f = back,
                 accepted_or_shut_down => return accepted_or_shut_down,
             }
@@ -70,7 +47,7 @@ impl Smp {
         }
         let here = own.map(|own| (own, self.place(own)));
         while let Some((rank, cpu)) = self.nearest(cpus, here, tried) {
-            match push(cpu, f) {
+            match self.call_from(site, cpu, f) {
                 Err(CallError::NotOnline { f: back, .. }) => f = back,
                 accepted_or_shut_down => return accepted_or_shut_down,
             }

@@ -44,8 +44,7 @@
 //!   ([`SmpBuilder::priority`]) and the process may have it, and say once where it may not.
 //!
 //! # Beside calls
-//! [`PerCpu`] is a variable with a value for each CPU. [`Smp::synchronize`] waits until the functions that run just
-//! now have ended, so that what they may have found can be dropped.
+//! [`PerCpu`] is a variable with a value for each CPU.
 //!
 //! # What isn't
 //! Two handlers on two CPUs that wait for each other never end, as in the kernel; waiting in a
@@ -70,7 +69,6 @@ mod call;
 mod cells;
 mod dump;
 mod error;
-mod handlers;
 mod many;
 #[cfg(loom)]
 #[doc(hidden)]

@@ -149,7 +149,7 @@ impl Sleepers {
 
 #[cfg(test)]
 mod tests {
-    use corewise_topology::CpuId;
+    use corewise_topology::{CpuId, CpuSet};
 
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -178,7 +178,8 @@ mod tests {
     fn rule_7_those_that_a_caller_lists_because_one_has_begun_are_woken_when_all_are_told() {
         let (smp, mut targets) = asleep(5);
         let mut first = targets.remove(0);
-        let call = smp.call_all_if(
+        let call = smp.call_many_if(
+            &CpuSet::full(5),
             |cpu| {
                 if cpu == CpuId::new(2) {
                     assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
@@ -196,7 +197,8 @@ mod tests {
         let (smp, mut targets) = asleep(5);
         let mut first = targets.remove(0);
         let told = catch_unwind(AssertUnwindSafe(|| {
-            smp.call_all_if_nowait(
+            smp.call_many_if(
+                &CpuSet::full(5),
                 |cpu| {
                     if cpu == CpuId::new(2) {
                         assert_eq!(first.step(), Step::Ran(1), "it helps from now on");

@@ -17,7 +17,6 @@ use corewise_topology::{CpuId, CpuSet, current_affinity, current_cpu, pin_curren
 
 use crate::cells::{Class, Ended, Message, Queue, quietly};
 use crate::error::SkipReason;
-use crate::handlers::{Handlers, OneByOne};
 use crate::policy;
 use crate::priority::Priority;
 use crate::sleepers::Sleeper;
@@ -59,7 +58,7 @@ pub(crate) struct Seated {
 
 impl Target {
     /// A new target, offline, and its owner side, which may spin or not.
-    pub(crate) fn new(cpu: CpuId, spins: bool, handlers: &Handlers) -> (Arc<Target>, CallTarget) {
+    pub(crate) fn new(cpu: CpuId, spins: bool) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
             cpu,
@@ -77,7 +76,6 @@ impl Target {
             urgent: Queue::EMPTY,
             plain: Queue::EMPTY,
             seen: target.state.snapshot(),
-            handlers: handlers.of_a_target(),
             spinner: Box::new(Spinner::new(spins)),
             pinned: false,
         };
@@ -235,8 +233,6 @@ pub struct CallTarget {
     plain: Queue,
     /// The target's word as the last step saw it, with nothing in it.
     seen: Snapshot,
-    /// Where it is said that one is running.
-    handlers: OneByOne,
     /// Boxed, since the owner side is moved about and given back in errors.
     spinner: Box<Spinner>,
     /// The thread that runs it was pinned to the target's CPU.
@@ -312,14 +308,12 @@ impl CallTarget {
         let mut ran = 0;
         while let Some(message) = self.urgent.pop_front() {
             self.look_where_it_is();
-            let _begun = self.handlers.begin();
             self.target.run_one(message);
             ran += 1;
         }
         for _ in 0..policy::PLAIN_CALLS_PER_STEP {
             let Some(message) = self.plain.pop_front() else { break };
             self.look_where_it_is();
-            let _begun = self.handlers.begin();
             self.target.run_one(message);
             ran += 1;
         }

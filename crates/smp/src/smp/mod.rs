@@ -14,7 +14,6 @@ use corewise_topology::{CpuId, CpuSet, Machine, current_cpu};
 use crate::call::Call;
 use crate::cells::{self, Casting, Message, Pools, Sending};
 use crate::error::{CallError, SkipReason};
-use crate::handlers::Handlers;
 use crate::many::{ManyCall, Reach, Skipped};
 use crate::policy::{self, Delivery};
 use crate::priority::{self, Priority};
@@ -49,8 +48,6 @@ pub(crate) struct Shared {
     pub(crate) pools: Arc<Pools>,
     /// I: who looks after waits that take long.
     pub(crate) watch: Arc<Watch>,
-    /// Those that are being run.
-    pub(crate) handlers: Handlers,
     /// I: what the handle was built with.
     pub(crate) settings: Settings,
     /// A: it was said that the priority was refused. Relaxed: it orders nothing.
@@ -106,10 +103,9 @@ impl Smp {
     /// One target per CPU, all offline.
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<CpuId> = machine.topology().cpu_set().iter().collect();
-        let handlers = Handlers::default();
         let spins = spin::policy::targets_spin(machine.is_synthetic(), cpus.len());
         let (targets, owners): (Vec<_>, Vec<_>) =
-            cpus.iter().map(|&cpu| Target::new(cpu, spins, &handlers)).unzip();
+            cpus.iter().map(|&cpu| Target::new(cpu, spins)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last.index() + 1)];
         for (position, &cpu) in (0u32..).zip(&cpus) {
             index[cpu.index()] = Some(position);
@@ -124,7 +120,6 @@ impl Smp {
             index: index.into(),
             watch,
             pools,
-            handlers,
             settings,
             refusal_told: AtomicBool::new(false),
             control: Mutex::new(control),
@@ -301,55 +296,13 @@ impl Smp {
         self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
     }
 
-    /// [`Smp::call_many_if`] for all CPUs of the topology.
-    #[track_caller]
-    pub fn call_all_if<F, R>(&self, wanted: impl FnMut(CpuId) -> bool, f: F) -> ManyCall<R>
-    where
-        F: Fn(CpuId) -> R + Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
-    }
-
     /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
     #[track_caller]
     pub fn call_many_nowait<F>(&self, cpus: &CpuSet, f: F) -> Reach
     where
         F: Fn(CpuId) + Send + Sync + 'static,
     {
-        self.cast(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
-    }
-
-    /// As [`Smp::call_many_if`], but nobody waits.
-    #[track_caller]
-    pub fn call_many_if_nowait<F>(
-        &self,
-        cpus: &CpuSet,
-        wanted: impl FnMut(CpuId) -> bool,
-        f: F,
-    ) -> Reach
-    where
-        F: Fn(CpuId) + Send + Sync + 'static,
-    {
-        self.cast(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
-    }
-
-    /// As [`Smp::call_all`], but nobody waits.
-    #[track_caller]
-    pub fn call_all_nowait<F>(&self, f: F) -> Reach
-    where
-        F: Fn(CpuId) + Send + Sync + 'static,
-    {
-        self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
-    }
-
-    /// As [`Smp::call_all_if`], but nobody waits.
-    #[track_caller]
-    pub fn call_all_if_nowait<F>(&self, wanted: impl FnMut(CpuId) -> bool, f: F) -> Reach
-    where
-        F: Fn(CpuId) + Send + Sync + 'static,
-    {
-        self.cast(Location::caller(), self.shared.targets.len(), self.every_cpu(), wanted, f)
+        self.cast(Location::caller(), cpus, f)
     }
 
     /// Every CPU's counters, in CPU order.
@@ -419,24 +372,16 @@ impl Smp {
         ManyCall::new(sending.finish(), skipped)
     }
 
-    fn cast<F>(
-        &self,
-        site: &'static Location<'static>,
-        len: usize,
-        candidates: impl Iterator<Item = CpuId>,
-        mut wanted: impl FnMut(CpuId) -> bool,
-        f: F,
-    ) -> Reach
+    fn cast<F>(&self, site: &'static Location<'static>, cpus: &CpuSet, f: F) -> Reach
     where
         F: Fn(CpuId) + Send + Sync + 'static,
     {
         let pools = &self.shared.pools;
-        let mut casting = Casting::new(pools, source(), site, candidates_of(len), f);
+        let mut casting = Casting::new(pools, source(), site, candidates_of(cpus.len()), f);
         let mut reach = Reach::default();
-        for cpu in candidates {
+        for cpu in cpus {
             let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
                 Err(reason) => Err(reason),
-                Ok(_) if !wanted(cpu) => continue,
                 Ok(target) => target
                     .push(casting.share(pools, cpu))
                     .map(|asleep| casting.pushed(cpu, asleep))
@@ -477,52 +422,6 @@ fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
 fn run_here(target: &Target, message: Message) {
     target.stats.inline();
     target.run_one(message);
-}
-
-impl Smp {
-    /// Returns when every function that was running on a call target when this was called has ended: each CPU
-    /// has passed a point at which it ran none. The writes of those functions are visible after; functions
-    /// that begin later see what the caller wrote before.
-    ///
-    /// So what no call will find any more, because the caller took it away before, can be dropped: none is
-    /// looking at it. Calls that were accepted and haven't begun aren't waited for (for those too:
-    /// `call_all(|_| ()).wait()`, which wakes every CPU).
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    /// use corewise_smp::Smp;
-    /// use corewise_topology::Machine;
-    ///
-    /// let smp = Smp::new(&Machine::synthetic("core:4 pu:1")?)?;
-    /// let open = Arc::new(AtomicBool::new(true));
-    /// let device = Arc::clone(&open);
-    /// let poke = move |_cpu| {
-    ///     if device.load(Relaxed) {
-    ///         // Use the device.
-    ///     }
-    /// };
-    /// smp.call_all_nowait(poke);
-    /// open.store(false, Relaxed);
-    /// smp.synchronize();
-    /// // No function uses the device any more, and none will.
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// Idle CPUs are neither woken nor asked. It costs a [heavy fence](corewise_sync::fence::heavy) and a look at
-    /// each target; where a function is running it looks for some microseconds more, then sleeps in a blocking
-    /// region, to be woken by the end of the last one. The kernel's `synchronize_rcu`, for handlers.
-    ///
-    /// # Panics
-    /// Inside an atomic section: a function on a call target would wait for itself.
-    #[track_caller]
-    pub fn synchronize(&self) {
-        assert!(
-            !context::in_atomic_section(),
-            "Smp::synchronize inside an atomic section might wait for itself"
-        );
-        self.shared.handlers.synchronize();
-    }
 }
 
 impl Drop for Shared {

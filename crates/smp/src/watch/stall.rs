@@ -78,13 +78,6 @@ pub enum ThreadState {
     Stopped,
 }
 
-impl CallStall {
-    /// The CPUs that haven't answered yet, by how far the call has come.
-    pub fn missing_cpus(&self, progress: Progress) -> impl Iterator<Item = CpuId> {
-        self.missing.iter().filter(move |m| m.progress == progress).map(|m| m.cpu)
-    }
-}
-
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CPU {}", self.cpu)?;
@@ -178,7 +171,5 @@ mod tests {
         );
         assert!(lines[3].starts_with("CPU 2 has not seen it, and is running other"), "{text}");
         assert!(lines[4].ends_with("the CPU is leaving"), "{text}");
-        let unseen: Vec<_> = report.missing_cpus(Progress::Unseen).map(CpuId::number).collect();
-        assert_eq!(unseen, [2, 4]);
     }
 }

@@ -8,6 +8,5 @@ mod rules;
 mod run;
 mod stepped_calls;
 mod stepped_offline;
-mod synchronize;
 mod threads;
 mod watch;

@@ -5,7 +5,7 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use corewise_smp::{CallTarget, Smp, Step};
+use corewise_smp::{CallFailed, CallTarget, Leaving, Smp, Step};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -114,7 +114,7 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
     smp.call_nowait(CpuId::new(0), || ()).unwrap();
     let calls = [smp.call(CpuId::new(1), || ()).unwrap(), smp.call_any(&set("1"), || ()).unwrap()];
     let many = smp.call_many(&set("0-1"), |_| ());
-    drop(smp.call_all_if_nowait(|_| true, |_| ()));
+    drop(smp.call_many_nowait(&set("0-3"), |_| ()));
     drop(smp.cpu_offline(CpuId::new(3)));
     for cpu in &mut cpus {
         while matches!(cpu.step(), Step::Ran(_)) {}
@@ -235,4 +235,18 @@ fn trap_a_function_that_nobody_waits_for_may_send_itself_again_from_inside() {
     again(smp.clone(), 100, tell);
     while cpus[0].step() != Step::Idle {}
     assert_eq!(told.iter().count(), 101);
+}
+
+#[test]
+fn a_function_that_waits_until_its_own_cpu_has_left_is_stopped() {
+    let smp = Smp::new(&machine()).unwrap();
+    let ways: [fn(&Smp) -> Leaving; 2] =
+        [|smp| smp.cpu_offline(CpuId::new(1)), |smp| smp.shutdown()];
+    for (cpu, way) in [1, 0].map(CpuId::new).into_iter().zip(ways) {
+        let inside = smp.clone();
+        let call = smp.call(cpu, move || way(&inside).wait()).unwrap();
+        let Err(CallFailed::Panicked { panic, .. }) = call.wait() else { panic!("it went on") };
+        assert!(panic.message().contains("would wait for itself"), "{}", panic.message());
+    }
+    smp.shutdown().wait();
 }

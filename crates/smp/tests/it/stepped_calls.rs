@@ -213,7 +213,7 @@ fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
         let (answer, capture, cast) = (bomb(twice), bomb(twice), bomb(twice));
         drop(smp.call(CpuId::new(0), move || answer).unwrap());
         smp.call_nowait(CpuId::new(0), move || drop(capture)).unwrap();
-        let _ = smp.call_all_nowait(move |_| assert!(cast.0.is_some()));
+        let _ = smp.call_many_nowait(&set("0-3"), move |_| assert!(cast.0.is_some()));
         let all =
             [bomb(twice), bomb(twice), bomb(twice), bomb(twice)].map(|bomb| Mutex::new(Some(bomb)));
         let many = smp.call_all(move |cpu| all[cpu.number() as usize].lock().unwrap().take());
@@ -366,7 +366,7 @@ fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
     let (smp, mut cpus) = Smp::stepped(&machine);
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
-    let reach = smp.call_all_nowait(move |_| {
+    let reach = smp.call_many_nowait(&set("0-3"), move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(reach.reached, set("1-3"));

@@ -10,7 +10,7 @@ use corewise_smp::{CallError, Smp};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::context::{self, BlockingObserver};
-use corewise_topology::{CpuId, Machine, current_cpu};
+use corewise_topology::{CpuId, CpuSet, Machine, current_cpu};
 
 fn synthetic(cores: u32) -> (Machine, Smp) {
     let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
@@ -192,7 +192,7 @@ fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each()
                     let ran = Arc::clone(&ran);
                     let count = move |cpu: CpuId| ran[cpu.index()].fetch_add(1, Ordering::Relaxed);
                     if call % 3 == 2 {
-                        let reach = smp.call_all_nowait(move |cpu| {
+                        let reach = smp.call_many_nowait(&CpuSet::full(CPUS as u32), move |cpu| {
                             count(cpu);
                         });
                         assert_eq!(reach.reached.len(), CPUS);

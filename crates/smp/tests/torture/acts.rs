@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use corewise_smp::{Call, CallError, CallFailed, ManyAnswers, Reach, RunError};
-use corewise_sync::atomic::Ordering;
 use corewise_sync::context;
 use corewise_topology::{CpuId, CpuSet};
 
@@ -47,9 +46,8 @@ impl Caller {
             Kind::Await => self.await_one(),
             Kind::AwaitTwo => self.await_two(),
             Kind::Any => self.any(),
-            Kind::AnyNoWait => self.any_no_wait(),
             Kind::Many | Kind::ManyAwait | Kind::ManyIf | Kind::All => self.many(kind),
-            Kind::ManyNoWait | Kind::ManyIfNoWait | Kind::AllNoWait => self.many_no_wait(kind),
+            Kind::ManyNoWait => self.many_no_wait(),
             Kind::Run => self.run_one(),
             Kind::RunMany => self.run_many(),
             Kind::Nested => {
@@ -57,7 +55,6 @@ impl Caller {
                 self.one_that(Work::Call(to));
             }
             Kind::InPlace => self.one_that(Work::CallItself),
-            Kind::Synchronize => self.synchronize(),
             Kind::Nowhere => self.nowhere(),
         }
     }
@@ -249,16 +246,6 @@ impl Caller {
         self.over(One { record, stamp, cpu }, &answer);
     }
 
-    fn any_no_wait(&mut self) {
-        let set = self.set();
-        let (record, job) = self.job(false);
-        let stamp = job.stamp;
-        let sent = self.world.smp.call_any_nowait(&set, move || drop(job.run(None)));
-        let Some((record, cpu)) = self.taken(sent, &set, record, stamp) else { return };
-        self.in_set(cpu, &set);
-        self.sent(record, stamp, only(cpu));
-    }
-
     fn in_set(&self, cpu: CpuId, set: &CpuSet) {
         let inside = set.contains(cpu);
         self.world.findings.expect(Check::Reach, inside, || format!("CPU {cpu} isn't in {set}"));
@@ -267,11 +254,11 @@ impl Caller {
     /// Which CPUs a call to many is to reach, and whether it is asked to by a condition.
     fn asked(&mut self, kind: Kind) -> (CpuSet, CpuSet) {
         let set = match kind {
-            Kind::All | Kind::AllNoWait | Kind::ManyIfNoWait => self.world.all.clone(),
+            Kind::All => self.world.all.clone(),
             _ => self.set(),
         };
         let wanted = match kind {
-            Kind::ManyIf | Kind::ManyIfNoWait => set.intersection(&self.set()),
+            Kind::ManyIf => set.intersection(&self.set()),
             _ => set.clone(),
         };
         (set, wanted)
@@ -336,18 +323,13 @@ impl Caller {
         });
     }
 
-    fn many_no_wait(&mut self, kind: Kind) {
-        let (set, wanted) = self.asked(kind);
+    fn many_no_wait(&mut self) {
+        let set = self.set();
         let (record, job) = self.job(false);
         let stamp = job.stamp;
         let f = move |cpu| drop(job.run(Some(cpu)));
-        let smp = &self.world.smp;
-        let reach = match kind {
-            Kind::ManyIfNoWait => smp.call_all_if_nowait(|cpu| wanted.contains(cpu), f),
-            Kind::AllNoWait => smp.call_all_nowait(f),
-            _ => smp.call_many_nowait(&set, f),
-        };
-        self.reached(&reach, &wanted);
+        let reach = self.world.smp.call_many_nowait(&set, f);
+        self.reached(&reach, &set);
         self.sent(record, stamp, reach.reached);
     }
 
@@ -388,18 +370,6 @@ impl Caller {
         self.reached(&reach, &set);
         self.answered(stamp, &reached, answers);
         self.settle(record, stamp, &reached);
-    }
-
-    /// Announces a grace period, and waits until no function runs that hasn't seen that.
-    fn synchronize(&mut self) {
-        let grace = self.world.graces.fetch_add(1, Ordering::Relaxed) + 1;
-        if !self.world.makes(Mistake::SkipsGrace) {
-            self.waiting(|| self.world.smp.synchronize());
-        }
-        for cpu in &self.world.all {
-            let ended = !self.world.side(cpu).is_before(grace);
-            self.world.findings.expect(Check::Grace, ended, || format!("{grace}, on CPU {cpu}"));
-        }
     }
 
     /// A CPU that the machine doesn't have.

@@ -117,9 +117,7 @@ impl Caller {
 
     /// A new call's record and function.
     pub(super) fn job(&mut self, waited_for: bool) -> (Arc<Record>, Job) {
-        // Where nobody waits for functions that run, some have to run whenever somebody should have.
-        let of = if self.world.makes(Mistake::SkipsGrace) { 16 } else { 1024 };
-        let work = match self.rng.usize(..of) {
+        let work = match self.rng.usize(..1024) {
             0 => Work::Spin(1000),
             1..64 => Work::Spin(self.rng.usize(..64) as u16),
             _ => Work::Nothing,

@@ -26,8 +26,6 @@ pub(super) enum Check {
     Reach,
     /// Nothing runs on a CPU that has left, and what it accepted has run by then.
     Dead,
-    /// After `Smp::synchronize` no function runs that has read what was there before.
-    Grace,
     /// Every wait ends, and every call runs, in time.
     Lost,
     /// Each function and each answer is dropped exactly once.
@@ -42,7 +40,7 @@ pub(super) enum Check {
 
 impl Check {
     /// All of them.
-    pub(super) const ALL: [Check; 15] = [
+    pub(super) const ALL: [Check; 14] = [
         Check::Entry,
         Check::Exit,
         Check::Once,
@@ -52,7 +50,6 @@ impl Check {
         Check::Value,
         Check::Reach,
         Check::Dead,
-        Check::Grace,
         Check::Lost,
         Check::Leak,
         Check::Counts,
@@ -74,9 +71,6 @@ impl fmt::Display for Check {
             Check::Reach => "a CPU was left out or refused without cause",
             Check::Dead => {
                 "a call ran on a CPU that had left, or after a leave that should have waited for it"
-            }
-            Check::Grace => {
-                "a function that read what was there before a grace period ran after it"
             }
             Check::Lost => "a wait did not end, or a call did not run, in time",
             Check::Leak => "a function or an answer wasn't dropped exactly once",

@@ -102,7 +102,7 @@ impl Job {
         });
         let on = found.or(asked).or(world.all.first()).unwrap_or(CpuId::new(0));
         let side = world.side(on);
-        world.findings.expect(Check::Overlap, side.begin(world), || format!("on CPU {on}"));
+        world.findings.expect(Check::Overlap, side.begin(), || format!("on CPU {on}"));
         self.check(on, side);
         if let Work::Spin(us) = self.work {
             spin(Duration::from_micros(us.into()));

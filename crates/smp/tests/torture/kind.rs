@@ -13,24 +13,20 @@ pub(super) enum Kind {
     AwaitTwo,
     AwaitNot,
     Any,
-    AnyNoWait,
     Many,
     ManyNoWait,
     ManyIf,
-    ManyIfNoWait,
     ManyAwait,
     All,
-    AllNoWait,
     Run,
     RunMany,
     Nested,
     InPlace,
-    Synchronize,
     Nowhere,
 }
 
 /// All kinds: their name in a report, and their weight.
-pub(super) const KINDS: [(Kind, &str, usize); 24] = [
+pub(super) const KINDS: [(Kind, &str, usize); 20] = [
     (Kind::Wait, "one, waited for", 40),
     (Kind::NoWait, "one, not waited for", 40),
     (Kind::Forget, "one, its handle dropped", 10),
@@ -41,19 +37,15 @@ pub(super) const KINDS: [(Kind, &str, usize); 24] = [
     (Kind::AwaitTwo, "two at once, awaited", 10),
     (Kind::AwaitNot, "one, its future dropped", 10),
     (Kind::Any, "any of a set, waited for", 20),
-    (Kind::AnyNoWait, "any of a set, not waited for", 10),
     (Kind::Many, "many, waited for", 20),
-    (Kind::ManyNoWait, "many, not waited for", 10),
+    (Kind::ManyNoWait, "many, not waited for", 20),
     (Kind::ManyIf, "many on a condition, waited for", 10),
-    (Kind::ManyIfNoWait, "all on a condition, not waited for", 5),
     (Kind::ManyAwait, "many, awaited", 10),
     (Kind::All, "all, waited for", 10),
-    (Kind::AllNoWait, "all, not waited for", 5),
     (Kind::Run, "one, borrowing", 20),
     (Kind::RunMany, "many, borrowing", 10),
     (Kind::Nested, "one, whose handler calls another", 10),
     (Kind::InPlace, "one, whose handler calls its own CPU", 10),
-    (Kind::Synchronize, "none, but a grace period", 5),
     (Kind::Nowhere, "one that there is not", 1),
 ];
 

@@ -25,8 +25,6 @@ pub(super) enum Mistake {
     DiesEarly,
     /// A CPU isn't brought in again.
     StaysOut,
-    /// Nobody waits for a grace period.
-    SkipsGrace,
     /// A call that was accepted is dropped.
     DropsACall,
     /// A handler doesn't end before all give up.

@@ -51,7 +51,6 @@ fn each_mistake_is_found_by_its_check() {
         (Mistake::Leaks, Check::Leak),
         (Mistake::Uncounted, Check::Counts),
         (Mistake::StaysOut, Check::Plug),
-        (Mistake::SkipsGrace, Check::Grace),
     ];
     for (mistake, check) in mistakes {
         let found = |phase: &Phase| phase.failures.iter().any(|failure| failure.check == check);

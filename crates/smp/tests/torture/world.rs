@@ -29,8 +29,6 @@ pub(super) struct World {
     pub(super) stop: AtomicBool,
     /// A: something is stuck: each thread that can goes on.
     pub(super) give_up: AtomicBool,
-    /// A: how many grace periods have begun. Relaxed: what orders it is what is tested.
-    pub(super) graces: AtomicU64,
     pub(super) mistake: Option<Mistake>,
     pub(super) began: Instant,
 }
@@ -39,9 +37,6 @@ pub(super) struct World {
 pub(super) struct Side {
     /// A: a handler is running. Relaxed: they all run on one thread, or the check fails.
     busy: AtomicBool,
-    /// A: while a handler runs, twice the grace periods that it saw begin, and one; else 0. Release, for
-    /// a later look.
-    saw: AtomicU64,
     /// A: the CPU has left, and isn't back yet. Set after the leave was waited for, cleared before
     /// the CPU is brought in: release and acquire are those of the targets.
     pub(super) dead: AtomicBool,
@@ -107,7 +102,6 @@ impl World {
         let numbers = machine.topology().cpu_set().last().map_or(0, |last| last.index() + 1);
         let side = |_| Side {
             busy: AtomicBool::new(false),
-            saw: AtomicU64::new(0),
             dead: AtomicBool::new(false),
             left: AtomicU64::new(0),
             away: AtomicU64::new(0),
@@ -123,7 +117,6 @@ impl World {
             counts: Counts::default(),
             stop: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
-            graces: AtomicU64::new(0),
             mistake,
             began: time::now(),
             smp,
@@ -187,19 +180,11 @@ impl World {
 
 impl Side {
     /// A handler begins; false where another one hadn't ended.
-    pub(super) fn begin(&self, world: &World) -> bool {
-        self.saw.store(2 * read(&world.graces) + 1, Ordering::Release);
+    pub(super) fn begin(&self) -> bool {
         !self.busy.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a handler runs that saw fewer grace periods begin.
-    pub(super) fn is_before(&self, grace: u64) -> bool {
-        let saw = self.saw.load(Ordering::Acquire);
-        saw != 0 && saw / 2 < grace
-    }
-
     pub(super) fn end(&self) {
-        self.saw.store(0, Ordering::Release);
         self.busy.store(false, Ordering::Relaxed);
     }
 
