@@ -101,7 +101,7 @@ fn timeline(t: &Timeline) {
     assert!(!t.unplaced().is_empty() || t.makespan().allows(all), "{:?} and {all:?}", t.makespan());
     let slack = t.slack();
     assert!(path.spans.iter().all(|id| slack[id.index()].least().is_zero()));
-    assert!(t.max_parallelism() <= t.spans().len());
+    assert!(t.summary().max_parallelism <= t.spans().len());
 }
 
 /// The least that what has no place in time took.

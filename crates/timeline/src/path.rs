@@ -58,7 +58,7 @@ pub struct Summary {
     pub serial_sum: Length,
     /// See [`Timeline::critical_path`].
     pub critical_path: Length,
-    /// See [`Timeline::max_parallelism`].
+    /// The most spans that ran at one moment.
     pub max_parallelism: usize,
     /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or
     /// the [clock went back](Timeline::clock_went_back), so that more may have run at once.
@@ -111,7 +111,7 @@ impl Timeline {
     }
 
     /// The sum of all run times: what the same work takes one after another, provided that running
-    /// in parallel made none of it slower or faster. A span [inside](Nesting) another one counts
+    /// in parallel made none of it slower or faster. A span that ran inside another one counts
     /// once, and the time that it ran longer than that one counts besides. An
     /// [unplaced](crate::span::Unplaced) one may have run inside another one, or by itself.
     pub fn serial_sum(&self) -> Length {
@@ -177,7 +177,7 @@ impl Timeline {
             makespan: self.makespan(),
             serial_sum: self.serial_sum(),
             critical_path: self.critical_path().length,
-            max_parallelism: self.max_parallelism(),
+            max_parallelism: self.concurrency().most,
             open_ended: self.is_open_ended(),
             unplaced: self.unplaced().len(),
             resolution: self.resolution(),

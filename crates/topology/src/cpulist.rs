@@ -99,7 +99,7 @@ impl CpuSet {
     ///
     /// # Errors
     /// [`TopologyError::CpuList`], which names the word and its position.
-    pub fn from_mask(mask: &str) -> Result<CpuSet, TopologyError> {
+    pub(crate) fn from_mask(mask: &str) -> Result<CpuSet, TopologyError> {
         let mut set = CpuSet::new();
         let mut end = mask.trim_end().len();
         let alone = !mask.contains(',');

@@ -121,11 +121,6 @@ impl Pods {
         pod.filter(|&pod| pod != NO_POD)
     }
 
-    /// The pods of a scope that lie entirely in a NUMA node, in the order of their numbers.
-    pub fn in_node(&self, scope: AffinityScope, node: u32) -> impl Iterator<Item = &Pod> {
-        self.scope(scope).iter().filter(move |pod| pod.node == Some(node))
-    }
-
     /// The shard size in cores that was aimed at; at least 1.
     pub fn shard_size(&self) -> u32 {
         self.shard_size

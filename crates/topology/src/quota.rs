@@ -28,16 +28,6 @@ impl CpuQuota {
         (!time.is_zero() && !period.is_zero()).then_some(CpuQuota { time, period })
     }
 
-    /// The CPU time in each [`period`](CpuQuota::period).
-    pub fn time(self) -> Duration {
-        self.time
-    }
-
-    /// How often there is more: mostly each 100 ms.
-    pub fn period(self) -> Duration {
-        self.period
-    }
-
     /// How many CPUs that is, all of the time.
     pub fn cpus(self) -> f64 {
         self.time.as_nanos() as f64 / self.period.as_nanos() as f64

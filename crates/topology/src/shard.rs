@@ -29,8 +29,7 @@ pub struct ShardLayout {
 /// are for those who want that. So there are at most `cores / 2` shards. Only sizes 1 and 2 are
 /// affected; the kernel, which has no such rule, gives every core a shard of its own with size 1.
 ///
-/// A `size` of 0 makes no sense and becomes 1; [`ShardLayout::size_was_zero`] tells, so that the
-/// caller can warn. No cores have no shards.
+/// A `size` of 0 makes no sense and becomes 1. No cores have no shards.
 ///
 /// ```
 /// use corewise_topology::shard_layout;
@@ -67,7 +66,7 @@ impl ShardLayout {
     }
 
     /// Whether a size of 0 was asked for, and 1 taken instead.
-    pub fn size_was_zero(&self) -> bool {
+    pub(crate) fn size_was_zero(&self) -> bool {
         self.corrected
     }
 

@@ -184,7 +184,7 @@ impl Topology {
 
     /// Whether this is the machine that the process runs on, so that its CPU numbers mean something
     /// to the kernel.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.source == Source::Live
     }
 

@@ -401,7 +401,7 @@ fn a_shutdown_that_was_started_and_waited_for_is_as_long_as_that() {
     );
     let took: Vec<_> = log.shutdown.spans().iter().map(|s| (s.took(), s.asynchronous)).collect();
     assert_eq!(took[..2], [90_000, 94_900].map(|gap| (Length::at_most(us(gap)), true)));
-    assert_eq!(log.shutdown.max_parallelism(), 3);
+    assert_eq!(log.shutdown.summary().max_parallelism, 3);
 }
 
 #[test]

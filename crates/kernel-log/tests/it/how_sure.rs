@@ -3,7 +3,7 @@
 
 use crate::common::{read, stamp, us};
 use corewise_kernel_log::KernelLog;
-use corewise_timeline::analysis::{Nesting, WhatIf};
+use corewise_timeline::analysis::WhatIf;
 use corewise_timeline::{Length, text};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -252,10 +252,9 @@ fn one_thread_works_no_longer_than_it_ran() {
                  [    1.054000][   T50] probe of {outer} returned 0 after 3900 usecs\n"
             ));
             assert_eq!(log.boot.serial_sum(), us(3900), "{inner}");
-            let nesting = Nesting::of(&log.boot);
-            let own: Vec<_> = log.boot.iter().map(|(id, _)| nesting.exclusive(id)).collect();
-            assert_eq!(own, [us(1400), us(2500)], "{inner}");
-            assert_eq!(log.boot.max_parallelism(), 1, "{inner}");
+            let own: Vec<_> = log.boot.costs().iter().map(|cost| cost.own).collect();
+            assert_eq!(own, [us(2500), us(1400)], "{inner}");
+            assert_eq!(log.boot.summary().max_parallelism, 1, "{inner}");
         }
     }
 }
@@ -282,7 +281,7 @@ fn callers_show_that_devices_are_shut_down_at_once() {
             ("e", ms(500))
         ]
     );
-    assert_eq!(log.shutdown.max_parallelism(), 3);
+    assert_eq!(log.shutdown.summary().max_parallelism, 3);
     assert!(notes(&log).contains("the next line of its thread"), "{}", notes(&log));
 }
 

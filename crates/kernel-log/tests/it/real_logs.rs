@@ -90,7 +90,7 @@ fn the_serial_shutdown_of_sixteen_disks_adds_up_to_what_was_logged() {
         let last = log.shutdown.spans().last().map(most);
         assert_eq!(log.shutdown.makespan().most(), Some(together), "{name}");
         assert_eq!(log.shutdown.makespan().least(), together - last.unwrap(), "{name}");
-        assert_eq!(log.shutdown.max_parallelism(), 1, "{name}");
+        assert_eq!(log.shutdown.summary().max_parallelism, 1, "{name}");
         assert!(disks.iter().all(|s| s.worker == "shutdown"), "{name}");
         // At once they would take what the longest takes.
         let longest = disks.iter().map(|s| most(s)).max().unwrap();
@@ -147,7 +147,7 @@ fn asynchronous_probes_are_inside_nothing_and_beside_each_other() {
         .collect();
     assert_eq!(disks.len(), 16);
     assert!(disks.iter().all(|s| s.nested_in.is_none() && s.asynchronous));
-    assert_eq!(log.boot.max_parallelism(), 16);
+    assert_eq!(log.boot.summary().max_parallelism, 16);
 }
 
 #[test]

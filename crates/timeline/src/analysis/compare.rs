@@ -44,7 +44,7 @@ impl Side {
 impl Pair {
     /// Nanoseconds by which the second one is longer; a device that isn't there takes none. `None` where it
     /// isn't known how long one of them took.
-    pub fn change_ns(&self) -> Option<i128> {
+    pub(crate) fn change_ns(&self) -> Option<i128> {
         let ns = |side: Option<Side>| {
             Some(side.map_or(Some(Duration::ZERO), |s| s.time().told())?.as_nanos() as i128)
         };

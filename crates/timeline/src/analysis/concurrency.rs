@@ -12,23 +12,23 @@ use std::time::Duration;
 /// have had a worker each.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Concurrency {
+pub(crate) struct Concurrency {
     /// From which moment on how many ran, in the order of time; the last entry is the end, with 0.
     /// Neighbours differ. Empty for an empty timeline.
-    pub steps: Vec<(Duration, usize)>,
+    pub(crate) steps: Vec<(Duration, usize)>,
     /// The most that ran at one moment.
-    pub most: usize,
+    pub(crate) most: usize,
     /// The first moment at which that many ran.
-    pub most_at: Duration,
+    pub(crate) most_at: Duration,
     /// For how long how many ran: entry 0 is the time in which nothing did. Adds up to the makespan.
-    pub time_at: Vec<Duration>,
+    pub(crate) time_at: Vec<Duration>,
     /// The mean over the makespan; 0 where that is zero.
-    pub mean: f64,
+    pub(crate) mean: f64,
 }
 
 impl Timeline {
     /// How many spans ran at once.
-    pub fn concurrency(&self) -> Concurrency {
+    pub(crate) fn concurrency(&self) -> Concurrency {
         let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
         let mut workers: HashMap<&str, usize> = HashMap::new();
         let mut lanes = 0;
@@ -69,11 +69,6 @@ impl Timeline {
         found.step(self.finish(), 0);
         found.sum_up();
         found
-    }
-
-    /// The greatest number of spans that ran at one moment; see [`Timeline::concurrency`].
-    pub fn max_parallelism(&self) -> usize {
-        self.concurrency().most
     }
 }
 

@@ -37,9 +37,8 @@ mod tasks;
 mod what_if;
 
 pub use compare::{Comparison, Pair, Side, compare};
-pub use concurrency::Concurrency;
 pub use costs::{Cost, DriverCost, KindCost, Share};
-pub use nesting::Nesting;
+pub(crate) use nesting::Nesting;
 pub(crate) use tasks::chain;
 pub use what_if::{Prediction, WhatIf};
 pub(crate) use what_if::{caveats, is_boot};

@@ -16,8 +16,7 @@ const AT_ONCE: usize = 512;
 /// For each span of a timeline, the span inside which it ran: the probe of a controller inside the
 /// init function that registered its driver, the probe of a child inside its parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Nesting {
+pub(crate) struct Nesting {
     /// By index; `None` is a span that ran inside no other one.
     parents: Vec<Option<SpanId>>,
     exclusive: Vec<Length>,
@@ -31,7 +30,7 @@ impl Nesting {
     /// Takes what the spans [say](Span::nested_in). One that says nothing is inside the smallest
     /// span of the same, known, worker that contains it, as a worker runs one thing at a time. One
     /// that was asynchronous, or overlaps others only in part, stands alone.
-    pub fn of(t: &Timeline) -> Nesting {
+    pub(crate) fn of(t: &Timeline) -> Nesting {
         let mut parents: Vec<Option<SpanId>> =
             t.iter().map(|(id, span)| said(t, id, span)).collect();
         let one_worker = |span: &Span| !span.asynchronous && !span.worker.is_empty();
@@ -94,7 +93,7 @@ impl Nesting {
     /// # Panics
     ///
     /// When `id` came from a larger timeline.
-    pub fn parent(&self, id: SpanId) -> Option<SpanId> {
+    pub(crate) fn parent(&self, id: SpanId) -> Option<SpanId> {
         self.parents[id.index()]
     }
 
@@ -113,7 +112,7 @@ impl Nesting {
     /// # Panics
     ///
     /// When `id` came from a larger timeline.
-    pub fn exclusive(&self, id: SpanId) -> Length {
+    pub(crate) fn exclusive(&self, id: SpanId) -> Length {
         self.exclusive[id.index()]
     }
 

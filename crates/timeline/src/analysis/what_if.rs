@@ -50,7 +50,7 @@ impl WhatIf {
 
     /// What everybody wants to know, with its name: all asynchronous with 1, 2, 4, 8, 16 and 32
     /// workers, and with one for everything.
-    pub fn usual() -> Vec<(String, WhatIf)> {
+    pub(crate) fn usual() -> Vec<(String, WhatIf)> {
         let some = [1usize, 2, 4, 8, 16, 32].into_iter().map(|n| {
             let workers = if n == 1 { "worker" } else { "workers" };
             (format!("{n} {workers}"), WhatIf::new().workers(n))
@@ -60,7 +60,7 @@ impl WhatIf {
 
     /// The [usual](WhatIf::usual) predictions of `t`, without those that more workers make no
     /// better: from there on it is one, such as `16 workers or more`.
-    pub fn usual_of(t: &Timeline) -> Vec<(String, Prediction)> {
+    pub(crate) fn usual_of(t: &Timeline) -> Vec<(String, Prediction)> {
         let mut all: Vec<(String, Prediction)> =
             WhatIf::usual().into_iter().map(|(name, what_if)| (name, what_if.predict(t))).collect();
         let takes = |p: &Prediction| p.timeline.finish();
@@ -78,7 +78,7 @@ impl WhatIf {
     }
 
     /// True when everything is scheduled anew; else the run is repeated, at most with other times.
-    pub fn schedules_anew(&self) -> bool {
+    pub(crate) fn schedules_anew(&self) -> bool {
         self.all_async
     }
 

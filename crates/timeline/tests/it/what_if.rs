@@ -57,7 +57,7 @@ fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
             assert!(makespan >= known(p.bound) && makespan >= known(any.makespan));
             let most = known(any.makespan) + known(p.work) / workers as u32;
             assert!(makespan <= most, "Graham's bound");
-            assert!(p.timeline.max_parallelism() <= workers);
+            assert!(p.timeline.summary().max_parallelism <= workers);
             for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
                 // Of a cycle of spans without length one edge is broken.
                 let instant = t.span(edge.before).end == t.span(edge.after).start;

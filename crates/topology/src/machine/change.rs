@@ -26,12 +26,12 @@ pub struct Change {
 
 impl Change {
     /// The CPUs that can no longer be used.
-    pub fn went(&self) -> CpuSet {
+    fn went(&self) -> CpuSet {
         self.before.online.difference(&self.after.online)
     }
 
     /// The CPUs that can be used now, and couldn't before.
-    pub fn came(&self) -> CpuSet {
+    fn came(&self) -> CpuSet {
         self.after.online.difference(&self.before.online)
     }
 }
