@@ -192,7 +192,7 @@ impl Export {
     }
 
     /// The description; empty where none was set.
-    pub fn description_text(&self) -> &str {
+    pub(crate) fn description_text(&self) -> &str {
         &self.description
     }
 
@@ -202,7 +202,7 @@ impl Export {
     }
 
     /// Whether a client can change anything: neither the export nor its device is read-only.
-    pub fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         !self.read_only && !self.device().geometry().read_only
     }
 

@@ -24,7 +24,7 @@ pub struct Rate {
 
 impl Rate {
     /// Whether nothing is limited.
-    pub fn is_unlimited(self) -> bool {
+    pub(crate) fn is_unlimited(self) -> bool {
         self == Rate::default()
     }
 }

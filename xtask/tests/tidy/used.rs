@@ -90,7 +90,10 @@ fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
             if let Some(from) = &reexport {
                 names.extend(words(code));
                 words(code).for_each(|word| reach(from, word));
-                reach("", from.trim_end_matches('/'));
+                if !code.contains('{') {
+                    // One name, or all of a module's.
+                    reach("", from.trim_end_matches(['/', '*']));
+                }
             } else if let Some(item) = code.strip_prefix("pub ").filter(|_| !hidden) {
                 let mut item = words(item).skip_while(|word| *word == "unsafe");
                 match (item.next(), item.next()) {

@@ -245,11 +245,6 @@ impl Handshake {
         Greeting { flags: HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES }.encode()
     }
 
-    /// True once the client flags have been read.
-    pub fn saw_client_flags(&self) -> bool {
-        self.state != State::ClientFlags
-    }
-
     /// Takes as many whole messages as `input` holds and appends the replies to `out`.
     ///
     /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After

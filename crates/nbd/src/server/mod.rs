@@ -311,7 +311,7 @@ impl Server {
     }
 
     /// Accepts clients from this listener. Starts a thread, which sleeps until a client or
-    /// [`Server::stop_accepting`] comes. It accepts a client once there is a thread for it: where
+    /// [`Server::close`] comes. It accepts a client once there is a thread for it: where
     /// none can be made clients wait in the system's queue, and the log says so.
     ///
     /// # Errors
@@ -324,11 +324,6 @@ impl Server {
         }
         acceptors.push((endpoint.clone(), Acceptor::start(&self.inner, listener)?));
         Ok(endpoint)
-    }
-
-    /// Where it listens.
-    pub fn endpoints(&self) -> Vec<Endpoint> {
-        self.inner.acceptors.lock().iter().map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
     /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
@@ -344,15 +339,6 @@ impl Server {
         rustix::io::ioctl_fionbio(&socket, false)
             .map_err(|e| Error::Resource { what: "a socket in blocking mode", source: e.into() })?;
         self.inner.serve(socket, self.inner.client_thread()?, &|| false)
-    }
-
-    /// Closes the listeners: nobody new comes in, those who are connected go on. Waits for the
-    /// listeners' threads, which end at once.
-    pub fn stop_accepting(&self) {
-        let acceptors = std::mem::take(&mut *self.inner.acceptors.lock());
-        for (_, acceptor) in acceptors {
-            acceptor.stop();
-        }
     }
 
     /// Closes the server to newcomers, as [`Server::drain`] does first: for an owner that then
@@ -377,6 +363,14 @@ impl Server {
             report
         })
     }
+
+    /// Closes the listeners: nobody new comes in. Waits for their threads, which end at once.
+    fn stop_accepting(&self) {
+        let acceptors = std::mem::take(&mut *self.inner.acceptors.lock());
+        for (_, acceptor) in acceptors {
+            acceptor.stop();
+        }
+    }
 }
 
 impl Drop for Server {
@@ -391,8 +385,10 @@ impl Drop for Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endpoints: Vec<Endpoint> =
+            self.inner.acceptors.lock().iter().map(|(endpoint, _)| endpoint.clone()).collect();
         f.debug_struct("Server")
-            .field("endpoints", &self.endpoints())
+            .field("endpoints", &endpoints)
             .field("exports", &self.exports())
             .field("connections", &self.connections())
             .finish_non_exhaustive()

@@ -30,7 +30,7 @@ impl Form {
     ///
     /// # Errors
     /// `BadMagic` where it isn't that of a request: the stream is out of step for good.
-    pub const fn check_request(self, word: [u8; 4]) -> Result<(), BadMagic> {
+    pub(crate) const fn check_request(self, word: [u8; 4]) -> Result<(), BadMagic> {
         let found = u32::from_be_bytes(word);
         let expected = match self {
             Form::Simple | Form::Structured => REQUEST_MAGIC,
@@ -51,7 +51,7 @@ impl Form {
     }
 
     /// Length of what is in front of data in a chunk, in bytes: its head, and an offset.
-    pub const fn data_chunk_len(self) -> usize {
+    pub(crate) const fn data_chunk_len(self) -> usize {
         self.chunk_len() + 8
     }
 
