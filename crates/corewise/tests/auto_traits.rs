@@ -79,7 +79,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             RunError<u8>, RunningCall, SkipReason, Skipped, Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>,
             ValuesIter<'static, u8>, Waiter;
         device: Awaited, Behind, BringUp, BringUpOptions, Cancel, DeviceDecl, DeviceId, DeviceInfo, DeviceManager, DeviceReport,
-            DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, LinkKind, Need, Overdue, Pending,
+            DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, Need, Overdue, Pending,
             PendingState, ProbeContext<'static>, ProbeCost, ProbeDone, ProbeError, ProbeOutcome, ProbeType, Remaining,
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
         blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,

@@ -26,9 +26,6 @@ pub struct DeviceDecl {
     pub name: String,
     /// The name of the driver. Empty: whichever [matches](crate::Driver::matches).
     pub driver: String,
-    /// What the device is compatible with, the most specific first, for drivers that match by a
-    /// table ([`Driver::compatible`](crate::Driver::compatible)).
-    pub compatible: Vec<String>,
     /// The device inside which this one lives. It is bound before and shut down after this one.
     pub parent: Option<String>,
     /// Devices whose service this one uses (managed links): bound before, shut down after this
@@ -38,10 +35,6 @@ pub struct DeviceDecl {
     /// others; when the [deferral timeout](crate::DeviceManager::set_deferral_timeout) has passed,
     /// the device is probed without them, and asking for one is an error.
     pub optional_suppliers: Vec<String>,
-    /// Suppliers that only want to know when this device is bound. Such a link orders neither
-    /// probe nor shutdown, and may point anywhere, in a circle too; but its target has to
-    /// exist.
-    pub sync_state_only: Vec<String>,
     /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
     pub node: Option<u32>,
     /// The shutdown callback may run on another thread, beside those of devices that neither need this
@@ -68,11 +61,9 @@ impl DeviceDecl {
         DeviceDecl {
             name: name.into(),
             driver: driver.into(),
-            compatible: Vec::new(),
             parent: None,
             suppliers: Vec::new(),
             optional_suppliers: Vec::new(),
-            sync_state_only: Vec::new(),
             node: None,
             async_shutdown: true,
             shutdown_timeout: None,
@@ -80,17 +71,6 @@ impl DeviceDecl {
             probe_timeout: None,
             config: None,
         }
-    }
-
-    /// A device without a driver by name: it is for the first one registered that matches one of
-    /// these strings, the most specific of which stands first.
-    pub fn compatible_with<S: Into<String>>(
-        name: impl Into<String>,
-        compatible: impl IntoIterator<Item = S>,
-    ) -> DeviceDecl {
-        let mut decl = DeviceDecl::new(name, "");
-        decl.compatible = compatible.into_iter().map(Into::into).collect();
-        decl
     }
 
     /// Adds a supplier that the device can do without.
@@ -129,13 +109,6 @@ impl DeviceDecl {
     #[must_use]
     pub fn supplier(mut self, name: impl Into<String>) -> DeviceDecl {
         self.suppliers.push(name.into());
-        self
-    }
-
-    /// Adds a supplier whose link is for sync-state only and orders nothing.
-    #[must_use]
-    pub fn sync_state_only(mut self, name: impl Into<String>) -> DeviceDecl {
-        self.sync_state_only.push(name.into());
         self
     }
 
@@ -181,11 +154,9 @@ impl fmt::Debug for DeviceDecl {
         f.debug_struct("DeviceDecl")
             .field("name", &self.name)
             .field("driver", &self.driver)
-            .field("compatible", &self.compatible)
             .field("parent", &self.parent)
             .field("suppliers", &self.suppliers)
             .field("optional_suppliers", &self.optional_suppliers)
-            .field("sync_state_only", &self.sync_state_only)
             .field("node", &self.node)
             .field("async_shutdown", &self.async_shutdown)
             .field("shutdown_timeout", &self.shutdown_timeout)
@@ -208,15 +179,4 @@ pub enum ProbeType {
     PreferAsynchronous,
     /// Synchronous, and nothing overrides it.
     ForceSynchronous,
-}
-
-/// What a link between a consumer and a supplier means, as in Linux.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkKind {
-    /// The consumer uses the supplier's service: it is probed after and shut down before that.
-    Managed,
-    /// The supplier only wants to know of the consumer
-    /// ([`DeviceDecl::sync_state_only`](DeviceDecl#structfield.sync_state_only)): it orders nothing.
-    SyncStateOnly,
 }

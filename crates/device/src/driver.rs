@@ -15,23 +15,12 @@ pub trait Driver: Send + Sync {
     /// The name that declarations use. Constant.
     fn name(&self) -> &str;
 
-    /// The devices that it knows, for those whose declaration has no driver by name but says what
-    /// they are [compatible](DeviceDecl::compatible) with: the kernel's match table. Constant.
-    fn compatible(&self) -> &[&str] {
-        &[]
-    }
-
-    /// Whether it may have a device. By default: the declaration names it, or is compatible with
-    /// something in its table.
+    /// Whether it may have a device. By default: the declaration names it.
     ///
     /// Asked on the thread that adds devices or registers the driver, perhaps more than once; has to
     /// be quick, and to say the same each time. A panic counts as no.
     fn matches(&self, decl: &DeviceDecl) -> bool {
-        if decl.driver.is_empty() {
-            decl.compatible.iter().any(|c| self.compatible().contains(&c.as_str()))
-        } else {
-            decl.driver == self.name()
-        }
+        decl.driver == self.name()
     }
 
     /// Whether probes may run beside others: in a bring-up they do, unless this says
@@ -108,7 +97,7 @@ impl<'a> ProbeContext<'a> {
 
     /// Says that the deferral timeout has passed: [`ProbeContext::defer`] then gives a failure.
     #[must_use]
-    pub fn after_deferral_timeout(mut self, yes: bool) -> ProbeContext<'a> {
+    pub(crate) fn after_deferral_timeout(mut self, yes: bool) -> ProbeContext<'a> {
         self.hopeless = yes;
         self
     }

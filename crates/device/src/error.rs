@@ -169,7 +169,7 @@ impl ProbeError {
     }
 
     /// True where the driver asked to be called again later.
-    pub fn is_deferral(&self) -> bool {
+    pub(crate) fn is_deferral(&self) -> bool {
         self.kind == ProbeErrorKind::Deferred
     }
 
@@ -179,7 +179,7 @@ impl ProbeError {
     }
 
     /// True where there is no such device.
-    pub fn is_no_device(&self) -> bool {
+    pub(crate) fn is_no_device(&self) -> bool {
         self.kind == ProbeErrorKind::NoDevice
     }
 }

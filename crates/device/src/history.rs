@@ -1,4 +1,4 @@
-//! How long probes and shutdowns took in earlier runs, kept in a small file.
+//! How long shutdowns took in earlier runs, kept in a small file.
 
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ const LONGEST: u64 = 64 << 20;
 /// A device that was not seen in so many runs is forgotten.
 const FORGET_AFTER: u32 = 20;
 
-/// How long the probe and the shutdown of each device took in earlier runs: so that those which take
-/// long start first.
+/// How long the shutdown of each device took in earlier runs: so that those which take long start
+/// first.
 ///
 /// For each it keeps a *decaying maximum*: a longer time counts at once, a shorter one takes a
 /// quarter of the difference away. A device that is started too early costs nothing, one that is started
@@ -35,8 +35,6 @@ pub struct History {
 /// What is known of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    probe_ns: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shutdown_ns: Option<u64>,
     /// Runs since it was last seen.
@@ -124,12 +122,9 @@ impl History {
                 None => self.devices.entry(span.name.clone()).or_default(),
             };
             known.unseen = 0;
-            let kept = match span.kind {
-                SpanKind::Probe => &mut known.probe_ns,
-                SpanKind::Shutdown => &mut known.shutdown_ns,
-                _ => continue,
-            };
-            let Some(took) = span.took().known() else { continue };
+            let took = span.took().known().filter(|_| span.kind == SpanKind::Shutdown);
+            let Some(took) = took else { continue };
+            let kept = &mut known.shutdown_ns;
             let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             *kept = Some(kept.map_or(took, |before| decayed_maximum(before, took)));
         }
@@ -137,13 +132,8 @@ impl History {
     }
 
     /// How long the shutdown of that device is expected to take.
-    pub fn expected_shutdown(&self, device: &str) -> Option<Duration> {
+    pub(crate) fn expected_shutdown(&self, device: &str) -> Option<Duration> {
         self.devices.get(device)?.shutdown_ns.map(Duration::from_nanos)
-    }
-
-    /// How long the probe of that device is expected to take.
-    pub fn expected_probe(&self, device: &str) -> Option<Duration> {
-        self.devices.get(device)?.probe_ns.map(Duration::from_nanos)
     }
 
     /// Number of devices of which something is known.
@@ -194,7 +184,6 @@ mod tests {
             history.note(&run(SpanKind::Shutdown, &[("disk", took)]));
             assert_eq!(history.expected_shutdown("disk"), Some(MS(expected)));
         }
-        assert_eq!(history.expected_probe("disk"), None);
     }
 
     #[test]
@@ -241,7 +230,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(History::load(folder.path()), (History::new(), None));
         for damaged in
-            ["", "{\"devices\":{\"disk\":", "[]", "{\"devices\":{\"disk\":{\"probe_ns\":-1}}}"]
+            ["", "{\"devices\":{\"disk\":", "[]", "{\"devices\":{\"disk\":{\"shutdown_ns\":-1}}}"]
         {
             fs::write(folder.path().join(FILE), damaged).unwrap();
             let (history, damage) = History::load(folder.path());

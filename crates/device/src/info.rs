@@ -77,8 +77,6 @@ pub struct DeviceInfo {
     pub parent: Option<String>,
     /// What it needs: its parent and suppliers, each once.
     pub needs: Vec<Need>,
-    /// Suppliers that only want to know of it, by name: links for sync-state only.
-    pub sync_state_only: Vec<String>,
     /// Those that need it: children and consumers, by name.
     pub feeds: Vec<String>,
     /// What probing it has cost.

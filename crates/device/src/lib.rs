@@ -205,7 +205,7 @@ mod manager;
 
 pub use bound::{Bound, ShutdownDone};
 pub use cancel::Cancel;
-pub use decl::{DeviceDecl, LinkKind, ProbeType};
+pub use decl::{DeviceDecl, ProbeType};
 pub use driver::{Driver, ProbeContext, ProbeDone};
 pub use error::{Error, ProbeError, ShutdownError};
 pub use graph::{DeviceId, Graph, GraphError};

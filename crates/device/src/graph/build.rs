@@ -153,11 +153,6 @@ fn link(
                 }
             }
         }
-        let known = |s: &String| by_name.contains_key(s.as_str()) || outside(s);
-        for supplier in decl.sync_state_only.iter().filter(|s| !known(s)) {
-            let supplier = supplier.clone();
-            fault(GraphError::MissingSupplier { device, name: name(), supplier });
-        }
         if bad {
             rejected[device] = true;
             mine.clear();
@@ -270,10 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_suppliers_are_needed_once_and_sync_state_links_are_no_edges() {
+    fn parents_and_suppliers_are_needed_once() {
         let graph = Graph::build(vec![
             DeviceDecl::new("bus", "d"),
-            DeviceDecl::new("clock", "d").sync_state_only("disk"),
+            DeviceDecl::new("clock", "d"),
             DeviceDecl::new("disk", "d")
                 .parent("bus")
                 .supplier("bus")
@@ -335,16 +330,14 @@ mod tests {
             decl("b", &["nothing"]),
             DeviceDecl::new("c", "d").parent("nobody"),
             DeviceDecl::new("", "d"),
-            DeviceDecl::new("e", "d").sync_state_only("nowhere"),
         ])
         .unwrap_err();
         let devices: Vec<usize> = faults.iter().map(GraphError::device).collect();
-        assert_eq!(devices, [1, 2, 3, 4, 5]);
+        assert_eq!(devices, [1, 2, 3, 4]);
         let text: Vec<String> = faults.iter().map(ToString::to_string).collect();
         assert!(text[0].contains("\"a\" is declared twice"), "{text:?}");
         assert!(text[1].contains("\"b\"") && text[1].contains("\"nothing\""), "{text:?}");
         assert!(text[2].contains("parent \"nobody\""), "{text:?}");
-        assert!(text[4].contains("\"nowhere\""), "{text:?}");
     }
 
     #[test]
@@ -386,15 +379,6 @@ mod tests {
         assert_eq!(graph.order().len(), 6);
         let behind = graph.find("behind").unwrap();
         assert!(graph.rank(behind) > graph.rank(graph.find("a").unwrap()));
-    }
-
-    #[test]
-    fn sync_state_links_may_form_a_circle() {
-        let circle = vec![
-            DeviceDecl::new("a", "d").sync_state_only("b"),
-            DeviceDecl::new("b", "d").sync_state_only("a"),
-        ];
-        assert!(Graph::build(circle).is_ok());
     }
 
     #[test]

@@ -62,8 +62,6 @@ pub enum GraphError {
         device: usize,
         /// Name of the device.
         name: String,
-        /// What it is compatible with.
-        compatible: Vec<String>,
         /// The drivers that are registered, by name.
         known: Vec<String>,
     },
@@ -149,16 +147,9 @@ impl fmt::Display for GraphError {
                 write!(f, "device \"{name}\" names the unknown driver \"{driver}\"; ")?;
                 write_known(f, known)
             }
-            GraphError::NoMatchingDriver { name, compatible, known, .. } => {
+            GraphError::NoMatchingDriver { name, known, .. } => {
                 let name = text::name(name);
-                write!(f, "no driver matches device \"{name}\", which ")?;
-                match compatible.as_slice() {
-                    [] => write!(f, "names no driver and lists no compatible names; ")?,
-                    some => {
-                        let compatible = some.join(", ");
-                        write!(f, "is compatible with {}; ", text::message(&compatible))?
-                    }
-                }
+                write!(f, "no driver matches device \"{name}\", which names none; ")?;
                 write_known(f, known)
             }
         }

@@ -38,10 +38,8 @@ impl From<DeviceId> for u32 {
 /// The needs of devices, built once from declarations and never changed.
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
-/// Links for sync-state only order nothing and are no edges. The edges form no cycle. Where
-/// declarations do, the devices on it are [rejected](Graph::is_rejected), as are those with any other
-/// fault, and what a rejected device needs is forgotten, since it is never probed. Where devices that
-/// are up were linked into one later, it is [broken](Graph::cycles).
+/// The edges form no cycle. Where devices that are up were linked into one later, it is
+/// [broken](Graph::cycles).
 ///
 /// All methods are pure and may be called from any context.
 pub struct Graph {
@@ -85,7 +83,7 @@ impl Graph {
 
     /// As [`Graph::build`], but devices at fault become [rejected](Graph::is_rejected) ones, and
     /// the rest is as usable as it can be: for bringing up what can be brought up.
-    pub fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
+    pub(crate) fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
         let alone = Surroundings { outside: &|_| None, driver_fault: &|_, _| None };
         build::build(decls.into_iter().map(Arc::new).collect(), &alone)
     }
@@ -154,7 +152,7 @@ impl Graph {
     }
 
     /// True for a device at fault: it is never probed, and those that need it are skipped.
-    pub fn is_rejected(&self, id: DeviceId) -> bool {
+    pub(crate) fn is_rejected(&self, id: DeviceId) -> bool {
         self.rejected[id.index()]
     }
 

@@ -1,7 +1,7 @@
 //! Devices that come and go one by one: add, remove, unbind, bind, link, unlink.
 
 use super::DeviceManager;
-use crate::decl::{DeviceDecl, LinkKind};
+use crate::decl::DeviceDecl;
 use crate::error::{Error, ShutdownError};
 use crate::info::DeviceState;
 use crate::registry::{Inside, Linked, Unlinked, Walk};
@@ -90,10 +90,8 @@ impl DeviceManager {
         self.registry.state_after(key?, name)
     }
 
-    /// Links a consumer to a supplier, from now on. By a managed link the supplier is shut down and
-    /// unbound after it, and a consumer that is not up waits for it; one for sync-state only orders
-    /// nothing, and is turned into a managed one where that is asked for. A managed link, or that to
-    /// the parent, stays as it is where it exists already.
+    /// Links a consumer to a supplier, from now on: the supplier is shut down and unbound after
+    /// it, and a consumer that is not up waits for it. A link that exists already stays as it is.
     ///
     /// Links may close a circle where the consumer is up. Then this one holds up no probe, and a
     /// shutdown breaks the circle by the order of registration ([`Graph::cycles`](crate::Graph)).
@@ -103,7 +101,7 @@ impl DeviceManager {
     /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] where the consumer is up and the supplier
     /// is not. [`Error::Rejected`] where the consumer is not up, and would wait for itself.
     /// [`Error::ShuttingDown`].
-    pub fn link(&self, consumer: &str, supplier: &str, kind: LinkKind) -> Result<(), Error> {
+    pub fn link(&self, consumer: &str, supplier: &str) -> Result<(), Error> {
         let state = &mut *self.registry.state.lock();
         if state.devices.is_closed() {
             return Err(Error::ShuttingDown);
@@ -113,7 +111,7 @@ impl DeviceManager {
             key.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
         };
         let (from, to) = (find(consumer)?, find(supplier)?);
-        match state.devices.link(from, to, kind) {
+        match state.devices.link(from, to) {
             Linked::Done => Ok(()),
             Linked::Circle(fault) => Err(Error::Rejected(vec![fault])),
             Linked::SupplierNotUp => Err(Error::NotUp(supplier.to_string())),
@@ -123,13 +121,13 @@ impl DeviceManager {
     /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]: from now on the
     /// consumer waits for that supplier no more, and neither goes before nor after it. If that was all
     /// it waited for, it is probed: by another thread, this call waits for no probe. Its driver keeps
-    /// anything that it has got from the supplier. Returns which kind of link it was; `None` where there was
-    /// none, so a second call harms nobody. The supplier need not exist (any more).
+    /// anything that it has got from the supplier. Returns whether there was one, so a second call
+    /// harms nobody. The supplier need not exist (any more).
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchDevice`] for the consumer, [`Error::LinkToParent`], [`Error::ShuttingDown`].
-    pub fn unlink(&self, consumer: &str, supplier: &str) -> Result<Option<LinkKind>, Error> {
+    pub fn unlink(&self, consumer: &str, supplier: &str) -> Result<bool, Error> {
         self.registry.step(|state, now, fx| {
             if state.devices.is_closed() {
                 return Err(Error::ShuttingDown);
@@ -137,8 +135,8 @@ impl DeviceManager {
             let key = state.devices.find(consumer);
             let key = key.ok_or_else(|| Error::NoSuchDevice(consumer.to_string()))?;
             match state.devices.unlink(key, supplier, now, fx) {
-                Unlinked::Was(kind) => Ok(Some(kind)),
-                Unlinked::None => Ok(None),
+                Unlinked::Done => Ok(true),
+                Unlinked::None => Ok(false),
                 Unlinked::Parent => {
                     let (device, parent) = (consumer.to_string(), supplier.to_string());
                     Err(Error::LinkToParent { device, parent })

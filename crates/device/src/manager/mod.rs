@@ -402,12 +402,7 @@ fn no_driver(device: usize, decl: &DeviceDecl, drivers: &Drivers) -> GraphError 
     let named = Some(&decl.driver).filter(|driver| !driver.is_empty());
     match named {
         Some(driver) => GraphError::UnknownDriver { device, name, driver: driver.clone(), known },
-        None => GraphError::NoMatchingDriver {
-            device,
-            name,
-            compatible: decl.compatible.clone(),
-            known,
-        },
+        None => GraphError::NoMatchingDriver { device, name, known },
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::devices::{Devices, Effects, Instance, Key, Link, Phase, Slot, Target, Trash, Why};
 use super::matching::{Candidate, Registered};
-use crate::decl::{DeviceDecl, LinkKind};
+use crate::decl::DeviceDecl;
 use crate::graph::{Graph, GraphError, Surroundings};
 use corewise_timeline::EdgeKind;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// What became of a link that was to go.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unlinked {
-    /// It was of that kind.
-    Was(LinkKind),
+    /// It was there.
+    Done,
     /// There is none.
     None,
     /// It is that to the parent.
@@ -139,18 +139,10 @@ impl Devices {
         }
     }
 
-    /// Link: one more thing that a device needs, or that wants to know of it.
-    pub(crate) fn link(&mut self, consumer: Key, supplier: Key, kind: LinkKind) -> Linked {
+    /// Link: one more thing that a device needs.
+    pub(crate) fn link(&mut self, consumer: Key, supplier: Key) -> Linked {
         let (from, to) = (consumer.index, supplier.index);
         if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
-            return Linked::Done;
-        }
-        let name = self.slot(to).name().to_string();
-        if kind == LinkKind::SyncStateOnly {
-            let known = &mut self.slot_mut(from).sync_state_only;
-            if !known.contains(&name) {
-                known.push(name);
-            }
             return Linked::Done;
         }
         // Whom nobody needs can't be on a circle.
@@ -177,7 +169,6 @@ impl Devices {
         let open = self.is_unsettled(from) && self.is_unsettled(to);
         self.slot_mut(to).feeds.push(from);
         let slot = self.slot_mut(from);
-        slot.sync_state_only.retain(|n| *n != name);
         slot.open += u32::from(open);
         slot.unmet += u32::from(!met && !circle);
         slot.lenient |= circle;
@@ -186,8 +177,8 @@ impl Devices {
         Linked::Done
     }
 
-    /// Unlink: one thing less that a device needs, or that wants to know of it. If it was the last one
-    /// that it waited for, it is attached.
+    /// Unlink: one thing less that a device needs. If it was the last one that it waited for, it is
+    /// attached.
     pub(crate) fn unlink(
         &mut self,
         consumer: Key,
@@ -196,12 +187,6 @@ impl Devices {
         fx: &mut Effects,
     ) -> Unlinked {
         let index = consumer.index;
-        let known = &mut self.slot_mut(index).sync_state_only;
-        let before = known.len();
-        known.retain(|name| name != supplier);
-        if known.len() < before {
-            return Unlinked::Was(LinkKind::SyncStateOnly);
-        }
         let is_it = |link: &Link| self.target_name(&link.to) == supplier;
         let Some(at) = self.slot(index).needs.iter().position(is_it) else {
             return Unlinked::None;
@@ -227,7 +212,7 @@ impl Devices {
         // A walk may have waited for the consumer.
         fx.wake = true;
         self.news();
-        Unlinked::Was(LinkKind::Managed)
+        Unlinked::Done
     }
 
     /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go on

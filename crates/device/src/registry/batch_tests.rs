@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
-use crate::decl::LinkKind;
 use crate::registry::stepped::{Stepped, decl, driver};
 
 fn diamond() -> Vec<DeviceDecl> {
@@ -143,7 +142,7 @@ fn stepped_a_device_linked_during_its_bring_up_waits_for_its_supplier() {
         let decls = vec![decl("a", &[]), decl("b", &[]), decl("c", &["a"])];
         let mut s = Stepped::bring_up(decls, &[], true);
         let (b, c) = (s.key("b"), s.key("c"));
-        s.devices.link(c, b, LinkKind::Managed);
+        s.devices.link(c, b);
         s.probe("a");
         assert_eq!((s.outcome("c"), s.state("c")), ("open", "waiting"));
         if !linked {

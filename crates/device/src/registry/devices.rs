@@ -101,8 +101,6 @@ pub(super) struct Slot {
     pub(super) node: Option<u32>,
     pub(super) phase: Phase,
     pub(super) needs: Vec<Link>,
-    /// Suppliers that only want to know of it, by name, each once: nothing depends on them here.
-    pub(super) sync_state_only: Vec<String>,
     /// Those that need this one, each once.
     pub(super) feeds: Vec<u32>,
     /// How many of its needs are not bound and hold it up.

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
-use crate::decl::LinkKind;
 use crate::graph::GraphError;
 use crate::registry::attach::{Linked, Unlinked};
 use crate::registry::leave::LeaveStep;
@@ -336,7 +335,7 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
     s.add(decl("b", &["a"]), vec![candidate("d", false)]);
     s.probe("b");
     let (a, b) = (s.key("a"), s.key("b"));
-    assert!(matches!(s.devices.link(a, b, LinkKind::Managed), Linked::Done));
+    assert!(matches!(s.devices.link(a, b), Linked::Done));
     let graph = s.devices.graph();
     assert_eq!(graph.cycles().len(), 1);
     assert_eq!(s.walk("a", false), ["b", "a"]);
@@ -350,10 +349,10 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
 fn a_link_that_would_make_a_device_wait_for_itself_or_use_what_is_not_up_is_refused() {
     let mut s = added(&[("a", &[]), ("b", &["a"])]);
     let (a, b) = (s.key("a"), s.key("b"));
-    let Linked::Circle(fault) = s.devices.link(a, b, LinkKind::Managed) else { panic!("linked") };
+    let Linked::Circle(fault) = s.devices.link(a, b) else { panic!("linked") };
     assert!(fault.to_string().contains("circle"), "{fault}");
     s.probe("a");
-    assert!(matches!(s.devices.link(a, b, LinkKind::Managed), Linked::SupplierNotUp));
+    assert!(matches!(s.devices.link(a, b), Linked::SupplierNotUp));
 }
 
 #[test]
@@ -418,9 +417,9 @@ fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
         let key = s.key(from);
         s.step(|devices, now, fx| devices.unlink(key, to, now, fx))
     };
-    assert_eq!(unlink(&mut s, "b", "gone"), Unlinked::Was(LinkKind::Managed), "it need not exist");
+    assert_eq!(unlink(&mut s, "b", "gone"), Unlinked::Done, "it need not exist");
     assert_eq!((s.state("b"), unlink(&mut s, "b", "gone")), ("waiting", Unlinked::None));
-    assert_eq!(unlink(&mut s, "b", "a"), Unlinked::Was(LinkKind::Managed));
+    assert_eq!(unlink(&mut s, "b", "a"), Unlinked::Done);
     assert_eq!(s.late().as_deref(), Some("b"), "nothing is left that it waits for");
     s.probe("b");
     s.probe("a");
@@ -428,25 +427,6 @@ fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
     assert_eq!(s.state("b"), "bound");
     s.add(DeviceDecl::new("child", "d").parent("b"), vec![candidate("d", false)]);
     assert_eq!(unlink(&mut s, "child", "b"), Unlinked::Parent);
-}
-
-#[test]
-fn a_link_for_sync_state_only_orders_nothing_until_it_is_made_a_managed_one() {
-    let mut s = added(&[("a", &[])]);
-    s.add(decl("b", &[]).sync_state_only("gone"), vec![candidate("d", false)]);
-    let (a, b) = (s.key("a"), s.key("b"));
-    for (from, to) in [(a, b), (b, a), (b, a)] {
-        assert!(matches!(s.devices.link(from, to, LinkKind::SyncStateOnly), Linked::Done));
-    }
-    s.probe("b");
-    let info = s.devices.info("b").unwrap();
-    assert!(info.needs.is_empty() && info.sync_state_only == ["gone", "a"]);
-    s.probe("a");
-    assert!(matches!(s.devices.link(b, a, LinkKind::Managed), Linked::Done));
-    assert_eq!(s.devices.info("b").unwrap().sync_state_only, ["gone"]);
-    assert_eq!(s.walk("a", false), ["b", "a"]);
-    let gone = s.step(|devices, now, fx| devices.unlink(b, "gone", now, fx));
-    assert_eq!(gone, Unlinked::Was(LinkKind::SyncStateOnly));
 }
 
 /// Walked from each to the beginning of the chain, this would take minutes.

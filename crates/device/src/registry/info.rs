@@ -81,7 +81,6 @@ impl Devices {
             node: slot.node,
             parent: decl.parent.clone(),
             needs: slot.needs.iter().map(|link| self.need_of(link)).collect(),
-            sync_state_only: slot.sync_state_only.clone(),
             feeds: slot.feeds.iter().map(|&i| self.slot(i).name().to_string()).collect(),
             cost: self.cost_of(index).told(),
         })

@@ -33,7 +33,6 @@ impl Devices {
         let generation = slot.generation;
         *slot = Slot { generation, registration, node: decl.node, ..Slot::empty() };
         slot.decl = Some(decl.clone());
-        slot.sync_state_only.clone_from(&decl.sync_state_only);
         self.by_name.insert(Named(decl.clone()), index);
         if let Some(parent) = &decl.parent {
             self.need(index, parent, EdgeKind::Parent, false, nested);
@@ -292,7 +291,6 @@ impl Slot {
             node: None,
             phase: Phase::Waiting,
             needs: Vec::new(),
-            sync_state_only: Vec::new(),
             feeds: Vec::new(),
             unmet: 0,
             lenient: false,

@@ -8,7 +8,7 @@ use super::leave::{Leave, LeaveStep};
 use super::matching::Candidate;
 use super::stepped::{Stepped, Thing, decl, driver};
 use crate::bound::Bound;
-use crate::decl::{DeviceDecl, LinkKind};
+use crate::decl::DeviceDecl;
 use crate::error::ProbeError;
 use crate::graph::DeviceId;
 use crate::shutdown::HangPolicy;
@@ -171,7 +171,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                             0 => {
                                 s.step(|devices, now, fx| devices.unlink(a, &other, now, fx));
                             }
-                            _ => drop(s.devices.link(a, b, LinkKind::Managed)),
+                            _ => drop(s.devices.link(a, b)),
                         }
                     }
                 }
@@ -271,7 +271,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                         if rng.usize(..2) == 0 {
                             s.step(|devices, now, fx| devices.unlink(from, &b, now, fx));
                         } else {
-                            s.devices.link(from, to, LinkKind::Managed);
+                            s.devices.link(from, to);
                         }
                     }
                 }

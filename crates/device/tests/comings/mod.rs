@@ -11,8 +11,8 @@
 
 use crate::chance::Chance;
 use corewise_device::{
-    Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, LinkKind, ProbeContext,
-    ProbeError, ProbeType, ShutdownError, ShutdownOptions,
+    Bound, DeviceDecl, DeviceInfo, DeviceManager, DeviceState, Driver, ProbeContext, ProbeError,
+    ProbeType, ShutdownError, ShutdownOptions,
 };
 use corewise_sync::thread;
 use corewise_topology::Machine;
@@ -130,8 +130,8 @@ impl<C: Chance> Driver for Anything<C> {
         self.name
     }
 
-    fn compatible(&self) -> &[&str] {
-        &["anything"]
+    fn matches(&self, decl: &DeviceDecl) -> bool {
+        decl.driver.is_empty() || decl.driver == self.name
     }
 
     fn probe_type(&self) -> ProbeType {
@@ -142,7 +142,7 @@ impl<C: Chance> Driver for Anything<C> {
         let end = self.chance.lock().unwrap().below(16);
         if end < 3 && !cx.name().contains('.') {
             // A child of its own, which goes with it, and at once where this probe fails.
-            let child = DeviceDecl::compatible_with(format!("{}.c", cx.name()), ["anything"]);
+            let child = DeviceDecl::new(format!("{}.c", cx.name()), "");
             if let Some(manager) = self.book.manager() {
                 let _ = manager.add(child.parent(cx.name()));
             }
@@ -169,7 +169,7 @@ impl<C: Chance> Driver for Anything<C> {
 fn random_decl(n: u64, chance: &mut impl Chance) -> DeviceDecl {
     let name = format!("d{n}");
     let mut decl = match chance.below(3) {
-        0 => DeviceDecl::compatible_with(name, ["anything"]),
+        0 => DeviceDecl::new(name, ""),
         1 => DeviceDecl::new(name, "sync"),
         _ => DeviceDecl::new(name, "async"),
     };
@@ -206,7 +206,7 @@ fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut imp
         8 => drop(manager.remove(&name)),
         9 | 10 => drop(manager.add(random_decl(n, chance))),
         11 | 12 if n > 0 => {
-            drop(manager.link(&name, &format!("d{}", chance.below(n)), LinkKind::Managed));
+            drop(manager.link(&name, &format!("d{}", chance.below(n))));
         }
         13 if n > 0 => drop(manager.unlink(&name, &format!("d{}", chance.below(n)))),
         14 => drop(manager.unregister(["sync", "async"][chance.below(2) as usize])),

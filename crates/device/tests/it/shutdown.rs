@@ -5,8 +5,8 @@ use fastrand::Rng;
 
 use crate::support::{Rig, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
-    Bound, BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, History, LinkKind,
-    ProbeContext, ProbeError, RemainingState, ShutdownError, ShutdownMode, ShutdownOptions,
+    Bound, BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, History, ProbeContext,
+    ProbeError, RemainingState, ShutdownError, ShutdownMode, ShutdownOptions,
 };
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_timeline::{Span, SpanKind, Timeline};
@@ -586,7 +586,7 @@ fn devices_in_a_circle_are_reported_and_shut_down_one_by_one() {
         is_async(decl("y", &[])),
     ];
     bring_up(&rig, &decls);
-    rig.manager.link("a", "c", LinkKind::Managed).unwrap(); // a -> c -> b -> a
+    rig.manager.link("a", "c").unwrap(); // a -> c -> b -> a
     let down = rig.manager.shutdown(&options()).unwrap();
     assert_eq!(down.cycles, [["a", "b", "c"]]);
     assert!(down.is_clean());

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corewise::device::LinkKind;
-
 use super::wanted::known;
 use super::{ENDS, Live, Wish, as_json};
 use crate::control::Question;
@@ -234,7 +232,7 @@ impl Live {
         let newcomer = change.comes().map(bound).transpose()?;
         if let Some(with) = change.comes() {
             // It goes down after the mirror from now on.
-            let linked = self.manager.link(mirror, with, LinkKind::Managed);
+            let linked = self.manager.link(mirror, with);
             linked.map_err(|error| error.to_string())?;
         }
         let asked = change.clone();
