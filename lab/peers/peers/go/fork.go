@@ -48,11 +48,18 @@ type node struct {
 	left, right *node
 }
 
-func newTree(levels int) *node {
+// newTree allocates the one or the other child first, by a number made from its own place, as the
+// Rust side does.
+func newTree(levels int, place uint64) *node {
 	if levels == 0 {
 		return &node{value: 1}
 	}
-	return &node{1, newTree(levels - 1), newTree(levels - 1)}
+	if place*0x9e3779b97f4a7c15>>63 == 0 {
+		left := newTree(levels-1, 2*place)
+		return &node{1, left, newTree(levels-1, 2*place+1)}
+	}
+	right := newTree(levels-1, 2*place+1)
+	return &node{1, newTree(levels-1, 2*place), right}
 }
 
 func (n *node) sum() uint64 {
@@ -183,7 +190,7 @@ func forkWork(kind string) (pass, blank func(), count float64, right func() bool
 			func() bool { return result == fibOf(items) }
 	case "tree":
 		levels := bits.Len(uint(items)) - 1
-		root, all := newTree(levels), uint64(times)*(1<<(levels+1)-1)
+		root, all := newTree(levels, 1), uint64(times)*(1<<(levels+1)-1)
 		pass = func() {
 			result = 0
 			for range times {

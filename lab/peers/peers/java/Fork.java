@@ -53,9 +53,18 @@ final class Fork {
         final Node left;
         final Node right;
 
-        Node(int levels) {
-            left = levels > 0 ? new Node(levels - 1) : null;
-            right = levels > 0 ? new Node(levels - 1) : null;
+        /** Allocates the one or the other child first, by its place, as the Rust side does. */
+        Node(int levels, long place) {
+            if (levels == 0) {
+                left = null;
+                right = null;
+            } else if (place * 0x9e3779b97f4a7c15L >= 0) {
+                left = new Node(levels - 1, 2 * place);
+                right = new Node(levels - 1, 2 * place + 1);
+            } else {
+                right = new Node(levels - 1, 2 * place + 1);
+                left = new Node(levels - 1, 2 * place);
+            }
         }
     }
 
@@ -257,7 +266,7 @@ final class Fork {
             }
             case "tree" -> {
                 int levels = 31 - Integer.numberOfLeadingZeros(items);
-                Node root = new Node(levels);
+                Node root = new Node(levels, 1);
                 long all = times * ((2L << levels) - 1);
                 return new Work(() -> result.number = pool.invoke(new RecursiveTask<Long>() {
                     private static final long serialVersionUID = 1;

@@ -21,9 +21,17 @@ struct Node {
   Node *left = nullptr, *right = nullptr;
 };
 
-Node *tree(int levels) {
+// Allocates the one or the other child first, by its place, as the Rust side does.
+Node *tree(int levels, uint64_t place) {
   Node *node = new Node;
-  if (levels > 0) node->left = tree(levels - 1), node->right = tree(levels - 1);
+  if (levels == 0) return node;
+  auto left = [&] { node->left = tree(levels - 1, 2 * place); };
+  auto right = [&] { node->right = tree(levels - 1, 2 * place + 1); };
+  if (place * 0x9e3779b97f4a7c15 >> 63 == 0) {
+    left(), right();
+  } else {
+    right(), left();
+  }
   return node;
 }
 
@@ -92,7 +100,7 @@ struct Work {
   explicit Work(const std::string &kind)
       : kind(kind), items(number_of("items")), times(number_of("times")),
         steps(number_of("quick_steps")) {
-    if (kind == "tree") root = tree(std::bit_width(items) - 1);
+    if (kind == "tree") root = tree(std::bit_width(items) - 1, 1);
     if (kind == "sort")
       for (size_t i = 0; i < items; i++) unsorted.push_back(uint32_t(mixed(i, 2)));
     if (kind == "matrix") a.assign(items * items, 1), b.assign(items * items, 2);

@@ -118,7 +118,7 @@ impl Work {
     pub(crate) fn new(case: &str, items: usize, times: usize, steps: u64) -> Option<Work> {
         Some(match case.split('/').next()? {
             "forks" | "fib" => Work::Fib(u32::try_from(items).ok()?),
-            "tree" => Work::Tree(Node::of(items.max(1).ilog2()), times),
+            "tree" => Work::Tree(Node::of(items.max(1).ilog2(), 1), times),
             "sort" => Work::Sort((0..items as u64).map(|n| mixed(n, 2) as u32).collect()),
             // Quarters of quarters, down to one block.
             "matrix" => Work::Matrix(items.next_power_of_two().max(BLOCK)),
@@ -234,10 +234,21 @@ fn fib<F: Forks>(here: &mut F::Here<'_>, n: u32) -> u64 {
 }
 
 impl Node {
-    /// A full tree with so many levels below its root.
-    fn of(levels: u32) -> Node {
-        let child = || Box::new(Node::of(levels - 1));
-        Node { value: 1, children: (levels > 0).then(|| [child(), child()]) }
+    /// Returns a full tree with so many levels below its root, which has this place: the children
+    /// of place `n` have the places `2n` and `2n + 1`. A number made from the place says which
+    /// child is allocated first. Otherwise a library that calls the second closure first, as chili
+    /// does, would walk the memory in one direction, and be four times as fast.
+    fn of(levels: u32, place: u64) -> Node {
+        let child = |place| Box::new(Node::of(levels - 1, place));
+        let children = (levels > 0).then(|| {
+            if place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0 {
+                [2 * place, 2 * place + 1].map(child)
+            } else {
+                let [right, left] = [2 * place + 1, 2 * place].map(child);
+                [left, right]
+            }
+        });
+        Node { value: 1, children }
     }
 
     fn sum(&self) -> u64 {
