@@ -58,7 +58,7 @@ use corewise_topology::{CpuId, CpuSet, current_cpu};
 use crate::fork::lane::Lanes;
 use crate::pool::policy::Counts;
 use crate::task::header::Queued;
-use choice::Candidate;
+use choice::{Candidate, Errand};
 use cpu_list::{CpuList, CpuLists};
 use pins::{Pinning, Pins};
 pub(crate) use stats::PoolStats;
@@ -289,23 +289,22 @@ impl Inner {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }
-        // An item queued for another CPU is for the owner of that one, unless something waits here too. (Without it, on 16 simulated CPUs:
-        // a storm of two producers makes 0.89 [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
-        let there = here.and_then(|cpu| {
-            let list = lists.waiting_near(cpu)?;
-            (list != lists.of(cpu)).then_some(list)
-        });
+        let errand = match here.and_then(|cpu| lists.waiting_near(cpu)) {
+            None => Errand::Steals,
+            Some(list) if here.is_some_and(|cpu| list == lists.of(cpu)) => Errand::Here,
+            Some(list) => Errand::There(list),
+        };
         let candidate = |at: usize| {
             let worker = &self.idle[at];
-            let own = worker.own_cpu.get();
-            let in_the_way = there.is_some() && own.is_some() && own == here;
-            let at_home = own.is_some_and(|own| match there {
-                Some(list) => lists.of(own) == list,
-                None => here == Some(own),
-            });
-            Candidate { awake: worker.is_awake(), at_home, roams: own.is_none(), in_the_way }
+            Candidate::new(worker.is_awake(), worker.own_cpu.get(), here, errand, |cpu| {
+                lists.of(cpu)
+            })
         };
-        let (away, free) = (|cpu| self.is_away(cpu), || pins.free(|cpu| lists.waits_for(cpu)));
+        let away = |cpu| errand != Errand::Steals && self.is_away(cpu);
+        let free = || match errand {
+            Errand::Steals => pins.free(|cpu| here != Some(cpu)),
+            _ => pins.free(|cpu| lists.waits_for(cpu)),
+        };
         let choice = choice::choose(self.idle.len(), candidate, here, away, free)?;
         Some((self.idle.remove(choice.position), choice.moves_to))
     }
