@@ -63,8 +63,6 @@ pub(crate) struct Lane {
     probes: aside::AtomicU32,
     /// O: its owner is a worker, which runs what is spawned here once its item is over.
     takes_spawns: AtomicBool,
-    /// O: the lowest address of the stack from which the owner offers forks.
-    floor: aside::AtomicUsize,
     /// The owner sleeps here while a thief has a fork that it joins.
     parker: Parker,
 }
@@ -78,7 +76,6 @@ impl Lane {
             overflowed: AtomicBool::new(false),
             probes: aside::AtomicU32::new(0),
             takes_spawns: AtomicBool::new(false),
-            floor: aside::AtomicUsize::new(0),
             parker: Parker::new(),
         }
     }
@@ -120,8 +117,13 @@ impl Lane {
     /// Whether its owner, the caller, has enough left of its stack to fork.
     #[inline(always)]
     pub(crate) fn has_stack_here(&self) -> bool {
-        let here = MaybeUninit::<u8>::uninit();
-        (&raw const here).addr() >= self.floor.load(Ordering::Relaxed)
+        self.ring.has_stack(here())
+    }
+
+    /// Whether its owner, the caller, calls what it forks itself: others have enough to steal.
+    #[inline(always)]
+    pub(crate) fn keeps_here(&self) -> bool {
+        self.ring.keeps(here())
     }
 
     /// What a thief would take (a moment ago): a fork, for which somebody waits, before a spawned
@@ -158,6 +160,13 @@ impl Lane {
     pub(super) fn wake(&self) {
         self.parker.unpark();
     }
+}
+
+/// An address in the caller's frame.
+#[inline(always)]
+fn here() -> usize {
+    let here = MaybeUninit::<u8>::uninit();
+    (&raw const here).addr()
 }
 
 /// The lanes of a pool.
@@ -231,7 +240,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             return None;
         }
         let own = self.take()?;
-        own.floor.store(floor(), Ordering::Relaxed);
+        own.ring.set_floor(floor());
         own.takes_spawns.store(true, Ordering::Relaxed);
         OWN.with(|cell| cell.set((self.key(), own)));
         Some(own)
@@ -259,7 +268,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     /// queue. `counted`: its CPU is none that a worker of this pool holds.
     pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
-        lane.floor.store(floor, Ordering::Relaxed);
+        lane.ring.set_floor(floor);
         lane.takes_spawns.store(false, Ordering::Relaxed);
         self.guests.fetch_add(usize::from(counted), Ordering::Relaxed);
         Some(GuestLane { lanes: self, lane, counted })

@@ -16,6 +16,9 @@ const MOST: usize = if hint::IN_MODEL { 3 } else { 4 };
 /// Slots. One more than `MOST` is needed: a thief reads the slot that it has moved the head past.
 const CAPACITY: usize = (MOST + 1).next_power_of_two();
 
+/// Above every address: the owner pushes, if it can.
+const NOWHERE: usize = usize::MAX;
+
 /// The forks of one owner that are neither joined nor stolen.
 pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
     owner: CachePadded<OwnerSide>,
@@ -31,9 +34,12 @@ struct OwnerSide {
     tail: AtomicUsize,
     /// O: forks ever pushed.
     pushed: aside::AtomicU64,
-    /// A: the ring is full with so many forks. Written by the owner, and by a thief that has stolen
-    /// one. A hint: Relaxed.
-    most: aside::AtomicUsize,
+    /// O: the lowest address of the stack from which the owner pushes.
+    floor: aside::AtomicUsize,
+    /// A: above this address of its stack the owner keeps what it forks: `floor` where the ring is
+    /// full, or else [`NOWHERE`]. Written by the owner, and by a thief that has stolen one. A hint:
+    /// Relaxed.
+    keeps_above: aside::AtomicUsize,
 }
 
 /// Written by thieves, which hold the lock.
@@ -67,7 +73,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
             owner: CachePadded::new(OwnerSide {
                 tail: AtomicUsize::new(0),
                 pushed: aside::AtomicU64::new(0),
-                most: aside::AtomicUsize::new(MOST),
+                floor: aside::AtomicUsize::new(0),
+                keeps_above: aside::AtomicUsize::new(NOWHERE),
             }),
             thieves: CachePadded::new(ThievesSide {
                 head: AtomicUsize::new(0),
@@ -82,17 +89,42 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         &self.slots[position % CAPACITY]
     }
 
-    /// Whether no further fork is to be pushed, as the owner knows it. Once the ring has had `MOST`
-    /// forks it counts as full until it is empty, or a thief has stolen one: nobody seems to need
-    /// more.
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        let tail = self.owner.tail.load(Ordering::Relaxed);
-        let filled = tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize;
-        filled >= self.owner.most.load(Ordering::Relaxed) as isize
+    /// Says from which address of its stack on the owner of the ring, which is empty, pushes.
+    pub(crate) fn set_floor(&self, floor: usize) {
+        self.owner.floor.store(floor, Ordering::Relaxed);
     }
 
-    /// Push, by the owner of a ring that isn't full: offers a fork to thieves until [`Ring::pop`].
+    /// Whether the owner, at this address of its stack, has enough of it left to push.
+    #[inline]
+    pub(crate) fn has_stack(&self, here: usize) -> bool {
+        here >= self.owner.floor.load(Ordering::Relaxed)
+    }
+
+    /// Whether the owner, at this address of its stack, calls what it forks itself, as it does in
+    /// most joins. Once the ring has had `MOST` forks it counts as full until it is empty, or a
+    /// thief has stolen one: nobody seems to need more.
+    #[inline]
+    pub(crate) fn keeps(&self, here: usize) -> bool {
+        here > self.owner.keeps_above.load(Ordering::Relaxed)
+    }
+
+    /// Whether the owner may push. A ring without room counts as full from then on.
+    pub(crate) fn has_room(&self) -> bool {
+        let tail = self.owner.tail.load(Ordering::Relaxed);
+        let filled = tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize;
+        if filled >= MOST as isize {
+            // A thief has said otherwise late: its fork's place is taken again.
+            self.keep();
+        }
+        self.owner.keeps_above.load(Ordering::Relaxed) == NOWHERE
+    }
+
+    /// By the owner: the ring is full.
+    fn keep(&self) {
+        self.owner.keeps_above.store(self.owner.floor.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Push, by the owner of a ring with room: offers a fork to thieves until [`Ring::pop`].
     /// True where the ring was empty: somebody may have to be woken for the fork.
     #[inline]
     pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
@@ -108,10 +140,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         self.owner.tail.store(tail.wrapping_add(1), Ordering::Release);
         // A thief that is about to give up may have moved the head beyond the tail.
         let filled = tail.wrapping_sub(head) as isize;
-        if filled <= 0 {
-            self.owner.most.store(MOST, Ordering::Relaxed);
-        } else if filled + 1 >= MOST as isize {
-            self.owner.most.store(1, Ordering::Relaxed);
+        if filled + 1 >= MOST as isize {
+            self.keep();
         }
         filled <= 0
     }
@@ -133,7 +163,11 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         P::light();
         // Compare.
         let head = self.thieves.head.load(Ordering::Relaxed);
-        if newest.wrapping_sub(head) as isize >= 0 { true } else { self.pop_contended(newest) }
+        let left = newest.wrapping_sub(head) as isize;
+        if left <= 0 {
+            self.owner.keeps_above.store(NOWHERE, Ordering::Relaxed);
+        }
+        if left >= 0 { true } else { self.pop_contended(newest) }
     }
 
     /// Settle: a thief has stolen the newest fork, or is about to try.
@@ -191,7 +225,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         });
         let fork = fork.flatten().filter(|fork| takes(*fork));
         if fork.is_some() {
-            self.owner.most.store(MOST, Ordering::Relaxed);
+            self.owner.keeps_above.store(NOWHERE, Ordering::Relaxed);
         } else {
             // GiveUp: the owner's Settle waits for the lock.
             self.thieves.head.store(head, Ordering::Relaxed);
@@ -226,18 +260,18 @@ mod tests {
         let steal = || ring.oldest().and_then(|seen| ring.steal(seen, |_| true)).is_some();
         let fill = |there| {
             for pushed in there..MOST {
-                assert!(!ring.is_full());
+                assert!(ring.has_room() && !ring.keeps(1));
                 assert_eq!(ring.push(NonNull::from(&fork)), pushed == 0, "whether it is the first");
             }
-            assert!(ring.is_full());
+            assert!(!ring.has_room() && ring.keeps(1));
         };
         fill(0);
-        assert!(ring.pop() && ring.is_full(), "nobody has needed one");
-        assert!(steal() && !ring.is_full());
+        assert!(ring.pop() && !ring.has_room(), "nobody has needed one");
+        assert!(steal() && ring.has_room());
         fill(MOST - 2);
         for left in (0..MOST).rev() {
             assert!(ring.pop());
-            assert_eq!(ring.is_full(), left > 0);
+            assert_eq!(ring.has_room(), left == 0);
         }
     }
 }

@@ -101,13 +101,31 @@ impl Workqueue {
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        match self.lane() {
-            // Deep in a recursion, as most joins are: others have enough to steal.
-            Some(lane) if lane.ring.is_full() && lane.has_stack_here() && puts_off() == 0 => {
-                one_by_one(a, b)
-            }
-            lane => self.join_one(site, lane, a, b),
+        // Deep in a recursion, as most joins are.
+        if self.keeps_here() && puts_off() == 0 {
+            one_by_one(a, b)
+        } else {
+            self.join_one(site, a, b)
         }
+    }
+
+    /// Whether the item of this queue that runs here had better call what it forks: others have
+    /// enough to steal.
+    #[inline(always)]
+    fn keeps_here(&self) -> bool {
+        running::current(|running| {
+            running.is_some_and(|running| {
+                let ForksTo { queue, lane } = running.forks.get();
+                // SAFETY: as in `lane_of`.
+                self.is(queue) && unsafe { &*lane.cast::<Lane>() }.keeps_here()
+            })
+        })
+    }
+
+    /// Whether this stands for it.
+    #[inline(always)]
+    fn is(&self, queue: *const ()) -> bool {
+        queue == Arc::as_ptr(self.shared()).cast()
     }
 
     /// Where the item of this queue that runs here offers its forks.
@@ -120,7 +138,7 @@ impl Workqueue {
     #[inline]
     pub(super) fn lane_of(&self, running: &Running) -> Option<&Lane> {
         let ForksTo { queue, lane } = running.forks.get();
-        if queue == Arc::as_ptr(self.shared()).cast() {
+        if self.is(queue) {
             // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
             // item is over.
             Some(unsafe { &*lane.cast::<Lane>() })
@@ -167,11 +185,10 @@ impl Workqueue {
     fn join_one<A, B: Send>(
         &self,
         site: &'static Location<'static>,
-        lane: Option<&Lane>,
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        let Some(lane) = lane else {
+        let Some(lane) = self.lane() else {
             let guest = self.as_guest(site, (a, b), |(a, b)| self.join_from(site, a, b));
             return guest.unwrap_or_else(|(a, b)| self.join_slowly(site, a, b));
         };
@@ -180,10 +197,11 @@ impl Workqueue {
         let ticket = ticket.expect("an item that has opened a lane");
         // SAFETY: that of the item that runs here.
         let pwq = Pwq::of(unsafe { ticket.as_ref() });
-        if !lane.ring.is_full() && lane.has_stack_here() && context::is_plain() {
+        if lane.has_stack_here() && context::is_plain() {
             // Somebody may steal it: the limit has a place, and not too many wait for each other
             // already.
-            if pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain {
+            let may_be_stolen = pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain;
+            if lane.ring.has_room() && may_be_stolen {
                 fork(site, lane, (ticket, Arc::as_ptr(self.shared()).cast()), a, b)
             } else {
                 one_by_one(a, b)

@@ -27,7 +27,7 @@ impl<T, P: AsymmetricPolicy> RingModel<T, P> {
 
     /// Offers a fork: whether the ring was empty before. `None`: it is full.
     pub fn push(&self, fork: NonNull<T>) -> Option<bool> {
-        (!self.0.is_full()).then(|| self.0.push(fork))
+        self.0.has_room().then(|| self.0.push(fork))
     }
 
     /// Takes the newest one back; false where a thief has it.
