@@ -30,9 +30,8 @@
 //!
 //! # Changing a queue
 //!
-//! Requests go on meanwhile: [`Queue::update_hw_queues`] (how many hardware queues, and which CPUs share one),
-//! [`Queue::hold_still`] (anything else that needs a queue with nothing in it). A queue follows its machine: a
-//! hardware queue that loses its last CPU finishes what its driver has, and hands the rest on.
+//! A queue [grows](Queue::grow) while requests go on. It follows its machine: a hardware queue that loses its last CPU
+//! finishes what its driver has, and hands the rest on.
 //!
 //! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
 //! checked with loom in `tests/loom/`.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use corewise_sync::time::Stamp;
+use corewise_topology::CpuId;
 
 pub use crate::admission::activity::Activity;
 pub use crate::admission::end::End as EndOfWorkers;
@@ -22,6 +23,7 @@ pub use crate::percpu::cache::{Cache, Taken};
 pub use crate::percpu::ctx::{CtxMap, SoftwareQueues};
 pub use crate::percpu::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
+use crate::request::Request;
 pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
 
 /// How a queue is built that nothing runs but its holder.
@@ -48,6 +50,9 @@ pub trait ByHand {
     /// then, and says how many there were.
     fn step_timeouts(&self, now: Stamp) -> usize;
 
+    /// As [`BlockDevice::submit`](crate::BlockDevice::submit), as if called on `cpu`.
+    fn submit_on(&self, cpu: CpuId, rq: Request);
+
     /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there is no need.
     /// For measuring what that costs, and what a lock there would: never for a queue that may be quiesced,
     /// unless the second look is as good as the queue's own.
@@ -62,6 +67,13 @@ impl ByHand for Queue {
 
     fn step_timeouts(&self, now: Stamp) -> usize {
         self.core().step_timeouts(now)
+    }
+
+    fn submit_on(&self, cpu: CpuId, rq: Request) {
+        let core = self.core();
+        let slot = core.layout.map.slot(cpu);
+        core.make_room(slot);
+        core.submit(slot, rq);
     }
 
     fn run_by(&self, hctx: usize, recheck: &impl Recheck) {

@@ -1,5 +1,5 @@
-//! What the drivers that stand on other devices have in common: handing a request on, looking for
-//! completions, and what several of them can do together.
+//! What the drivers that stand on other devices have in common: handing a request on, and
+//! what several of them can do together.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -37,13 +37,6 @@ impl std::error::Error for StackError {}
 pub(super) fn pass_on(device: &dyn BlockDevice, rq: Started, offset: u64) {
     let len = rq.len();
     device.submit(Whole::new(rq).part(0, len, offset));
-}
-
-/// Polls all of them; `None` where none can be polled.
-pub(super) fn poll<D: Borrow<Arc<dyn BlockDevice>>>(
-    devices: impl IntoIterator<Item = D>,
-) -> Option<usize> {
-    devices.into_iter().filter_map(|device| device.borrow().poll()).reduce(|all, found| all + found)
 }
 
 /// What all these can do together: the strictest of each. `None` without any.

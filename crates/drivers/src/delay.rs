@@ -238,10 +238,6 @@ impl Driver for Delay {
         self.line.below.read_only_latch()
     }
 
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        self.line.below.poll()
-    }
-
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         let line = &self.line;
         let n = line.count.fetch_add(1, Ordering::Relaxed);

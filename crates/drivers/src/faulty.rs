@@ -212,10 +212,6 @@ impl Driver for Faulty {
         self.below.read_only_latch()
     }
 
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        self.below.poll()
-    }
-
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         match self.verdict(&rq) {
             Some(error) => rq.complete(Err(error)),

@@ -154,10 +154,6 @@ impl Driver for Stripe {
         ReadOnlyLatch::any(self.children.iter().map(|child| child.read_only_latch()))
     }
 
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        below::poll(&self.children)
-    }
-
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
         if op == Op::Extents {

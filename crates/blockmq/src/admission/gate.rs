@@ -106,8 +106,8 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
     /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate later
     /// sees the request.
-    #[inline]
-    pub fn must_run(&self, wants: impl Fn() -> bool) -> bool {
+    #[cfg(test)]
+    fn must_run(&self, wants: impl Fn() -> bool) -> bool {
         self.must_run_by(&Fenced::<F>::new(), wants)
     }
 

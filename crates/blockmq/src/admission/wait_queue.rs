@@ -1,8 +1,6 @@
 //! Where threads sleep until something is so.
 
-use std::time::Duration;
-
-use corewise_sync::{Condvar, Mutex, time};
+use corewise_sync::{Condvar, Mutex};
 
 /// Threads that sleep until what they look for is there: the kernel's wait queue, with its `wait_event` and
 /// `wake_up_all`.
@@ -31,23 +29,6 @@ impl WaitQueue {
                 return found;
             }
             lock = self.told.wait(lock);
-        }
-    }
-
-    /// As [`WaitQueue::wait`], for at most `timeout`; it looks once at least.
-    pub(crate) fn wait_timeout<R>(
-        &self,
-        timeout: Duration,
-        mut look: impl FnMut() -> Option<R>,
-    ) -> Option<R> {
-        let Some(end) = time::now().checked_add(timeout) else { return Some(self.wait(look)) };
-        let mut lock = self.lock.lock();
-        loop {
-            if let Some(found) = look() {
-                return Some(found);
-            }
-            let left = end.checked_duration_since(time::now())?;
-            (lock, _) = self.told.wait_timeout(lock, left);
         }
     }
 

@@ -8,7 +8,6 @@ use corewise_sync::context::AtomicSection;
 use corewise_sync::panics::caught;
 
 use crate::admission::runner::{Pass, Source};
-use crate::sched::IoScheduler;
 use crate::state::backlog::Backlog;
 use crate::state::core::Core;
 use crate::state::driver::{Dispatch, Started};
@@ -58,17 +57,6 @@ impl Hctx {
         {
             self.tags.decline(0);
         }
-    }
-
-    /// Replaces the scheduler.
-    ///
-    /// # Safety
-    /// The queue is frozen, and quiesced, and both have been waited for: nothing is inside, and no runner makes a
-    /// pass until it is unquiesced.
-    pub(crate) unsafe fn set_scheduler(&self, scheduler: IoScheduler) {
-        // SAFETY: only passes touch the backlog, and there are none, as the caller sees to. The next one begins
-        // behind a look at the gate, which acquires what was done before it was opened.
-        self.backlog.with_mut(|backlog| unsafe { (*backlog).set_scheduler(scheduler) });
     }
 }
 

@@ -122,7 +122,9 @@ impl QueueBuilder {
         self
     }
 
-    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It follows the machine: see [`Queue::cpus_are`].
+    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It follows the machine: a hardware
+    /// queue that has lost its last CPU hands what waits in it on to the one that is nearest, and gives its driver
+    /// nothing more until one of its CPUs comes back.
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
     /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did

@@ -5,9 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::context::AtomicSection;
 use corewise_sync::inbox::Inbox;
-use corewise_sync::panics::caught;
 use corewise_sync::{Mutex, Throttle, context};
 use corewise_workqueue::Workqueue;
 
@@ -35,7 +33,6 @@ use crate::state::pending::Pending;
 use crate::stats::{Counters, HctxStats, IoStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
 use crate::thread::nest;
-use crate::thread::polling::Polling;
 
 /// What a core is made of.
 pub(super) struct Parts {
@@ -55,52 +52,74 @@ pub(super) struct Parts {
     pub(super) timeout: Option<Duration>,
 }
 
+/// Makes the hardware queues of a core.
+fn hctxs(core: &Weak<Core>, parts: &Parts) -> Box<[Hctx]> {
+    let (slots, n) = (parts.layout.map.slots(), parts.layout.hw_queues());
+    let hctx = |index| {
+        let tags = match &parts.tags {
+            Some(set) => TagUser::of(set, {
+                let core = Weak::clone(core);
+                // On whose thread this is nobody knows: perhaps another queue's completion.
+                move || {
+                    if let Some(core) = Weak::upgrade(&core) {
+                        core.hctx(index).run_async(&core);
+                    }
+                }
+            }),
+            None => TagUser::alone(parts.depth, slots.div_ceil(n)),
+        };
+        let (core, timeouts) = (Weak::clone(core), parts.timeout.is_some());
+        Hctx::new(index, core, slots, tags, parts.scheduler, &parts.wq, timeouts)
+    };
+    (0..n).map(hctx).collect()
+}
+
 impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
         let theirs = parts.geometry;
-        let core = Arc::new_cyclic(|core| Self {
-            name: parts.name,
-            may_block: parts.driver.may_block(),
-            geometry: limits::outer(&theirs),
-            size: AtomicU64::new(theirs.size),
-            read_only: parts.driver.read_only_latch(),
-            growing: Mutex::new(()),
-            limits: Limits::new(&theirs),
-            merges: parts.driver.merges(),
-            knows_extents: parts.driver.knows_extents(),
-            emulates_fua: flush::emulates_fua(&theirs),
-            flusher: Flusher::new(),
-            losses: AtomicU64::new(0),
-            doubt: AtomicBool::new(false),
-            driver: parts.driver,
-            gate: RunGate::new(),
-            usage: Usage::new(slots, parts.nr_requests),
-            layout: parts.layout,
-            software: SoftwareQueues::new(slots),
-            cache: Cache::new(slots),
-            outside: Inbox::new(),
-            hctxs: (0..slots).map(|_| OnceLock::new()).collect(),
-            visitor_stats: PerSlot::new(slots),
-            iostats: parts.iostats,
-            disk: Counters::new(slots),
-            placement: parts.placement,
-            timeouts: parts
-                .timeout
-                .map(|after| Timeouts::new(after, Weak::clone(core), parts.wq.as_ref())),
-            dead: AtomicBool::new(false),
-            given_up: AtomicBool::new(false),
-            errors: Throttle::new(),
-            end: End::new(),
-            notice: OnceLock::new(),
-            depth: parts.depth,
-            tags: parts.tags,
-            scheduler: Mutex::new(parts.scheduler),
-            live: parts.live,
-            wq: parts.wq,
+        let core = Arc::new_cyclic(|core| {
+            let hctxs = hctxs(core, &parts);
+            Self {
+                name: parts.name,
+                may_block: parts.driver.may_block(),
+                geometry: limits::outer(&theirs),
+                size: AtomicU64::new(theirs.size),
+                read_only: parts.driver.read_only_latch(),
+                growing: Mutex::new(()),
+                limits: Limits::new(&theirs),
+                merges: parts.driver.merges(),
+                knows_extents: parts.driver.knows_extents(),
+                emulates_fua: flush::emulates_fua(&theirs),
+                flusher: Flusher::new(),
+                losses: AtomicU64::new(0),
+                doubt: AtomicBool::new(false),
+                driver: parts.driver,
+                gate: RunGate::new(),
+                usage: Usage::new(slots, parts.nr_requests),
+                layout: parts.layout,
+                software: SoftwareQueues::new(slots),
+                cache: Cache::new(slots),
+                outside: Inbox::new(),
+                hctxs,
+                visitor_stats: PerSlot::new(slots),
+                iostats: parts.iostats,
+                disk: Counters::new(slots),
+                placement: parts.placement,
+                timeouts: parts
+                    .timeout
+                    .map(|after| Timeouts::new(after, Weak::clone(core), parts.wq.as_ref())),
+                dead: AtomicBool::new(false),
+                given_up: AtomicBool::new(false),
+                errors: Throttle::new(),
+                end: End::new(),
+                notice: OnceLock::new(),
+                scheduler: parts.scheduler,
+                live: parts.live,
+                wq: parts.wq,
+            }
         });
-        core.make_hctxs(core.layout.hw_queues());
         if let Some(wq) = &core.wq {
             let told = Arc::downgrade(&core);
             let notice = wq.on_end(move || {
@@ -166,39 +185,14 @@ impl Core {
         }
     }
 
-    /// Makes hardware queues until there are `n`.
-    pub(super) fn make_hctxs(self: &Arc<Self>, n: usize) {
-        for (index, place) in self.hctxs[..n].iter().enumerate() {
-            place.get_or_init(|| {
-                let core: Weak<Self> = Arc::downgrade(self);
-                let slots = self.layout.map.slots();
-                let timeouts = self.timeouts.is_some();
-                let tags = match &self.tags {
-                    Some(set) => TagUser::of(set, {
-                        let core = Weak::clone(&core);
-                        // On whose thread this is nobody knows: perhaps another queue's completion.
-                        move || {
-                            if let Some(core) = Weak::upgrade(&core) {
-                                core.hctx(index).run_async(&core);
-                            }
-                        }
-                    }),
-                    None => TagUser::alone(self.depth, slots.div_ceil(n)),
-                };
-                let scheduler = *self.scheduler.lock();
-                Box::new(Hctx::new(index, core, slots, tags, scheduler, &self.wq, timeouts))
-            });
-        }
-    }
-
     /// Hardware queue `index`.
     ///
     /// # Panics
-    /// If there never was such a one.
+    /// If there is none.
     #[inline]
     #[track_caller]
     pub(crate) fn hctx(&self, index: usize) -> &Hctx {
-        match self.hctxs.get(index).and_then(|hctx| hctx.get()) {
+        match self.hctxs.get(index) {
             Some(hctx) => hctx,
             None => self.has_no_hctx(index),
         }
@@ -207,13 +201,13 @@ impl Core {
     #[cold]
     #[track_caller]
     fn has_no_hctx(&self, index: usize) -> ! {
-        let (name, there) = (&self.name, self.hctxs().count());
+        let (name, there) = (&self.name, self.hctxs.len());
         panic!("`{name}` has no hardware queue {index}: it has {there}, counted from 0")
     }
 
-    /// All hardware queues that there ever were, in use or not.
+    /// All hardware queues.
     pub(crate) fn hctxs(&self) -> impl Iterator<Item = &Hctx> {
-        self.hctxs.iter().map_while(|hctx| hctx.get()).map(|hctx| &**hctx)
+        self.hctxs.iter()
     }
 
     /// The slot of the CPU that the caller is on.
@@ -224,7 +218,7 @@ impl Core {
 
     /// Has a thread that may block wait until there is room for a request through `slot`.
     #[inline]
-    pub(super) fn make_room(&self, slot: usize) {
+    pub(crate) fn make_room(&self, slot: usize) {
         if !self.usage.has_room(slot) {
             self.wait_for_room(slot);
         }
@@ -259,7 +253,7 @@ impl Core {
 
     /// Checks a request, takes it in, and runs its hardware queue.
     #[inline]
-    pub(super) fn submit(self: &Arc<Self>, slot: usize, rq: Request) {
+    pub(crate) fn submit(self: &Arc<Self>, slot: usize, rq: Request) {
         if let Some(pending) = self.accept(slot, rq).and_then(|pending| self.get_in(pending)) {
             self.send(pending);
         }
@@ -410,18 +404,6 @@ impl Core {
         for pending in self.take_outside() {
             self.get_in(pending).and_then(|pending| self.push(pending));
         }
-    }
-
-    /// Has the driver look for completions of hardware queue `hctx`: how many it found, `None`
-    /// where it doesn't do that, or where so many devices stand on this one that the thread's stack
-    /// may not do for more.
-    pub(crate) fn poll(&self, hctx: usize) -> Option<usize> {
-        let _polling = Polling::enter()?;
-        let _section = AtomicSection::enter("poll of a block driver");
-        caught(|| self.driver.poll(hctx)).unwrap_or_else(|| {
-            tracing::error!(queue = %self.name, "the driver panicked in poll");
-            None
-        })
     }
 
     /// The queue is being dropped.

@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// Marks the hardware queues that have no CPU, and those that have one again. Under `layout.changing`.
-    pub(crate) fn settle(&self) {
+    fn settle(&self) {
         let n = self.layout.hw_queues();
         let slots: Vec<_> = (0..n).map(|hctx| self.layout.slots_of(hctx)).collect();
         let online: Vec<_> =
@@ -66,12 +66,6 @@ impl Core {
                         hctx.run_async(self);
                     }
                 }
-            }
-        }
-        // Those that the layout doesn't use hold nothing.
-        for unused in self.hctxs().skip(n) {
-            if unused.activity.activate() {
-                unused.activity.give_up_waiting();
             }
         }
     }
@@ -97,18 +91,6 @@ impl Hctx {
 }
 
 impl Queue {
-    /// Tells the queue which CPUs are online. A queue follows its [`Machine`](corewise_topology::Machine) by
-    /// itself; this is for a user without a machine that changes.
-    ///
-    /// A hardware queue that has lost its last CPU hands what waits in it on to the one that is nearest, and gives
-    /// its driver nothing more until one of its CPUs comes back. Doesn't wait for what the driver has: that is
-    /// [`Queue::wait_drained`]. Takes a short lock.
-    pub fn cpus_are(&self, online: &CpuSet) {
-        let _later = alone::hold();
-        let _seen = self.core().layout.changing.lock();
-        self.core().cpus_are(online);
-    }
-
     /// Whether hardware queue `hctx` has a CPU that is online.
     ///
     /// # Panics
@@ -124,7 +106,7 @@ impl Queue {
     /// Inside an atomic section, where it might wait for itself.
     #[track_caller]
     pub fn wait_drained(&self) {
-        refuse_in_atomic_section("wait_drained", "cpus_are");
+        refuse_in_atomic_section("wait_drained", "is_active");
         for hctx in self.core().hctxs().filter(|hctx| hctx.activity.is_inactive()) {
             context::blocking("drain of a hardware queue", || {
                 hctx.activity.wait(|| hctx.tags.in_use())

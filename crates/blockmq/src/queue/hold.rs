@@ -1,7 +1,5 @@
 //! Holding a queue: quiesce, stop, freeze, drain. `README.md` beside the crate root has the fence pairs.
 
-use std::time::Duration;
-
 use corewise_sync::context;
 
 use super::Queue;
@@ -52,19 +50,13 @@ impl Queue {
         }
     }
 
-    /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. To quiesce many
-    /// queues, call this on each and then [`Queue::wait_quiesced`] on each. Any context.
+    /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. Any context.
     pub fn quiesce_nowait(&self) {
         self.core.gate.quiesce();
     }
 
-    /// Waits until no dispatch is in progress that began before this call. May block.
-    ///
-    /// # Panics
-    /// As [`Queue::quiesce`].
-    #[track_caller]
-    pub fn wait_quiesced(&self) {
-        refuse_in_atomic_section("wait_quiesced", "quiesce_nowait");
+    /// Waits until no dispatch is in progress that began before this call.
+    fn wait_quiesced(&self) {
         for hctx in self.core.hctxs() {
             if hctx.state.is_running() {
                 context::blocking("quiesce", || hctx.grace.wait(&hctx.state));
@@ -135,23 +127,6 @@ impl Queue {
         context::blocking("freeze", || self.core.usage.wait_empty());
     }
 
-    /// As [`Queue::freeze`], for at most `timeout`. True: frozen and empty. False: time ran out,
-    /// and the queue is as it was before the call.
-    ///
-    /// # Panics
-    /// As [`Queue::freeze`].
-    #[track_caller]
-    #[must_use = "true obliges the caller to unfreeze"]
-    pub fn freeze_timeout(&self, timeout: Duration) -> bool {
-        refuse_in_atomic_section("freeze_timeout", "start_freeze");
-        self.start_freeze();
-        let empty = context::blocking("freeze", || self.core.usage.wait_empty_timeout(timeout));
-        if !empty {
-            self.thaw();
-        }
-        empty
-    }
-
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
     pub fn start_freeze(&self) {
         self.core.usage.start_freeze();
@@ -215,20 +190,5 @@ impl Queue {
         refuse_in_atomic_section("drain", "start_freeze");
         self.freeze();
         self.thaw();
-    }
-
-    /// As [`Queue::drain`], for at most `timeout`: true where everything has completed.
-    ///
-    /// # Panics
-    /// As [`Queue::freeze`].
-    #[track_caller]
-    #[must_use = "false: there are requests still"]
-    pub fn drain_timeout(&self, timeout: Duration) -> bool {
-        refuse_in_atomic_section("drain_timeout", "start_freeze");
-        let empty = self.freeze_timeout(timeout);
-        if empty {
-            self.thaw();
-        }
-        empty
     }
 }

@@ -7,7 +7,6 @@ mod hold;
 pub(crate) mod plug;
 pub(crate) mod policy;
 pub(crate) mod refused;
-mod update;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +17,11 @@ use corewise_topology::{CpuId, Machine, Subscription};
 
 use crate::queue::refused::{NowaitError, Refused};
 use crate::request::device::BlockDevice;
+use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
 use crate::request::{Op, Request};
+use crate::sched::IoScheduler;
 use crate::state::core::Core;
 use crate::state::driver::Driver;
 use crate::stats::{DiskStats, HctxStats};
@@ -77,23 +78,30 @@ impl Queue {
         self.core.layout.cpus_of(hctx)
     }
 
-    /// Counters of each hardware queue; behind those that are in use come those that were, before an
-    /// [update](Queue::update_hw_queues).
+    /// Counters of each hardware queue.
     pub fn stats(&self) -> Vec<HctxStats> {
-        let n = self.core.hctxs().count();
-        (0..n).map(|hctx| self.core.stats(hctx)).collect()
+        (0..self.hw_queues()).map(|hctx| self.core.stats(hctx)).collect()
+    }
+
+    /// In which order requests that wait for a tag get one.
+    pub fn scheduler(&self) -> IoScheduler {
+        self.core.scheduler
+    }
+
+    /// Makes the device longer while requests flow: to `size` bytes, or, where that is `None`, to what its medium has by now.
+    /// Returns the new size, which [`geometry`](crate::BlockDevice::geometry) has from then on. Devices that were built
+    /// over it know the old one. May block.
+    ///
+    /// # Errors
+    /// Those of [`Driver::grow`](crate::Driver::grow): it isn't longer then.
+    pub fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+        corewise_sync::context::might_block("Queue::grow");
+        self.core.grow(size)
     }
 
     /// What the disk has done so far.
     pub fn disk_stats(&self) -> DiskStats {
         self.core.disk.read()
-    }
-
-    /// As [`BlockDevice::submit`], as if called on `cpu`.
-    pub fn submit_on(&self, cpu: CpuId, rq: Request) {
-        let slot = self.core.layout.map.slot(cpu);
-        self.core.make_room(slot);
-        self.core.submit(slot, rq);
     }
 
     /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as it is, instead of
@@ -142,13 +150,6 @@ impl Queue {
         }
     }
 
-    /// Has every hardware queue run by workers. Never blocks; any context.
-    pub fn run_all_async(&self) {
-        for hctx in self.core.hctxs() {
-            hctx.run_async(&self.core);
-        }
-    }
-
     /// How many requests are inside: queued or in the driver, roughly while they move.
     pub fn inside(&self) -> u64 {
         self.core.usage.inside()
@@ -185,12 +186,6 @@ impl BlockDevice for Queue {
         let slot = self.core.here();
         self.core.make_room(slot);
         self.core.submit(slot, rq);
-    }
-
-    fn poll(&self) -> Option<usize> {
-        // The caller waits for these, perhaps.
-        plug::let_go_nowait();
-        self.core.poll(self.core.layout.hctx_of(self.core.here()))
     }
 
     fn losses(&self) -> u64 {

@@ -11,7 +11,6 @@ use std::marker::PhantomData;
 use std::mem;
 use std::sync::{Arc, Weak};
 
-use corewise_sync::context::AtomicSection;
 use corewise_sync::{context, per_thread};
 
 use crate::request::Request;
@@ -220,14 +219,6 @@ pub(crate) fn let_go() {
         submit_held();
         do_chores(false);
     });
-}
-
-/// As [`let_go`], and waits for nothing.
-pub(crate) fn let_go_nowait() {
-    if is_plugged() {
-        let _section = AtomicSection::enter("unplug");
-        let_go();
-    }
 }
 
 /// Sends what is held back to its queues, each queue's in their order, with one run.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_sync::{Completion, Mutex, context, hint, thread};
+use corewise_sync::{Completion, Mutex, context};
 
 use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
@@ -34,13 +34,6 @@ pub trait BlockDevice: Send + Sync {
     /// for room, since a submitter that waits for nothing would else fill the memory. So a thread that keeps a queue
     /// quiesced, stopped or frozen submits no more than that to it.
     fn submit(&self, rq: Request);
-
-    /// Looks for completions of what was submitted through the caller's CPU, and completes what it finds on this thread:
-    /// how much that was. `None` where the device has no way to look: completions come by themselves. Never
-    /// blocks; any context.
-    fn poll(&self) -> Option<usize> {
-        None
-    }
 
     /// How often a flush of it, or a change with `fua`, has failed so that changes which were acknowledged before
     /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices tell that once, to one of those that use them: the others see it here at
@@ -84,26 +77,6 @@ pub trait BlockDeviceExt: BlockDevice {
     #[track_caller]
     fn execute(&self, rq: Request) -> Completed {
         wait_for(self, rq, "execute")
-    }
-
-    /// As [`execute`](BlockDeviceExt::execute), but [polls](BlockDevice::poll) the device until the request is done:
-    /// less latency, for a core that does nothing else meanwhile. Where the device can't be polled it waits.
-    #[track_caller]
-    fn execute_polled(&self, rq: Request) -> Completed {
-        let answer = Answer::of(self, rq, "execute_polled");
-        let mut idle = 0u32;
-        while !answer.0.is_complete() {
-            match self.poll() {
-                None => answer.0.wait(),
-                Some(0) => {
-                    // The kernel polls on until somebody else wants the CPU. Nobody tells us that.
-                    idle = idle.wrapping_add(1);
-                    if idle % 64 == 0 { thread::yield_now() } else { hint::spin_loop() }
-                }
-                Some(_) => {}
-            }
-        }
-        answer.take()
     }
 
     /// Reads `len` bytes at byte `offset`.
@@ -190,10 +163,6 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
 
     fn submit(&self, rq: Request) {
         (**self).submit(rq);
-    }
-
-    fn poll(&self) -> Option<usize> {
-        (**self).poll()
     }
 
     fn losses(&self) -> u64 {

@@ -17,8 +17,6 @@ pub enum RqAffinity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) affinity: RqAffinity,
-    /// The completing thread looks for completions itself ([`Queue::poll`](crate::Queue::poll)).
-    pub(crate) polled: bool,
     /// It is on the CPU that submitted the request.
     pub(crate) same_cpu: bool,
     /// It is on a CPU that shares its last-level cache with that one.
@@ -37,9 +35,8 @@ pub(crate) enum End {
 /// Where a request ends. The kernel's `blk_mq_complete_need_ipi`, and what stands before it in
 /// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it refuses the call.
 pub(crate) fn end_of(case: Case) -> End {
-    let Case { affinity, polled, same_cpu, same_cache } = case;
-    // A poller wants the answer itself.
-    if polled || same_cpu {
+    let Case { affinity, same_cpu, same_cache } = case;
+    if same_cpu {
         return End::Here;
     }
     match affinity {
@@ -53,8 +50,7 @@ pub(crate) fn end_of(case: Case) -> End {
 mod tests {
     use super::*;
 
-    const FAR: Case =
-        Case { affinity: RqAffinity::Cache, polled: false, same_cpu: false, same_cache: false };
+    const FAR: Case = Case { affinity: RqAffinity::Cache, same_cpu: false, same_cache: false };
 
     #[test]
     fn rule_17_a_request_ends_at_its_submitter_where_caches_are_not_shared() {
@@ -69,12 +65,5 @@ mod tests {
         assert_eq!(end_of(Case { affinity: RqAffinity::Cpu, ..near }), End::There);
         assert_eq!(end_of(Case { affinity: RqAffinity::Cpu, same_cpu: true, ..near }), End::Here);
         assert_eq!(end_of(Case { affinity: RqAffinity::Anywhere, ..FAR }), End::Here);
-    }
-
-    #[test]
-    fn rule_17_a_polled_request_ends_on_the_polling_thread() {
-        for affinity in [RqAffinity::Cache, RqAffinity::Cpu] {
-            assert_eq!(end_of(Case { affinity, polled: true, ..FAR }), End::Here);
-        }
     }
 }

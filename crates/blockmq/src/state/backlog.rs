@@ -73,12 +73,6 @@ impl<T: Waiting> Backlog<T> {
     pub(crate) fn slot(&self) -> Option<usize> {
         self.list.front().map(|pending| pending.slot())
     }
-
-    /// Replaces the scheduler. Nothing waits.
-    pub(crate) fn set_scheduler(&mut self, scheduler: IoScheduler) {
-        debug_assert!(self.is_empty(), "the queue is frozen, so nothing is inside");
-        self.sched = scheduler.make();
-    }
 }
 
 impl<T: Waiting> Extend<T> for Backlog<T> {

@@ -24,7 +24,6 @@ use crate::state::lanes::Placement;
 use crate::state::late::Timeouts;
 use crate::state::pending::Pending;
 use crate::stats::{Counters, IoStats, PerSlot};
-use crate::tags::TagSet;
 
 /// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
 /// long as it runs.
@@ -62,8 +61,7 @@ pub(crate) struct Core {
     pub(crate) cache: Cache<Box<Pending>>,
     /// Requests that came while the queue was frozen.
     pub(crate) outside: Inbox<Box<Pending>>,
-    /// Hardware queues live as long as this, in use or not, so that a runner of one may go on.
-    pub(crate) hctxs: Box<[OnceLock<Box<Hctx>>]>,
+    pub(crate) hctxs: Box<[Hctx]>,
     pub(crate) visitor_stats: PerSlot,
     pub(crate) iostats: IoStats,
     pub(crate) disk: Counters,
@@ -84,12 +82,8 @@ pub(crate) struct Core {
     pub(crate) notice: OnceLock<EndNotice>,
     /// The driver may block: it is run by workers only.
     pub(crate) may_block: bool,
-    /// Tags of each hardware queue, where they don't share a set.
-    pub(crate) depth: u32,
-    /// The set of tags that they share.
-    pub(crate) tags: Option<TagSet>,
-    /// L: is the lock; guards which scheduler hardware queues have, those that are made later too.
-    pub(crate) scheduler: Mutex<IoScheduler>,
+    /// That of each hardware queue.
+    pub(crate) scheduler: IoScheduler,
     /// The CPUs are those of this machine.
     pub(crate) live: bool,
     /// Where asynchronous runs go; `None` where a test steps the queue.

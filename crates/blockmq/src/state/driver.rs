@@ -96,8 +96,7 @@ pub trait Driver: Send + Sync + 'static {
     fn geometry(&self) -> Geometry;
 
     /// For how many hardware queues the driver has room, at least 1. The queue makes as many,
-    /// though never more than there are CPUs. Asked when the queue is built, and by each
-    /// [`Queue::update_hw_queues`](crate::Queue::update_hw_queues).
+    /// though never more than there are CPUs. Asked when the queue is built.
     fn hw_queues(&self) -> usize {
         1
     }
@@ -161,8 +160,8 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
-    /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built, and
-    /// after that has changed; never on a synthetic machine. May block for a moment.
+    /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built;
+    /// never on a synthetic machine. May block for a moment.
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         let _ = (hctx, cpus);
     }
@@ -199,13 +198,6 @@ pub trait Driver: Send + Sync + 'static {
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
         tracing::warn!("{rq}; the driver cannot cancel it");
         TimerReturn::ResetTimer
-    }
-
-    /// Looks for completions of hardware queue `hctx`, completes what it finds, and says how much that was; `None`
-    /// where it has no way to look. Called by any number of threads at once, inside an atomic section.
-    fn poll(&self, hctx: usize) -> Option<usize> {
-        let _ = hctx;
-        None
     }
 }
 

@@ -11,7 +11,6 @@ use corewise_sync::inbox::Inbox;
 
 use super::affinity::{Case, End, RqAffinity, end_of};
 use crate::state::pending::Pending;
-use crate::thread::polling;
 
 /// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all
 /// that is in its list. One for all queues of a program, so that completions of many disks travel together.
@@ -118,7 +117,7 @@ impl Completer {
         let same_cpu = here == Some(submitter);
         let near = here.and_then(|cpu| self.lane(cpu)).and_then(|lane| lane.llc);
         let same_cache = near.is_some() && near == lane.llc;
-        let case = Case { affinity, polled: polling::is_polling(), same_cpu, same_cache };
+        let case = Case { affinity, same_cpu, same_cache };
         (end_of(case) == End::There).then_some(lane)
     }
 }

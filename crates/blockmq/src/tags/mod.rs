@@ -15,11 +15,10 @@ mod waiter;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use corewise_sync::context;
-use corewise_sync::time::{self, Stamp};
+use corewise_sync::time::Stamp;
 use corewise_sync::{CleanAt, SpinLock};
 
 pub use bitmap::TagBatch;
@@ -88,6 +87,7 @@ impl TagSet {
 
 impl<const MARKS: bool> TagSet<MARKS> {
     /// As [`TagSet::new`]. Without marks waiters can be forgotten: that is for the model which shows it.
+    #[doc(hidden)]
     pub fn with_marks(depth: u32, cpus: usize) -> Self {
         let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
         let users = Users {
@@ -128,34 +128,13 @@ impl<const MARKS: bool> TagSet<MARKS> {
             if let Some(tag) = waiter.take_soon() {
                 return tag;
             }
-            let _told = context::blocking("a wait for a tag", || waiter.sleep(None));
-        }
-    }
-
-    /// As [`TagSet::get`], for at most `timeout`.
-    #[track_caller]
-    pub fn get_timeout(&self, cpu: usize, timeout: Duration) -> Option<u32> {
-        context::might_block("a wait for a tag");
-        if let Some(tag) = self.try_get(cpu) {
-            return Some(tag);
-        }
-        let Some(end) = time::now().checked_add(timeout) else { return Some(self.get(cpu)) };
-        let waiter = TagWaiter::thread();
-        self.line_up(&waiter, cpu);
-        loop {
-            if let Some(tag) = waiter.take_soon() {
-                return Some(tag);
-            }
-            let left = end.saturating_duration_since(time::now());
-            if left.is_zero() || !context::blocking("a wait for a tag", || waiter.sleep(Some(left)))
-            {
-                return self.leave(&waiter, cpu);
-            }
+            context::blocking("a wait for a tag", || waiter.sleep());
         }
     }
 
     /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands there already,
     /// or has a tag to take, nothing changes.
+    #[doc(hidden)]
     pub fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
         if waiter.enter() {
             self.0.line.push(Arc::clone(waiter));
@@ -165,6 +144,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
 
     /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got meanwhile, if so:
     /// the caller has it.
+    #[doc(hidden)]
     pub fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
         let tag = waiter.leave();
         if tag.is_none() {

@@ -70,18 +70,18 @@ fn a_waiter_that_lines_up_again_stands_at_the_end() {
 }
 
 #[test]
-fn a_wait_that_times_out_leaves_the_line_and_the_next_one_is_served() {
+fn a_waiter_that_leaves_the_line_keeps_nobody_behind_it_waiting() {
     let tags = TagSet::new(1, 1);
     let tag = tags.try_get(0).unwrap();
-    assert_eq!(tags.get_timeout(0, Duration::ZERO), None);
     let told = Arc::default();
-    let waiter = named(0, &told);
+    let (leaver, waiter) = (named(0, &told), named(1, &told));
+    tags.line_up(&leaver, 0);
     tags.line_up(&waiter, 0);
-    assert_eq!(tags.get_timeout(0, Duration::from_millis(1)), None);
+    assert_eq!(tags.leave(&leaver, 0), None);
     tags.put(0, tag);
     assert_eq!(waiter.take(), Some(tag));
     tags.put(0, tag);
-    assert_eq!(tags.get_timeout(0, Duration::ZERO), Some(tag), "nobody is left in line");
+    assert_eq!(tags.try_get(0), Some(tag), "nobody is left in line");
 }
 
 #[test]
@@ -109,13 +109,10 @@ fn threads_that_block_for_tags_get_them_and_no_tag_is_had_twice() {
             thread::spawn(move || {
                 for n in 0..2000 {
                     let tag = match n % 3 {
-                        0 => tags.get(cpu),
-                        1 => tags.get_timeout(cpu, Duration::from_secs(60)).unwrap(),
-                        _ => match tags.get_timeout(cpu, Duration::from_micros(n % 50)) {
-                            Some(tag) => tag,
-                            None => continue,
-                        },
+                        0 => tags.try_get(cpu),
+                        _ => Some(tags.get(cpu)),
                     };
+                    let Some(tag) = tag else { continue };
                     assert_eq!(users[tag as usize].fetch_add(1, Ordering::AcqRel), 0);
                     if n % 16 == 0 {
                         thread::yield_now();

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Link};
@@ -135,14 +134,9 @@ impl TagWaiter {
     }
 
     /// Sleeps until it is told; false where the time ran out. Only of [`TagWaiter::thread`]'s.
-    pub(super) fn sleep(&self, timeout: Option<Duration>) -> bool {
-        match (&self.wake, timeout) {
-            (Wake::Thread(parker), Some(timeout)) => parker.park_timeout(timeout),
-            (Wake::Thread(parker), None) => {
-                parker.park();
-                true
-            }
-            (Wake::Call(_), _) => true,
+    pub(super) fn sleep(&self) {
+        if let Wake::Thread(parker) = &self.wake {
+            parker.park();
         }
     }
 }

@@ -2,4 +2,3 @@
 
 pub(crate) mod burst;
 pub(crate) mod nest;
-pub(crate) mod polling;

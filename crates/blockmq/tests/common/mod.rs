@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{
     BlockDevice, Completed, Dispatch, Driver, Geometry, IoError, Op, Queue, Request, Started, Whole,
 };
@@ -272,29 +273,6 @@ impl Driver for Front {
         let (offset, len) = (rq.offset(), rq.len());
         self.0.submit(Whole::new(rq).part(0, len, offset));
         Dispatch::Started
-    }
-}
-
-/// Completes what it holds only when it is polled.
-pub struct OnlyPolled(pub Held);
-
-impl Driver for OnlyPolled {
-    fn kind(&self) -> &'static str {
-        "polled"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
-        self.0.queue_request(hctx, rq)
-    }
-
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        let found = self.0.held();
-        self.0.finish_all();
-        Some(found)
     }
 }
 

@@ -72,16 +72,11 @@ fn rule_16_a_queue_that_registers_for_cpu_changes_in_an_atomic_section_is_report
 fn waits_for_requests_are_refused_in_an_atomic_section_and_leave_no_trace() {
     let queue = by_hand(&Held::default());
     type Wait = fn(&Queue);
-    let waits: [(&str, Wait); 8] = [
+    let waits: [(&str, Wait); 5] = [
         ("quiesce", Queue::quiesce),
-        ("wait_quiesced", Queue::wait_quiesced),
         ("quiesce_all", |queue| Queue::quiesce_all(&[queue])),
         ("freeze", Queue::freeze),
         ("drain", Queue::drain),
-        ("hold_still", |queue| queue.hold_still(|| ())),
-        ("update_hw_queues", |queue| {
-            queue.update_hw_queues(1);
-        }),
         ("wait_drained", Queue::wait_drained),
     ];
     for (what, wait) in waits {

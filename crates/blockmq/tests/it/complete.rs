@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, mpsc};
 
-use crate::common::{Held, OnlyPolled, Rig, STALL, block, submit, watched};
+use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Completer, Dispatch, IoErrorKind, IoStats, Op, Queue,
-    Released, Request, RqAffinity,
+    BlockDeviceExt, Completed, Completer, Dispatch, IoErrorKind, IoStats, Op, Queue, Released,
+    Request, RqAffinity,
 };
 use corewise_smp::{CallTarget, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
@@ -184,52 +184,10 @@ fn rule_17_requests_end_once_while_cpus_leave_and_come() {
             queue.submit_on(CpuId::new(n as u32 % CPUS), rq);
         }
     });
-    assert!(queue.drain_timeout(STALL), "{queue:?}");
+    queue.drain();
     assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 1));
     let stats = completer.stats();
     assert!(stats.sent > 0 && stats.calls <= stats.sent, "{stats:?}");
-}
-
-#[test]
-fn requests_found_by_a_poll_end_on_the_polling_thread() {
-    let caches = Caches::new();
-    let completer = Completer::new(&caches.smp);
-    let driver = Held::default();
-    let queue = Queue::builder(&caches.machine, Arc::new(OnlyPolled(driver.clone())))
-        .complete_with(&completer, RqAffinity::Cpu)
-        .build_by_hand();
-    let (rq, ended) = watched(block(1));
-    queue.submit_on(caches.far, rq);
-    queue.step(0);
-    assert_eq!(queue.poll(), Some(1));
-    ended.try_recv().unwrap().result.unwrap();
-    assert_eq!(queue.poll(), Some(0));
-    assert_eq!(completer.stats().sent, 0);
-}
-
-#[test]
-fn a_request_of_a_device_that_never_interrupts_is_found_by_polling() {
-    let rig = Rig::live();
-    let queue = rig.queue(OnlyPolled(Held::default()));
-    for n in 0..100 {
-        queue.execute_polled(block(n)).result.unwrap();
-    }
-}
-
-#[test]
-fn a_poll_of_a_device_without_polling_waits() {
-    let rig = Rig::live();
-    let driver = Held::default();
-    let queue = rig.queue(driver.clone());
-    assert_eq!(queue.poll(), None);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| queue.execute_polled(block(1)));
-        while driver.held() == 0 {
-            std::thread::yield_now();
-        }
-        driver.finish_all();
-        waiter.join().unwrap().result.unwrap();
-    });
 }
 
 fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::common::{Held, Rig, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
-use corewise_blockmq::{BlockDevice, HwQueues, IoError, IoErrorKind, Queue, Released};
-use corewise_topology::{CpuId, CpuSet, Machine};
+use corewise_blockmq::{BlockDevice, IoError, IoErrorKind, Queue};
+use corewise_topology::{CpuId, Machine};
 
 /// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
 fn two_of_two(driver: &Held) -> (Machine, Arc<Queue>) {
@@ -112,61 +112,6 @@ fn stepped_rule_15_the_software_queue_of_a_dead_cpu_is_run_from_elsewhere() {
     queue.start(1);
     settle(&queue);
     assert_eq!(driver.order(), [5]);
-    driver.finish_all();
-}
-
-#[test]
-fn stepped_with_no_cpu_of_the_queue_online_it_goes_on_as_it_was() {
-    let driver = Held::with_queues(2);
-    let (_machine, queue) = two_of_two(&driver);
-    queue.cpus_are(&CpuSet::new());
-    assert!(queue.is_active(0) && queue.is_active(1));
-    queue.submit_on(CpuId::new(3), block(1));
-    settle(&queue);
-    assert_eq!(driver.held(), 1);
-    driver.finish_all();
-}
-
-#[test]
-fn stepped_hardware_queues_are_made_anew_and_requests_that_waited_outside_find_the_new_ones() {
-    let driver = Held::with_queues(4);
-    let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
-    let queue = Queue::builder(&machine, Arc::new(driver.clone()))
-        .hw_queues(HwQueues::PerCache)
-        .build_by_hand();
-    assert_eq!(queue.hw_queues(), 2);
-    queue.start_freeze();
-    queue.submit_on(CpuId::new(3), block(1));
-    assert_eq!(queue.update_hw_queues(HwQueues::PerCpu), 4);
-    assert_eq!(queue.unfreeze(), Ok(Released::Open));
-    settle(&queue);
-    assert_eq!(driver.requests.lock().front().unwrap().hctx(), 3);
-    driver.finish_all();
-    assert_eq!(queue.update_hw_queues(1), 1);
-    assert_eq!(queue.hctx_cpus(0), [0, 1, 2, 3].map(CpuId::new));
-    queue.submit_on(CpuId::new(3), block(2));
-    settle(&queue);
-    assert_eq!(driver.requests.lock().front().unwrap().hctx(), 0);
-    driver.finish_all();
-    assert_eq!(queue.stats().len(), 4, "the counters of those that were in use are kept");
-}
-
-#[test]
-fn stepped_an_update_keeps_the_marks_of_cpus_that_left() {
-    let driver = Held::with_queues(4);
-    let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
-    let queue = Queue::builder(&machine, Arc::new(driver.clone())).hw_queues(2).build_by_hand();
-    machine.set_online(CpuId::new(2), false).unwrap();
-    machine.set_online(CpuId::new(3), false).unwrap();
-    assert!(!queue.is_active(1));
-    queue.update_hw_queues(1);
-    assert!(queue.is_active(0));
-    queue.update_hw_queues(4);
-    let active: Vec<_> = (0..4).map(|hctx| queue.is_active(hctx)).collect();
-    assert_eq!(active, [true, true, false, false]);
-    queue.submit_on(CpuId::new(3), block(1));
-    settle(&queue);
-    assert_eq!(driver.requests.lock().front().unwrap().hctx(), 1, "the nearest one");
     driver.finish_all();
 }
 

@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::cell::RefCell;
 use std::mem;
 
-use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoErrorKind, Op, Plug, Queue, Request,
-    Started,
-};
-use corewise_sync::{Completion, Mutex, context};
+use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Op, Plug, Queue, Request};
+use corewise_sync::{Completion, context};
 use corewise_workqueue::{Work, Workqueue};
 
 fn merging() -> Held {
@@ -159,39 +156,6 @@ fn what_a_flush_of_the_plug_lets_go_needs_no_other_one() {
     told.try_recv().expect("and what an end submits").result.unwrap();
     let again = submit(&*low, Request::read(0, 512));
     assert!(again.try_recv().is_err(), "the plug goes on");
-}
-
-/// Completes what it has when it is polled.
-#[derive(Default)]
-struct Polled(Mutex<Vec<Started>>);
-
-impl Driver for Polled {
-    fn kind(&self) -> &'static str {
-        "polled"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 20)
-    }
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        self.0.lock().push(rq);
-        Dispatch::Started
-    }
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        let all = mem::take(&mut *self.0.lock());
-        let found = all.len();
-        all.into_iter().for_each(|rq| rq.complete(Ok(())));
-        Some(found)
-    }
-}
-
-#[test]
-fn a_thread_that_polls_holds_back_nothing() {
-    let rig = Rig::live();
-    let queue = rig.queue(Polled::default());
-    let _plug = Plug::start();
-    let done = submit(&*queue, block(0));
-    assert_eq!(queue.poll(), Some(1));
-    done.try_recv().unwrap().result.unwrap();
 }
 
 /// What a thread has for as long as it runs.

@@ -244,7 +244,6 @@ fn stepped_a_frozen_queue_keeps_new_requests_outside_until_the_last_thaw() {
     let late = submit(&*queue, block(1));
     settle(&queue);
     assert_eq!((queue.inside(), driver.held()), (1, 1));
-    assert!(!queue.freeze_timeout(std::time::Duration::ZERO), "one is still in the driver");
     driver.finish_one(Ok(()));
     assert_eq!(queue.inside(), 0);
     queue.freeze();

@@ -8,7 +8,6 @@ use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
 };
-use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_topology::{CpuId, Machine};
 
 fn by_hand(driver: &Held, depth: u32, tuning: Deadline) -> Arc<Queue> {
@@ -138,50 +137,5 @@ fn a_queue_with_deadline_and_few_tags_keeps_every_byte() {
         thread.join().unwrap();
     }
     queue.flush().unwrap();
-    queue.drain();
-}
-
-#[test]
-fn a_scheduler_is_switched_while_requests_flow_and_none_is_lost() {
-    let rig = crate::common::Rig::live();
-    let memory = Arc::new(Ram::new(1 << 20));
-    let queue = Queue::builder(&rig.machine, memory).depth(2).build(&rig.wq);
-    assert_eq!(queue.scheduler(), IoScheduler::None);
-    let done = Arc::new(AtomicBool::new(false));
-    let threads: Vec<_> = (0..3_u64)
-        .map(|thread| {
-            let (queue, done) = (Arc::clone(&queue), Arc::clone(&done));
-            std::thread::spawn(move || {
-                let mut rng = Rng::new(thread + 1);
-                let mut n = 0;
-                while !done.load(Ordering::Relaxed) || n < 100 {
-                    let at = ((thread << 9) + rng.below(512)) * 512;
-                    let fill = rng.below(256) as u8;
-                    queue.write_at(at, vec![fill; 512]).unwrap();
-                    assert!(queue.read_at(at, 512).unwrap().iter().all(|&byte| byte == fill));
-                    n += 1;
-                }
-            })
-        })
-        .collect();
-    let deadline = IoScheduler::Deadline(Deadline::default());
-    let switchers: Vec<_> = (0..2)
-        .map(|_| {
-            let queue = Arc::clone(&queue);
-            std::thread::spawn(move || {
-                for n in 0..60 {
-                    queue.set_scheduler(if n % 2 == 0 { deadline } else { IoScheduler::None });
-                }
-            })
-        })
-        .collect();
-    for switcher in switchers {
-        switcher.join().unwrap();
-    }
-    assert_eq!(queue.scheduler(), IoScheduler::None);
-    done.store(true, Ordering::Relaxed);
-    for thread in threads {
-        thread.join().unwrap();
-    }
     queue.drain();
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use corewise_blockmq::{
-    BlockDevice, Deadline, HwQueues, IoScheduler, IoStats, Plug, Queue, Request, TagSet,
-};
+use corewise_blockmq::model::ByHand;
+use corewise_blockmq::{BlockDevice, Deadline, IoScheduler, IoStats, Plug, Queue, Request, TagSet};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Countdown, Mutex, thread};
@@ -65,18 +64,21 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
 
 /// Does one thing to a queue, and undoes it.
 fn disturb(queue: &Queue, machine: &Machine) {
-    match choose(11) {
+    match choose(8) {
         0 => {
             queue.quiesce();
             queue.unquiesce().unwrap();
         }
         1 => {
             queue.quiesce_nowait();
-            queue.run_all_async();
+            queue.run(0);
             queue.unquiesce().unwrap();
         }
         2 => {
             queue.freeze();
+            queue.quiesce();
+            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
+            queue.unquiesce().unwrap();
             queue.unfreeze().unwrap();
         }
         3 => {
@@ -86,28 +88,18 @@ fn disturb(queue: &Queue, machine: &Machine) {
             queue.drain();
             queue.unfreeze().unwrap();
         }
-        4 => {
-            let _ = queue.update_hw_queues(HwQueues::Count(1 + choose(2) as usize));
-        }
-        5 | 6 => {
+        4 | 5 => {
             // The last one is refused.
             let _ = machine.set_online(CpuId::new(choose(2) as u32), choose(2) == 0);
             if choose(2) == 0 {
                 queue.wait_drained();
             }
         }
-        7 => {
+        6 => {
             let hctx = choose(queue.stats().len() as u64) as usize;
             queue.stop(hctx);
             queue.start(hctx);
         }
-        8 => queue.set_scheduler(match choose(2) {
-            0 => IoScheduler::None,
-            _ => IoScheduler::Deadline(Deadline::default()),
-        }),
-        9 => queue.hold_still(|| {
-            assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
-        }),
         _ => queue.run_all_later(Duration::from_millis(choose(3))),
     }
 }
@@ -130,6 +122,9 @@ fn scenario() {
     // No histograms: they are thousands of atomics.
     let mut builder =
         Queue::builder(&machine, Arc::new(disk)).timeout(reminds).iostats(IoStats::Counted);
+    if choose(2) == 0 {
+        builder = builder.scheduler(IoScheduler::Deadline(Deadline::default()));
+    }
     if let Some(tags) = &tags {
         builder = builder.tags(tags);
     }
@@ -169,7 +164,9 @@ fn scenario() {
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);
-    let stats = queue.hold_still(|| queue.stats());
+    // No runner has a tag in hand.
+    queue.quiesce();
+    let stats = queue.stats();
     assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
     drop(queue);
     assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");

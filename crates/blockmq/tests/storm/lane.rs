@@ -5,6 +5,7 @@ use corewise_topology::CpuId;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{
     BlockDevice, Buffer, Completed, IoErrorKind, Op, Payload, Plug, Queue, Request,
 };

@@ -237,7 +237,9 @@ impl Storm {
     /// What a queue's counters say in the end.
     fn add_up(&self, queue: &Queue, wrong: &mut Vec<String>) {
         // No runner has a tag in hand.
-        let stats = queue.hold_still(|| queue.stats());
+        queue.quiesce();
+        let stats = queue.stats();
+        queue.unquiesce().expect("it is quiesced");
         let sum = |f: fn(&HctxStats) -> u64| stats.iter().map(f).sum::<u64>();
         if (sum(|s| s.in_flight), queue.inside()) != (0, 0)
             || sum(|s| s.dispatched) != sum(|s| s.completed) + sum(|s| s.requeues)

@@ -591,10 +591,6 @@ impl Driver for Mirror {
         self.inner.outdated
     }
 
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        below::poll(self.inner.legs.devices())
-    }
-
     fn condition(&self) -> Option<String> {
         Some(self.status().to_string())
     }

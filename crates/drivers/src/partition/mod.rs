@@ -99,10 +99,6 @@ impl Driver for Partition {
         self.below.read_only_latch()
     }
 
-    fn poll(&self, _hctx: usize) -> Option<usize> {
-        self.below.poll()
-    }
-
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         if rq.op() == Op::Flush {
             self.flush(rq);

@@ -21,7 +21,6 @@ mod mirror_replace;
 mod nested;
 mod null;
 mod partition;
-mod polled;
 mod requests;
 mod storm;
 mod workers;
