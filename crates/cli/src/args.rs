@@ -432,6 +432,31 @@ pub(crate) struct Add {
     pub(crate) how: Change,
 }
 
+/// The fate of clients that are in the way of a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClientMode {
+    /// Refuse, and change nothing, where there are any
+    #[default]
+    Safe,
+    /// Let them go on, and no others in; the rest is done when the last one has left
+    Hide,
+    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the manifest
+    Soft,
+    /// Disconnect them at once
+    Hard,
+}
+
+impl From<ClientMode> for Mode {
+    fn from(mode: ClientMode) -> Mode {
+        match mode {
+            ClientMode::Safe => Mode::Safe,
+            ClientMode::Hide => Mode::Hide,
+            ClientMode::Soft => Mode::Soft,
+            ClientMode::Hard => Mode::Hard,
+        }
+    }
+}
+
 /// `corewise remove`.
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
@@ -439,7 +464,7 @@ pub(crate) struct Remove {
     pub(crate) name: String,
     /// What becomes of the clients that are there
     #[arg(long, value_name = "MODE", default_value = "safe")]
-    pub(crate) mode: Mode,
+    pub(crate) mode: ClientMode,
     #[command(flatten)]
     pub(crate) how: Change,
 }
@@ -461,7 +486,7 @@ pub(crate) struct Grow {
 pub(crate) struct Reload {
     /// What becomes of the clients of an export that goes, or whose device is another one: safe, soft or hard
     #[arg(long, value_name = "MODE", default_value = "safe", hide_possible_values = true)]
-    pub(crate) mode: Mode,
+    pub(crate) mode: ClientMode,
     #[command(flatten)]
     pub(crate) how: Change,
 }

@@ -26,7 +26,7 @@ pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
 
 pub(crate) fn remove(args: &args::Remove) -> Result<(), Failure> {
     let name = Some(args.name.clone());
-    let question = Question { name, mode: Some(args.mode), ..Question::dump() };
+    let question = Question { name, mode: Some(args.mode.into()), ..Question::dump() };
     ask(&args.how, Question { ask: "remove".to_string(), ..question })
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn grow(args: &args::Grow) -> Result<(), Failure> {
 }
 
 pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
-    let question = Question { mode: Some(args.mode), ..Question::dump() };
+    let question = Question { mode: Some(args.mode.into()), ..Question::dump() };
     ask(&args.how, Question { ask: "reload".to_string(), ..question })
 }
 

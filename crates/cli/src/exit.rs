@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::control::health::HealthState;
 use crate::screen;
+use crate::up::error::Error;
 
 /// The run did not do what was asked.
 #[derive(Debug)]
@@ -64,6 +65,15 @@ impl Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Stdout(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Told => Failure::Said,
+            Error::Message { message, help } => Failure::Message { message, help },
+        }
     }
 }
 

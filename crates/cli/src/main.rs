@@ -40,6 +40,7 @@ mod manifest;
 mod mirror;
 mod pages;
 mod screen;
+mod serve;
 mod snapshot;
 mod streams;
 mod suggest;
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     log::start(&cli.log, bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
-        args::Command::Up(args) => up::run(args, bars),
+        args::Command::Up(args) => serve::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Health(args) => health::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),

@@ -2,24 +2,23 @@
 
 use std::fmt::Write as _;
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::units::{self, count};
 
 /// What becomes of the clients of an export that is removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    /// Refuse, and change nothing, where there are any
+    /// The change is refused where there are any.
     #[default]
     Safe,
-    /// Let them go on, and no others in; the rest is done when the last one has left
+    /// They go on, and no others come in; the rest is done when the last one has left.
     Hide,
-    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the manifest
+    /// They are answered what they have asked for, at most as long as `drain` in the manifest, and then disconnected.
     Soft,
-    /// Disconnect them at once
+    /// They are disconnected at once.
     Hard,
 }
 

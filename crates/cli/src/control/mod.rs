@@ -82,6 +82,13 @@ pub(crate) struct Question {
     pub(crate) dry_run: bool,
 }
 
+impl Question {
+    /// Returns the question for everything.
+    pub(crate) fn dump() -> Question {
+        Question { corewise: VERSION, ask: "dump".to_string(), ..Question::default() }
+    }
+}
+
 /// The answering server. It stands at the beginning of each answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -27,13 +27,6 @@ pub(crate) struct Client {
     patient: bool,
 }
 
-impl Question {
-    /// Everything.
-    pub(crate) fn dump() -> Question {
-        Question { corewise: VERSION, ask: "dump".to_string(), ..Question::default() }
-    }
-}
-
 impl Client {
     pub(crate) fn connect(path: PathBuf, name: String) -> Result<Client, Failure> {
         let failed = |why: String| Failure::new(format!("cannot ask {name}: {why}"));

@@ -23,10 +23,6 @@ pub(crate) struct Remote {
 
 /// By what it is known in TLS.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(
-    not(feature = "tls"),
-    expect(dead_code, reason = "a manifest that asks for it is refused")
-)]
 pub(crate) struct RemoteTls {
     /// Its authorities.
     pub(crate) ca: At<PathBuf>,

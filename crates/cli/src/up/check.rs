@@ -1,19 +1,17 @@
-//! `--check`: whether a manifest would come up, as far as a look at its files tells.
+//! Whether a manifest would come up, as far as a look at its files tells.
 
-use std::io::Write;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
 
 use super::drivers::file::{other_size, refuse_what_is_no_disk};
 use super::drivers::object;
-use super::{limits, tell, tls};
-use crate::exit::Failure;
+use super::{limits, tls};
 use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
-use crate::units::count;
 
-/// Says what is wrong with the files that the manifest names, or that nothing is.
-pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
+/// Returns what is wrong with the files that the manifest names. Nothing is opened but the files of
+/// certificates and keys.
+pub(crate) fn check(manifest: &Manifest) -> Vec<Problem> {
     let mut problems = Vec::new();
     for device in &manifest.devices {
         let found = match &device.driver {
@@ -30,14 +28,7 @@ pub(super) fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     let server = &manifest.server;
     let options = limits::of_clients(&server.clients, limits::usual_memory(), server.tls.is_some());
     problems.extend(tls::server(options, server.tls.as_ref()).err());
-    problems.iter().for_each(|problem| tell(label, problem));
-    if !problems.is_empty() {
-        return Err(Failure::Said);
-    }
-    let devices = count(manifest.devices.len() as u64, "device");
-    let exports = count(manifest.exports.len() as u64, "export");
-    writeln!(anstream::stdout(), "{label}: {devices}, {exports}, no problem found")?;
-    Ok(())
+    problems
 }
 
 fn look(file: &FileDriver) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! `--state`: how long devices took in earlier runs, kept in a folder.
+//! The folder of `state`: how long devices took in earlier runs, kept in a folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,24 +6,25 @@ use std::sync::Arc;
 use corewise::device::History;
 use corewise::timeline::Timeline;
 
-use crate::screen;
+use super::report::Report;
 
 /// What is known, and where it is kept.
 #[derive(Debug)]
 pub(crate) struct Known {
     folder: Option<PathBuf>,
     history: Arc<History>,
+    report: Report,
 }
 
 impl Known {
     /// What that folder has; nothing where there is none. A damaged file is warned about, and will be
     /// replaced.
-    pub(crate) fn load(folder: Option<&Path>) -> Known {
+    pub(crate) fn load(folder: Option<&Path>, report: Report) -> Known {
         let (history, damage) = folder.map(History::load).unwrap_or_default();
         if let Some(damage) = damage {
-            screen::warning(format_args!("{damage}"));
+            report.warning(format_args!("{damage}"));
         }
-        Known { folder: folder.map(Path::to_path_buf), history: Arc::new(history) }
+        Known { folder: folder.map(Path::to_path_buf), history: Arc::new(history), report }
     }
 
     /// For a shutdown.
@@ -39,7 +40,7 @@ impl Known {
             history.note(timeline);
         }
         if let Err(error) = history.save(folder) {
-            screen::warning(format_args!("{error}"));
+            self.report.warning(format_args!("{error}"));
         }
     }
 }

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::cleanup::Cleanup;
 use super::listen;
 use super::listener_thread::ListenerThread;
+use super::report::Report;
 use crate::manifest::MetricsAt;
 
 /// Connections at once.
@@ -59,7 +60,7 @@ impl AsFd for Listener {
 }
 
 /// Binds the socket.
-pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
+pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup, report: &Report) -> Result<Bound, String> {
     match at {
         MetricsAt::Tcp(address) => {
             let bound = TcpListener::bind(listen::host_and_port(address)).and_then(|listener| {
@@ -67,7 +68,7 @@ pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
                 Ok((listener, address))
             });
             let (listener, address) = bound.map_err(|error| format!("{address}: {error}"))?;
-            warn_of(address);
+            warn_of(address, report);
             let address = address.to_string().replace('%', "%25");
             let address = format!("http://{address}/metrics");
             Ok(Bound { listener: Listener::Tcp(listener), address, path: None })
@@ -80,9 +81,9 @@ pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup) -> Result<Bound, String> {
     }
 }
 
-fn warn_of(address: SocketAddr) {
+fn warn_of(address: SocketAddr, report: &Report) {
     if !address.ip().is_loopback() {
-        crate::screen::warning(format_args!(
+        report.warning(format_args!(
             "{address} shows metrics to other machines: names of exports, and what clients do"
         ));
     }

@@ -1,74 +1,75 @@
-//! What `up` says on stdout: text for people, or one JSON object a line for programs.
-//!
-//! A server doesn't stop since nobody listens: lines that can't be written are dropped.
+//! What a server tells its observer, and those that listen on the control socket.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::drivers::MirrorEvent;
-use corewise::nbd::{ClientEvent, Endpoint, Options, RemoteEvent};
-use corewise::timeline::markup::printable;
-use corewise::timeline::{Timeline, duration, json, text};
+use corewise::nbd::{ClientEvent, Endpoint, RemoteEvent};
+use corewise::timeline::{Timeline, duration, json};
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
 use super::cleanup::NewFile;
-use super::drivers::Shown;
 use super::events::Events;
-use super::room::Cut;
+use super::observer::{Notice, Observer, Ready, Severity};
+use super::shown::Shown;
 use crate::control::changes::Changed;
 use crate::control::health::take_back;
 use crate::control::served::Origin;
-use crate::manifest::{LeftOut, Tls};
-use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
-use crate::{screen, streams, units};
+use crate::manifest::{LeftOut, Problem};
+use crate::units;
 
-/// Says things in one of the two ways.
+/// Tells the observer, and those that listen on the control socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
-    pub(crate) json: bool,
-    /// What is for people has no reader: stdout is that of a client that started the server.
+    pub(crate) observer: Arc<dyn Observer>,
+    /// What is for people is left out.
     pub(crate) quiet: bool,
-    /// Those that hear of events on the control socket, whichever way it is.
+    /// Those that hear of events on the control socket.
     pub(crate) events: Arc<Events>,
 }
 
-/// Where something about a mirror is told: what comes again and again is limited for people and for
-/// stdout.
+/// Where something about a mirror is told: what comes again and again is limited for the observer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To {
     /// The programs that listen on the control socket.
     Listeners,
-    /// stderr and stdout, as text or JSON. `left_out`: so many like it were left out before.
+    /// The observer. `left_out`: so many like it were left out before.
     People { left_out: Option<u64> },
 }
 
 impl Report {
-    fn print(&self, text: &str) {
+    /// Tells people.
+    fn notice(&self, notice: &Notice<'_>) {
         if !self.quiet {
-            streams::to_stdout(text, |lines| {
-                format!("({} left out)\n", units::count(lines, "line"))
-            });
+            self.observer.notice(notice);
         }
+    }
+
+    pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
+        self.observer.message(Severity::Error, message);
+    }
+
+    pub(crate) fn warning(&self, message: fmt::Arguments<'_>) {
+        self.observer.message(Severity::Warning, message);
+    }
+
+    /// A manifest is wrong; `label`: how messages call it.
+    pub(crate) fn problem(&self, label: &str, problem: &Problem) {
+        self.error(format_args!("{}", problem.display(label)));
     }
 
     /// Something happened that people are told in other words.
     fn event(&self, name: &str, rest: impl FnOnce() -> Value) {
-        if self.json || self.events.are_heard() {
+        let wanted = self.observer.wants_events();
+        if wanted || self.events.are_heard() {
             let rest = rest();
-            if self.json {
-                self.stdout(name, &rest);
+            if wanted {
+                self.observer.event(&line(name, &rest));
             }
             self.publish(name, rest);
         }
-    }
-
-    /// An event in JSON on stdout.
-    fn stdout(&self, name: &str, rest: &Value) {
-        let lost = |events| line("lost", &json!({"events": events}));
-        streams::to_stdout(&crate::json::escaped(&line(name, rest)), lost);
     }
 
     /// Something happened that only those hear who listen on the control socket.
@@ -85,13 +86,7 @@ impl Report {
         for LeftOut { subject, why } in left_out {
             self.event("left_out", || json!({"subject": subject.to_string(), "why": why}));
         }
-        if !self.json && !left_out.is_empty() {
-            let mut lines = format!("{}\n", styled(TITLE, "Left out"));
-            for LeftOut { subject, why } in left_out {
-                let _ = writeln!(lines, "  {}", printable(&format!("{subject}: {why}")));
-            }
-            self.print(&format!("{lines}\n"));
-        }
+        self.notice(&Notice::LeftOut(left_out));
     }
 
     /// Bring-up begins.
@@ -102,11 +97,13 @@ impl Report {
     /// Devices came up, or didn't.
     pub(crate) fn bring_up(&self, timeline: &Timeline) {
         self.timeline("bring_up", timeline);
+        self.notice(&Notice::BringUp(timeline));
     }
 
     /// Devices went down.
     pub(crate) fn shutdown(&self, timeline: &Timeline) {
         self.timeline("shutdown", timeline);
+        self.notice(&Notice::Shutdown(timeline));
     }
 
     fn timeline(&self, name: &str, timeline: &Timeline) {
@@ -114,55 +111,22 @@ impl Report {
             let timeline: Value = serde_json::from_str(&json::render(timeline)).unwrap_or_default();
             json!({"timeline": timeline})
         });
-        if self.json {
-            return;
-        }
-        let rendered = text::render(timeline, screen::all_columns());
-        let (head, rest) = rendered.split_once('\n').unwrap_or((&rendered, ""));
-        self.print(&format!("{}\n{rest}\n", styled(TITLE, head)));
     }
 
     /// Clients are let in.
-    pub(crate) fn ready(
-        &self,
-        endpoints: &[Endpoint],
-        exports: &[Shown],
-        clients: ClientLimits<'_>,
-        control: Option<&Path>,
-        metrics: Option<&str>,
-    ) {
-        self.event("ready", || {
-            let mut ready = ready_json(endpoints, exports, clients, control);
-            ready["metrics"] = metrics.into();
-            ready["memory"] = clients.memory().into();
-            ready["clients"] = clients.options.max_connections.into();
-            ready["clients_cut"] = clients.cut.map(|cut| cut.to_string()).into();
-            ready
-        });
-        if !self.json {
-            self.print(&ready_text(endpoints, exports, clients, control, metrics));
-        }
+    pub(crate) fn ready(&self, ready: Ready<'_>) {
+        self.event("ready", || ready_json(ready));
+        self.notice(&Notice::Ready(ready));
     }
 
     /// The end begins.
     pub(crate) fn stopping(&self, why: &str) {
         self.event("stopping", || json!({"why": why}));
-        if !self.json {
-            let hint = styled(FAINT, "(another signal, a second later, ends it at once)");
-            // The terminal has just written ^C at the beginning of this line.
-            self.print(&format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}"))));
-        }
+        self.notice(&Notice::Stopping { why });
     }
 
     /// A device's bring-up or shutdown takes too long, and holds these up.
-    pub(crate) fn overdue(
-        &self,
-        what: &str,
-        device: &str,
-        after: Duration,
-        held_up: &[String],
-        warn: &dyn Fn(std::fmt::Arguments<'_>),
-    ) {
+    pub(crate) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
         self.event("overdue", || {
             let seconds = after.as_secs_f64();
             json!({"device": device, "phase": what, "seconds": seconds, "held_up": held_up})
@@ -172,29 +136,24 @@ impl Report {
             held_up => format!("; it holds up {}", held_up.join(", ")),
         };
         let after = duration(after);
-        warn(format_args!("{what} of {device}: still at it after {after}{who}"));
+        self.warning(format_args!("{what} of {device}: still at it after {after}{who}"));
     }
 
     /// Volumes and exports came, went or changed while others were served. From any thread.
     pub(crate) fn changed(&self, changed: &Changed) {
         for failed in &changed.failed {
-            screen::error(format_args!("{}: {}", failed.name, failed.why));
+            self.error(format_args!("{}: {}", failed.name, failed.why));
         }
         for note in &changed.notes {
-            screen::warning(format_args!("{note}"));
+            self.warning(format_args!("{note}"));
         }
         self.event("changed", || serde_json::to_value(changed).unwrap_or_default());
-        if !self.json {
-            let text = changed.text();
-            self.print(
-                &text.lines().map(|line| format!("{}\n", printable(line))).collect::<String>(),
-            );
-        }
+        self.notice(&Notice::Changed(changed));
     }
 
     /// A change that nobody waits for wasn't made.
     pub(crate) fn refused(&self, what: &str, why: &str) {
-        screen::error(format_args!("{what}: nothing was changed: {why}"));
+        self.error(format_args!("{what}: nothing was changed: {why}"));
         self.event("refused", || json!({"what": what, "why": why}));
     }
 
@@ -268,17 +227,17 @@ impl Report {
                 _ => (format!("its leg '{leg}' is left out{before}: "), "once its disk works"),
             };
             let todo = todo.as_ref().map(|todo| format!("; {so}: {todo}")).unwrap_or_default();
-            screen::warning(format_args!("device '{device}': {how}{why}{todo}"));
+            self.warning(format_args!("device '{device}': {how}{why}{todo}"));
         }
-        if self.json {
+        if self.observer.wants_events() {
             if let Some(left_out) = left_out {
                 event["left_out"] = left_out.into();
             }
-            self.stdout("mirror", &event);
-        } else if let Some(bytes) = bytes {
-            let legs = if legs.is_empty() { "its legs".to_string() } else { legs.join(", ") };
-            let size = units::size(bytes);
-            self.print(&format!("Mirror {device}: {what}, {legs}, {size}{before}\n"));
+            self.observer.event(&line("mirror", &event));
+        }
+        if let Some(bytes) = bytes {
+            let legs = &legs;
+            self.notice(&Notice::Mirror { device, what, legs, bytes, before: left_out });
         }
     }
 
@@ -293,13 +252,14 @@ impl Report {
     /// From any thread.
     pub(crate) fn made_at(&self, device: &str, driver: &str, at: &str, size: u64) {
         let bytes = units::size(size);
-        screen::note(format_args!(
-            "device '{device}': nothing was at {at}, so a new volume of {bytes} was made there"
-        ));
+        self.observer.message(
+            Severity::Note,
+            format_args!(
+                "device '{device}': nothing was at {at}, so a new volume of {bytes} was made there"
+            ),
+        );
         self.event(driver, || json!({"device": device, "what": "made", "at": at, "size": size}));
-        if !self.json {
-            self.print(&format!("New: {device}, {bytes}, at {at}, where nothing was\n"));
-        }
+        self.notice(&Notice::Made { device, size, at });
     }
 
     /// What happened to the file of `device`, and why, where there is a reason, which the log has
@@ -389,13 +349,9 @@ impl Report {
     }
 
     /// All is over.
-    pub(crate) fn done(&self, ok: bool, what: &str) {
-        self.event("done", || json!({"ok": ok}));
-        match (self.json, ok) {
-            (true, _) => {}
-            (false, true) => self.print(&format!("{} {what}\n", styled(GOOD, "Done:"))),
-            (false, false) => self.print(&format!("Done, but not completely: {what}\n")),
-        }
+    pub(crate) fn done(&self, complete: bool, what: &str) {
+        self.event("done", || json!({"ok": complete}));
+        self.notice(&Notice::Done { complete, what });
     }
 }
 
@@ -437,36 +393,8 @@ fn line(name: &str, rest: &Value) -> String {
     format!("{{\"event\":\"{name}\"{inside}\n")
 }
 
-/// What clients may have, and how they come in.
-#[derive(Clone, Copy)]
-pub(crate) struct ClientLimits<'a> {
-    pub(crate) options: &'a Options,
-    pub(crate) tls: Option<&'a Tls>,
-    /// The reason for which there are fewer than were asked for.
-    pub(crate) cut: Option<Cut>,
-}
-
-impl ClientLimits<'_> {
-    /// The most memory that they can take, in bytes.
-    fn memory(self) -> u64 {
-        self.options.worst_case(self.tls.is_some())
-    }
-
-    /// A URI that works.
-    fn uri(self, endpoint: &Endpoint, export: &str) -> String {
-        match self.tls {
-            Some(tls) if tls.required => endpoint.tls_uri(export),
-            _ => endpoint.uri(export),
-        }
-    }
-}
-
-fn ready_json(
-    endpoints: &[Endpoint],
-    exports: &[Shown],
-    clients: ClientLimits<'_>,
-    control: Option<&Path>,
-) -> Value {
+fn ready_json(ready: Ready<'_>) -> Value {
+    let Ready { endpoints, exports, clients, control, metrics } = ready;
     let unix = endpoints.iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix(Some(path)) => Some(path.display().to_string()),
         _ => None,
@@ -490,101 +418,9 @@ fn ready_json(
         "tcp": tcp,
         "control": control.map(|path| path.display().to_string()),
         "exports": exports.iter().map(export).collect::<Vec<_>>(),
+        "metrics": metrics,
+        "memory": clients.memory(),
+        "clients": clients.options.max_connections,
+        "clients_cut": clients.cut.map(|cut| cut.to_string()),
     })
-}
-
-fn ready_text(
-    endpoints: &[Endpoint],
-    exports: &[Shown],
-    clients: ClientLimits<'_>,
-    control: Option<&Path>,
-    metrics: Option<&str>,
-) -> String {
-    let mut out = String::new();
-    // Writing to a String can't fail.
-    let _ =
-        exports_text(&mut out, exports).and_then(|()| listening_text(&mut out, endpoints, metrics));
-    let count = units::count(clients.options.max_connections as u64, "client");
-    let _ = writeln!(out, "{}", styled(TITLE, "Clients"));
-    let memory = units::about(clients.memory());
-    let _ = writeln!(out, "  {count} at most, and {memory} of memory for all of them");
-    if let Some(tls) = clients.tls {
-        let how = if tls.required { "TLS only" } else { "with or without TLS" };
-        let who = if tls.client_ca.is_some() { ", by certificate" } else { "" };
-        let _ = writeln!(out, "  {how}{who}");
-    }
-    let _ = writeln!(out);
-    if let Some(endpoint) = endpoints.first() {
-        let _ = try_text(&mut out, &|export| clients.uri(endpoint, export), exports, control);
-    }
-    let _ = writeln!(out, "{} Ctrl-C stops it in order.", styled(GOOD, "Ready."));
-    out
-}
-
-fn exports_text(out: &mut String, exports: &[Shown]) -> std::fmt::Result {
-    writeln!(out, "{}", styled(TITLE, "Exports"))?;
-    if exports.is_empty() {
-        return writeln!(out, "  none: the manifest declares no [[export]]\n");
-    }
-    let name = |export: &Shown| match export.name.as_str() {
-        "" => "(the empty name)".to_string(),
-        name => printable(name).into_owned(),
-    };
-    let widest = |text: &dyn Fn(&Shown) -> String| {
-        exports.iter().map(|export| text(export).chars().count()).max().unwrap_or(0)
-    };
-    let (names, sizes) = (widest(&name), widest(&|export| units::size(export.size)));
-    for export in exports {
-        let mut about = printable(&export.description).into_owned();
-        if export.read_only {
-            about = format!("read-only  {about}");
-        }
-        let (name, size) = (name(export), units::size(export.size));
-        let line = format!("  {name:<names$}  {size:>sizes$}  {}", about.trim_end());
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    writeln!(out)
-}
-
-fn listening_text(
-    out: &mut String,
-    endpoints: &[Endpoint],
-    metrics: Option<&str>,
-) -> std::fmt::Result {
-    writeln!(out, "{}", styled(TITLE, "Listening"))?;
-    for endpoint in endpoints {
-        let kind = match endpoint {
-            Endpoint::Tcp(_) => "TCP",
-            _ => "Unix",
-        };
-        writeln!(out, "  {kind:<4}  {}", printable(&endpoint.to_string()))?;
-    }
-    if let Some(metrics) = metrics {
-        writeln!(out, "  Metrics  {metrics}")?;
-    }
-    writeln!(out)
-}
-
-/// Commands to paste. A URI has no quote in it: what isn't plain is percent-encoded.
-fn try_text(
-    out: &mut String,
-    uri: &dyn Fn(&str) -> String,
-    exports: &[Shown],
-    control: Option<&Path>,
-) -> std::fmt::Result {
-    writeln!(out, "{}", styled(TITLE, "Try"))?;
-    let command =
-        |out: &mut String, command: String| writeln!(out, "  {}", styled(COMMAND, command));
-    command(out, format!("nbdinfo --list '{}'", uri("")))?;
-    if let Some(export) = exports.first() {
-        command(out, format!("nbdcopy '{}' copy.img", uri(&export.name)))?;
-        if let Some(export) = exports.iter().find(|export| !export.read_only) {
-            let uri = uri(&export.name);
-            command(out, format!("qemu-io -f raw -c 'write -P 7 0 1M' '{uri}'"))?;
-        }
-    }
-    if control.is_some() {
-        command(out, format!("corewise dump --pid {}", std::process::id()))?;
-    }
-    writeln!(out)
 }

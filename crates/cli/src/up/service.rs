@@ -1,5 +1,4 @@
-//! The service manager, systemd's protocol: sockets that it passes, and what it is told. Where there is none, nothing
-//! happens here.
+//! The service manager, systemd's protocol: what it is told. Where there is none, nothing happens here.
 //!
 //! What it is told comes from a thread, `service`. That wakes as often as the watchdog asks for it, and else now and then to see whether the
 //! status changed. A watchdog's beat says that the server gets on: before each one a work item has run on the queue of the
@@ -7,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -15,15 +13,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use corewise::nbd::{ExportStatus, Listener};
+use corewise::nbd::ExportStatus;
 use corewise::timeline::duration;
 use corewise::workqueue::Workqueue;
 use sd_notify::NotifyState;
 
 use super::settings::Settings;
-use crate::args;
 use crate::control::health::Health;
-use crate::exit::Failure;
 use crate::units::count;
 
 /// How often the status is looked at without a watchdog.
@@ -32,43 +28,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const UNREAD: Duration = Duration::from_secs(5);
 /// What a shutdown that gets on asks for beyond what its clients may take.
 const MARGIN: Duration = Duration::from_secs(30);
-
-/// The sockets that were passed (LISTEN_FDS), in their order. For the beginning of the program.
-pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
-    let wrong =
-        |why: String| Failure::new(format!("cannot use the sockets that were passed: {why}"));
-    let passed = sd_notify::listen_fds().map_err(|error| {
-        let found = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().escape_debug().to_string();
-        let (fds, pid) = (found("LISTEN_FDS"), found("LISTEN_PID"));
-        wrong(format!("{error}: LISTEN_FDS is '{fds}', and LISTEN_PID '{pid}'")).help(
-            "LISTEN_FDS has to be how many sockets are passed, from file descriptor 3 on, and LISTEN_PID the id of this process",
-        )
-    })?;
-    if args.check {
-        return Ok(Vec::new());
-    }
-    if passed.len() > 0 && (args.socket.is_some() || args.tcp.is_some()) {
-        return Err(Failure::new(
-            "--socket and --tcp say where to listen, and so do the sockets that were passed",
-        )
-        .help("leave these flags out, or start the server without LISTEN_FDS"));
-    }
-    let listeners = passed.map(|fd| {
-        // SAFETY: it is open, since `listen_fds` has set its flags just now. It is nobody else's: LISTEN_PID names this process,
-        // by which its starter says that it left these to us, and nothing of ours was opened before: this is called once, first.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        Listener::try_from(socket).map_err(|error| {
-            wrong(format!("file descriptor {fd}: {error}"))
-                .help("each has to be a stream socket that listens, Unix or TCP; in a .socket unit, ListenStream= and Accept=no")
-        })
-    });
-    listeners.collect()
-}
-
-/// Whether a client started the server, as libnbd's do, and not a service manager with a journal: then stdout is the client's.
-pub(crate) fn is_client(passed: &[Listener]) -> bool {
-    !passed.is_empty() && std::env::var_os("JOURNAL_STREAM").is_none()
-}
 
 /// How the server is, in a line.
 pub(crate) fn status(exports: &[ExportStatus], health: &Health) -> String {
@@ -146,7 +105,7 @@ impl Service {
         status: impl Fn() -> String + Send + 'static,
         remaining: impl Fn() -> usize + Send + 'static,
     ) -> Service {
-        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        if !settings.tells_service_manager() || std::env::var_os("NOTIFY_SOCKET").is_none() {
             return Service { stopping: None, settings };
         }
         let first = status();

@@ -7,11 +7,13 @@ use corewise::sync::Mutex;
 
 use crate::manifest;
 
-/// What the command line says instead of the manifest.
+/// What the program says instead of the manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) shutdown_timeout: Option<Duration>,
     pub(crate) on_hang: Option<HangPolicy>,
+    /// Whether the service manager is told how the server is.
+    pub(crate) service_manager: bool,
 }
 
 /// What counts now.
@@ -47,6 +49,10 @@ impl Settings {
             shutdown_timeout: self.asked.shutdown_timeout.or(server.shutdown_timeout),
             on_hang: self.asked.on_hang.unwrap_or(server.on_hang),
         };
+    }
+
+    pub(crate) fn tells_service_manager(&self) -> bool {
+        self.asked.service_manager
     }
 
     pub(crate) fn now(&self) -> Now {

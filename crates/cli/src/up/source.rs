@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use super::error::Error;
 use crate::bounded_file::{self, Unread};
-use crate::exit::Failure;
 use crate::units;
 
 /// The longest manifest, in bytes: one of a hundred thousand devices has less.
@@ -48,7 +48,7 @@ impl Source {
     }
 
     /// Reads a file, or stdin where the path is `-`.
-    pub(crate) fn read(path: &Path) -> Result<Source, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Source, Error> {
         let read = match path == Path::new("-") {
             true => Source::of_stdin(),
             false => open(path)
@@ -58,7 +58,7 @@ impl Source {
         };
         read.map_err(|refusal| {
             let what = format!("cannot read the manifest '{}': {refusal}", path.display());
-            let failure = Failure::new(what);
+            let failure = Error::new(what);
             match (&refusal, refusal.help()) {
                 (Refusal::Unread(Unread::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
                     failure.help("`corewise up` without a manifest uses a built-in one")
@@ -175,7 +175,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.toml");
         let refusal = |path: &Path| match Source::read(path).unwrap_err() {
-            Failure::Message { message, help } => (message, help.unwrap()),
+            Error::Message { message, help } => (message, help.unwrap()),
             other => panic!("{other:?}"),
         };
         for order in [u16::to_le_bytes, u16::to_be_bytes] {
@@ -201,7 +201,7 @@ mod tests {
             file.set_len(len).unwrap();
             let told = Source::read_plain(&path).unwrap_err();
             assert!(told.contains(says) && told.contains("driver = \"file\""), "{told}");
-            let Failure::Message { message, help } = Source::read(&path).unwrap_err() else {
+            let Error::Message { message, help } = Source::read(&path).unwrap_err() else {
                 panic!("no message");
             };
             assert!(message.contains(says) && help.unwrap().contains("driver = \"file\""));

@@ -15,7 +15,6 @@ use crate::control::devices::Device;
 use crate::control::disks::Disks;
 use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
 use crate::control::served::RecentExports;
-use crate::streams;
 
 /// The least time between two lines about handshakes.
 const HANDSHAKES_EVERY: Duration = Duration::from_secs(60);
@@ -207,7 +206,7 @@ pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let beat = *status.beat.lock();
     let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
     let now = wall().as_secs_f64();
-    let unread = streams::unread();
+    let unread = live.report.observer.unread();
     ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
 }
 

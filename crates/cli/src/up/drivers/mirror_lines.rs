@@ -10,7 +10,6 @@ use std::sync::Arc;
 use corewise::drivers::MirrorEvent;
 use corewise::sync::{Mutex, Throttle};
 
-use crate::screen;
 use crate::up::report::{Report, To};
 
 /// Tells what happens to a mirror.
@@ -86,7 +85,7 @@ impl Drop for Lines {
                 Kind::Resynced => "came in sync",
             };
             throttle.take_left_out().tell(|times| {
-                screen::warning(format_args!(
+                self.report.warning(format_args!(
                     "device '{device}': its leg '{leg}' {what} {times} more times"
                 ));
             });
@@ -105,7 +104,7 @@ mod tests {
     fn a_leg_that_fails_for_good_is_told_some_times_and_programs_hear_of_each() {
         let events = Arc::new(Events::new().unwrap());
         let listening = Listening::new(Arc::clone(&events)).unwrap();
-        let report = Report { json: false, quiet: true, events };
+        let report = Report { observer: Arc::new(()), quiet: true, events };
         let lines = Lines::new(report, "m");
         let legs = ["a".to_string(), "b".to_string()];
         for _ in 0..100 {

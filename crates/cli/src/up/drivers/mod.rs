@@ -27,7 +27,7 @@ use super::report::Report;
 use crate::control::disks::Disks;
 use crate::manifest::{self, Manifest};
 
-pub(crate) use export::{EXPORT, ExportDriver, Shown};
+pub(crate) use export::{EXPORT, ExportDriver};
 pub(crate) use volume::Volume;
 
 /// What all volumes are made with.

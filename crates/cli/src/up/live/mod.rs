@@ -31,7 +31,8 @@ use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::About;
 use super::drivers::export::offer;
-use super::drivers::{Missing, Notes, Shown, Volume};
+use super::drivers::{Missing, Notes, Volume};
+use super::handle::Reachable;
 use super::metrics::Metrics;
 use super::plan::{self, Plan};
 use super::reach;
@@ -39,6 +40,7 @@ use super::report::Report;
 use super::room::Room;
 use super::service;
 use super::settings::Settings;
+use super::shown::Shown;
 use super::spare_thread::no_thread;
 use super::status::ServerStatus;
 use super::tls::{self, Renewed, Seen};
@@ -106,6 +108,16 @@ pub(crate) struct Live {
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl Reachable for Live {
+    fn reload(self: Arc<Self>) {
+        self.hang_up();
+    }
+
+    fn logged(&self, line: &tracing::Event<'_>) {
+        self.report.logged(line);
     }
 }
 
@@ -201,7 +213,9 @@ impl Live {
             let what = if ending { "ends" } else { "is not up yet" };
             return Err(format!("the server {what}"));
         };
-        let _told = service::Reloading::told(matches!(wish, Wish::Reload) && !dry_run);
+        let is_told = self.settings.tells_service_manager();
+        let reloads = matches!(wish, Wish::Reload) && !dry_run;
+        let _told = service::Reloading::told(reloads && is_told);
         let (new, rolls_back) = match &wish {
             Wish::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
             Wish::Legs(mirror, change) => return self.change_legs(mirror, change, old, dry_run),

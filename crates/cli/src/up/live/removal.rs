@@ -12,7 +12,6 @@ use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration};
 use super::Live;
 use crate::control::changes::{Changed, Failed};
 use crate::manifest::{Manifest, export_name};
-use crate::screen;
 use crate::up::drivers::export::cut;
 
 /// How long a device may take before it is told of, where the manifest doesn't say so: as at shutdown.
@@ -157,7 +156,6 @@ impl Live {
     /// A device of a change takes too long.
     pub(super) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
         self.status.overdue(device);
-        let warn = |warning: std::fmt::Arguments<'_>| screen::warning(warning);
-        self.report.overdue(what, device, after, held_up, &warn);
+        self.report.overdue(what, device, after, held_up);
     }
 }

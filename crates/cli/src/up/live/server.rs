@@ -126,7 +126,7 @@ impl Live {
         let about: Weak<About> = self.about.get().cloned().unwrap_or_default();
         let text =
             move || about.upgrade().map(|about| control::metrics(&about)).unwrap_or_default();
-        let bound = metrics::bind(at, &self.cleanup)?;
+        let bound = metrics::bind(at, &self.cleanup, &self.report)?;
         Metrics::start(bound, text)
             .map_err(|error| format!("the address of metrics: {}", no_thread(&error)))
     }

@@ -1,6 +1,5 @@
 //! The progress bar: on a terminal, while devices come up or go down; and on whom that waits.
 
-use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use corewise::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 
-use crate::screen::{self, Bars};
+use crate::screen::Bars;
 
 /// A user that looks at a bar that doesn't move wants to know why after that.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -89,11 +88,6 @@ impl Progress {
         // A bar that says less is no reason not to go on.
         let thread = thread::Builder::new().name("progress".to_string()).spawn(look).ok();
         Waiting { stop: Some(stop), thread }
-    }
-
-    /// Says something on stderr while the bar is there.
-    pub(crate) fn warn(&self, message: fmt::Arguments<'_>) {
-        self.bars.above(|| screen::warning(message));
     }
 
     /// Takes it off the screen, before something is printed.

@@ -1,13 +1,14 @@
 //! The life of a server: sockets, bring-up, clients, shutdown.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use corewise::device::{
-    BringUp, BringUpOptions, DeviceManager, DeviceReport, Event, Pending, PendingState,
-    ProbeOutcome, ShutdownOptions,
+    BringUp, BringUpOptions, Cancel, DeviceManager, DeviceReport, Event, HangPolicy, Pending,
+    PendingState, ProbeOutcome, ShutdownOptions,
 };
 use corewise::drivers::FileRings;
 use corewise::nbd::{self, Endpoint, Listener};
@@ -20,62 +21,117 @@ use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 use super::calls::Calls;
 use super::cleanup::Cleanup;
 use super::control::{self, About, Control};
-use super::drivers::{ExportDriver, House, Missing, Notes, Shown, Volume, VolumeDriver};
+use super::drivers::{ExportDriver, House, Missing, Notes, Volume, VolumeDriver};
+use super::error::Error;
+use super::events::Events;
+use super::handle::{self, Handle};
 use super::known::Known;
 use super::live::Live;
+use super::observer::{ClientLimits, Observer, Phase, Ready};
 use super::plan::{self, Plan};
-use super::progress::Progress;
-use super::report::{ClientLimits, Report};
+use super::report::Report;
 use super::room::{Cut, Room};
 use super::service::{self, Service};
 use super::settings::{Asked, Settings};
+use super::shown::Shown;
 use super::spare_thread::no_thread;
 use super::status::ServerStatus;
-use super::stop::{self, Stop};
-use super::{NOWHERE, listen, tell, tls};
+use super::{limits, listen, tls};
 use crate::control::disks::Disks;
 use crate::control::health::SocketUse;
 use crate::control::place;
-use crate::exit::Failure;
-use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject, export_name};
-use crate::screen::{self, Bars};
-use crate::timeline::{self, TimelineFile};
+use crate::manifest::{self, LeftOut, Manifest, Place, Problem, Subject, export_name};
 
-/// A server that was checked and not begun.
-pub(crate) struct Server {
-    pub(crate) report: Report,
-    pub(crate) keep_going: bool,
-    pub(crate) duration: Option<Duration>,
-    /// Whether there is to be a control socket.
-    pub(crate) control: bool,
-    pub(crate) timeline: Option<TimelineFile>,
+/// What a program says of a server beside its manifest.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// What counts in place of the manifest's `[server]`.
+    pub(crate) server: Option<manifest::Server>,
     /// How messages call the manifest.
     pub(crate) label: String,
     /// The manifest's file, where it can be read again.
     pub(crate) source: Option<PathBuf>,
-    /// As it is written, without what the command line says instead.
-    pub(crate) written: Manifest,
-    pub(crate) manifest: Manifest,
-    /// What the command line says of that.
-    pub(crate) asked: Asked,
-    /// Whether clients come by a Unix socket, which alone says which user they are.
-    pub(crate) has_unix: bool,
+    /// What the manifest asks for and can't have, as was told. With any of it the server is incomplete.
+    pub(crate) left_out: Vec<LeftOut>,
     /// Sockets that listen already; with any, no other is bound.
     pub(crate) passed: Vec<Listener>,
-    /// What the manifest asks for and can't have.
-    pub(crate) left_out: Vec<LeftOut>,
-    /// What clients may have.
-    pub(crate) options: nbd::Options,
-    /// The reason for which there is room for fewer clients than were asked for.
-    pub(crate) cut: Option<Cut>,
-    /// A warning: clients may take more memory than the process may use.
-    pub(crate) too_much_memory: Option<String>,
+    /// Serve the devices that come up, even if others fail.
+    pub(crate) keep_going: bool,
+    /// Answer on a control socket: that of the manifest, or else one in the usual place.
+    pub(crate) control: bool,
+    /// Tell the service manager that NOTIFY_SOCKET names how the server is.
+    pub(crate) service_manager: bool,
+    /// The process ends with the server, and its threads with that: joined one after the other, they
+    /// would take as many turns of the scheduler.
+    pub(crate) ends_process: bool,
+    /// The deadline of the whole shutdown, in place of the manifest's, also of one that is read again.
+    pub(crate) shutdown_timeout: Option<Duration>,
+    /// What is done about devices that hang, in place of what the manifest says, also one that is read again.
+    pub(crate) on_hang: Option<HangPolicy>,
+    /// What the process may have.
     pub(crate) room: Room,
-    /// Bytes for clients if the manifest says nothing.
-    pub(crate) usual_memory: u64,
+    /// What is removed at the end.
     pub(crate) cleanup: Arc<Cleanup>,
-    pub(crate) stop: Stop,
-    pub(crate) bars: Bars,
+    /// Cancels the bring-up, and the bring-ups of changes.
+    pub(crate) cancel: Cancel,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            server: None,
+            label: "the manifest".to_string(),
+            source: None,
+            left_out: Vec::new(),
+            passed: Vec::new(),
+            keep_going: false,
+            control: false,
+            service_manager: false,
+            ends_process: false,
+            shutdown_timeout: None,
+            on_hang: None,
+            room: Room::now(),
+            cleanup: Arc::default(),
+            cancel: Cancel::new(),
+            observer: Arc::new(()),
+        }
+    }
+}
+
+/// A server that was checked and not begun.
+struct Prepared {
+    report: Report,
+    keep_going: bool,
+    /// Whether there is to be a control socket.
+    control: bool,
+    ends_process: bool,
+    /// How messages call the manifest.
+    label: String,
+    /// The manifest's file, where it can be read again.
+    source: Option<PathBuf>,
+    /// As it is written, without what the program says instead.
+    written: Manifest,
+    manifest: Manifest,
+    /// What the program says of that.
+    asked: Asked,
+    /// Whether clients come by a Unix socket, which alone says which user they are.
+    has_unix: bool,
+    /// Sockets that listen already; with any, no other is bound.
+    passed: Vec<Listener>,
+    /// What the manifest asks for and can't have.
+    left_out: Vec<LeftOut>,
+    /// What clients may have.
+    options: nbd::Options,
+    /// The reason for which there is room for fewer clients than were asked for.
+    cut: Option<Cut>,
+    /// A warning: clients may take more memory than the process may use.
+    too_much_memory: Option<String>,
+    room: Room,
+    /// Bytes for clients if the manifest says nothing.
+    usual_memory: u64,
+    cleanup: Arc<Cleanup>,
+    cancel: Cancel,
 }
 
 /// What a running server consists of.
@@ -123,8 +179,8 @@ impl Running {
     }
 }
 
-fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(format!("cannot {what}: {error}"))
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::new(format!("cannot {what}: {error}"))
 }
 
 /// Exports that drain at a time: half of the workers that a pool may have, since what they wait for needs workers, too.
@@ -137,9 +193,127 @@ struct Down {
     hangs: bool,
 }
 
+/// A server that serves. Dropping it takes it down, as [`down`](Server::down) does.
+pub(crate) struct Server {
+    prepared: Prepared,
+    /// `None`: it is down.
+    up: Option<Up>,
+}
+
+/// What there is of a server from its first socket on.
+struct Up {
+    running: Running,
+    about: Arc<About>,
+    control: Option<Control>,
+    service: Option<Service>,
+    /// The bring-up.
+    times: Timeline,
+    /// Whether all of the manifest is there.
+    complete: bool,
+    _ticks: Option<Ticker>,
+    _cleaner: Cleaner,
+}
+
+/// Cleans up at the end of its scope, however that is reached.
+struct Cleaner {
+    cleanup: Arc<Cleanup>,
+    report: Report,
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        for (path, error) in self.cleanup.run() {
+            self.report.warning(format_args!("cannot remove {}: {error}", path.display()));
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("manifest", &self.prepared.label).finish_non_exhaustive()
+    }
+}
+
 impl Server {
-    /// From the first socket to the last flush.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    /// Brings a manifest up: from the first socket to the first client.
+    ///
+    /// Nothing is left of a server that doesn't come up.
+    ///
+    /// # Errors
+    /// A device, a socket or something else that the manifest asks for can't be had, and
+    /// `keep_going` isn't set; or nothing of it came up.
+    pub(crate) fn up(manifest: Manifest, options: Options) -> Result<Server, Error> {
+        Prepared::new(manifest, options)?.up()
+    }
+
+    /// Takes it down: exports drain, volumes flush, each after those that need it. `why` is the
+    /// reason, which is told. Returns whether all of the manifest came up and went down in order.
+    pub(crate) fn down(mut self, why: &str) -> bool {
+        self.up.take().is_some_and(|up| self.prepared.down(up, why))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(up) = self.up.take() {
+            self.prepared.down(up, "nobody needs it any more");
+        }
+    }
+}
+
+impl Prepared {
+    /// Looks whether clients have room, and opens nothing but what tells of events.
+    fn new(manifest: Manifest, options: Options) -> Result<Prepared, Error> {
+        let written = manifest.clone();
+        let mut manifest = manifest;
+        if let Some(server) = options.server {
+            manifest.server = server;
+        }
+        let events = Events::new()
+            .map_err(|error| Error::new(format!("cannot make an eventfd: {error}")))?;
+        let usual_memory = limits::usual_memory();
+        let server = &manifest.server;
+        let of_clients = limits::of_clients(&server.clients, usual_memory, server.tls.is_some());
+        let room = options.room.with_tls(server.tls.is_some());
+        let (of_clients, cut) =
+            room.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
+        let too_much_memory = limits::too_much(&of_clients, server.tls.is_some());
+        let is_unix = |one: &Listener| matches!(one.endpoint(), Endpoint::Unix(_));
+        let has_unix = match options.passed.is_empty() {
+            true => server.unix.is_some(),
+            false => options.passed.iter().any(is_unix),
+        };
+        Ok(Prepared {
+            report: Report { observer: options.observer, quiet: false, events: Arc::new(events) },
+            keep_going: options.keep_going,
+            control: options.control,
+            ends_process: options.ends_process,
+            label: options.label,
+            source: options.source,
+            written,
+            asked: Asked {
+                shutdown_timeout: options.shutdown_timeout,
+                on_hang: options.on_hang,
+                service_manager: options.service_manager,
+            },
+            has_unix,
+            passed: options.passed,
+            left_out: options.left_out,
+            options: of_clients,
+            cut,
+            too_much_memory,
+            room,
+            usual_memory,
+            cleanup: options.cleanup,
+            cancel: options.cancel,
+            manifest,
+        })
+    }
+
+    /// From the first socket to the first client.
+    fn up(mut self) -> Result<Server, Error> {
+        let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
+        let cleaner = Cleaner { cleanup, report };
         // Problems were told already; what matters now is the exit code at the end.
         let mut complete = self.left_out.is_empty();
         let machine =
@@ -158,7 +332,7 @@ impl Server {
         });
         // It is empty.
         let _ = running.live.about.set(Arc::downgrade(&about));
-        let _ticks = running.tick();
+        let ticks = running.tick();
         let control = self.answer(&about, &mut complete)?;
         if let Some(control) = &control {
             let path = control.path().to_path_buf();
@@ -174,7 +348,7 @@ impl Server {
         complete &= up.is_complete() && lacking.is_empty();
         self.left_out.extend(not_up(&up, &lacking, &plan));
         running.live.status.followed(self.left_out.iter().map(named).collect());
-        let interrupted = self.stop.came();
+        let interrupted = self.report.observer.interruption();
         let times = up.timeline();
         let nothing = up.bound().all(|device| lacking.contains_key(&device.name));
         if interrupted.is_some() || nothing || !(complete || self.keep_going) {
@@ -187,39 +361,76 @@ impl Server {
             self.report.left_out(&self.left_out);
         }
 
-        let mut service = None;
-        let why = match self.accept(&running, listeners) {
+        let has = self.has(&up, &lacking);
+        let accepted = self.accept(&running, listeners);
+        let mut up = Up {
+            running,
+            about,
+            control,
+            service: None,
+            times,
+            complete,
+            _ticks: ticks,
+            _cleaner: cleaner,
+        };
+        match accepted {
             Ok(endpoints) => {
-                running.live.status.serves(&endpoints);
-                self.ready(&running, &endpoints, control.as_ref());
-                service = Some(running.service(&about));
-                running.live.begin(self.has(&up, &lacking));
-                self.write_timelines(&[&times], &mut complete);
-                self.stop.wait(self.duration)
+                up.running.live.status.serves(&endpoints);
+                self.ready(&up.running, &endpoints, up.control.as_ref());
+                up.service = Some(up.running.service(&up.about));
+                up.running.live.begin(has);
+                up.complete &= self.report.observer.keep_timelines(&[&up.times]);
+                Ok(Server { prepared: self, up: Some(up) })
             }
             Err(error) => {
-                screen::error(format_args!("{error}"));
-                complete = false;
-                "cannot accept clients".to_string()
+                self.report.error(format_args!("{error}"));
+                up.complete = false;
+                self.down(up, "cannot accept clients");
+                Err(Error::Told)
             }
-        };
+        }
+    }
+
+    /// From the word that the end begins to the last flush.
+    fn down(&self, up: Up, why: &str) -> bool {
+        let Up {
+            running,
+            about: _about,
+            control,
+            service,
+            times,
+            mut complete,
+            _ticks,
+            _cleaner,
+            ..
+        } = up;
         running.live.end();
-        self.report.stopping(&why);
+        self.report.stopping(why);
         if let Some(service) = &service {
-            service.stopping(&why);
+            service.stopping(why);
         }
         let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         running.live.status.log_handshakes(running.server.handshakes());
         self.report.shutdown(&down);
         running.known.keep(&[&times, &down]);
-        self.write_timelines(&[&times, &down], &mut complete);
+        complete &= self.report.observer.keep_timelines(&[&times, &down]);
         let took = down.makespan();
         match hangs {
             false => self.report.done(complete, &format!("all devices are down after {took}.")),
             true => self.report.done(false, &format!("given up after {took}.")),
         }
-        leave(running, control);
-        if complete { Ok(()) } else { Err(Failure::Said) }
+        self.leave(running, control, hangs);
+        complete
+    }
+
+    /// Ends what others see of the server, and its threads, unless these hang or the process ends.
+    fn leave(&self, running: Running, control: Option<Control>, hangs: bool) {
+        // Not under the lock: its thread, which is waited for, may be about to take it.
+        let metrics = running.live.metrics.lock().take();
+        drop((control, metrics));
+        if hangs || self.ends_process {
+            std::mem::forget(running);
+        }
     }
 
     /// What the server has: of what the manifest asks for, what came up.
@@ -235,7 +446,7 @@ impl Server {
 
     /// Looks whether the NUMA nodes are there that devices are to be near to. With `--keep-going` such a device has no
     /// preference; whether there was none.
-    fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Failure> {
+    fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();
         let is_there = |node: u32| topology.node(node).is_some();
         let mut missing = false;
@@ -247,18 +458,18 @@ impl Server {
             let message = format!("this machine has no NUMA node {}", at.value);
             let help = format!("leave 'node' out, or name one of: {}", known.join(", "));
             let subject = Subject::Device(Ok(device.name.clone()));
-            tell(&self.label, &Problem::new(at.place, subject, message).help(help));
+            self.report.problem(&self.label, &Problem::new(at.place, subject, message).help(help));
         }
-        if missing && !self.keep_going { Err(Failure::Said) } else { Ok(!missing) }
+        if missing && !self.keep_going { Err(Error::Told) } else { Ok(!missing) }
     }
 
-    fn build(&mut self, machine: Machine) -> Result<Running, Failure> {
+    fn build(&mut self, machine: Machine) -> Result<Running, Error> {
         let devices = self.manifest.devices.iter();
-        self.room.reserve(&self.options, devices).map_err(Failure::new)?;
+        self.room.reserve(&self.options, devices).map_err(Error::new)?;
         let server = tls::server(self.options, self.manifest.server.tls.as_ref());
         let (server, seen) = server.map_err(|problem| {
-            tell(&self.label, &problem);
-            Failure::Said
+            self.report.problem(&self.label, &problem);
+            Error::Told
         })?;
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
@@ -327,7 +538,7 @@ impl Server {
             metrics: Mutex::default(),
             about: OnceLock::new(),
             source: self.source.clone(),
-            cancel: self.stop.cancel(),
+            cancel: self.cancel.clone(),
             seen: Mutex::new(seen),
             has: Mutex::new(None),
             hiding: Mutex::default(),
@@ -339,13 +550,14 @@ impl Server {
             unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
-        self.stop.manages(&manager, &live);
-        let known = Known::load(self.manifest.server.state.as_deref());
+        self.report.observer.begins(&Handle::new(&manager, &live));
+        let state = self.manifest.server.state.as_deref();
+        let known = Known::load(state, self.report.clone());
         Ok(Running { manager, pools, workqueue, server, shown, disks, notes, known, live })
     }
 
     /// Binds what can be bound. Without `--keep-going` that has to be all.
-    fn bind(&mut self, complete: &mut bool) -> Result<Vec<Listener>, Failure> {
+    fn bind(&mut self, complete: &mut bool) -> Result<Vec<Listener>, Error> {
         if !self.passed.is_empty() {
             return Ok(std::mem::take(&mut self.passed));
         }
@@ -364,14 +576,14 @@ impl Server {
             }
         }
         if listeners.is_empty() || !(*complete || self.keep_going) {
-            return Err(Failure::Said);
+            return Err(Error::Told);
         }
         Ok(listeners)
     }
 
     /// Answers who looks on. Without it the server does all the same; but a place that somebody has
     /// asked for has to be had.
-    fn answer(&self, about: &Arc<About>, complete: &mut bool) -> Result<Option<Control>, Failure> {
+    fn answer(&self, about: &Arc<About>, complete: &mut bool) -> Result<Option<Control>, Error> {
         if !self.control {
             return Ok(None);
         }
@@ -391,17 +603,18 @@ impl Server {
             (Err(reason), Some(at)) => {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
-                if self.keep_going { Ok(None) } else { Err(Failure::Said) }
+                if self.keep_going { Ok(None) } else { Err(Error::Told) }
             }
             (Err(reason), None) => {
-                screen::warning(format_args!("no control socket for `corewise dump`: {reason}"));
+                self.report
+                    .warning(format_args!("no control socket for `corewise dump`: {reason}"));
                 Ok(None)
             }
         }
     }
 
     /// Lets Prometheus ask, where the manifest says so.
-    fn measure(&self, live: &Live, complete: &mut bool) -> Result<(), Failure> {
+    fn measure(&self, live: &Live, complete: &mut bool) -> Result<(), Error> {
         let Some(at) = &self.manifest.server.metrics else { return Ok(()) };
         match live.measured_at(&at.value) {
             Ok(metrics) => *live.metrics.lock() = Some(metrics),
@@ -409,7 +622,7 @@ impl Server {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
                 if !self.keep_going {
-                    return Err(Failure::Said);
+                    return Err(Error::Told);
                 }
             }
         }
@@ -418,43 +631,40 @@ impl Server {
 
     fn tell_unbound(&self, place: Place, reason: &str) {
         let message = format!("cannot listen on {reason}");
-        if place == NOWHERE {
-            screen::error(format_args!("{message}"));
+        if place == Place::default() {
+            self.report.error(format_args!("{message}"));
         } else {
-            tell(&self.label, &Problem::new(place, Subject::Server, message));
+            self.report.problem(&self.label, &Problem::new(place, Subject::Server, message));
         }
     }
 
-    fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Failure> {
-        let progress = Progress::new(&self.bars, "Bring-up", plan.decls.len(), !self.report.json);
-        let (observed, report) = (progress.clone(), self.report.clone());
+    fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Error> {
+        let report = self.report.clone();
         let decls = plan.decls.clone();
         let observer = move |event: &Event<'_>| {
-            observed.tell(event);
+            report.observer.device(event);
             if let Event::Overdue { device, after, .. } = event {
-                let held_up = plan::needing(device, &decls);
-                report.overdue("bring-up", device, *after, &held_up, &|warning| {
-                    observed.warn(warning)
-                });
+                report.overdue("bring-up", device, *after, &plan::needing(device, &decls));
             }
         };
         let options = BringUpOptions::new()
             .keep_going(self.keep_going)
             .on_hang(self.manifest.server.on_hang)
-            .cancel(self.stop.cancel())
+            .cancel(self.cancel.clone())
             .observer(Arc::new(observer));
         let manager = Arc::clone(&running.manager);
-        let waiting = progress.waiting(move || {
+        let blocker = move || {
             let pending = manager.pending();
             // The device being probed holds up the rest.
             let is_probed = |one: &&Pending| matches!(one.state, PendingState::Probing { .. });
             let first = pending.iter().find(is_probed).or(pending.first());
             first.map(|one| format!("waiting for {one}"))
-        });
+        };
+        let observer = &self.report.observer;
+        observer.phase_begins(Phase::BringUp, plan.decls.len(), Box::new(blocker));
         let up = running.manager.bring_up(plan.decls.clone(), &options);
-        drop(waiting);
-        progress.end();
-        up.map_err(|error| Failure::new(error.to_string()))
+        observer.phase_ends();
+        up.map_err(|error| Error::new(error.to_string()))
     }
 
     /// One message for each device that failed by itself.
@@ -462,16 +672,17 @@ impl Server {
         for (device, message) in plan.failures(up, lacking) {
             match plan.origin(&device) {
                 Some((subject, place)) => {
-                    tell(&self.label, &Problem::new(*place, subject.clone(), message));
+                    let problem = Problem::new(*place, subject.clone(), message);
+                    self.report.problem(&self.label, &problem);
                 }
-                None => screen::error(format_args!("{device}: {message}")),
+                None => self.report.error(format_args!("{device}: {message}")),
             }
         }
     }
 
     fn tell_notes(&self, running: &Running) {
         for note in running.notes.take() {
-            screen::warning(format_args!("{note}"));
+            self.report.warning(format_args!("{note}"));
         }
     }
 
@@ -490,7 +701,7 @@ impl Server {
         for endpoint in endpoints.iter().filter(|_| !knows_clients) {
             if let Endpoint::Tcp(address) = endpoint {
                 if !address.ip().is_loopback() {
-                    screen::warning(format_args!(
+                    self.report.warning(format_args!(
                         "{address} is open to other machines, which may read and write: clients \
                          need no certificate (tls_client_ca in the manifest)"
                     ));
@@ -513,7 +724,7 @@ impl Server {
         // Not under the lock: a reader of stdout may be waited for.
         let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
         let (control, metrics) = (control.map(Control::path), metrics.as_deref());
-        self.report.ready(endpoints, &exports, clients, control, metrics);
+        self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });
     }
 
     /// Nothing was served: what came up goes down, and the files that were made are not kept.
@@ -522,20 +733,19 @@ impl Server {
         running: Running,
         up: &Timeline,
         signal: Option<&'static str>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Server, Error> {
         if let Some(name) = signal {
-            screen::error(format_args!("{name} during bring-up: no volume was served"));
+            self.report.error(format_args!("{name} during bring-up: no volume was served"));
         }
-        let mut complete = false;
-        let Down { timeline: down, .. } = self.shut_down(&running, &mut complete);
-        self.write_timelines(&[up, &down], &mut complete);
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut false);
+        self.report.observer.keep_timelines(&[up, &down]);
         // People have been told what is wrong; more would hide it.
         let report = Report { quiet: true, ..self.report.clone() };
         report.bring_up(up);
         report.shutdown(&down);
         report.done(false, "");
-        leave(running, None);
-        Err(Failure::Said)
+        self.leave(running, None, hangs);
+        Err(Error::Told)
     }
 
     /// Exports drain, volumes flush, each after those that need it.
@@ -546,31 +756,31 @@ impl Server {
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
         volumes.for_each(|volume| volume.server_ends());
         let devices = devices.len();
-        let progress = Progress::new(&self.bars, "Shutdown", devices, !self.report.json);
         let manager = Arc::clone(&running.manager);
-        let waiting = progress.waiting(move || stop::blocker(&manager.remaining()));
-        let down = running.manager.shutdown(&self.shutdown_options(running, &progress));
-        drop(waiting);
-        progress.end();
+        let blocker = move || handle::blocker(&manager.remaining());
+        let observer = &self.report.observer;
+        observer.phase_begins(Phase::Shutdown, devices, Box::new(blocker));
+        let down = running.manager.shutdown(&self.shutdown_options(running));
+        observer.phase_ends();
         let down = match down {
             Ok(down) => down,
             Err(error) => {
-                screen::error(format_args!("shutdown: {error}"));
+                self.report.error(format_args!("shutdown: {error}"));
                 *complete = false;
                 return Down { timeline: Timeline::new("shutdown"), hangs: false };
             }
         };
         self.tell_notes(running);
         for (device, message) in &down.failed {
-            screen::error(format_args!("shutdown of {device}: {message}"));
+            self.report.error(format_args!("shutdown of {device}: {message}"));
         }
         *complete &= down.is_clean() && !running.live.is_unclean();
         let hangs = !down.remaining.is_empty();
         if hangs {
-            let left = stop::waiting(&down.remaining);
+            let left = handle::waiting(&down.remaining);
             let (said, took) = (if down.gave_up { "given up" } else { "left" }, down.elapsed);
             let took = duration(took);
-            screen::error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
+            self.report.error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
             // A client that has not chosen an export yet is on nobody's list. Nothing is left that could be flushed.
             let _ = running.server.drain(Duration::ZERO);
@@ -579,16 +789,14 @@ impl Server {
         Down { timeline: down.timeline(), hangs }
     }
 
-    fn shutdown_options(&self, running: &Running, progress: &Progress) -> ShutdownOptions {
-        let (progress, report) = (progress.clone(), self.report.clone());
+    fn shutdown_options(&self, running: &Running) -> ShutdownOptions {
+        let report = self.report.clone();
         let manager = Arc::clone(&running.manager);
         let observer = move |event: &Event<'_>| {
-            progress.tell(event);
+            report.observer.device(event);
             if let Event::Overdue { device, after, .. } = event {
-                let held_up = stop::held_up_by(device, &manager.remaining());
-                report.overdue("shutdown", device, *after, &held_up, &|warning| {
-                    progress.warn(warning)
-                });
+                let held_up = handle::held_up_by(device, &manager.remaining());
+                report.overdue("shutdown", device, *after, &held_up);
             }
         };
         let settings = running.live.settings.now();
@@ -602,25 +810,6 @@ impl Server {
             .on_hang(settings.on_hang)
             .history(running.known.history())
     }
-
-    fn write_timelines(&self, timelines: &[&Timeline], complete: &mut bool) {
-        let Some(file) = &self.timeline else { return };
-        let title = format!("corewise up {}", self.label);
-        let about = timeline::file::About { title: &title, facts: &[] };
-        if let Err(failure) = timeline::file::write(file, about, timelines) {
-            *complete = false;
-            failure.say();
-        }
-    }
-}
-
-/// Ends what others see of the server. Its threads have nothing left to do, or hang, and the end of the process takes them: to join one
-/// after the other would take as many turns of the scheduler.
-fn leave(running: Running, control: Option<Control>) {
-    // Not under the lock: its thread, which is waited for, may be about to take it.
-    let metrics = running.live.metrics.lock().take();
-    drop((control, metrics));
-    std::mem::forget(running);
 }
 
 /// What was left out, by its name, and why.
