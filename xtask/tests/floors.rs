@@ -178,7 +178,8 @@ fn floors_hold_every_crate_that_the_design_names() {
         (Floor::Number(4), &["corewise-drivers"]),
         (Floor::Number(5), &["corewise-nbd", "corewise-object"]),
         (Floor::Number(6), &["corewise", "corewise-bench"]),
-        (Floor::Number(7), &["corewise-cli"]),
+        (Floor::Number(7), &["corewise-server"]),
+        (Floor::Number(8), &["corewise-cli"]),
         (Floor::Dev, &["xtask", "bench-peers", "corewise-fuzz"]),
     ] {
         for name in names {

@@ -9,9 +9,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 
-use crate::control::Mode;
 use crate::timeline::{self, TimelineFile};
-use crate::{health, manifest, snapshot, units, watch};
+use crate::{health, snapshot, watch};
+use corewise_server::control::Mode;
+use corewise_server::{manifest, units};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

@@ -7,12 +7,12 @@ use corewise::timeline::{json, text};
 use serde_json::Value;
 
 use crate::args;
-use crate::control::Question;
-use crate::control::changes::Changed;
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen;
+use corewise_server::control::Question;
+use corewise_server::control::changes::Changed;
 
 pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
     if args.manifest == Path::new("-") {

@@ -3,9 +3,9 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::control::health::HealthState;
 use crate::screen;
-use crate::up::error::Error;
+use corewise_server::Error;
+use corewise_server::control::health::HealthState;
 
 /// The run did not do what was asked.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use std::io::Write;
 use serde_json::Value;
 
 use crate::args::Which;
-use crate::control::Question;
-use crate::control::health::{Health, HealthState};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{BAD, GOOD, styled};
+use corewise_server::control::Question;
+use corewise_server::control::health::{Health, HealthState};
 
 pub(crate) const EXAMPLES: &str = "\
 ok: no fault is known. degraded: all data is there and can be reached, but less protects it than was asked for, or a \

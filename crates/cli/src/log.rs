@@ -20,7 +20,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
 use crate::screen::Bars;
-use crate::{json, logfmt, streams, units};
+use crate::{json, logfmt, streams};
+use corewise_server::units;
 
 /// How lines on stderr look. Text, where nothing has said else yet.
 static FORM: OnceLock<Form> = OnceLock::new();

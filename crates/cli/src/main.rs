@@ -18,35 +18,27 @@
 //! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
 //! ```
 //!
-//! In reading order: `args` defines every flag, `manifest` reads and checks what to bring up
-//! without touching anything, `up` does it and undoes it, `dump`, `health`, `watch`, `mirror` and
-//! `snapshot` ask a running one over its `control` socket, by which `change` changes it, `topo`
-//! shows a machine, `timeline` what a kernel's log says of one; `exit` alone knows exit codes,
-//! `screen` how to write to a terminal.
+//! In reading order: `args` defines every flag, `up` runs a server (`corewise_server`) with its
+//! signals and its terminal, `dump`, `health`, `watch`, `mirror` and `snapshot` ask a running one
+//! over its control socket, by which `change` changes it, `topo` shows a machine, `timeline` what a
+//! kernel's log says of one; `exit` alone knows exit codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
-mod bounded_file;
 mod change;
-mod columns;
-mod control;
 mod dump;
 mod exit;
 mod health;
 mod json;
 mod log;
 mod logfmt;
-mod manifest;
 mod mirror;
 mod pages;
 mod screen;
-mod serve;
 mod snapshot;
 mod streams;
-mod suggest;
 mod timeline;
 mod topo;
-mod units;
 mod up;
 mod usage;
 mod watch;
@@ -61,7 +53,7 @@ fn main() -> ExitCode {
     log::start(&cli.log, bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
-        args::Command::Up(args) => serve::run(args, bars),
+        args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Health(args) => health::run(&args),
         args::Command::Mirror(args) => mirror::run(&args),

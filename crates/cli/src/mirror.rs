@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::args;
 use crate::change;
-use crate::control::Question;
-use crate::control::disks::Disk;
-use crate::control::mirrors::{Check, How, Leg, State};
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{TITLE, styled};
+use corewise_server::control::Question;
+use corewise_server::control::disks::Disk;
+use corewise_server::control::mirrors::{Check, How, Leg, State};
 
 /// Asks, waits if that is wanted, and shows what is so then.
 pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {

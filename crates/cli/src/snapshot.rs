@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use crate::args;
-use crate::columns::Columns;
-use crate::control::Question;
-use crate::control::stores::Snapshot;
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
-use crate::{screen, units};
+use crate::screen;
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::stores::Snapshot;
+use corewise_server::units;
 
 pub(crate) const EXAMPLES: &str = "\
 A snapshot has what clients were answered before the command, flushed or not, and stays as it is. Clients go on. It keeps the \

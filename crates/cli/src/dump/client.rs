@@ -8,10 +8,10 @@ use std::time::Duration;
 use corewise::timeline::{duration, markup};
 use serde_json::Value;
 
-use crate::control::place::{Found, look};
-use crate::control::{Question, VERSION, Who};
 use crate::exit::Failure;
 use crate::screen;
+use corewise_server::control::place::{Found, look};
+use corewise_server::control::{Question, VERSION, Who};
 
 /// A server that hasn't answered by then hangs.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -10,11 +10,11 @@ use corewise::timeline::markup;
 use serde_json::Value;
 
 use crate::args;
-use crate::control::Question;
-use crate::control::place;
 use crate::exit::Failure;
 use crate::screen::{self, TITLE, styled};
 use client::Client;
+use corewise_server::control::Question;
+use corewise_server::control::place;
 
 /// Asks, and shows the answer.
 pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {

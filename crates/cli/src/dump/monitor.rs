@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::client::{Client, printable, who};
 use crate::args;
-use crate::columns::Columns;
-use crate::control::Question;
-use crate::control::document::{Document, Queue};
-use crate::control::served;
 use crate::exit::Failure;
 use crate::json;
 use crate::screen::{self, FAINT, styled};
-use crate::units;
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::document::{Document, Queue};
+use corewise_server::control::served;
+use corewise_server::units;
 
 /// The least and the most room for a queue's name.
 const NAMES: (usize, usize) = (10, 32);

@@ -6,7 +6,7 @@ use corewise::timeline::{Driver, Timeline};
 use super::args::{Args, Faster};
 use super::source::Log;
 use crate::exit::Failure;
-use crate::suggest;
+use corewise_server::suggest;
 
 /// What is to be different.
 #[derive(Debug)]

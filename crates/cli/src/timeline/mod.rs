@@ -13,10 +13,10 @@ use std::io::Write;
 pub(crate) use args::{Args, EXAMPLES};
 pub(crate) use file::TimelineFile;
 
-use crate::control::matches;
 use crate::exit::Failure;
 use crate::screen;
 use asked::{Asked, Predicted};
+use corewise_server::control::matches;
 
 /// Reads logs, and shows what they say.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

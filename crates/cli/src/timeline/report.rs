@@ -10,7 +10,7 @@ use super::args::Args;
 use super::asked::Predicted;
 use super::source::Log;
 use crate::screen::{FAINT, TITLE, styled};
-use crate::units::count;
+use corewise_server::units::count;
 
 /// So many lines that weren't understood are shown.
 const SUSPICIOUS: usize = 10;

@@ -12,9 +12,9 @@ use corewise::timeline::{SpanKind, Timeline, json};
 use super::args::{Args, Phase};
 use super::file::TimelineFile;
 use super::sysfs;
-use crate::bounded_file;
 use crate::exit::Failure;
-use crate::units::count;
+use corewise_server::bounded_file;
+use corewise_server::units::count;
 
 /// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
 /// log may have any length.

@@ -7,8 +7,8 @@ use corewise::kernel_log::DeviceGraph;
 use corewise::kernel_log::sysfs::Listing;
 
 use super::source::LONGEST;
-use crate::bounded_file;
 use crate::exit::Failure;
+use corewise_server::bounded_file;
 
 /// Reads who is whose parent, supplier and driver.
 pub(super) fn read(path: &Path) -> Result<DeviceGraph, Failure> {

@@ -13,7 +13,8 @@ use corewise::topology::{AffinityScope, Pods, Topology};
 
 use crate::args::{self, Source};
 use crate::exit::Failure;
-use crate::{screen, units, whole_file};
+use crate::{screen, whole_file};
+use corewise_server::units;
 use report::Report;
 
 /// Reads the machine and prints it.

@@ -9,7 +9,7 @@ use corewise::topology::{AffinityScope, CpuId, CpuSet};
 use super::report::{Cpu, Report};
 use super::{alike, count};
 use crate::screen::{FAINT, TITLE, styled};
-use crate::units;
+use corewise_server::units;
 
 /// What a user reads, in lines of at most `width` columns as far as words allow.
 pub(super) fn render(report: &Report, remarks: &[String], width: usize) -> String {

@@ -1,36 +1,291 @@
-//! A server: it brings devices up in parallel, serves them, and shuts them down in the order of
-//! their dependencies.
+//! `corewise up`: the flags, the signals and the terminal of a server.
 //!
-//! Sockets are bound, devices come up, clients are let in. The way back is the reverse, wherever it
-//! begins.
+//! Everything is checked before anything is touched.
 
-mod address_space;
-mod calls;
-pub(crate) mod check;
-pub(crate) mod cleanup;
-mod control;
-mod descriptors;
-mod drivers;
-pub(crate) mod error;
-mod events;
-pub(crate) mod handle;
-mod known;
-pub(crate) mod limits;
-mod listen;
-mod listener_thread;
-mod live;
-mod metrics;
-mod new_parts;
-pub(crate) mod observer;
-mod plan;
-pub(crate) mod reach;
-mod report;
-pub(crate) mod room;
-pub(crate) mod server;
-mod service;
-mod settings;
-pub(crate) mod shown;
-pub(crate) mod source;
-mod spare_thread;
-mod status;
-mod tls;
+mod parent;
+mod passed;
+mod progress;
+mod signals;
+mod stop;
+mod terminal;
+mod text;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise::nbd::{self, Endpoint, Listener};
+use corewise::sync::Mutex;
+
+use crate::args;
+use crate::exit::Failure;
+use crate::screen::{self, Bars};
+use crate::timeline;
+use corewise_server::Cleanup;
+use corewise_server::Room;
+use corewise_server::Source;
+use corewise_server::control::place;
+use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
+use corewise_server::units::count;
+use corewise_server::{Options, Server};
+use parent::Parent;
+use stop::Stop;
+use terminal::Terminal;
+
+/// A place for what comes from the command line, and so from no line of the manifest.
+const NOWHERE: Place = Place { line: 0, column: 0 };
+
+/// Runs a server to its end, and takes away what it made.
+pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
+    // Before there are threads.
+    nbd::limit_heap();
+    // Before anything else is opened.
+    let passed = passed::passed(&args)?;
+    let parent = args.exit_with_parent.then(Parent::find).transpose()?;
+    let source = match &args.manifest {
+        Some(path) => Source::read(path)?,
+        None => Source::built_in(),
+    };
+    // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing to
+    // clean up. Not later: from here on there is.
+    let cleanup = Arc::new(Cleanup::default());
+    let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some(), parent)
+        .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
+    let stop = Arc::new(stop);
+    // Also where there is a bug in what follows.
+    let cleaner = Cleaner(Arc::clone(&cleanup));
+    corewise_server::raise_open_files();
+    let room = Room::now();
+    let duration = args.duration;
+    let outcome = match prepare(args, source, passed, room, &stop, cleanup, bars) {
+        Ok(Some((manifest, options))) => serve(manifest, options, &stop, duration),
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    drop(cleaner);
+    outcome
+}
+
+fn serve(
+    manifest: Manifest,
+    options: Options,
+    stop: &Stop,
+    duration: Option<Duration>,
+) -> Result<(), Failure> {
+    let server = Server::up(manifest, options)?;
+    let why = stop.wait(duration);
+    if server.down(&why) { Ok(()) } else { Err(Failure::Said) }
+}
+
+/// Cleans up at the end of its scope, however that is reached.
+struct Cleaner(Arc<Cleanup>);
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        for (path, error) in self.0.run() {
+            screen::warning(format_args!("cannot remove {}: {error}", path.display()));
+        }
+    }
+}
+
+/// Everything that can be checked without touching anything. `None`: that was all that was wanted.
+fn prepare(
+    args: args::Up,
+    source: Source,
+    passed: Vec<Listener>,
+    room: Room,
+    stop: &Arc<Stop>,
+    cleanup: Arc<Cleanup>,
+    bars: Bars,
+) -> Result<Option<(Manifest, Options)>, Failure> {
+    if let Some(file) = &args.timeline {
+        timeline::file::check(file)?;
+    }
+    let mut scratch = Scratch::new(&cleanup);
+    let base = match &source.base {
+        Some(base) => base.clone(),
+        None => scratch.folder()?,
+    };
+    let Resolved { mut manifest, problems, mut left_out, fatal } =
+        manifest::read(&source.text, &base);
+    for problem in &problems {
+        tell(&source.label, problem);
+    }
+    if fatal || (!args.keep_going && !problems.is_empty()) {
+        return Err(Failure::Said);
+    }
+    if manifest.devices.is_empty() {
+        return Err(Failure::new("no device is left to bring up"));
+    }
+    // The built-in manifest has one of its own.
+    let built_in = source.base.is_none() && passed.is_empty();
+    let has_unix = built_in || has_unix(&manifest.server, &args, &passed);
+    if !has_unix && !reachable(&mut manifest, &source.label, args.keep_going, &mut left_out) {
+        return Err(Failure::Said);
+    }
+    if args.check {
+        return check(&manifest, &source.label).map(|()| None);
+    }
+    let mut server = manifest.server.clone();
+    override_addresses(&mut server, &args, !passed.is_empty(), built_in, &mut scratch)?;
+    let terminal = Terminal {
+        json: args.json,
+        quiet: passed::is_client(&passed),
+        label: source.label.clone(),
+        timeline: args.timeline,
+        stop: Arc::clone(stop),
+        bars,
+        progress: Mutex::default(),
+    };
+    let options = Options {
+        server: Some(server),
+        label: source.label,
+        source: source.file,
+        left_out,
+        passed,
+        keep_going: args.keep_going,
+        control: !args.no_control,
+        service_manager: true,
+        ends_process: true,
+        shutdown_timeout: args.shutdown_timeout,
+        on_hang: args.on_hang,
+        room,
+        cancel: stop.cancel(),
+        observer: Arc::new(terminal),
+        cleanup,
+    };
+    Ok(Some((manifest, options)))
+}
+
+/// Says what is wrong, on stderr.
+fn tell(label: &str, problem: &Problem) {
+    screen::error(format_args!("{}", problem.display(label)));
+}
+
+/// `--check`: says what is wrong with the files that the manifest names, or that nothing is.
+fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
+    let problems = corewise_server::check(manifest);
+    problems.iter().for_each(|problem| tell(label, problem));
+    if !problems.is_empty() {
+        return Err(Failure::Said);
+    }
+    let devices = count(manifest.devices.len() as u64, "device");
+    let exports = count(manifest.exports.len() as u64, "export");
+    writeln!(anstream::stdout(), "{label}: {devices}, {exports}, no problem found")?;
+    Ok(())
+}
+
+/// Whether clients will have a Unix socket.
+fn has_unix(server: &manifest::Server, args: &args::Up, passed: &[Listener]) -> bool {
+    if !passed.is_empty() {
+        return passed.iter().any(|one| matches!(one.endpoint(), Endpoint::Unix(_)));
+    }
+    let has_tcp = server.tcp.is_some() || args.tcp.is_some();
+    // Without either there is a temporary one.
+    server.unix.is_some() || args.socket.is_some() || !has_tcp
+}
+
+/// Tells of exports that nobody could reach. False: the server is not to start; else they are left out.
+fn reachable(
+    manifest: &mut Manifest,
+    label: &str,
+    keep_going: bool,
+    left_out: &mut Vec<LeftOut>,
+) -> bool {
+    let unreachable = corewise_server::unreachable(manifest);
+    let all = unreachable.is_empty();
+    for (problem, left) in unreachable {
+        tell(label, &problem);
+        left_out.push(left);
+    }
+    keep_going || all
+}
+
+/// The command line's word, or sockets that were passed, go before the manifest's. With none of them, a Unix socket of our own.
+fn override_addresses(
+    server: &mut manifest::Server,
+    args: &args::Up,
+    passed: bool,
+    built_in: bool,
+    scratch: &mut Scratch<'_>,
+) -> Result<(), Failure> {
+    if let Some(path) = &args.socket {
+        server.unix = Some(At::new(socket("--socket", path)?, NOWHERE));
+    }
+    if let Some(address) = &args.tcp {
+        server.tcp = Some(At::new(address.clone(), NOWHERE));
+    }
+    if let Some(path) = &args.control {
+        server.control = Some(At::new(socket("--control", path)?, NOWHERE));
+    }
+    if let Some(path) = &args.state {
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::new(format!("--state {}: {error}", path.display())))?;
+        server.state = Some(path);
+    }
+    server.on_hang = args.on_hang.unwrap_or(server.on_hang);
+    if passed {
+        (server.unix, server.tcp) = (None, None);
+    } else if server.unix.is_none() && (built_in || server.tcp.is_none()) {
+        server.unix = Some(At::new(scratch.socket()?, NOWHERE));
+    }
+    Ok(())
+}
+
+/// The path of a socket that a flag says.
+fn socket(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let absolute = std::path::absolute(path)
+        .map_err(|error| Failure::new(format!("{flag} {}: {error}", path.display())))?;
+    match manifest::too_long(&absolute) {
+        None => Ok(absolute),
+        Some(why) => Err(Failure::new(format!("{flag}: {why}"))
+            .help("choose a folder with a shorter path, such as /run or /tmp")),
+    }
+}
+
+/// The temporary folder, made when it is first asked for.
+struct Scratch<'c> {
+    cleanup: &'c Cleanup,
+    path: Option<PathBuf>,
+}
+
+impl<'c> Scratch<'c> {
+    fn new(cleanup: &'c Cleanup) -> Scratch<'c> {
+        Scratch { cleanup, path: None }
+    }
+
+    /// Readable for its owner alone: a process that can reach a socket in it may use it.
+    fn folder(&mut self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.path {
+            return Ok(path.clone());
+        }
+        let path = self.make(&std::env::temp_dir())?;
+        self.path = Some(path.clone());
+        Ok(path)
+    }
+
+    /// Where a socket of our own is: in that folder, or, where that has too long a path for one, in
+    /// another one.
+    fn socket(&mut self) -> Result<PathBuf, Failure> {
+        let in_folder = |folder: &Path| folder.join("nbd.sock");
+        // As long as the folder that is made.
+        let usual = in_folder(&std::env::temp_dir().join("corewise-XXXXXX"));
+        match manifest::too_long(&usual) {
+            None => Ok(in_folder(&self.folder()?)),
+            Some(_) => Ok(in_folder(&self.make(Path::new(place::SHORT))?)),
+        }
+    }
+
+    /// Makes a folder in that one, to be removed at the end.
+    fn make(&self, within: &Path) -> Result<PathBuf, Failure> {
+        let made = tempfile::Builder::new().prefix("corewise-").tempdir_in(within);
+        let folder = made.map_err(|error| {
+            let within = within.display();
+            Failure::new(format!("cannot make a temporary folder in {within}: {error}"))
+                .help("TMPDIR sets the folder for temporary folders, --socket the path of a socket")
+        })?;
+        self.cleanup.folder(folder.path());
+        Ok(folder.keep())
+    }
+}

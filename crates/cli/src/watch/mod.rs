@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::columns::Columns;
-use crate::control::Question;
-use crate::control::served::{self, Rates};
 use crate::dump::client::{self, Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::json::{self, pretty};
 use crate::logfmt;
 use crate::screen::{self, FAINT, TITLE, styled};
-use crate::units;
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::served::{self, Rates};
+use corewise_server::units;
 
 pub(crate) use args::{Clients, Disconnect, EXAMPLES, Events, Top};
 pub(crate) use top::run as top;
@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn the_table_of_clients_has_what_each_did_between_two_looks() {
-        let mut one = served::Client { client: 7, in_flight: 3, ..served::Client::default() };
+        let mut one = served::Client::default();
+        (one.client, one.in_flight) = (7, 3);
         one.from.pid = Some(4711);
         (one.oldest_seconds, one.untaken_seconds, one.untaken_bytes) = (Some(2.5), Some(2.0), 4096);
         one.partial_seconds = Some(1.0);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
 
-use crate::units;
+use corewise_server::units;
 use draw::Canvas;
 use layout::Notes;
 use tree::Tree;

@@ -19,10 +19,10 @@ use signal_hook::iterator::Signals;
 
 use super::Top;
 use crate::args::Which;
-use crate::control::Question;
 use crate::dump::client::Client;
 use crate::dump::find;
 use crate::exit::Failure;
+use corewise_server::control::Question;
 use picture::View;
 use sheet::{Look, Part};
 

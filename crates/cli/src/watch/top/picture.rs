@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::sheet::{self, Cell, Key, Look, Part};
-use crate::control::health::Health;
-use crate::units;
+use corewise_server::control::health::Health;
+use corewise_server::units;
 
 const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
 
@@ -122,7 +122,7 @@ impl View {
             return wrapped(why, bold).collect();
         };
         let who = &now.who;
-        let up = crate::control::served::seconds(who.up_seconds);
+        let up = corewise_server::control::served::seconds(who.up_seconds);
         let first =
             format!("corewise {}, process {}, {}, up for {up}", who.version, who.pid, who.manifest);
         let second = match (&self.gone, self.held) {

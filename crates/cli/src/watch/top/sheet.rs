@@ -7,15 +7,15 @@ use std::time::Duration;
 use corewise::timeline::markup::printable;
 use serde::Deserialize;
 
-use crate::control::Who;
-use crate::control::devices::Device;
-use crate::control::disks::Disk;
-use crate::control::disks::Ops;
-use crate::control::document::Document;
-use crate::control::health::{Health, Reason};
-use crate::control::mirrors::State;
-use crate::control::served::{self, Client, Export, Memory, Rates};
-use crate::units;
+use corewise_server::control::Who;
+use corewise_server::control::devices::Device;
+use corewise_server::control::disks::Disk;
+use corewise_server::control::disks::Ops;
+use corewise_server::control::document::Document;
+use corewise_server::control::health::{Health, Reason};
+use corewise_server::control::mirrors::State;
+use corewise_server::control::served::{self, Client, Export, Memory, Rates};
+use corewise_server::units;
 
 /// What a server says of itself at a moment.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -310,7 +310,7 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
             legs.collect()
         }
         Part::Queues => {
-            let row = |queue: &crate::control::document::Queue| {
+            let row = |queue: &corewise_server::control::document::Queue| {
                 let had =
                     before.and_then(|look| look.pools.queues.iter().find(|q| q.id == queue.id));
                 let (ran, had_ran) =
@@ -335,7 +335,7 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
             now.pools.queues.iter().map(row).collect()
         }
         Part::Pools => {
-            let row = |pool: &crate::control::document::Pool| {
+            let row = |pool: &corewise_server::control::document::Pool| {
                 let had =
                     before.and_then(|look| look.pools.pools.iter().find(|p| p.pool == pool.pool));
                 let used = pool.cpu_seconds - had.map_or(0.0, |had| had.cpu_seconds);

@@ -1,0 +1,287 @@
+//! What this run made and has to take away again: sockets, a temporary folder, and the files of
+//! volumes that did not come up.
+//!
+//! It is shared with the thread that handles a second signal, so every way out leaves nothing
+//! behind, `kill -9` excepted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use corewise::sync::Mutex;
+
+/// The things to remove.
+#[derive(Debug, Default)]
+pub struct Cleanup {
+    /// L: is the lock; guards what there is to remove.
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The oldest first.
+    things: Vec<Thing>,
+    /// By their devices.
+    new_files: BTreeMap<String, Vec<Made>>,
+    /// Whether the files of volumes that are up are the user's.
+    keeps_files: bool,
+    /// Devices whose files are not the user's yet, though they may be up.
+    together: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+enum Thing {
+    /// A folder with everything in it.
+    Folder(PathBuf),
+    /// A folder that others use, too: it goes with the last one.
+    FolderIfEmpty(PathBuf),
+    /// A socket, as long as its name still leads to it.
+    Socket(PathBuf, Identity),
+}
+
+/// The new file of a device, as long as its name still leads to it.
+#[derive(Debug)]
+struct Made {
+    file: NewFile,
+    identity: Identity,
+    /// Whether the device is up.
+    up: bool,
+}
+
+/// A file that was made for a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewFile {
+    pub(crate) device: String,
+    pub(crate) path: PathBuf,
+    /// In bytes.
+    pub(crate) size: u64,
+}
+
+/// Which file it is, whatever its name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Identity {
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+impl Cleanup {
+    /// `path` is a folder that only this run uses.
+    pub fn folder(&self, path: &Path) {
+        self.held.lock().things.push(Thing::Folder(path.to_path_buf()));
+    }
+
+    /// `path` is a folder that this run put something in, and others may, too.
+    pub(crate) fn folder_if_empty(&self, path: &Path) {
+        // Before what is in it: the newest go first. Code that puts something in tells of it later.
+        self.held.lock().things.push(Thing::FolderIfEmpty(path.to_path_buf()));
+    }
+
+    /// `path` is a socket that this run has bound, or a link to one.
+    pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
+        let identity = Identity::of(&path.symlink_metadata()?);
+        self.held.lock().things.push(Thing::Socket(path.to_path_buf(), identity));
+        Ok(())
+    }
+
+    /// Whether the name of a socket that this run has bound leads to nothing by now, or to
+    /// something else.
+    pub(crate) fn has_lost(&self, path: &Path) -> bool {
+        let held = self.held.lock();
+        let identity = held.things.iter().rev().find_map(|thing| match thing {
+            Thing::Socket(socket, identity) if socket == path => Some(*identity),
+            _ => None,
+        });
+        drop(held);
+        let found = || path.symlink_metadata().map(|found| Identity::of(&found)).ok();
+        identity.is_some_and(|identity| found() != Some(identity))
+    }
+
+    /// This file was made by this run for a device that is not up yet.
+    pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
+        let identity = Identity::of(&file.path.symlink_metadata()?);
+        let device = file.device.clone();
+        let made = Made { file, identity, up: false };
+        self.held.lock().new_files.entry(device).or_default().push(made);
+        Ok(())
+    }
+
+    /// `device` is up, perhaps after everybody stopped waiting for it. Returns the new files that
+    /// are the user's from now on.
+    #[must_use]
+    pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
+        let mut held = self.held.lock();
+        for made in held.new_files.get_mut(device).into_iter().flatten() {
+            made.up = true;
+        }
+        held.let_go_of(device)
+    }
+
+    /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
+    pub(crate) fn begin_together(&self, devices: impl IntoIterator<Item = String>) {
+        self.held.lock().together = devices.into_iter().collect();
+    }
+
+    /// It is known: those that weren't given up are the user's. Returns them.
+    #[must_use]
+    pub(crate) fn end_together(&self) -> Vec<NewFile> {
+        let mut held = self.held.lock();
+        held.together.clear();
+        held.let_go()
+    }
+
+    /// `device` isn't up, and won't be: the file that was made for it goes.
+    pub(crate) fn give_up(&self, device: &str) {
+        // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
+        // the device's own failure is told, and that is what matters.
+        let mut held = self.held.lock();
+        for Made { file, identity, .. } in held.new_files.remove(device).into_iter().flatten() {
+            let _ = remove_if(&file.path, identity);
+        }
+    }
+
+    /// From now on there are clients: the data of each device that is up, or comes up later, is the
+    /// user's, and its new file stays. Returns those of the devices that are up.
+    #[must_use]
+    pub(crate) fn keep_files(&self) -> Vec<NewFile> {
+        let mut held = self.held.lock();
+        held.keeps_files = true;
+        held.let_go()
+    }
+
+    /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
+    pub fn run(&self) -> Vec<(PathBuf, io::Error)> {
+        let mut held = self.held.lock();
+        let (things, files) =
+            (std::mem::take(&mut held.things), std::mem::take(&mut held.new_files));
+        drop(held);
+        let mut failed = Vec::new();
+        // Before the folders that they may be in.
+        for Made { file, identity, .. } in files.into_values().flatten() {
+            if let Err(error) = remove_if(&file.path, identity) {
+                if error.kind() != io::ErrorKind::NotFound {
+                    failed.push((file.path, error));
+                }
+            }
+        }
+        for thing in things.into_iter().rev() {
+            let (path, result) = match &thing {
+                Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
+                // Not empty: somebody else's are in it.
+                Thing::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
+                Thing::Socket(path, identity) => (path, remove_if(path, *identity)),
+            };
+            if let Err(error) = result {
+                if error.kind() != io::ErrorKind::NotFound {
+                    failed.push((path.clone(), error));
+                }
+            }
+        }
+        failed
+    }
+}
+
+impl Held {
+    /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go
+    /// with that.
+    fn let_go(&mut self) -> Vec<NewFile> {
+        let devices: Vec<String> = self.new_files.keys().cloned().collect();
+        devices.iter().flat_map(|device| self.let_go_of(device)).collect()
+    }
+
+    /// The same, of one device.
+    fn let_go_of(&mut self, device: &str) -> Vec<NewFile> {
+        if !self.keeps_files || self.together.contains(device) {
+            return Vec::new();
+        }
+        let all = self.new_files.remove(device).unwrap_or_default();
+        let (kept, rest): (Vec<Made>, Vec<Made>) = all.into_iter().partition(|made| made.up);
+        if !rest.is_empty() {
+            self.new_files.insert(device.to_string(), rest);
+        }
+        let files = kept.into_iter().map(|made| made.file);
+        files.filter(|file| !self.is_temporary(&file.path)).collect()
+    }
+
+    fn is_temporary(&self, path: &Path) -> bool {
+        let is_in =
+            |thing: &Thing| matches!(thing, Thing::Folder(folder) if path.starts_with(folder));
+        self.things.iter().any(is_in)
+    }
+}
+
+/// Removes the file unless its name leads to another one by now.
+fn remove_if(path: &Path, identity: Identity) -> io::Result<()> {
+    if Identity::of(&path.symlink_metadata()?) == identity {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new_file(device: &str, path: &Path) -> NewFile {
+        NewFile { device: device.to_string(), path: path.to_path_buf(), size: 1 }
+    }
+
+    #[test]
+    fn new_files_are_removed_unless_there_were_clients_and_their_device_came_up() {
+        for clients in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let cleanup = Cleanup::default();
+            for device in ["fails", "early", "late"] {
+                let path = folder.path().join(device);
+                std::fs::write(&path, "x").unwrap();
+                cleanup.new_file(new_file(device, &path)).unwrap();
+            }
+            let named = |kept: Vec<NewFile>| kept.into_iter().map(|file| file.device);
+            let mut kept: Vec<String> = named(cleanup.came_up("early")).collect();
+            assert!(kept.is_empty(), "it may go yet");
+            if clients {
+                kept.extend(named(cleanup.keep_files()));
+            }
+            kept.extend(named(cleanup.came_up("late")));
+            assert_eq!(kept, if clients { vec!["early", "late"] } else { vec![] });
+            assert!(cleanup.run().is_empty());
+            let there = ["fails", "early", "late"].map(|name| folder.path().join(name).exists());
+            assert_eq!(there, [false, clients, clients]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_took_the_name_over_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        // Held open until the end, so that the two can't have the same inode number.
+        let _ours = std::fs::File::create(&path).unwrap();
+        let cleanup = Cleanup::default();
+        cleanup.new_file(new_file("a", &path)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(cleanup.run().is_empty());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn a_missing_file_is_no_failure_and_a_second_cleanup_does_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("file"), "x").unwrap();
+        let cleanup = Cleanup::default();
+        cleanup.folder(&inner);
+        cleanup.folder(&inner);
+        assert!(cleanup.run().is_empty());
+        assert!(!inner.exists());
+        assert!(cleanup.run().is_empty());
+    }
+}

@@ -1,0 +1,252 @@
+//! How a server is, in one word, with each reason for it and what to do about it. Pure: from what
+//! the server knows of itself.
+//!
+//! This is the one place that decides what is a reason. `corewise health`, the metrics, `dump`,
+//! `top` and the status that a service manager is told show its findings and decide nothing. A new
+//! fault is a variant of `Fault`, and a line in one of the functions below that finds it.
+//! `docs/monitoring.md` defines the three words and lists the faults.
+
+mod server;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::devices::Device;
+use super::disks::Disk;
+use super::served::Export;
+
+pub(crate) use server::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+pub(crate) use volumes::take_back;
+
+/// The word.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthState {
+    /// None of the faults below is known.
+    Ok,
+    /// All data is there and can be reached, but less protects it than was asked for, or a part of
+    /// the server doesn't work.
+    Degraded,
+    /// Data that clients were promised may be gone, or can't be reached through this server now.
+    #[default]
+    #[serde(other)]
+    Lost,
+}
+
+impl HealthState {
+    pub(crate) const ALL: [HealthState; 3] =
+        [HealthState::Ok, HealthState::Degraded, HealthState::Lost];
+
+    /// Returns the word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            HealthState::Ok => "ok",
+            HealthState::Degraded => "degraded",
+            HealthState::Lost => "lost",
+        }
+    }
+}
+
+/// A request that is in flight for so long hangs, and so does a server of which no work item has
+/// run for so long: as long as Linux gives a disk for a request, and as the workqueue's watchdog
+/// lets work wait.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// What can be wrong. Its name in JSON and in metrics is a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// A certificate of the server has expired, or soon will.
+    CertificateExpires,
+    /// A change of a device takes too long.
+    ChangeHangs,
+    /// The last check of a mirror found bytes that differ or can't be read.
+    CheckFound,
+    /// The scheduled check of a mirror couldn't begin for a long time.
+    CheckOverdue,
+    /// A device isn't up.
+    DeviceDown,
+    /// A file or a folder that a volume uses isn't in its place, or isn't what it was.
+    Displaced,
+    /// A file was truncated or unlinked, or a flush of it failed.
+    FileLost,
+    /// A flush failed so that changes may be lost, and none has succeeded since.
+    FlushFailed,
+    /// A leg of a mirror is out.
+    LegOut,
+    /// A leg of a mirror is being resynced.
+    LegResyncing,
+    /// A device or an export of the manifest was left out.
+    LeftOut,
+    /// Nobody reads the log.
+    LogUnread,
+    /// Clients have left without knowing that a flush has failed.
+    LossUntold,
+    /// A volume in an object store is fenced, or its store has lost what was written last.
+    NotServed,
+    /// A volume elsewhere has no connection.
+    RemoteDisconnected,
+    /// A request is in flight for too long.
+    RequestHangs,
+    /// Requests have failed in the last minute.
+    RequestsFail,
+    /// A socket that clients, scrapers or commands connect to is gone.
+    SocketGone,
+    /// No work item of the volumes runs.
+    Stalled,
+    /// An object with data of a volume is missing or damaged.
+    StoreDamaged,
+    /// The store of a volume takes no writes.
+    StoreUnwritable,
+    /// Devices come up, and no client is let in yet.
+    Starting,
+    /// Devices go down, and no client is let in any more.
+    Stopping,
+    /// A fault of a later version.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Fault {
+    /// As in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fault::CertificateExpires => "certificate_expires",
+            Fault::ChangeHangs => "change_hangs",
+            Fault::CheckFound => "check_found",
+            Fault::CheckOverdue => "check_overdue",
+            Fault::DeviceDown => "device_down",
+            Fault::Displaced => "displaced",
+            Fault::FileLost => "file_lost",
+            Fault::FlushFailed => "flush_failed",
+            Fault::LegOut => "leg_out",
+            Fault::LegResyncing => "leg_resyncing",
+            Fault::LeftOut => "left_out",
+            Fault::LogUnread => "log_unread",
+            Fault::LossUntold => "loss_untold",
+            Fault::NotServed => "not_served",
+            Fault::RemoteDisconnected => "remote_disconnected",
+            Fault::RequestHangs => "request_hangs",
+            Fault::RequestsFail => "requests_fail",
+            Fault::SocketGone => "socket_gone",
+            Fault::Stalled => "stalled",
+            Fault::StoreDamaged => "store_damaged",
+            Fault::StoreUnwritable => "store_unwritable",
+            Fault::Starting => "starting",
+            Fault::Stopping => "stopping",
+            Fault::Unknown => "unknown",
+        }
+    }
+}
+
+/// A fault that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    #[serde(rename = "reason")]
+    pub(crate) fault: Fault,
+    /// How much this one alone matters.
+    pub state: HealthState,
+    /// The volume, the device, the export (`export:NAME`) or `server`.
+    pub subject: String,
+    /// The part of it: of a mirror a leg; of the server a socket or a certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part: Option<String>,
+    /// What was found, in words.
+    pub what: String,
+    /// What to do about it: a sentence with the command, where there is one.
+    pub todo: String,
+}
+
+impl Reason {
+    fn new(fault: Fault, state: HealthState, subject: &str, what: impl Into<String>) -> Reason {
+        let (subject, what) = (subject.to_string(), what.into());
+        Reason { fault, state, subject, part: None, what, todo: String::new() }
+    }
+
+    fn part(self, part: &str) -> Reason {
+        Reason { part: Some(part.to_string()), ..self }
+    }
+
+    fn todo(self, todo: impl Into<String>) -> Reason {
+        Reason { todo: todo.into(), ..self }
+    }
+
+    /// It in a line: what it is about, what was found, what to do.
+    pub(crate) fn line(&self) -> String {
+        let Reason { subject, what, todo, .. } = self;
+        format!("{subject}: {what}. {todo}")
+    }
+}
+
+/// How a server is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The worst state of a reason.
+    pub state: HealthState,
+    /// The worst first.
+    #[serde(default)]
+    pub reasons: Vec<Reason>,
+}
+
+/// What is known of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) devices: &'a [Device],
+    pub(crate) disks: &'a [Disk],
+    pub(crate) exports: &'a [Export],
+    pub(crate) server: &'a ServerFacts,
+}
+
+impl Health {
+    /// Decides.
+    pub(crate) fn of(facts: &Facts<'_>) -> Health {
+        let mut reasons = server::reasons(facts);
+        reasons.extend(volumes::reasons(facts));
+        reasons.sort_by(|one, other| {
+            let key = |reason: &Reason| (reason.subject.clone(), reason.fault, reason.part.clone());
+            other.state.cmp(&one.state).then_with(|| key(one).cmp(&key(other)))
+        });
+        // One fault of one part is one reason, whichever way it was found.
+        reasons.dedup_by(|one, other| {
+            (one.fault, &one.subject, &one.part) == (other.fault, &other.subject, &other.part)
+        });
+        let state = reasons.iter().map(|reason| reason.state).max().unwrap_or(HealthState::Ok);
+        Health { state, reasons }
+    }
+
+    /// The word, and a line for each reason.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n", self.state.name());
+        for reason in &self.reasons {
+            // Writing to a String can't fail.
+            let _ = writeln!(out, "  {}", reason.line());
+        }
+        out
+    }
+
+    /// The same as a part of a dump.
+    pub(crate) fn section(&self) -> String {
+        let lines: Vec<String> =
+            self.text().lines().map(|line| format!("  {}", line.trim())).collect();
+        format!("Health\n{}\n\n", lines.join("\n"))
+    }
+
+    /// The word, and what it is about, for a line that has little room; `None` where all is well.
+    pub fn summary(&self) -> Option<String> {
+        let mut subjects: Vec<&str> = Vec::new();
+        for reason in self.reasons.iter().filter(|reason| reason.state == self.state) {
+            if !subjects.contains(&reason.subject.as_str()) {
+                subjects.push(&reason.subject);
+            }
+        }
+        (!subjects.is_empty()).then(|| format!("{}: {}", self.state.name(), subjects.join(", ")))
+    }
+}

@@ -1,0 +1,386 @@
+//! Mirrors as JSON and as text, and what may be asked of one. The names of the JSON are the promise: `docs/control.md`
+//! explains each.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use corewise::drivers::{LegState, Mirror, MirrorCheck, MirrorChecked};
+use serde::{Deserialize, Serialize};
+
+use super::health::take_back as take_back_command;
+use super::{checks, served};
+use crate::units;
+
+/// What a mirror is made of, and what it is at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MirrorOf {
+    /// Whether it keeps a record of which legs are in sync, and what the others lack.
+    pub(crate) bitmap: bool,
+    /// Its legs, in their order.
+    pub legs: Vec<Leg>,
+    /// In bytes.
+    pub to_resync: u64,
+    pub(crate) resynced: u64,
+    /// Bytes that a crash would have resynced.
+    pub dirty: u64,
+    /// The check that goes on, or the last one since the server has it.
+    pub check: Option<Check>,
+    /// The last check that came to its end, also before a restart.
+    pub(crate) checked: Option<Checked>,
+    /// Where it is checked by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<Schedule>,
+}
+
+/// When a mirror is checked by itself. In seconds, times since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Schedule {
+    pub(crate) every_seconds: f64,
+    /// When the last check ended, or the mirror's record began.
+    pub(crate) since: f64,
+    pub(crate) due: f64,
+}
+
+impl Schedule {
+    pub(super) fn of(name: &str, mirror: &Mirror, every: Option<Duration>) -> Option<Schedule> {
+        let every = every?;
+        let since = mirror.status().unchecked_since.as_secs_f64();
+        let due = checks::due(name, since, every);
+        Some(Schedule { every_seconds: every.as_secs_f64(), since, due })
+    }
+}
+
+/// A check that came to its end. Bytes, and seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Checked {
+    /// Since 1970.
+    pub(crate) ended: f64,
+    pub(crate) took_seconds: f64,
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) lost: u64,
+    pub(crate) repaired: u64,
+}
+
+impl From<&MirrorChecked> for Checked {
+    fn from(checked: &MirrorChecked) -> Checked {
+        Checked {
+            ended: checked.ended.as_secs_f64(),
+            took_seconds: checked.took.as_secs_f64(),
+            differ: checked.differ,
+            unreadable: checked.unreadable,
+            lost: checked.lost,
+            repaired: checked.repaired,
+        }
+    }
+}
+
+/// A check of a mirror. In bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Check {
+    pub(crate) running: bool,
+    pub(crate) repair: bool,
+    pub(crate) checked: u64,
+    pub(crate) size: u64,
+    /// How long it took so far.
+    pub(crate) took_seconds: f64,
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    /// Of the mirror: no leg can read them.
+    pub(crate) lost: u64,
+    pub(crate) repaired: u64,
+    /// The first of them.
+    pub(crate) places: Vec<Place>,
+}
+
+/// A place where a leg wasn't as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Place {
+    pub(crate) leg: String,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// The leg that it differs from, and is repaired from.
+    pub(crate) from: Option<String>,
+    /// Why it can't be read.
+    pub(crate) error: Option<String>,
+}
+
+impl Check {
+    pub(crate) fn new(check: &MirrorCheck, over: &[String]) -> Check {
+        // Of a leg that was removed since there is no name any more.
+        let name = |leg: usize| over.get(leg).filter(|name| !name.is_empty()).cloned();
+        let places = check.places.iter().map(|place| Place {
+            leg: name(place.leg).unwrap_or_else(|| "a former leg".to_string()),
+            offset: place.range.start,
+            bytes: place.range.end - place.range.start,
+            from: place.from.and_then(name),
+            error: place.error.as_ref().map(ToString::to_string),
+        });
+        Check {
+            running: check.running,
+            repair: check.repair,
+            checked: check.checked,
+            size: check.size,
+            took_seconds: check.took.as_secs_f64(),
+            differ: check.differ,
+            unreadable: check.unreadable,
+            lost: check.lost,
+            repaired: check.repaired,
+            places: places.collect(),
+        }
+    }
+
+    /// Bytes that aren't as they should be.
+    pub fn wrong(&self) -> u64 {
+        (self.differ + self.unreadable).saturating_sub(self.repaired)
+    }
+
+    fn text(&self, out: &mut String) {
+        let Check { checked, size, differ, unreadable, repaired, .. } = self;
+        let state = match (self.running, checked < size) {
+            (true, _) => "check: running",
+            (false, true) => "check: stopped",
+            (false, false) => "check: done",
+        };
+        let _ = writeln!(
+            out,
+            "  {state}, {checked} of {size} bytes looked at, {differ} differ, {unreadable} can't be \
+             read, {repaired} repaired"
+        );
+        for Place { leg, offset, bytes, from, error } in &self.places {
+            let what = match (error, from) {
+                (Some(error), _) => format!("can't be read: {error}"),
+                (None, Some(from)) => format!("differs from {from}"),
+                (None, None) => "differs".to_string(),
+            };
+            let _ = writeln!(out, "    {leg}: {bytes} bytes at {offset}: {what}");
+        }
+    }
+}
+
+impl Checked {
+    fn text(&self, out: &mut String) {
+        let Checked { ended, took_seconds, differ, unreadable, repaired, .. } = self;
+        let (ended, took) = (units::moment(*ended), served::seconds(*took_seconds));
+        let _ = writeln!(
+            out,
+            "  last check: ended {ended} after {took}, {differ} bytes differed, {unreadable} couldn't \
+             be read, {repaired} repaired"
+        );
+    }
+}
+
+/// Bytes that a check has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) differ: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) lost: u64,
+    pub(crate) repaired: u64,
+}
+
+impl Found {
+    /// Those that aren't as they should be.
+    pub(crate) fn wrong(&self) -> u64 {
+        (self.differ + self.unreadable).saturating_sub(self.repaired)
+    }
+}
+
+/// A leg of a mirror.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Leg {
+    /// The leg's device.
+    pub name: String,
+    /// What it is good for now.
+    pub state: State,
+    /// Why it is out.
+    pub why: Option<String>,
+}
+
+/// What a leg is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has everything.
+    InSync,
+    /// It gets what it lacks.
+    Resyncing,
+    /// It is out, and being tried again.
+    Returning,
+    /// The mirror does without it.
+    #[default]
+    #[serde(other)]
+    Out,
+}
+
+impl From<LegState> for State {
+    fn from(leg: LegState) -> State {
+        match leg {
+            LegState::InSync => State::InSync,
+            LegState::Resyncing => State::Resyncing,
+            LegState::Returning => State::Returning,
+            _ => State::Out,
+        }
+    }
+}
+
+impl From<State> for LegState {
+    fn from(state: State) -> LegState {
+        match state {
+            State::InSync => LegState::InSync,
+            State::Resyncing => LegState::Resyncing,
+            State::Returning => LegState::Returning,
+            State::Out => LegState::Out,
+        }
+    }
+}
+
+impl MirrorOf {
+    /// `over`: the names of its legs.
+    pub(super) fn new(mirror: &Mirror, over: &[String]) -> MirrorOf {
+        let status = mirror.status();
+        let leg = |(n, name): (usize, &String)| Leg {
+            name: name.clone(),
+            state: status.legs.get(n).copied().unwrap_or(LegState::Out).into(),
+            why: mirror.why_out(n),
+        };
+        MirrorOf {
+            bitmap: mirror.has_record(),
+            legs: over.iter().enumerate().filter(|(_, name)| !name.is_empty()).map(leg).collect(),
+            to_resync: status.to_resync,
+            resynced: status.resynced,
+            dirty: status.dirty,
+            check: status.check.as_ref().map(|check| Check::new(check, over)),
+            checked: status.checked.as_ref().map(Checked::from),
+            schedule: None,
+        }
+    }
+
+    /// Whether a leg is on its way back, or a check goes on.
+    pub fn is_busy(&self) -> bool {
+        let busy = |leg: &Leg| matches!(leg.state, State::Resyncing | State::Returning);
+        let checks = self.check.as_ref().is_some_and(|check| check.running);
+        checks || self.to_resync != 0 || self.legs.iter().any(busy)
+    }
+
+    /// A line a leg of the mirror, which has this name.
+    pub fn text(&self, mirror: &str) -> String {
+        let widest = self.legs.iter().map(|leg| leg.name.chars().count()).max().unwrap_or(0);
+        let mut out = String::new();
+        for leg in &self.legs {
+            // The driver's own words.
+            let (name, state) = (&leg.name, LegState::from(leg.state));
+            let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let todo = match leg.state {
+                State::Out => format!("; once its disk works: {}", take_back_command(mirror, name)),
+                _ => String::new(),
+            };
+            let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");
+        }
+        self.check.iter().for_each(|check| check.text(&mut out));
+        // Of one that ended since the server has it the lines above say the rest.
+        if let Some(checked) = &self.checked {
+            checked.text(&mut out);
+        }
+        if let Some(Schedule { every_seconds, due, .. }) = &self.schedule {
+            let every = served::seconds(*every_seconds);
+            let _ = writeln!(out, "  next check: due {}, one each {every}", units::moment(*due));
+        }
+        out
+    }
+
+    /// What the last check has found that counts: the one that ends, or ended, since the server has
+    /// the mirror, where it found anything or looked at all; else the one before.
+    pub(crate) fn found(&self) -> Option<Found> {
+        let of = |differ, unreadable, lost, repaired| Found { differ, unreadable, lost, repaired };
+        let now = self.check.as_ref().filter(|check| {
+            check.differ + check.unreadable != 0 || (!check.running && check.checked >= check.size)
+        });
+        let now = now.map(|c| of(c.differ, c.unreadable, c.lost, c.repaired));
+        now.or_else(|| {
+            self.checked.as_ref().map(|c| of(c.differ, c.unreadable, c.lost, c.repaired))
+        })
+    }
+}
+
+/// What the legs of a mirror are called, by their numbers; nothing, where one was removed.
+pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
+    (0..mirror.legs()).map(|n| mirror.leg_name(n).unwrap_or_default()).collect()
+}
+
+/// Begins a check of the mirror, or stops it.
+pub(super) fn check(disk: &str, mirror: &Mirror, how: &How) -> Result<(), String> {
+    if how.stop {
+        let stopped = mirror.stop_check();
+        return stopped.then_some(()).ok_or_else(|| format!("no check of '{disk}' goes on"));
+    }
+    let began = mirror.check(how.rate, how.repair);
+    began
+        .then_some(())
+        .ok_or_else(|| format!("a check of '{disk}' goes on already; --stop ends it"))
+}
+
+/// How a mirror is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct How {
+    /// Most bytes a second.
+    pub rate: Option<u64>,
+    /// Make alike what isn't.
+    pub repair: bool,
+    /// End the check that goes on instead.
+    pub stop: bool,
+}
+
+/// Has legs of the mirror tried again that are out: all, or this one. Their names, or why there is none.
+pub(super) fn take_back(
+    disk: &str,
+    mirror: &Mirror,
+    over: &[String],
+    leg: Option<&str>,
+) -> Result<Vec<String>, String> {
+    let over_now = || over.iter().enumerate().filter(|(_, name)| !name.is_empty());
+    if let Some(leg) = leg.filter(|leg| !over_now().any(|(_, name)| name == leg)) {
+        let legs = over_now().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("'{leg}' is not a leg of '{disk}'; the legs are: {legs}"));
+    }
+    let wanted = over_now().filter(|(_, name)| leg.is_none_or(|leg| leg == *name));
+    let back: Vec<String> =
+        wanted.filter(|(n, _)| mirror.take_back(*n)).map(|(_, name)| name.clone()).collect();
+    match (back.is_empty(), leg) {
+        (false, _) => Ok(back),
+        (true, Some(leg)) => Err(format!("'{leg}' is not out of '{disk}'")),
+        (true, None) => Err(format!("all legs of '{disk}' are in")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leg_is_told_with_its_state_and_why_it_is_out() {
+        let leg = |name: &str, state, why: Option<&str>| Leg {
+            name: name.to_string(),
+            state,
+            why: why.map(str::to_string),
+        };
+        let legs =
+            vec![leg("a", State::InSync, None), leg("long", State::Out, Some("no such file"))];
+        let mirror = MirrorOf { legs, ..MirrorOf::default() };
+        let todo = "once its disk works: corewise mirror m --take-back=long";
+        let text = format!("  a     in sync\n  long  out: no such file; {todo}\n");
+        assert_eq!(mirror.text("m"), text);
+        assert!(!mirror.is_busy());
+        assert!(MirrorOf { to_resync: 1, ..mirror }.is_busy());
+        let json = serde_json::to_string(&State::InSync).unwrap();
+        assert_eq!(json, "\"in_sync\"");
+        assert_eq!(serde_json::from_str::<State>("\"burning\"").unwrap(), State::Out);
+    }
+}

@@ -1,0 +1,185 @@
+//! The control socket of a running `corewise up`: where it is, and what is said over it.
+//! `docs/control.md` describes both for other programs.
+//!
+//! A line of JSON asks, a line of JSON answers, as often as the client likes. `answers` has the
+//! end that answers, `dump` and `mirror` those that ask.
+
+pub mod changes;
+pub(crate) mod checks;
+pub mod devices;
+pub mod disks;
+pub mod document;
+pub mod health;
+pub(crate) mod metrics;
+pub mod mirrors;
+pub mod place;
+pub(crate) mod queues;
+pub(crate) mod recent;
+pub(crate) mod remotes;
+pub mod served;
+pub mod stores;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use changes::Mode;
+
+/// The protocol, and the document that it carries. It goes up when something that a client may rely
+/// on is changed or taken away, and not when something is added.
+pub const VERSION: u32 = 1;
+/// The longest question, its newline included, in bytes.
+pub(crate) const LONGEST_QUESTION: usize = 4096;
+
+/// What a client asks. A server ignores a field that it doesn't know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// [`VERSION`].
+    pub corewise: u32,
+    /// `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`,
+    /// `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`,
+    /// `add`, `remove`, `grow` or `reload`.
+    pub ask: String,
+    /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<String>,
+    /// For `dump`: also as text of about so many columns. `usize::MAX`: nothing is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<usize>,
+    /// For `disconnect`: which one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<u64>,
+    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror. For those about snapshots: the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    /// For `take_back`: the leg that is to come back; none: all that are out. For `replace` and
+    /// `remove_leg`: the leg that goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leg: Option<String>,
+    /// For `replace` and `add_leg`: the device that becomes a leg.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<String>,
+    /// For `check`: how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<mirrors::How>,
+    /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// For `add`: the manifest's absolute path, by which the server reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// For `remove`: a device, or `export:` and an export. For `grow`: a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// For `grow`: how many bytes it is to have; none: as many as its file or disk has by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// For `remove` and `reload`: what becomes of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// For changes: only say what would be done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+impl Question {
+    /// Returns the question for everything.
+    pub fn dump() -> Question {
+        Question { corewise: VERSION, ask: "dump".to_string(), ..Question::default() }
+    }
+}
+
+/// The answering server. It stands at the beginning of each answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Who {
+    /// [`VERSION`].
+    pub corewise: u32,
+    /// The server's process id.
+    pub pid: u32,
+    /// Of the program.
+    pub version: String,
+    /// The file that it was started with, or what stands for one.
+    pub manifest: String,
+    /// How long it has been running.
+    pub up_seconds: f64,
+}
+
+/// What it answers. A question that can't be answered has an `error` instead of the rest.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Answer {
+    #[serde(flatten)]
+    pub(crate) who: Who,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) dump: Option<document::Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) devices: Option<Vec<devices::Device>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disks: Option<Vec<disks::Disk>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exports: Option<Vec<served::Export>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clients: Option<Vec<served::Client>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handshakes: Option<served::Handshakes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<served::Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<health::Health>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disconnected: Option<served::Client>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) taken_back: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) changed: Option<changes::Changed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshots: Option<Vec<stores::Snapshot>>,
+}
+
+/// Whether `name` is what `pattern` says; a `*` in it stands for any letters.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(start) else { return false };
+    let mut name = name;
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    name.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_letters() {
+        for (pattern, name) in
+            [("a", "a"), ("*", ""), ("*", "x"), ("a*", "ab"), ("*b", "ab"), ("a*c*e", "abcde")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a", "ab"), ("", "a"), ("a*", "ba"), ("ab*ba", "aba"), ("a*c*e", "abde")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn a_question_of_a_later_client_is_understood_as_far_as_it_goes() {
+        let question: Question =
+            serde_json::from_str(r#"{"corewise":1,"ask":"dump","colour":"red"}"#).unwrap();
+        assert_eq!(question.ask, "dump");
+        assert!(question.queues.is_empty() && question.text.is_none());
+        assert!(serde_json::from_str::<Question>(r#"{"ask":"dump"}"#).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Where control sockets are: in a folder of the user's own, one a process, named by its id.
+//!
+//! Servers that were asked to put theirs elsewhere leave a symbolic link there, so that they are
+//! found all the same.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::manifest::too_long;
+
+const EXTENSION: &str = "sock";
+
+/// Where sockets are where the folder of temporary files has too long a path for them.
+pub const SHORT: &str = "/tmp";
+
+/// Where a server puts its socket, and clients look for it: `corewise` in the runtime folder, or
+/// `corewise-UID` in that of temporary files. Both, since the two may have been started with other
+/// environments. Absolute, whether they exist or not. A folder with too long a path for a socket is
+/// none.
+pub fn folders() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // After `sudo` it may still be another user's.
+    let runtime = runtime.filter(|path| path.is_absolute() && own(path).is_ok());
+    let within = |folder: &Path| folder.join(format!("corewise-{}", uid()));
+    let fits = |folder: &PathBuf| too_long(&folder.join(name(u32::MAX))).is_none();
+    let temporary = Some(within(&std::env::temp_dir())).filter(fits);
+    let temporary = temporary.unwrap_or_else(|| within(Path::new(SHORT)));
+    let runtime = runtime.map(|path| path.join("corewise")).filter(fits);
+    runtime.into_iter().chain([temporary]).collect()
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Fails unless `path` is a folder, and no link to one, that belongs to this user.
+fn own(path: &Path) -> io::Result<()> {
+    let meta = path.symlink_metadata()?;
+    if !meta.is_dir() {
+        return Err(io::Error::other("it is not a folder"));
+    }
+    if meta.uid() != uid() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    Ok(())
+}
+
+/// Makes the folder where it isn't there, for this user alone. One that somebody else has put there
+/// is refused.
+pub(crate) fn make(folder: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    own(folder)?;
+    if folder.metadata()?.mode() & 0o077 != 0 {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// What is at a control socket's path.
+#[derive(Debug)]
+pub enum Found {
+    /// Somebody listens.
+    Live(UnixStream),
+    /// Somebody listens, and is far behind with it.
+    Busy,
+    /// A leftover of a process that was killed.
+    Stale,
+    /// Nothing, or something else, or nobody can tell.
+    Other(io::Error),
+}
+
+/// Looks whether somebody listens there. Doesn't wait for a server that hangs.
+pub fn look(path: &Path) -> Found {
+    match connect(path) {
+        Ok(stream) => Found::Live(stream),
+        Err(Errno::AGAIN) => Found::Busy,
+        // Refused by what is no socket, too.
+        Err(Errno::CONNREFUSED) if path.metadata().is_ok_and(|m| m.file_type().is_socket()) => {
+            Found::Stale
+        }
+        // A link to a socket that is gone.
+        Err(Errno::NOENT) if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) => {
+            Found::Stale
+        }
+        Err(error) => Found::Other(error.into()),
+    }
+}
+
+fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// The sockets of all servers of this user that are found, by process id; leftovers of those that
+/// were killed are removed. One that is about to come up isn't there yet: a socket gets its name
+/// when somebody listens on it.
+pub fn servers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let Some(pid) = pid_of(&path) else { continue };
+            match look(&path) {
+                // A killed server's link, and another one has its socket there now.
+                _ if path.is_symlink() && !is_alive(pid) => drop(std::fs::remove_file(&path)),
+                Found::Live(_) | Found::Busy => found.push((pid, path)),
+                Found::Stale => drop(std::fs::remove_file(&path)),
+                Found::Other(_) => {}
+            }
+        }
+        // As the server would have done; it stays where another socket is in it.
+        let _ = std::fs::remove_dir(folder);
+    }
+    found.sort();
+    found.dedup_by_key(|(pid, _)| *pid);
+    found
+}
+
+fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| {
+        let asked = rustix::process::test_kill_process(pid);
+        asked.is_ok() || asked == Err(Errno::PERM)
+    })
+}
+
+/// The name of the socket of process `pid`.
+pub(crate) fn name(pid: u32) -> String {
+    format!("{pid}.{EXTENSION}")
+}
+
+fn pid_of(path: &Path) -> Option<u32> {
+    if path.extension() != Some(OsStr::new(EXTENSION)) {
+        return None;
+    }
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn live_servers_are_found_and_leftovers_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let _live = UnixListener::bind(path("17.sock")).unwrap();
+        drop(UnixListener::bind(path("18.sock")).unwrap());
+        std::os::unix::fs::symlink(path("gone"), path("19.sock")).unwrap();
+        let _elsewhere = UnixListener::bind(path("elsewhere")).unwrap();
+        let me = std::process::id();
+        std::os::unix::fs::symlink(path("elsewhere"), path(&name(me))).unwrap();
+        std::os::unix::fs::symlink(path("elsewhere"), path("4000000000.sock")).unwrap();
+        // Names that no server gives: nobody's business.
+        drop(UnixListener::bind(path(".20.new")).unwrap());
+        std::fs::write(path("notes.sock"), "x").unwrap();
+        std::fs::write(path("21.sock"), "x").unwrap();
+        let found = servers(&[folder.path().to_path_buf(), path("missing")]);
+        assert_eq!(found, [(17, path("17.sock")), (me, path(&name(me)))]);
+        assert!(path("4000000000.sock").symlink_metadata().is_err(), "its process is gone");
+        assert!(!path("18.sock").exists() && path("19.sock").symlink_metadata().is_err());
+        assert!(path(".20.new").exists() && path("notes.sock").exists());
+        assert!(path("21.sock").exists(), "a file that is no socket");
+    }
+
+    #[test]
+    fn a_folder_is_made_for_its_owner_alone_and_a_strange_one_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = folder.path().join("made");
+        make(&made).unwrap();
+        assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700);
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o755)).unwrap();
+        make(&made).unwrap();
+        assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&made, &link).unwrap();
+        assert!(make(&link).is_err(), "a link that somebody may have put there");
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(make(&folder.path().join("file")).is_err());
+        assert!(servers(&[link]).is_empty());
+    }
+
+    #[test]
+    fn an_empty_folder_goes_with_its_last_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        make(&inner).unwrap();
+        drop(UnixListener::bind(inner.join("1.sock")).unwrap());
+        assert!(servers(std::slice::from_ref(&inner)).is_empty());
+        assert!(!inner.exists());
+    }
+}

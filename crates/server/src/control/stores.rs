@@ -1,0 +1,173 @@
+//! What volumes in object stores cost, as JSON and in words. The names of the JSON are the promise: `docs/control.md` explains each.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::disks::Ops;
+use crate::units;
+
+/// Says it of a volume that is up.
+pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
+
+/// What a volume has in its store, and what was asked of it since the volume was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreOf {
+    /// No other server has opened it, and its store hasn't lost what was written last.
+    pub(crate) served: bool,
+    /// Another server has opened it.
+    pub(crate) fenced: bool,
+    /// Its store has lost objects of it, or has damaged ones, as far as a request found.
+    pub(crate) damaged: bool,
+    /// Why its store takes no writes.
+    pub(crate) refuses: Option<Refuses>,
+    /// Bytes of changes that its store doesn't have yet.
+    pub(crate) not_stored: u64,
+    pub(crate) puts: u64,
+    pub(crate) gets: u64,
+    pub(crate) lists: u64,
+    pub(crate) deletes: u64,
+    pub(crate) failures: u64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) space: Space,
+    pub(crate) cache: Cache,
+}
+
+/// A store that takes no writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Refuses {
+    pub(crate) why: String,
+    /// In seconds since 1970.
+    pub(crate) since: u64,
+    /// Flushes are kept in a file, too.
+    pub(crate) has_flush_file: bool,
+}
+
+/// What its data takes in the store, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Space {
+    /// Objects.
+    pub(crate) segments: u64,
+    pub(crate) stored: u64,
+    pub(crate) used: u64,
+    /// That only snapshots need.
+    pub(crate) snapshots: u64,
+    pub(crate) garbage: u64,
+    /// In use, and its parent's: `stored` has none of it.
+    pub(crate) shared: u64,
+}
+
+/// Its read cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cache {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A volume as it was at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    /// Its name; its number where none was given.
+    pub name: String,
+    pub(crate) number: u64,
+    /// In seconds since 1970.
+    pub taken: f64,
+    /// In bytes, of the volume then.
+    pub size: u64,
+    /// The places in the store of volumes that need it.
+    pub clones: Vec<String>,
+}
+
+impl StoreOf {
+    /// Each kind of request, with the name that metrics give it.
+    pub(crate) fn requests(&self) -> [(&'static str, u64); 4] {
+        [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
+    }
+
+    /// In words, beside what clients have done: a line each.
+    pub fn lines(&self, ops: &Ops) -> [String; 2] {
+        [self.requests_in_words(ops), self.space_in_words()]
+    }
+
+    fn space_in_words(&self) -> String {
+        let Space { segments, stored, used, snapshots, garbage, shared } = &self.space;
+        let Cache { hits, misses, bytes } = &self.cache;
+        let found = match hits + misses {
+            0 => String::new(),
+            all => format!(", {} % of reads found there", hits * 100 / all),
+        };
+        let kept = match snapshots {
+            0 => String::new(),
+            kept => format!(", {} for snapshots", units::about(*kept)),
+        };
+        let parents = match shared {
+            0 => String::new(),
+            shared => format!(", {} shared with its parent", units::about(*shared)),
+        };
+        format!(
+            "{} in {}, {} in use{kept}, {} garbage{parents}; {} in the read cache{found}",
+            units::about(*stored),
+            units::count(*segments, "object"),
+            units::about(*used),
+            units::about(*garbage),
+            units::about(*bytes),
+        )
+    }
+
+    fn requests_in_words(&self, ops: &Ops) -> String {
+        let requests: u64 = self.requests().iter().map(|(_, n)| n).sum();
+        let by = |bytes: u64, of: u64, what: &str| match of {
+            0 => String::new(),
+            of => format!(" ({:.2} a byte {what})", bytes as f64 / of as f64),
+        };
+        let mut words = format!(
+            "{} to the store, {} sent{}, {} received{}",
+            units::count(requests, "request"),
+            units::about(self.sent),
+            by(self.sent, ops.writes.bytes, "written"),
+            units::about(self.received),
+            by(self.received, ops.reads.bytes, "read"),
+        );
+        if self.failures != 0 {
+            words += &format!(", {} failed", self.failures);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disks::OfOp;
+    use super::*;
+
+    #[test]
+    fn what_the_store_gets_is_told_beside_what_clients_wrote() {
+        let space = Space {
+            segments: 2,
+            stored: 4 << 20,
+            used: 2 << 20,
+            snapshots: 1 << 20,
+            garbage: 1 << 20,
+            shared: 1 << 20,
+        };
+        let cache = Cache { hits: 2, misses: 1, bytes: 4096 };
+        let requests = StoreOf { puts: 2, gets: 1, ..StoreOf::default() };
+        let store = StoreOf { sent: 3 << 20, failures: 1, space, cache, ..requests };
+        let writes = OfOp { requests: 1, bytes: 2 << 20, ..OfOp::default() };
+        let [words, space] = store.lines(&Ops { writes, ..Ops::default() });
+        assert!(
+            words.starts_with("3 requests to the store, 3.0 MiB sent (1.50 a byte written)"),
+            "{words}"
+        );
+        assert!(words.ends_with("0 B received, 1 failed"), "{words}");
+        let said = "4.0 MiB in 2 objects, 2.0 MiB in use, 1.0 MiB for snapshots, 1.0 MiB garbage, 1.0 MiB shared with its parent; 4.0 KiB in the read cache, 66 % of reads found there";
+        assert_eq!(space, said);
+    }
+}

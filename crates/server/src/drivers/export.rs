@@ -1,0 +1,134 @@
+//! An export as a device: it needs its volume, so at shutdown it drains before its volume closes.
+
+use std::sync::Arc;
+
+use corewise::blockmq::BlockDevice;
+use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
+use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
+use corewise::sync::Mutex;
+
+use super::{Notes, Volume};
+use crate::manifest;
+use crate::settings::Settings;
+use crate::shown::Shown;
+use crate::units::count;
+
+/// The name of this driver among devices.
+pub(crate) const EXPORT: &str = "export";
+
+/// What clients are offered.
+pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> Export {
+    let mut offer = Export::new(export.name.as_str(), volume)
+        .description(export.description.clone().unwrap_or_default())
+        .max_clients(export.clients)
+        .default_export(export.default)
+        .read_only(export.read_only);
+    for (limit, set) in [
+        (export.limit, Export::rate as fn(Export, Rate) -> Export),
+        (export.client_limit, Export::client_rate),
+    ] {
+        if let Some(manifest::Limit { iops, bytes }) = limit {
+            offer = set(offer, Rate { requests: iops, bytes });
+        }
+    }
+    if let Some(uids) = &export.allow_uids {
+        offer = offer.allow_uids(uids.iter().copied());
+    }
+    if let Some(names) = &export.allow_certificates {
+        offer = offer.allow_certificates(names.iter().cloned());
+    }
+    offer
+}
+
+/// Brings exports up.
+pub(crate) struct ExportDriver {
+    server: Arc<Server>,
+    /// How long clients may go on at shutdown, among others.
+    settings: Arc<Settings>,
+    /// L: is the lock; guards the exports that are up, in the order in which they came.
+    shown: Arc<Mutex<Vec<Shown>>>,
+    notes: Arc<Notes>,
+}
+
+impl ExportDriver {
+    pub(crate) fn new(
+        server: Arc<Server>,
+        settings: Arc<Settings>,
+        notes: Arc<Notes>,
+    ) -> ExportDriver {
+        ExportDriver { server, settings, shown: Arc::default(), notes }
+    }
+
+    /// The exports that are up; the list goes on growing while devices come up.
+    pub(crate) fn shown(&self) -> Arc<Mutex<Vec<Shown>>> {
+        Arc::clone(&self.shown)
+    }
+}
+
+impl Driver for ExportDriver {
+    fn name(&self) -> &str {
+        EXPORT
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let export = cx.config::<manifest::Export>()?;
+        let volume = cx.supplier::<Volume>(&export.device)?.device()?;
+        self.shown.lock().push(Shown::new(export, &*volume));
+        self.server.add_export(offer(export, volume)).map_err(ProbeError::failed)?;
+        Ok(Arc::new(BoundExport {
+            server: Arc::clone(&self.server),
+            name: export.name.clone(),
+            settings: Arc::clone(&self.settings),
+            notes: Arc::clone(&self.notes),
+        }))
+    }
+}
+
+/// The clients that a drain didn't wait for any longer, in words.
+pub(crate) fn cut(report: &DrainReport) -> Option<String> {
+    (report.cut > 0).then(|| {
+        format!(
+            "disconnected {} after {}, with {} unanswered",
+            count(report.cut as u64, "client"),
+            corewise::timeline::duration(report.took),
+            count(report.requests_cut, "request"),
+        )
+    })
+}
+
+struct BoundExport {
+    server: Arc<Server>,
+    name: String,
+    settings: Arc<Settings>,
+    notes: Arc<Notes>,
+}
+
+impl Bound for BoundExport {
+    /// Answers what is in flight, closes the connections, flushes.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        let Some(report) = self.server.remove_export(&self.name, self.settings.now().drain) else {
+            return Ok(());
+        };
+        if let Some(cut) = cut(&report) {
+            // No failure: nothing that was acknowledged is lost, and the deadline was asked for.
+            self.notes.add(format!("export '{}': {cut}", self.name));
+        }
+        flushed(&report)
+    }
+}
+
+/// Whether what clients were answered is durable.
+fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
+    for (_, flush) in &report.flushes {
+        match flush {
+            FlushOutcome::Done => {}
+            FlushOutcome::Failed(why) => {
+                return Err(ShutdownError::new(format!("flush failed: {why}")));
+            }
+            FlushOutcome::Unfinished => {
+                return Err(ShutdownError::new("the flush did not finish in time"));
+            }
+        }
+    }
+    Ok(())
+}

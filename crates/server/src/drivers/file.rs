@@ -1,0 +1,253 @@
+//! File volumes: opened or made as the manifest says, with errors in the manifest's words.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corewise::blockmq::{Driver, Geometry};
+use corewise::device::ProbeError;
+use corewise::drivers::{
+    FileDriver, FileEvent, FileOptions, IoPath, OpenError, OpenErrorKind, PathInUse,
+};
+use corewise::sync::atomic::{AtomicBool, Ordering};
+use corewise::sync::{Mutex, context};
+use corewise::workqueue::{Work, Workqueue};
+
+use super::House;
+use crate::cleanup::NewFile;
+use crate::manifest::{self, Io};
+use crate::report::Report;
+use crate::units;
+
+/// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
+/// removed again if the device does not come up. It shares the rings of all files.
+pub(super) fn open(
+    device: &manifest::Device,
+    file: &manifest::FileDriver,
+    house: &House,
+) -> Result<Arc<FileDriver>, ProbeError> {
+    let name = device.name.as_str();
+    let path = &file.path.value;
+    let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
+    refuse_what_is_no_disk(path).map_err(failed)?;
+    let mut options = FileOptions::new(path)
+        .block_size(file.block_size)
+        .read_only(file.read_only)
+        .direct(file.direct)
+        .rings(&house.rings)
+        .on_loss(file.on_lost)
+        .name(name)
+        .observer(Told::new(name, house).observer())
+        .io(match file.io {
+            Io::Auto => IoPath::Auto,
+            Io::Uring => IoPath::Uring,
+            Io::Threads => IoPath::Threads,
+        });
+    let not_made = house.missing.why_not_made(name);
+    if let (true, Some(size), None) = (file.create, &file.size, &not_made) {
+        options = options.size(size.value);
+    }
+    if let Some(log) = &file.write_log {
+        options = options.write_log(log);
+    }
+    let driver = FileDriver::open(options, &house.workqueue).map_err(|error| {
+        match (not_made, error.kind()) {
+            (Some(why), OpenErrorKind::NotFound | OpenErrorKind::BadSize { size: 0, .. }) => {
+                failed(why)
+            }
+            _ => failed(why(path, &error)),
+        }
+    })?;
+    if driver.created() {
+        let (device, size) = (name.to_owned(), driver.geometry().size);
+        let file = NewFile { device, path: path.clone(), size };
+        house.cleanup.new_file(file).map_err(|error| failed(error.to_string()))?;
+    }
+    if let Some(asked) = &file.size {
+        same_size(driver.geometry(), asked.value).map_err(failed)?;
+    }
+    if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
+        house.notes.add(format!(
+            "device '{name}': the system refuses io_uring; the device uses pread and pwrite on \
+             threads (io = \"threads\" silences this warning)"
+        ));
+    }
+    if !driver.is_locked_for_qemu() {
+        house.notes.add(format!(
+            "device '{name}': the file system of {} has no byte-range locks, so QEMU's programs don't \
+             notice that it is in use",
+            path.display()
+        ));
+    }
+    let driver = Arc::new(driver);
+    house.files.add(&driver, &house.workqueue);
+    Ok(driver)
+}
+
+/// Tells those that listen of what is lost, and of the end of that.
+struct Told {
+    device: String,
+    report: Report,
+    on: Workqueue,
+    /// A: whether it was told. AcqRel: the end of what was.
+    lost: AtomicBool,
+}
+
+impl Told {
+    fn new(device: &str, house: &House) -> Told {
+        let (report, on) = (house.report.clone(), house.workqueue.clone());
+        Told { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
+    }
+
+    /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter any more.
+    fn observer(self) -> impl Fn(&FileEvent) + Send + Sync + 'static {
+        move |happened| match happened {
+            FileEvent::Lost { why } => {
+                self.lost.store(true, Ordering::Release);
+                self.tell("lost", Some(why.to_string()));
+            }
+            FileEvent::Moved { why } => self.tell("moved", Some(why.clone())),
+            FileEvent::Back => self.tell("back", None),
+            _ => {}
+        }
+    }
+
+    /// By a worker: what finds it must not wait for those that listen.
+    fn tell(&self, what: &'static str, why: Option<String>) {
+        let (report, device) = (self.report.clone(), self.device.clone());
+        drop(self.on.execute(move || report.file(&device, what, why.as_deref())));
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if self.lost.load(Ordering::Acquire) {
+            self.tell("closed", None);
+        }
+    }
+}
+
+/// How often the files are looked at. A flush finds one that was truncated or unlinked, and only
+/// this one that was renamed or replaced. Both looks take 3 to 8 µs a file.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The files of all volumes. Each is looked at by an item of its own, since the lookup of a path
+/// may hang.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// L: is the lock; guards the files, and what looks at each.
+    looks: Mutex<Vec<(Weak<FileDriver>, Work)>>,
+}
+
+impl Files {
+    fn add(&self, file: &Arc<FileDriver>, on: &Workqueue) {
+        let (weak, queue) = (Arc::downgrade(file), on.clone());
+        let look = Work::new(move || {
+            let Some(file) = weak.upgrade() else { return };
+            // The log has it.
+            let _ = context::blocking("a look at a file", || file.look());
+            drop(file);
+            // An error: the server ends.
+            let _ = Work::current().map(|work| queue.queue_delayed(&work, LOOK));
+        });
+        let _ = on.queue_delayed(&look, LOOK);
+        let mut looks = self.looks.lock();
+        looks.retain(|(file, _)| file.strong_count() > 0);
+        looks.push((Arc::downgrade(file), look));
+    }
+}
+
+/// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.
+pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
+        Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
+            Err("it is neither a file nor a disk".to_string())
+        }
+        // To make the file that it leads to might be meant, and might fill another disk.
+        Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            let to = path.read_link().unwrap_or_default();
+            Err(format!(
+                "it is a symbolic link to '{}', where nothing is: make that file, or write its own path",
+                to.display()
+            ))
+        }
+        // One that is missing may be made; opening finds all other reasons, too.
+        _ => Ok(()),
+    }
+}
+
+fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
+    let found = geometry.size;
+    if found == asked { Ok(()) } else { Err(other_size(found, asked)) }
+}
+
+/// The size of the file is another one than the manifest says.
+pub(crate) fn other_size(found: u64, asked: u64) -> String {
+    format!(
+        "it has {found} bytes ({}), but the manifest says {asked} ({}); without 'size' and 'create' the \
+         file is taken as it is",
+        units::size(found),
+        units::size(asked)
+    )
+}
+
+fn why(path: &Path, error: &OpenError) -> String {
+    match error.kind() {
+        OpenErrorKind::NotFound if path.starts_with("/dev") => {
+            "there is no such disk here; a unit of systemd with PrivateDevices=yes sees none \
+             (docs/operating.md has its drop-in)"
+                .to_string()
+        }
+        OpenErrorKind::NotFound => {
+            "the file does not exist; create = true with a size creates it".to_string()
+        }
+        OpenErrorKind::NotAFile => "it is neither a file nor a disk".to_string(),
+        OpenErrorKind::InUse => {
+            "it is in use: another server, or another device, has it locked".to_string()
+        }
+        OpenErrorKind::InUseByQemu { writes: true } => {
+            "it is in use: a program of QEMU has it open for writing (a virtual machine, qemu-nbd, \
+             qemu-io, qemu-img); stop that first"
+                .to_string()
+        }
+        OpenErrorKind::InUseByQemu { writes: false } => {
+            "it is in use: a program of QEMU has it open and allows nobody to write; stop that \
+             first, or set read_only = true"
+                .to_string()
+        }
+        OpenErrorKind::Claimed => {
+            "it is in use: the disk, or a partition of it, is mounted, or another program or a \
+             driver of the kernel (LVM, md, multipath) has it; unmount it, or set read_only = true"
+                .to_string()
+        }
+        OpenErrorKind::SizeDiffers { found, asked } => other_size(*found, *asked),
+        OpenErrorKind::BadSize { size: 0, .. } => "it is empty".to_string(),
+        OpenErrorKind::BadSize { size, block_size } => {
+            format!("its size, {size}, is not a multiple of its block size {block_size}")
+        }
+        OpenErrorKind::NotDirect { needs: None, .. } => {
+            "direct = true, but its file system doesn't report that it can bypass the page cache"
+                .to_string()
+        }
+        OpenErrorKind::NotDirect { needs: Some(needs), block_size } => format!(
+            "direct = true needs a block_size of at least {} here, but it is {block_size}",
+            needs.offset
+        ),
+        OpenErrorKind::Io { step, source } => {
+            use std::io::ErrorKind::{NotFound, PermissionDenied};
+            match source.kind() {
+                PermissionDenied => format!(
+                    "{step}: {source}; run as a user that may read and write it, or set read_only = \
+                     true if it may be read"
+                ),
+                NotFound => "its folder does not exist".to_string(),
+                _ => format!("{step}: {source}"),
+            }
+        }
+        // Other kinds may come; they explain themselves, path included.
+        _ => error.to_string(),
+    }
+}

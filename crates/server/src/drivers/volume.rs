@@ -1,0 +1,434 @@
+//! A volume: what exports and stacked volumes use. One that may be missing is there all the same, so that shutdown
+//! keeps its order, and can be made later.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
+use corewise::device::{Bound, ProbeError, ShutdownError};
+use corewise::drivers::{FileDriver, Mirror, Stripe, holds_data};
+use corewise::nbd::Remote;
+use corewise::sync::atomic::{AtomicBool, Ordering};
+use corewise::sync::{Mutex, context};
+
+use super::object::{self, ObjectDriver};
+use super::over_one::Claims;
+use super::{House, file, leaf, mirror, over_one, remote};
+use crate::control::checks::CheckSchedule;
+use crate::control::disks::Kind;
+use crate::control::mirrors;
+use crate::control::stores::Snapshot;
+use crate::live::snapshots::Wish;
+use crate::manifest;
+use crate::new_parts;
+
+/// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
+pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
+
+/// A device of the manifest.
+pub(crate) struct Volume {
+    house: House,
+    device: manifest::Device,
+    /// What it is built over.
+    parts: Parts,
+    /// What it is made of; empty while it is missing.
+    made: OnceLock<Made>,
+    /// L: is the lock, held while it is made, and by a later look for it.
+    making: Mutex<()>,
+    /// L: is the lock; guards why it is missing.
+    pub(super) why: Mutex<String>,
+    pub(super) claims: Claims,
+    /// A: the server ends. Release and Acquire: set before it is shut down.
+    server_ends: AtomicBool,
+    /// Of a mirror: when it is checked.
+    schedule: Arc<CheckSchedule>,
+}
+
+/// What a volume is made of.
+pub(super) struct Made {
+    queue: Arc<Queue>,
+    mirror: Option<Arc<Mirror>>,
+    file: Option<Arc<FileDriver>>,
+    object: Option<Arc<ObjectDriver>>,
+    remote: Option<Arc<Remote>>,
+    /// Where it was made for good, if nothing was there.
+    new_at: Option<String>,
+    origin: Origin,
+}
+
+/// Where the data of a volume comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Nothing was there: this start made it.
+    New,
+    /// It was there before, or may have been.
+    Before,
+    /// It ends with the server, in memory.
+    Memory,
+}
+
+impl Origin {
+    /// That of a volume over those.
+    fn over(parts: &[Arc<Volume>]) -> Origin {
+        let all = |of: Origin| parts.iter().all(|part| part.origin() == of);
+        match (all(Origin::New), all(Origin::Memory)) {
+            (_, true) => Origin::Memory,
+            (true, _) => Origin::New,
+            _ => Origin::Before,
+        }
+    }
+}
+
+impl Volume {
+    /// One that is not made yet.
+    pub(super) fn new(house: House, device: manifest::Device, parts: Vec<Arc<Volume>>) -> Volume {
+        let schedule = CheckSchedule::default();
+        if let manifest::Driver::Mirror(mirror) = &device.driver {
+            schedule.set(mirror.check_every);
+        }
+        Volume {
+            schedule: Arc::new(schedule),
+            house,
+            device,
+            parts: Arc::new(Mutex::new(parts)),
+            made: OnceLock::new(),
+            making: Mutex::new(()),
+            why: Mutex::default(),
+            claims: Claims::default(),
+            server_ends: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The device; an error while it is missing.
+    pub(crate) fn device(&self) -> Result<Arc<dyn BlockDevice>, ProbeError> {
+        match self.made.get() {
+            Some(made) => Ok(made.queue.clone()),
+            None => {
+                let (name, why) = (self.name(), self.why.lock().clone());
+                Err(ProbeError::failed(format!("'{name}' is missing: {why}")))
+            }
+        }
+    }
+
+    /// Where its data comes from. One that is missing was there before.
+    pub(super) fn origin(&self) -> Origin {
+        self.made.get().map_or(Origin::Before, |made| made.origin)
+    }
+
+    /// Returns why it can't become longer, as far as that is known without trying it.
+    pub(crate) fn may_grow(&self, size: Option<u64>) -> Result<(), String> {
+        use manifest::Driver;
+        let has = self.made.get().ok_or("it is missing")?.queue.geometry();
+        let block = u64::from(has.block_size);
+        match (&self.device.driver, size) {
+            (Driver::Object(_), None) => Err("an object store says no size: give one".to_string()),
+            (Driver::File(_) | Driver::Remote(_), None) => Ok(()),
+            (Driver::File(_) | Driver::Object(_) | Driver::Remote(_), Some(size)) => {
+                if size < has.size {
+                    let has = has.size;
+                    Err(format!(
+                        "it has {has} bytes, and doesn't become shorter: {size} were asked for"
+                    ))
+                } else if size % block != 0 {
+                    Err(format!("{size} bytes are not whole blocks of {block}"))
+                } else {
+                    Ok(())
+                }
+            }
+            (other, _) => Err(format!("a '{}' device cannot grow", other.name())),
+        }
+    }
+
+    /// Makes it longer, and says how long it is then. Nothing may be built over it. May block.
+    pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
+        let made = self.made.get().ok_or("it is missing")?;
+        made.queue.grow(size).map_err(|error| error.to_string())
+    }
+
+    /// Whether it opens as a clone of this, where it is a volume in an object store; else the reason.
+    pub(crate) fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
+        match self.made.get().and_then(|made| made.object.as_deref()) {
+            Some(volume) => object::is_clone_of(volume, parent, snapshot),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes, lists or deletes snapshots, where it is a volume in an object store. May block.
+    pub(crate) fn snapshots(&self, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+        let name = self.name();
+        let made = self.made.get().ok_or_else(|| format!("'{name}' is missing"))?;
+        match made.object.as_deref() {
+            Some(volume) => object::snapshots(volume, wish),
+            None => {
+                let kind = self.device.driver.name();
+                Err(format!(
+                    "'{name}' has the driver '{kind}': only a volume in an object store (driver 'object') has snapshots"
+                ))
+            }
+        }
+    }
+
+    /// Another volume takes the place of a leg of this mirror, which is then out and is resynced. Returns why it is out all the same,
+    /// where nothing could be written to it. May block.
+    pub(crate) fn replace_leg(
+        &self,
+        leg: &str,
+        with: &Arc<Volume>,
+    ) -> Result<Option<String>, String> {
+        let mirror = self.mirror()?;
+        let n = self.number(mirror, leg)?;
+        let device = with.device().map_err(|error| error.to_string())?;
+        drop(mirror.replace(n, device).map_err(|error| error.to_string())?);
+        for part in self.parts.lock().iter_mut().filter(|part| part.name() == leg) {
+            *part = Arc::clone(with);
+        }
+        Ok(mirror.why_out(n))
+    }
+
+    /// Another volume becomes a leg of this mirror, and is resynced. Returns why it is out all the same. May block.
+    pub(crate) fn add_leg(&self, with: &Arc<Volume>) -> Result<Option<String>, String> {
+        let mirror = self.mirror()?;
+        let device = with.device().map_err(|error| error.to_string())?;
+        let n = mirror.add(device).map_err(|error| error.to_string())?;
+        self.parts.lock().push(Arc::clone(with));
+        Ok(mirror.why_out(n))
+    }
+
+    /// A leg of this mirror is none any more. May block.
+    pub(crate) fn remove_leg(&self, leg: &str) -> Result<(), String> {
+        let mirror = self.mirror()?;
+        let n = self.number(mirror, leg)?;
+        drop(mirror.remove(n).map_err(|error| error.to_string())?);
+        self.parts.lock().retain(|part| part.name() != leg);
+        Ok(())
+    }
+
+    /// This mirror is checked at other times from now on.
+    pub(crate) fn check_every(&self, every: Option<Duration>) {
+        self.schedule.set(every);
+    }
+
+    /// The names of the legs of this mirror, in the order in which the next start has to have them.
+    pub(crate) fn legs(&self) -> Result<Vec<String>, String> {
+        let names = mirrors::names(self.mirror()?);
+        Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
+    }
+
+    /// Whether it is a mirror that keeps a record on its legs.
+    pub(crate) fn has_record(&self) -> bool {
+        self.mirror().is_ok_and(|mirror| mirror.has_record())
+    }
+
+    fn mirror(&self) -> Result<&Mirror, String> {
+        let mirror = self.made.get().and_then(|made| made.mirror.as_deref());
+        mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))
+    }
+
+    fn number(&self, mirror: &Mirror, leg: &str) -> Result<usize, String> {
+        let n = mirrors::names(mirror).iter().position(|name| name == leg);
+        n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
+    }
+
+    /// The server ends: the next one has to find what it serves.
+    pub(crate) fn server_ends(&self) {
+        self.server_ends.store(true, Ordering::Release);
+        self.ends_soon();
+    }
+
+    /// It will soon be shut down: another machine that is silent isn't waited for again and again.
+    fn ends_soon(&self) {
+        if let Some(remote) = self.made.get().and_then(|made| made.remote.as_ref()) {
+            remote.ends_soon();
+        }
+    }
+
+    /// The device, which is looked for where it was missing; else why it still is. May block.
+    pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
+        let _alone = self.making.lock();
+        if self.made.get().is_none() {
+            for part in self.parts.lock().clone() {
+                // Whether it can be done without is up to the driver.
+                let _ = part.appear();
+            }
+            match self.make() {
+                Ok(made) => self.came(made),
+                Err(error) => *self.why.lock() = error.to_string(),
+            }
+        }
+        self.device().map_err(|_| self.why.lock().clone())
+    }
+
+    /// It is there from now on.
+    pub(super) fn came(&self, made: Made) {
+        self.house.disks.add(&made.queue, self.kind(&made));
+        let report = &self.house.report;
+        report.made(self.house.cleanup.came_up(self.name()));
+        if let Some(at) = &made.new_at {
+            let (driver, size) = (self.device.driver.name(), made.queue.geometry().size);
+            report.made_at(self.name(), driver, at, size);
+        }
+        // False: it was there, and nobody but the caller makes one.
+        let _ = self.made.set(made);
+    }
+
+    /// What it tells of itself beside its queue.
+    fn kind(&self, made: &Made) -> Kind {
+        match (&made.mirror, &made.remote, &made.object) {
+            (Some(mirror), ..) => Kind::Mirror(Arc::downgrade(mirror), Arc::clone(&self.schedule)),
+            (_, Some(remote), _) => Kind::Remote(Arc::downgrade(remote)),
+            (.., Some(object)) => {
+                let object = Arc::downgrade(object);
+                Kind::Store(Arc::new(move || object.upgrade().map(|object| object::cost(&object))))
+            }
+            _ => {
+                let parts = self.parts.lock();
+                Kind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
+            }
+        }
+    }
+
+    /// Makes it. May block.
+    pub(super) fn make(&self) -> Result<Made, ProbeError> {
+        let (house, parts) = (&self.house, &self.parts.lock().clone());
+        let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
+        let mut in_file = None;
+        let mut origin = Origin::over(parts);
+        let driver: Arc<dyn Driver> = match &self.device.driver {
+            manifest::Driver::Memory { size, block_size } => {
+                origin = Origin::Memory;
+                leaf::memory(*size, *block_size)?
+            }
+            manifest::Driver::Null { size, block_size } => {
+                origin = Origin::Memory;
+                leaf::null(*size, *block_size)
+            }
+            manifest::Driver::File(file) => {
+                let opened = file::open(&self.device, file, house)?;
+                origin = if opened.began_empty() { Origin::New } else { Origin::Before };
+                // A file that was created goes again if the bring-up fails: it is told of later.
+                let was_empty = opened.began_empty() && !opened.created();
+                new_at = was_empty.then(|| file.path.value.display().to_string());
+                in_file = Some(Arc::clone(&opened));
+                opened
+            }
+            manifest::Driver::Remote(asked) => {
+                let opened = remote::open(house, self.name(), asked)?;
+                origin = Origin::Before;
+                remote = Some(Arc::clone(&opened));
+                opened
+            }
+            manifest::Driver::Object(asked) => {
+                let opened = object::open(house, self.name(), asked)?;
+                new_at = object::created(&opened).then(|| asked.location.value.clone());
+                // A clone has what its parent has.
+                let is_new = new_at.is_some() && asked.parent.is_none();
+                origin = if is_new { Origin::New } else { Origin::Before };
+                object = Some(Arc::clone(&opened));
+                opened
+            }
+            manifest::Driver::Stripe { chunk, .. } => {
+                parts_are_of_one_time(self.name(), parts)?;
+                let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
+                Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
+            }
+            manifest::Driver::Mirror(asked) => {
+                let made = mirror::open(house, self.name(), asked, &self.parts)?;
+                mirror = Some(Arc::clone(&made));
+                made
+            }
+            manifest::Driver::Partition { which, .. } => {
+                over_one::partition(house, self.name(), one(parts)?, &which.value)?
+            }
+            manifest::Driver::Delay { delays, .. } => over_one::delay(house, one(parts)?, *delays)?,
+            manifest::Driver::Error { fault, seed, .. } => {
+                over_one::error(one(parts)?, fault, *seed)?
+            }
+        };
+        Ok(Made {
+            queue: house.queue(&self.device, driver),
+            mirror,
+            file: in_file,
+            object,
+            remote,
+            new_at,
+            origin,
+        })
+    }
+}
+
+/// A new part beside one that holds data has nothing of what the volume had there.
+fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), ProbeError> {
+    let of = |origin: Origin| parts.iter().filter(move |part| part.origin() == origin);
+    for new in of(Origin::New) {
+        // One that an earlier change of the running server has made may have data by now.
+        if holds_data(&*new.device()?) == Some(true) {
+            continue;
+        }
+        for old in of(Origin::Before) {
+            if holds_data(&*old.device()?) != Some(false) {
+                return Err(ProbeError::failed(new_parts::beside(volume, new.name(), old.name())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The part of a driver that stands on one.
+fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
+    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
+}
+
+/// Whether the next server finds the file by its path. All that was flushed is in it, wherever it
+/// is.
+fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
+    context::blocking("a look at a file", || file.look()).map_err(|error| {
+        let todo = file.displaced().map_or("", |displaced| displaced.todo);
+        let why = file.moved().unwrap_or_else(|| error.to_string());
+        ShutdownError::new(format!(
+            "all is written, but the next start won't find it: {why}. {todo}"
+        ))
+    })
+}
+
+impl Bound for Volume {
+    /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
+    /// then everything becomes durable, where it is kept: a flush of a stripe would only be one of
+    /// its parts, and theirs comes next.
+    fn shutdown(&self) -> Result<(), ShutdownError> {
+        let Some(made) = self.made.get() else { return Ok(()) };
+        self.ends_soon();
+        made.queue.drain();
+        if let Some(mirror) = &made.mirror {
+            mirror.settle();
+        }
+        // A write to the others ends in parts of their own.
+        use manifest::Driver::{File, Object, Remote};
+        if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
+            return Ok(());
+        }
+        if let Some(object) = &made.object {
+            // The next server needn't wait then. An error says what may be lost.
+            return object.close().map_err(|error| ShutdownError::new(error.to_string()));
+        }
+        made.queue.flush().map_err(|error| {
+            ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
+        })?;
+        match &made.file {
+            // Of one that is removed from a server nobody knows what is to become of it.
+            Some(file) if self.server_ends.load(Ordering::Acquire) => is_in_its_place(file),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_shutdown(&self) -> bool {
+        self.made.get().is_none_or(|made| {
+            // One that is only read since it lost data has writes whose flush has to fail.
+            let geometry = made.queue.driver().geometry();
+            geometry.can_flush && !geometry.read_only
+        })
+    }
+}

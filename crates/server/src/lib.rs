@@ -1,0 +1,69 @@
+//! The block-storage server as a library: a program brings a manifest up, looks at it, changes it
+//! while it serves, and takes it down.
+//!
+//! ```no_run
+//! use corewise_server::{Options, Server, manifest};
+//!
+//! let text = std::fs::read_to_string("/etc/corewise/disks.toml")?;
+//! let manifest = manifest::read(&text, "/etc/corewise".as_ref()).into_manifest("disks.toml")?;
+//! let server = Server::up(manifest, Options::default())?;
+//! println!("{}", server.health().text());
+//! server.down("the program ends");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! In reading order: `manifest` reads and checks what to bring up without touching anything;
+//! `control` is what a running server and its clients say to each other; `drivers` makes block
+//! devices and exports of a manifest, `live` changes them while they serve, `answers` is the end of
+//! the control socket that answers, and `server` is the life of it all, from the first socket to the
+//! last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] is told
+//! what happens.
+
+mod address_space;
+mod answers;
+pub mod bounded_file;
+mod calls;
+mod check;
+mod cleanup;
+pub mod columns;
+pub mod control;
+mod descriptors;
+mod drivers;
+mod error;
+mod events;
+mod handle;
+mod known;
+mod limits;
+mod listen;
+mod listener_thread;
+mod live;
+pub mod manifest;
+mod metrics;
+mod new_parts;
+mod observer;
+mod plan;
+mod reach;
+mod report;
+mod room;
+mod server;
+mod service;
+mod settings;
+mod shown;
+mod source;
+mod spare_thread;
+mod status;
+pub mod suggest;
+mod tls;
+pub mod units;
+
+pub use check::check;
+pub use cleanup::Cleanup;
+pub use error::Error;
+pub use handle::Handle;
+pub use limits::raise_open_files;
+pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity};
+pub use reach::unreachable;
+pub use room::Room;
+pub use server::{Options, Server};
+pub use shown::Shown;
+pub use source::Source;

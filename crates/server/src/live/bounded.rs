@@ -1,0 +1,85 @@
+//! Changes that wait for a disk. One that takes too long is told of, and `on_hang` says whether it is waited for.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+
+use corewise::device::HangPolicy;
+use corewise::sync::Mutex;
+use corewise::sync::atomic::Ordering;
+use corewise::timeline::duration;
+
+use super::Live;
+use super::removal::USUAL;
+use crate::manifest::Manifest;
+use crate::spare_thread::no_thread;
+
+impl Live {
+    /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a thread of its own. Where `on_hang`
+    /// says that it isn't waited for any more `late` does what is due behind it, when it is over; until then none of these devices changes.
+    pub(super) fn bounded<T: Send + 'static>(
+        self: &Arc<Self>,
+        of: Vec<String>,
+        has: &Manifest,
+        work: impl FnOnce() -> T + Send + 'static,
+        late: impl FnOnce(&Live, &mut Manifest, T) + Send + 'static,
+    ) -> Result<T, String> {
+        let name = of.first().map_or("", String::as_str);
+        let limit = has.device(name).and_then(|device| device.probe_timeout).unwrap_or(USUAL);
+        let (tell, told) = channel();
+        // L: is the lock, held for a moment; guards whether nobody waits any more.
+        let given_up = Arc::new(Mutex::new(false));
+        let (live, theirs, all) = (Arc::clone(self), Arc::clone(&given_up), of.clone());
+        let run = move || {
+            let done = work();
+            let given_up = theirs.lock();
+            if !*given_up {
+                // It waits.
+                let _ = tell.send(done);
+                return;
+            }
+            drop(given_up);
+            let mut has = live.has.lock();
+            live.stuck.lock().retain(|name| !all.contains(name));
+            if let Some(has) = has.as_mut().filter(|_| !live.ended.load(Ordering::Relaxed)) {
+                late(&live, has, done);
+            }
+        };
+        let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
+        started.map_err(|error| no_thread(&error))?;
+        let bug = "this is a bug in corewise";
+        match told.recv_timeout(limit) {
+            Ok(done) => return Ok(done),
+            Err(RecvTimeoutError::Disconnected) => return Err(bug.to_string()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        self.overdue("change", name, limit, &[]);
+        if self.settings.now().on_hang == HangPolicy::WaitOn {
+            return told.recv().map_err(|_| bug.to_string());
+        }
+        let mut given_up = given_up.lock();
+        if let Ok(done) = told.try_recv() {
+            return Ok(done);
+        }
+        *given_up = true;
+        let why = format!(
+            "it still isn't done after {}, and isn't waited for any more ('on_hang'); it goes on",
+            duration(limit)
+        );
+        self.stuck.lock().extend(of);
+        Err(why)
+    }
+
+    /// Nothing else is done to a device of which a change goes on that nobody waits for.
+    pub(super) fn refuse_stuck<'a>(
+        &self,
+        mut names: impl Iterator<Item = &'a str>,
+    ) -> Result<(), String> {
+        let stuck = self.stuck.lock();
+        match names.find(|name| stuck.iter().any(|one| one == name)) {
+            Some(name) => {
+                Err(format!("a change of '{name}' still goes on; try again when it is over"))
+            }
+            None => Ok(()),
+        }
+    }
+}

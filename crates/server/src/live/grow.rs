@@ -1,0 +1,86 @@
+//! Volumes become longer while they are used.
+
+use std::sync::Arc;
+
+use corewise::blockmq::BlockDevice;
+
+use super::Live;
+use super::wanted::known;
+use crate::control::changes::{Changed, Step, What};
+use crate::drivers::Volume;
+use crate::manifest::{Driver, FileDriver, Manifest};
+
+fn step(name: &str, size: Option<u64>) -> Step {
+    Step { what: What::Grow, name: name.to_string(), size, ..Step::default() }
+}
+
+impl Live {
+    /// One device grows, and nothing else changes.
+    pub(super) fn grow_alone(
+        self: &Arc<Self>,
+        name: &str,
+        size: Option<u64>,
+        has: &mut Manifest,
+        dry_run: bool,
+    ) -> Result<Changed, String> {
+        let device = has.device(name);
+        let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
+        if let Some(above) = has.built_over(&device.name).next() {
+            return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
+        }
+        self.refuse_stuck(std::iter::once(name))?;
+        self.manager.bound::<Volume>(name).ok_or("it is not up")?.may_grow(size)?;
+        let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        if dry_run {
+            return Ok(Changed { dry_run, steps: vec![step(name, size)], ..Changed::default() });
+        }
+        let (had, size) = self.grow(name, size, has)?;
+        let mut changed = Changed::default();
+        if size > had {
+            changed.steps.push(step(name, Some(size)));
+        }
+        if written && size > had && self.source.is_some() {
+            changed
+                .notes
+                .push(format!("write size = \"{size}\" for '{name}' into the manifest, too"));
+        }
+        self.report.changed(&changed);
+        Ok(changed)
+    }
+
+    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and has then.
+    pub(super) fn grow(
+        self: &Arc<Self>,
+        name: &str,
+        size: Option<u64>,
+        has: &mut Manifest,
+    ) -> Result<(u64, u64), String> {
+        let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
+        let had = volume.device().map_err(|error| error.to_string())?.geometry().size;
+        let of = name.to_string();
+        let late = move |live: &Live, has: &mut Manifest, done: Result<u64, String>| match done {
+            Ok(size) => {
+                live.grown(&of, size, has);
+                let steps = vec![step(&of, Some(size))];
+                live.report.changed(&Changed { steps, ..Changed::default() });
+            }
+            Err(why) => live.report.refused(&format!("the late growth of '{of}'"), &why),
+        };
+        let work = move || volume.grow(size);
+        let size = self.bounded(vec![name.to_string()], has, work, late)??;
+        self.grown(name, size, has);
+        Ok((had, size))
+    }
+
+    /// It is so long by now.
+    fn grown(&self, name: &str, size: u64, has: &mut Manifest) {
+        for device in has.devices.iter_mut().filter(|device| device.name == name) {
+            if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
+                at.value = size;
+            }
+        }
+        for shown in self.shown.lock().iter_mut().filter(|shown| shown.device == name) {
+            shown.size = size;
+        }
+    }
+}

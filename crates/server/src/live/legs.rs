@@ -1,0 +1,330 @@
+//! Legs of mirrors change while clients go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::wanted::known;
+use super::{ENDS, Live, Wish, as_json};
+use crate::control::Question;
+use crate::control::changes::{Changed, Failed, Step, What};
+use crate::drivers::Volume;
+use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
+
+/// What a question about a leg wants.
+pub(super) fn wish(question: &Question) -> Result<Wish, String> {
+    let (leg, with) = (question.leg.clone(), question.with.clone());
+    let change = match (question.ask.as_str(), leg, with) {
+        ("replace", Some(leg), Some(with)) => LegChange::Replace { leg, with },
+        ("add_leg", None, Some(with)) => LegChange::Add { with },
+        ("remove_leg", Some(leg), None) => LegChange::Remove { leg },
+        ("replace", ..) => {
+            return Err("'replace' needs a 'disk', a 'leg' and 'with', a device".to_string());
+        }
+        ("add_leg", ..) => {
+            return Err("'add_leg' needs a 'disk' and 'with', a device".to_string());
+        }
+        _ => return Err("'remove_leg' needs a 'disk' and a 'leg'".to_string()),
+    };
+    let disk = question.disk.clone();
+    let disk = disk.ok_or_else(|| format!("'{}' needs a 'disk'", question.ask))?;
+    Ok(Wish::Legs(disk, change))
+}
+
+impl LegChange {
+    pub(super) fn step(&self, mirror: &str) -> Step {
+        let (what, leg, with) = match self {
+            LegChange::Replace { leg, with } => (What::Replace, leg, Some(with.clone())),
+            LegChange::Add { with } => (What::Add, with, None),
+            LegChange::Remove { leg } => (What::Remove, leg, None),
+        };
+        let (name, leg) = (mirror.to_string(), Some(leg.clone()));
+        Step { what, name, leg, with, ..Step::default() }
+    }
+}
+
+/// Why a leg is out that has come all the same; or why the mirror has changed nothing.
+type Done = Result<Option<String>, String>;
+
+/// What the manifest's `over` was of each mirror whose legs are others by now.
+#[derive(Debug, Default)]
+pub(crate) struct Written(BTreeMap<String, Vec<String>>);
+
+impl Written {
+    /// A manifest that nobody has brought up to date must not undo what was done by hand.
+    pub(super) fn refuse_old(&mut self, has: &Manifest, new: &Manifest) -> Result<(), String> {
+        for (mirror, written) in &self.0 {
+            let now = over(has, mirror).unwrap_or_default();
+            if over(new, mirror).is_some_and(|new| new == written && new != now) {
+                let (now, written) = (list(now), list(written));
+                return Err(format!(
+                    "the legs of '{mirror}' are {now} since they were changed by `corewise mirror`, and the \
+                     manifest still says {written}: write over = {now}, and a [[device]] for each, into the manifest"
+                ));
+            }
+        }
+        self.0.retain(|mirror, _| over(new, mirror) != over(has, mirror));
+        Ok(())
+    }
+}
+
+/// The legs of a mirror, as a manifest has them.
+fn over<'a>(manifest: &'a Manifest, mirror: &str) -> Option<&'a [String]> {
+    match &manifest.device(mirror)?.driver {
+        Driver::Mirror(mirror) => Some(&mirror.over),
+        _ => None,
+    }
+}
+
+fn list(names: &[String]) -> String {
+    // Debug: a list of names, as a manifest has it.
+    format!("{names:?}")
+}
+
+impl Live {
+    /// A mirror that couldn't come up again isn't taken down.
+    pub(super) fn refuse_restart(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        new: &Manifest,
+    ) -> Result<(), String> {
+        for mirror in &changes.restarted {
+            let Some(why) = against_record(mirror, old, new) else { continue };
+            if self.manager.bound::<Volume>(mirror).is_some_and(|mirror| mirror.has_record()) {
+                return Err(format!("'{mirror}' would not come up again: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the legs of a mirror; its clients notice nothing.
+    pub(super) fn change_legs(
+        self: &Arc<Self>,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        dry_run: bool,
+    ) -> Result<Changed, String> {
+        let legs = over(has, mirror).ok_or_else(|| match has.device(mirror) {
+            Some(_) => format!("'{mirror}' is not a mirror"),
+            None => format!("there is no device '{mirror}'{}", known(has)),
+        })?;
+        let legs = legs.to_vec();
+        if let Some(leg) = change.leaves().filter(|leg| !legs.iter().any(|name| name == leg)) {
+            let legs = legs.join(", ");
+            return Err(format!("'{leg}' is not a leg of '{mirror}'; the legs are: {legs}"));
+        }
+        self.refuse_stuck(change.touches(mirror))?;
+        if let Some(with) = change.comes() {
+            is_free(with, mirror, has)?;
+        }
+        let mut changed = Changed { dry_run, ..Changed::default() };
+        changed.steps.push(change.step(mirror));
+        if dry_run {
+            return Ok(changed);
+        }
+        let now = self.change_leg(mirror, change, has, &mut changed)?;
+        self.is_done(mirror, change, legs, &now, &mut changed);
+        Ok(changed)
+    }
+
+    /// Tells that the legs, which were these, are others now.
+    fn is_done(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        legs: Vec<String>,
+        now: &[String],
+        changed: &mut Changed,
+    ) {
+        self.written.lock().0.entry(mirror.to_string()).or_insert(legs);
+        if self.source.is_some() {
+            let table = change.comes().map(|with| format!(", and a [[device]] '{with}',"));
+            changed.notes.push(format!(
+                "write over = {} for '{mirror}'{} into the manifest: the next start goes by that",
+                list(now),
+                table.unwrap_or_default()
+            ));
+        }
+        if let Some(leg) = change.leaves() {
+            changed
+                .notes
+                .push(format!("'{leg}' is no leg any more; `corewise remove {leg}` closes it"));
+        }
+        self.report.changed(changed);
+    }
+
+    /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a mirror's changes with one that can't be made.
+    pub(super) fn follow_legs(
+        self: &Arc<Self>,
+        changes: &Changes,
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) {
+        for (mirror, legs) in &changes.legs {
+            let mut legs = legs.iter();
+            let refused = legs.by_ref().find_map(|change| {
+                let free = change.comes().map_or(Ok(()), |with| is_free(with, mirror, has));
+                let done = free.and_then(|()| self.change_leg(mirror, change, has, changed));
+                done.err().map(|why| (change, why))
+            });
+            let Some((change, why)) = refused else {
+                self.written.lock().0.remove(mirror);
+                continue;
+            };
+            changed.failed.push(Failed { name: mirror.clone(), why });
+            for undone in std::iter::once(change).chain(legs) {
+                let undone = undone.step(mirror);
+                changed.steps.retain(|step| *step != undone);
+            }
+        }
+    }
+
+    /// A manifest has mirrors checked at other times.
+    pub(super) fn follow_checks(&self, changes: &Changes, has: &mut Manifest) {
+        for (name, every) in &changes.checks {
+            if let Some(volume) = self.manager.bound::<Volume>(name) {
+                volume.check_every(*every);
+            }
+            for device in has.devices.iter_mut().filter(|device| device.name == *name) {
+                if let Driver::Mirror(mirror) = &mut device.driver {
+                    mirror.check_every = *every;
+                }
+            }
+        }
+    }
+
+    /// These devices, which were legs or stand below one, and are none of the manifest's: they close, where they are in use no more.
+    pub(super) fn remove_legs(
+        &self,
+        names: &[String],
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) -> Result<(), String> {
+        for name in names {
+            let needs = |device: &&Device| device.suppliers.contains(name);
+            if let Some(above) = has.devices.iter().find(needs) {
+                changed.steps.retain(|step| (step.what, &step.name) != (What::Remove, name));
+                let why = format!("'{}' still needs it", above.name);
+                changed.failed.push(Failed { name: name.clone(), why });
+                continue;
+            }
+            let gone = std::slice::from_ref(name);
+            let drain = self.settings.now().drain;
+            let down = self.remove(&[], gone, has, drain, changed).ok_or(ENDS)?;
+            changed.timelines.push(as_json(&down.timeline));
+            has.retain(|other| other != name || down.left.contains(name));
+        }
+        Ok(())
+    }
+
+    /// Does it; the legs that there are then.
+    fn change_leg(
+        self: &Arc<Self>,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        changed: &mut Changed,
+    ) -> Result<Vec<String>, String> {
+        let bound =
+            |name: &str| self.manager.bound::<Volume>(name).ok_or(format!("'{name}' is not up"));
+        let volume = bound(mirror)?;
+        let newcomer = change.comes().map(bound).transpose()?;
+        if let Some(with) = change.comes() {
+            // It goes down after the mirror from now on.
+            let linked = self.manager.link(mirror, with);
+            linked.map_err(|error| error.to_string())?;
+        }
+        let asked = change.clone();
+        let work = move || match (&asked, &newcomer) {
+            (LegChange::Replace { leg, .. }, Some(with)) => volume.replace_leg(leg, with),
+            (LegChange::Add { .. }, Some(with)) => volume.add_leg(with),
+            _ => asked.leaves().map_or(Ok(None), |leg| volume.remove_leg(leg).map(|()| None)),
+        };
+        let (of, asked) = (mirror.to_string(), change.clone());
+        let late = move |live: &Live, has: &mut Manifest, done: Done| {
+            live.leg_changed_late(&of, &asked, has, done);
+        };
+        let all = change.touches(mirror).map(str::to_string).collect();
+        let done = self.bounded(all, has, work, late)?;
+        self.leg_changed(mirror, change, has, changed, done)
+    }
+
+    /// As [`Live::leg_changed`], of a change that nobody waits for.
+    fn leg_changed_late(&self, mirror: &str, change: &LegChange, has: &mut Manifest, done: Done) {
+        let legs = over(has, mirror).unwrap_or_default().to_vec();
+        let mut changed = Changed { steps: vec![change.step(mirror)], ..Changed::default() };
+        match self.leg_changed(mirror, change, has, &mut changed, done) {
+            Ok(now) => self.is_done(mirror, change, legs, &now, &mut changed),
+            Err(why) => self.report.refused(&format!("the late change of '{mirror}'"), &why),
+        }
+    }
+
+    /// The mirror has changed a leg, or says why not; the legs that there are then.
+    fn leg_changed(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        changed: &mut Changed,
+        done: Done,
+    ) -> Result<Vec<String>, String> {
+        // An error of `unlink`: the server ends, and does all in the order of before.
+        let gone = if done.is_ok() { change.leaves() } else { change.comes() };
+        if let Some(gone) = gone {
+            let _ = self.manager.unlink(mirror, gone);
+        }
+        let still_out = done?;
+        let volume = self.manager.bound::<Volume>(mirror);
+        let volume = volume.ok_or_else(|| format!("'{mirror}' is not up"))?;
+        let now = volume.legs()?;
+        for device in has.devices.iter_mut().filter(|device| device.name == mirror) {
+            let before = device.driver.over().to_vec();
+            device.suppliers.retain(|name| !before.contains(name) && !now.contains(name));
+            device.suppliers.splice(0..0, now.clone());
+            if let Driver::Mirror(mirror) = &mut device.driver {
+                mirror.over.clone_from(&now);
+            }
+        }
+        if let (Some(why), Some(with)) = (still_out, change.comes()) {
+            changed.failed.push(Failed {
+                name: with.to_string(),
+                why: format!("it is a leg of '{mirror}', and is out: {why}"),
+            });
+        }
+        Ok(now)
+    }
+}
+
+/// Whether a device can become a leg: nobody else writes to it.
+fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), String> {
+    if has.device(name).is_none() {
+        return Err(format!(
+            "there is no device '{name}'; `corewise add` brings one up that a manifest declares{}",
+            known(has)
+        ));
+    }
+    if let Some(above) = has.built_over(name).next() {
+        let above = &above.name;
+        return Err(match above == mirror {
+            true => format!("'{name}' is a leg of '{mirror}' already"),
+            false => format!("'{name}' is in use: '{above}' is built over it"),
+        });
+    }
+    if let Some(export) = has.exports.iter().find(|export| export.device == name) {
+        return Err(format!("'{name}' is in use: the export '{}' shows it", export.name));
+    }
+    let (mut below, mut todo) = (Vec::new(), vec![name]);
+    while let Some(name) = todo.pop() {
+        let device = has.device(name);
+        let needs = device.iter().flat_map(|device| &device.suppliers).map(String::as_str);
+        todo.extend(needs.clone().filter(|name| !below.contains(name)));
+        below.extend(needs);
+    }
+    match name == mirror || below.contains(&mirror) {
+        true => Err(format!(
+            "'{name}' can't be a leg of '{mirror}': it is built over that, or needs it"
+        )),
+        false => Ok(()),
+    }
+}

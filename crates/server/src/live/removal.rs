@@ -1,0 +1,161 @@
+//! What goes in a change: exports drain, volumes close. A device that hangs is told of, and `on_hang` says whether it is waited for.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use corewise::device::{self, HangPolicy, ShutdownError};
+use corewise::nbd::FlushOutcome;
+use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration};
+
+use super::Live;
+use crate::control::changes::{Changed, Failed};
+use crate::drivers::export::cut;
+use crate::manifest::{Manifest, export_name};
+
+/// How long a device may take before it is told of, where the manifest doesn't say so: as at shutdown.
+pub(super) const USUAL: Duration = Duration::from_secs(10);
+
+/// What came of a removal.
+pub(super) struct Down {
+    pub(super) timeline: Timeline,
+    /// A device that hangs, and those that were to go behind it: they are there as before.
+    pub(super) left: Vec<String>,
+}
+
+/// The errors of callbacks, by device.
+pub(super) type Removed = Result<Vec<(String, ShutdownError)>, device::Error>;
+
+/// What came of the removal of one device.
+pub(super) enum Gone {
+    As(Removed),
+    /// It goes on after so long, and nobody waits for it any more.
+    Hangs(Duration),
+}
+
+impl Live {
+    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it. `None` where the server ends
+    /// meanwhile.
+    pub(super) fn remove(
+        &self,
+        exports: &[String],
+        devices: &[String],
+        has: &Manifest,
+        deadline: Duration,
+        changed: &mut Changed,
+    ) -> Option<Down> {
+        let mut timeline = Timeline::new("removal");
+        let begin = Instant::now();
+        let names = exports;
+        let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
+        let (going, devices_of, exports_of): (HashSet<&str>, _, HashMap<&str, _>) = (
+            exports.iter().copied().collect(),
+            has.by_name(),
+            has.exports.iter().map(|export| (export.name.as_str(), export)).collect(),
+        );
+        if let Some(report) = self.server.remove_exports(&exports, deadline) {
+            changed.notes.extend(cut(&report));
+            for (name, flush) in &report.flushes {
+                let name = export_name(name);
+                match flush {
+                    FlushOutcome::Done => {}
+                    FlushOutcome::Failed(why) => {
+                        let why = format!("the flush failed, so recent writes may be lost: {why}");
+                        changed.failed.push(Failed { name, why });
+                    }
+                    // Nobody gave it time.
+                    FlushOutcome::Unfinished if deadline.is_zero() => {}
+                    FlushOutcome::Unfinished => changed.notes.push(format!(
+                        "{name}: its flush takes longer than {}, and goes on; the end of its device waits for it",
+                        duration(deadline)
+                    )),
+                }
+            }
+        }
+        let drained = begin.elapsed();
+        self.shown.lock().retain(|shown| !going.contains(shown.name.as_str()));
+        let of_export = |name: &String| {
+            let limit = exports_of.get(name.as_str()).and_then(|export| export.shutdown_timeout);
+            (export_name(name), limit, true)
+        };
+        let of_device = |name: &String| {
+            let limit = devices_of.get(name.as_str()).and_then(|device| device.shutdown_timeout);
+            (name.clone(), limit, false)
+        };
+        let all: Vec<_> =
+            (names.iter().map(of_export)).chain(devices.iter().map(of_device)).collect();
+        for (n, (name, limit, is_export)) in all.iter().enumerate() {
+            let rest = || all[n + 1..].iter().map(|(name, _, _)| name.clone());
+            let start = if *is_export { Duration::ZERO } else { begin.elapsed() };
+            let result = self.remove_one(name, limit.unwrap_or(USUAL), rest);
+            let end = if *is_export { drained } else { begin.elapsed() };
+            let mut left = Vec::new();
+            let why = match result {
+                // It was never up.
+                Gone::As(Err(device::Error::NoSuchDevice(_))) => None,
+                Gone::As(Err(device::Error::ShuttingDown)) => return None,
+                Gone::As(Err(error)) => Some(error.to_string()),
+                Gone::As(Ok(errors)) => {
+                    errors.into_iter().map(|(_, error)| error.to_string()).next()
+                }
+                Gone::Hangs(after) => {
+                    left.extend(std::iter::once(name.clone()).chain(rest()));
+                    Some(format!(
+                        "it still isn't down after {}, and isn't waited for any more ('on_hang'); it goes on",
+                        duration(after)
+                    ))
+                }
+            };
+            let mut span = Span::new(name.clone(), SpanKind::Shutdown, start, end);
+            if let Some(why) = why {
+                span.outcome = Outcome::Failed(why.clone());
+                changed.failed.push(Failed { name: name.clone(), why });
+            }
+            timeline.push(span);
+            if !left.is_empty() {
+                return Some(Down { timeline, left });
+            }
+        }
+        Some(Down { timeline, left: Vec::new() })
+    }
+
+    /// Removes one device, which holds up the `rest`. Blocks, for longer than `limit` only as `on_hang` says.
+    pub(super) fn remove_one<R: Iterator<Item = String>>(
+        &self,
+        name: &str,
+        limit: Duration,
+        rest: impl FnOnce() -> R,
+    ) -> Gone {
+        let Some(told) = self.begin_removal(name) else {
+            return Gone::As(self.manager.remove(name));
+        };
+        match told.recv_timeout(limit) {
+            Ok(result) => return Gone::As(result),
+            // It can't, but for a bug.
+            Err(RecvTimeoutError::Disconnected) => return Gone::As(Ok(Vec::new())),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let rest: Vec<String> = rest().collect();
+        self.overdue("removal", name, limit, &rest);
+        match self.settings.now().on_hang {
+            HangPolicy::WaitOn => Gone::As(told.recv().unwrap_or_else(|_| Ok(Vec::new()))),
+            _ => Gone::Hangs(limit),
+        }
+    }
+
+    /// Removes one device on a thread of its own; `None` where there is none to be had.
+    pub(super) fn begin_removal(&self, name: &str) -> Option<Receiver<Removed>> {
+        let (manager, of) = (Arc::clone(&self.manager), name.to_string());
+        let (tell, told) = channel();
+        let run = move || drop(tell.send(manager.remove(&of)));
+        let started = std::thread::Builder::new().name("removal".to_string()).spawn(run);
+        started.is_ok().then_some(told)
+    }
+
+    /// A device of a change takes too long.
+    pub(super) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
+        self.status.overdue(device);
+        self.report.overdue(what, device, after, held_up);
+    }
+}

@@ -1,0 +1,133 @@
+//! `[server]` of a manifest that is read again: a running server follows what it can.
+
+use std::sync::Weak;
+
+use corewise::nbd::Options;
+
+use super::Live;
+use crate::answers::{self, About};
+use crate::control::changes::{Changed, Step, What};
+use crate::limits;
+use crate::manifest::{Changes, Manifest, MetricsAt, Server};
+use crate::metrics::{self, Metrics};
+use crate::settings::{differ, followed};
+use crate::spare_thread::no_thread;
+
+/// What the server is to go by, and all that it needs for that.
+pub(super) struct Prepared {
+    server: Server,
+    /// Where metrics are answered from now on; `None`: as before.
+    metrics: Option<Option<Metrics>>,
+}
+
+impl Live {
+    /// Tells which keys are followed, and which need a restart. `None`: none is followed.
+    pub(super) fn of_server(
+        &self,
+        old: &Server,
+        new: &Server,
+        changed: &mut Changed,
+    ) -> Option<Server> {
+        let (follows, restart) = differ(old, new, self.most_clients);
+        for key in &follows {
+            changed.steps.push(Step {
+                what: What::Set,
+                name: (*key).to_string(),
+                ..Step::default()
+            });
+        }
+        for key in restart {
+            changed
+                .notes
+                .push(format!("[server] '{key}' needs a restart: until then it stays as it was"));
+        }
+        (!follows.is_empty()).then(|| followed(old, new, self.most_clients))
+    }
+
+    /// Does what may fail.
+    pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<Prepared, String> {
+        let other = old.metrics != server.metrics;
+        let metrics = other
+            .then(|| server.metrics.as_ref().map(|at| self.measured_at(&at.value)).transpose());
+        let metrics =
+            metrics.transpose().map_err(|why| format!("metrics: cannot listen on {why}"))?;
+        Ok(Prepared { server, metrics })
+    }
+
+    /// Goes by it from now on.
+    pub(super) fn follow(&self, Prepared { server, metrics }: Prepared) -> Server {
+        self.settings.follow(&server);
+        if let Some(metrics) = metrics {
+            let former = std::mem::replace(&mut *self.metrics.lock(), metrics);
+            // Not under the lock: its thread ends first.
+            drop(former);
+        }
+        server
+    }
+
+    /// Leaves the descriptors to these changes that they need: clients have fewer places from now
+    /// on, and the change says so. Where so many clients are there that it can't have them, it is
+    /// refused.
+    pub(super) fn make_room(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        changed: &mut Changed,
+    ) -> Result<(), String> {
+        if changes.add_devices.is_empty() {
+            return Ok(());
+        }
+        // Those that go may hang, and hold what they have.
+        let again = |name: &str| changes.add_devices.iter().any(|device| device.name == name);
+        let stay = old.devices.iter().filter(|device| !again(&device.name));
+        let devices = || stay.clone().chain(&changes.add_devices);
+        let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
+        let asked = self.options_of(&old.server);
+        let refused = || Err(self.room.refusal(asked, devices(), attached()));
+        let Ok((options, cut)) = self.room.share(asked, devices()) else {
+            return refused();
+        };
+        let most = options.max_connections as u64;
+        if most < self.places(old) {
+            let (what, raise) = cut.map_or(("room", "the limits"), |cut| cut.taken());
+            changed.notes.push(format!(
+                "the volumes take {what} from clients: {most} clients at most from now on; raise {raise} for more"
+            ));
+        }
+        if !changed.dry_run {
+            self.server.set_limits(options);
+        }
+        // Behind the limit: no more come.
+        if attached() > most { refused() } else { Ok(()) }
+    }
+
+    /// Gives clients what the server leaves that has this.
+    pub(super) fn give_room(&self, has: &Manifest) {
+        let options = self.options_of(&has.server);
+        // It was enough for what it has.
+        if let Ok((options, _)) = self.room.share(options, has.devices.iter()) {
+            self.server.set_limits(options);
+        }
+    }
+
+    fn places(&self, has: &Manifest) -> u64 {
+        let share = self.room.share(self.options_of(&has.server), has.devices.iter());
+        share.map_or(0, |(options, _)| options.max_connections as u64)
+    }
+
+    /// What the manifest allows clients, as far as memory was shared out for it.
+    fn options_of(&self, server: &Server) -> Options {
+        let options = limits::of_clients(&server.clients, self.usual_memory, server.tls.is_some());
+        options.max_connections(options.max_connections.min(self.most_clients))
+    }
+
+    /// Answers Prometheus there from now on.
+    pub(crate) fn measured_at(&self, at: &MetricsAt) -> Result<Metrics, String> {
+        let about: Weak<About> = self.about.get().cloned().unwrap_or_default();
+        let text =
+            move || about.upgrade().map(|about| answers::metrics(&about)).unwrap_or_default();
+        let bound = metrics::bind(at, &self.cleanup, &self.report)?;
+        Metrics::start(bound, text)
+            .map_err(|error| format!("the address of metrics: {}", no_thread(&error)))
+    }
+}

@@ -1,0 +1,96 @@
+//! Snapshots of volumes in object stores: taken, listed and deleted while clients go on. The server keeps the devices that it has, so a change of
+//! those may be made meanwhile.
+
+use corewise::sync::atomic::Ordering;
+
+use super::Live;
+use crate::control::Question;
+use crate::control::stores::Snapshot;
+use crate::drivers::Volume;
+use crate::manifest::{Changes, Driver, Manifest};
+
+/// What is wanted of a volume's snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// One with this name, or with its number for one.
+    Take(Option<String>),
+    List,
+    Delete(String),
+}
+
+impl Wish {
+    /// What a question wants, and of which volume; `None` where it isn't about snapshots.
+    pub(crate) fn of(question: &Question) -> Option<Result<(String, Wish), String>> {
+        let ask = question.ask.as_str();
+        let wish = match (ask, question.snapshot.clone()) {
+            ("snapshot", name) => Wish::Take(name),
+            ("snapshots", _) => Wish::List,
+            ("delete_snapshot", Some(name)) => Wish::Delete(name),
+            ("delete_snapshot", None) => {
+                return Some(Err(format!("'{ask}' needs a 'snapshot', its name")));
+            }
+            _ => return None,
+        };
+        let volume = question.disk.clone().ok_or_else(|| format!("'{ask}' needs a 'disk'"));
+        Some(volume.map(|volume| (volume, wish)))
+    }
+}
+
+/// Of what a volume is made: where that is, and of which snapshot of it.
+fn parent(driver: &Driver) -> Option<(&str, &str)> {
+    match driver {
+        Driver::Object(object) => {
+            let parent = object.parent.as_ref()?;
+            Some((&parent.location.value, &parent.snapshot.value))
+        }
+        _ => None,
+    }
+}
+
+impl Live {
+    /// A volume that goes on isn't a clone of what its manifest says now: it would not come up the next time.
+    pub(super) fn refuse_parents(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        new: &Manifest,
+    ) -> Result<(), String> {
+        for device in &new.devices {
+            let name = &device.name;
+            let was = old.device(name).and_then(|device| parent(&device.driver));
+            let is = parent(&device.driver).filter(|is| was != Some(*is));
+            let Some((location, snapshot)) = is else { continue };
+            if changes.restarted.contains(name) {
+                continue;
+            }
+            if let Some(volume) = self.manager.bound::<Volume>(name) {
+                let is = volume.is_clone_of(location, snapshot);
+                is.map_err(|why| format!("'{name}' would not come up again: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are. Blocks as long as the store takes.
+    pub(crate) fn snapshots(&self, name: &str, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+        if self.ended.load(Ordering::Relaxed) {
+            return Err("the server ends".to_string());
+        }
+        let Some(_alone) = self.snapshots.try_lock() else {
+            let why = "another snapshot is being taken, looked for or deleted; try again when that is done";
+            return Err(why.to_string());
+        };
+        let volume = self.manager.bound::<Volume>(name);
+        let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
+        let all = volume.snapshots(wish)?;
+        let what = match wish {
+            Wish::Take(_) => "snapshot",
+            Wish::Delete(_) => "snapshot_deleted",
+            Wish::List => return Ok(all),
+        };
+        for one in &all {
+            self.report.snapshot(name, what, &one.name);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,76 @@
+//! From a wish to what the server is to have.
+
+use std::path::Path;
+
+use crate::manifest::{self, Driver, Manifest, Resolved, export_name};
+use crate::source::Source;
+use crate::suggest;
+
+/// A manifest without a problem.
+pub(super) fn checked(
+    file: &Path,
+    read: impl FnOnce(&str, &Path) -> Resolved,
+) -> Result<Manifest, String> {
+    let source = Source::read_plain(file)?;
+    let base = source.base.unwrap_or_default();
+    let manifest = read(&source.text, &base).into_manifest(&source.label);
+    manifest.map_err(|error| error.to_string())
+}
+
+/// What a server has, with what the file adds.
+pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
+    let more = checked(file, |text, base| manifest::read_beside(text, base, old))?;
+    let mut new = old.clone();
+    new.devices.extend(more.devices);
+    new.exports.extend(more.exports);
+    Ok(new)
+}
+
+/// What a server has, without a device and its exports, or without an export.
+pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
+    let mut new = old.clone();
+    if let Some(export) = name.strip_prefix("export:") {
+        new.exports.retain(|one| one.name != export);
+        return match new.exports.len() < old.exports.len() {
+            true => Ok(new),
+            false => Err(format!("there is no export '{export}'{}", known(old))),
+        };
+    }
+    if old.device(name).is_none() {
+        // No device has its name, so it is the export that is meant.
+        return match old.export(name) {
+            Some(_) => without(&export_name(name), old),
+            None => Err(format!("there is no device and no export '{name}'{}", known(old))),
+        };
+    }
+    let needs = |device: &&manifest::Device| device.suppliers.iter().any(|one| one == name);
+    if let Some(above) = old.devices.iter().find(needs) {
+        return Err(format!("'{}' needs '{name}': remove it first", above.name));
+    }
+    new.exports.retain(|export| export.device != name);
+    new.devices.retain(|device| device.name != name);
+    Ok(new)
+}
+
+/// The first of those that there are.
+pub(super) fn known(manifest: &Manifest) -> String {
+    let devices = manifest.devices.iter().map(|device| device.name.clone());
+    let exports = manifest.exports.iter().map(|export| export_name(&export.name));
+    let all: Vec<String> = devices.chain(exports).collect();
+    format!("; there are {}", suggest::some(all.iter().map(String::as_str)))
+}
+
+/// The files that a server has and that are to be shorter: their devices, and both sizes.
+pub(super) fn shrunk<'a>(
+    old: &'a Manifest,
+    new: &'a Manifest,
+) -> impl Iterator<Item = (&'a str, u64, u64)> + 'a {
+    let size = |device: &manifest::Device| match &device.driver {
+        Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
+        _ => None,
+    };
+    old.devices.iter().filter_map(move |device| {
+        let ((path, had), (same, asked)) = (size(device)?, size(new.device(&device.name)?)?);
+        (path == same && asked < had).then_some((&*device.name, had, asked))
+    })
+}

@@ -1,0 +1,426 @@
+//! What a server tells its observer, and those that listen on the control socket.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use corewise::drivers::MirrorEvent;
+use corewise::nbd::{ClientEvent, Endpoint, RemoteEvent};
+use corewise::timeline::{Timeline, duration, json};
+use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
+
+use crate::cleanup::NewFile;
+use crate::control::changes::Changed;
+use crate::control::health::take_back;
+use crate::control::served::Origin;
+use crate::events::Events;
+use crate::manifest::{LeftOut, Problem};
+use crate::observer::{Notice, Observer, Ready, Severity};
+use crate::shown::Shown;
+use crate::units;
+
+/// Tells the observer, and those that listen on the control socket.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) observer: Arc<dyn Observer>,
+    /// What is for people is left out.
+    pub(crate) quiet: bool,
+    /// Those that hear of events on the control socket.
+    pub(crate) events: Arc<Events>,
+}
+
+/// Where something about a mirror is told: what comes again and again is limited for the observer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum To {
+    /// The programs that listen on the control socket.
+    Listeners,
+    /// The observer. `left_out`: so many like it were left out before.
+    People { left_out: Option<u64> },
+}
+
+impl Report {
+    /// Tells people.
+    fn notice(&self, notice: &Notice<'_>) {
+        if !self.quiet {
+            self.observer.notice(notice);
+        }
+    }
+
+    pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
+        self.observer.message(Severity::Error, message);
+    }
+
+    pub(crate) fn warning(&self, message: fmt::Arguments<'_>) {
+        self.observer.message(Severity::Warning, message);
+    }
+
+    /// A manifest is wrong; `label`: how messages call it.
+    pub(crate) fn problem(&self, label: &str, problem: &Problem) {
+        self.error(format_args!("{}", problem.display(label)));
+    }
+
+    /// Something happened that people are told in other words.
+    fn event(&self, name: &str, rest: impl FnOnce() -> Value) {
+        let wanted = self.observer.wants_events();
+        if wanted || self.events.are_heard() {
+            let rest = rest();
+            if wanted {
+                self.observer.event(&line(name, &rest));
+            }
+            self.publish(name, rest);
+        }
+    }
+
+    /// Something happened that only those hear who listen on the control socket.
+    pub(crate) fn publish(&self, name: &str, mut rest: Value) {
+        if self.events.are_heard() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            rest["time"] = now.as_secs_f64().into();
+            self.events.tell(&line(name, &rest));
+        }
+    }
+
+    /// These are not brought up, though the rest is.
+    pub(crate) fn left_out(&self, left_out: &[LeftOut]) {
+        for LeftOut { subject, why } in left_out {
+            self.event("left_out", || json!({"subject": subject.to_string(), "why": why}));
+        }
+        self.notice(&Notice::LeftOut(left_out));
+    }
+
+    /// Bring-up begins.
+    pub(crate) fn begin(&self, label: &str, devices: usize) {
+        self.event("begin", || json!({"manifest": label, "devices": devices}));
+    }
+
+    /// Devices came up, or didn't.
+    pub(crate) fn bring_up(&self, timeline: &Timeline) {
+        self.timeline("bring_up", timeline);
+        self.notice(&Notice::BringUp(timeline));
+    }
+
+    /// Devices went down.
+    pub(crate) fn shutdown(&self, timeline: &Timeline) {
+        self.timeline("shutdown", timeline);
+        self.notice(&Notice::Shutdown(timeline));
+    }
+
+    fn timeline(&self, name: &str, timeline: &Timeline) {
+        self.event(name, || {
+            let timeline: Value = serde_json::from_str(&json::render(timeline)).unwrap_or_default();
+            json!({"timeline": timeline})
+        });
+    }
+
+    /// Clients are let in.
+    pub(crate) fn ready(&self, ready: Ready<'_>) {
+        self.event("ready", || ready_json(ready));
+        self.notice(&Notice::Ready(ready));
+    }
+
+    /// The end begins.
+    pub(crate) fn stopping(&self, why: &str) {
+        self.event("stopping", || json!({"why": why}));
+        self.notice(&Notice::Stopping { why });
+    }
+
+    /// A device's bring-up or shutdown takes too long, and holds these up.
+    pub(crate) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
+        self.event("overdue", || {
+            let seconds = after.as_secs_f64();
+            json!({"device": device, "phase": what, "seconds": seconds, "held_up": held_up})
+        });
+        let who = match held_up {
+            [] => String::new(),
+            held_up => format!("; it holds up {}", held_up.join(", ")),
+        };
+        let after = duration(after);
+        self.warning(format_args!("{what} of {device}: still at it after {after}{who}"));
+    }
+
+    /// Volumes and exports came, went or changed while others were served. From any thread.
+    pub(crate) fn changed(&self, changed: &Changed) {
+        for failed in &changed.failed {
+            self.error(format_args!("{}: {}", failed.name, failed.why));
+        }
+        for note in &changed.notes {
+            self.warning(format_args!("{note}"));
+        }
+        self.event("changed", || serde_json::to_value(changed).unwrap_or_default());
+        self.notice(&Notice::Changed(changed));
+    }
+
+    /// A change that nobody waits for wasn't made.
+    pub(crate) fn refused(&self, what: &str, why: &str) {
+        self.error(format_args!("{what}: nothing was changed: {why}"));
+        self.event("refused", || json!({"what": what, "why": why}));
+    }
+
+    /// Something happened to the mirror `device` with these legs. From any thread.
+    pub(crate) fn mirror(&self, device: &str, over: &[String], happened: &MirrorEvent, to: To) {
+        let names = |legs: &[usize]| -> Vec<&str> {
+            legs.iter().filter_map(|leg| over.get(*leg)).map(String::as_str).collect()
+        };
+        let (what, legs, bytes, why) = match happened {
+            MirrorEvent::Missing { leg, why } => {
+                ("missing", names(&[*leg]), None, Some(why.clone()))
+            }
+            MirrorEvent::Dropped { leg, error } => {
+                let names = names(&[*leg]);
+                let below = names.first().and_then(|leg| error.device_below(leg));
+                let below = below.map(|device| format!("{device}: ")).unwrap_or_default();
+                ("dropped", names, None, Some(format!("{below}{error}")))
+            }
+            MirrorEvent::ResyncBegan { legs, bytes } => ("resync", names(legs), Some(*bytes), None),
+            MirrorEvent::ResyncEnded { legs, bytes } => {
+                ("resynced", names(legs), Some(*bytes), None)
+            }
+            MirrorEvent::CheckEnded { check } => {
+                let found = check.differ + check.unreadable;
+                let wrong = (found != 0).then(|| {
+                    format!(
+                        "a check found {} bytes that differ and {} that can't be read, and repaired {}",
+                        check.differ, check.unreadable, check.repaired
+                    )
+                });
+                ("checked", Vec::new(), Some(check.checked), wrong)
+            }
+            MirrorEvent::Replaced { leg } => ("replaced", names(&[*leg]), None, None),
+            MirrorEvent::Added { leg } => ("added", names(&[*leg]), None, None),
+            MirrorEvent::Removed { device, .. } => ("removed", vec![device.as_str()], None, None),
+            // Other events may come; they are in the log.
+            _ => return,
+        };
+        let mut todo = None;
+        if let MirrorEvent::CheckEnded { check } = happened {
+            // Repaired bytes need nothing any more.
+            todo = (check.differ + check.unreadable > check.repaired)
+                .then(|| format!("corewise mirror {device} --check --repair"));
+        } else if why.is_some() {
+            todo = Some(take_back(device, legs.first().copied().unwrap_or_default()));
+        }
+        let mut event = json!({
+            "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why, "todo": todo,
+        });
+        if let MirrorEvent::CheckEnded { check } = happened {
+            event["seconds"] = check.took.as_secs_f64().into();
+            for (key, bytes) in [
+                ("size", check.size),
+                ("differ", check.differ),
+                ("unreadable", check.unreadable),
+                ("lost", check.lost),
+                ("repaired", check.repaired),
+            ] {
+                event[key] = bytes.into();
+            }
+        }
+        let To::People { left_out } = to else { return self.publish("mirror", event) };
+        let before = left_out.map_or_else(String::new, |n| format!(" (and {n} times before)"));
+        if let Some(why) = &why {
+            let leg = legs.first().copied().unwrap_or_default();
+            let (how, so) = match what {
+                "checked" => (String::new(), "to write there what the first leg in sync has"),
+                "missing" => {
+                    (format!("its leg '{leg}' is missing{before}: "), "once its disk works")
+                }
+                _ => (format!("its leg '{leg}' is left out{before}: "), "once its disk works"),
+            };
+            let todo = todo.as_ref().map(|todo| format!("; {so}: {todo}")).unwrap_or_default();
+            self.warning(format_args!("device '{device}': {how}{why}{todo}"));
+        }
+        if self.observer.wants_events() {
+            if let Some(left_out) = left_out {
+                event["left_out"] = left_out.into();
+            }
+            self.observer.event(&line("mirror", &event));
+        }
+        if let Some(bytes) = bytes {
+            let legs = &legs;
+            self.notice(&Notice::Mirror { device, what, legs, bytes, before: left_out });
+        }
+    }
+
+    /// These files are new and empty volumes, for good. From any thread.
+    pub(crate) fn made(&self, files: Vec<NewFile>) {
+        for NewFile { device, path, size } in files {
+            self.made_at(&device, "file", &path.display().to_string(), size);
+        }
+    }
+
+    /// Nothing was at `at`, so the new and empty volume `device` was made there, by this driver.
+    /// From any thread.
+    pub(crate) fn made_at(&self, device: &str, driver: &str, at: &str, size: u64) {
+        let bytes = units::size(size);
+        self.observer.message(
+            Severity::Note,
+            format_args!(
+                "device '{device}': nothing was at {at}, so a new volume of {bytes} was made there"
+            ),
+        );
+        self.event(driver, || json!({"device": device, "what": "made", "at": at, "size": size}));
+        self.notice(&Notice::Made { device, size, at });
+    }
+
+    /// What happened to the file of `device`, and why, where there is a reason, which the log has
+    /// in words. From any thread.
+    pub(crate) fn file(&self, device: &str, what: &str, why: Option<&str>) {
+        self.event("file", || json!({"device": device, "what": what, "why": why}));
+    }
+
+    /// Something happened to the connections of the device `device`, which the log has in words. From any thread.
+    pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {
+        let (what, rest) = match happened {
+            RemoteEvent::Lost { why, requests, unflushed } => {
+                ("lost", json!({"why": why, "requests": requests, "unflushed": unflushed}))
+            }
+            RemoteEvent::Back { after, connections } => {
+                ("back", json!({"seconds": after.as_secs_f64(), "connections": connections}))
+            }
+            RemoteEvent::Down { why } => ("down", json!({"why": why})),
+            _ => return,
+        };
+        self.event("remote", || {
+            let mut rest = rest;
+            (rest["device"], rest["what"]) = (device.into(), what.into());
+            rest
+        });
+    }
+
+    /// Something happened to the device `device` in an object store, which the log has in words. From any thread.
+    #[cfg(feature = "object")]
+    pub(crate) fn object(&self, device: &str, happened: &corewise_object::ObjectEvent) {
+        let (what, why) = match happened {
+            corewise_object::ObjectEvent::Fenced { why } => ("fenced", why),
+            corewise_object::ObjectEvent::Lost { why } => ("lost", why),
+            corewise_object::ObjectEvent::Damaged { why } => ("damaged", why),
+            corewise_object::ObjectEvent::Moved { why } => ("moved", why),
+            corewise_object::ObjectEvent::FlushFileOut { why } => ("flush_file_out", why),
+            corewise_object::ObjectEvent::FlushFileBack => {
+                self.event("object", || json!({"device": device, "what": "flush_file_back"}));
+                return;
+            }
+            corewise_object::ObjectEvent::Unwritable { why } => ("unwritable", why),
+            corewise_object::ObjectEvent::Writable => {
+                self.event("object", || json!({"device": device, "what": "writable"}));
+                return;
+            }
+            _ => return,
+        };
+        self.event("object", || json!({"device": device, "what": what, "why": why}));
+    }
+
+    /// A snapshot of the device `device` was taken, or deleted. From any thread.
+    pub(crate) fn snapshot(&self, device: &str, what: &str, snapshot: &str) {
+        tracing::info!(device, snapshot, "{}", what.replace('_', " "));
+        self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
+    }
+
+    /// A warning or an error of the log, which limits how many there are. From any thread, in any context.
+    pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
+        if self.events.are_heard() {
+            let mut rest = Logged(json!({"level": line.metadata().level().as_str()}));
+            line.record(&mut rest);
+            self.publish("log", rest.0);
+        }
+    }
+
+    /// A client came or went. From any thread.
+    pub(crate) fn client(&self, happened: &ClientEvent<'_>) {
+        if !self.events.are_heard() {
+            return;
+        }
+        let (what, from, mut rest) = match *happened {
+            ClientEvent::Attached { id, peer, pid, names, export } => {
+                ("attached", Origin::new(peer, pid, names), json!({"client": id, "export": export}))
+            }
+            ClientEvent::Left { id, peer, pid, names, export, why } => {
+                let rest = json!({"client": id, "export": export, "why": why});
+                ("left", Origin::new(peer, pid, names), rest)
+            }
+            _ => return,
+        };
+        if let (Value::Object(rest), Ok(Value::Object(from))) =
+            (&mut rest, serde_json::to_value(from))
+        {
+            rest.extend(from);
+        }
+        self.publish(what, rest);
+    }
+
+    /// All is over.
+    pub(crate) fn done(&self, complete: bool, what: &str) {
+        self.event("done", || json!({"ok": complete}));
+        self.notice(&Notice::Done { complete, what });
+    }
+}
+
+/// The message of a line of the log, and what belongs to it.
+struct Logged(Value);
+
+impl Visit for Logged {
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0[field.name()] = value.into();
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Debug: a field that its callsite shows so.
+        self.0[field.name()] = format!("{value:?}").into();
+    }
+}
+
+/// A line of JSON. `event` comes first, so that lines can be told apart without a parser.
+fn line(name: &str, rest: &Value) -> String {
+    let inside = match rest.as_object() {
+        Some(map) if !map.is_empty() => {
+            let text = rest.to_string();
+            format!(",{}", &text[1..])
+        }
+        _ => "}".to_string(),
+    };
+    format!("{{\"event\":\"{name}\"{inside}\n")
+}
+
+fn ready_json(ready: Ready<'_>) -> Value {
+    let Ready { endpoints, exports, clients, control, metrics } = ready;
+    let unix = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix(Some(path)) => Some(path.display().to_string()),
+        _ => None,
+    });
+    let tcp = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Tcp(address) => Some(address.to_string()),
+        _ => None,
+    });
+    let export = |export: &Shown| {
+        let uris: Vec<String> = endpoints.iter().map(|e| clients.uri(e, &export.name)).collect();
+        json!({
+            "name": export.name,
+            "device": export.device,
+            "size": export.size,
+            "read_only": export.read_only,
+            "uris": uris,
+        })
+    };
+    json!({
+        "unix": unix,
+        "tcp": tcp,
+        "control": control.map(|path| path.display().to_string()),
+        "exports": exports.iter().map(export).collect::<Vec<_>>(),
+        "metrics": metrics,
+        "memory": clients.memory(),
+        "clients": clients.options.max_connections,
+        "clients_cut": clients.cut.map(|cut| cut.to_string()),
+    })
+}

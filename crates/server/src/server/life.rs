@@ -1,0 +1,398 @@
+//! The life of a server: bring-up, clients, shutdown.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise::device::{
+    BringUp, BringUpOptions, DeviceReport, Event, Pending, PendingState, ProbeOutcome,
+    ShutdownOptions,
+};
+use corewise::nbd::{self, Endpoint, Listener};
+use corewise::timeline::{Timeline, duration};
+use corewise::topology::Machine;
+
+use super::prepared::{Monitoring, Prepared, Running, failed};
+use crate::answers::{About, Control};
+use crate::cleanup::Cleanup;
+use crate::control::health::SocketUse;
+use crate::drivers::Volume;
+use crate::error::Error;
+use crate::handle::{self};
+use crate::manifest::{LeftOut, Manifest, Problem, Subject, export_name};
+use crate::observer::{ClientLimits, Phase, Ready};
+use crate::plan::{self, Plan};
+use crate::report::Report;
+use crate::service::Service;
+use crate::shown::Shown;
+
+/// Exports that drain at a time: half of the workers that a pool may have, since what they wait for needs workers, too.
+const MOST_HELPERS: usize = 128;
+
+/// What a shutdown came to.
+pub(super) struct Down {
+    pub(super) timeline: Timeline,
+    /// Callbacks hang that nobody waits for any more.
+    pub(super) hangs: bool,
+}
+
+/// What there is of a server from its first socket on.
+pub(super) struct Up {
+    pub(super) running: Running,
+    pub(super) monitoring: Monitoring,
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) service: Option<Service>,
+    /// The bring-up.
+    pub(super) times: Timeline,
+    /// Whether all of the manifest is there.
+    pub(super) complete: bool,
+    pub(super) _cleaner: Cleaner,
+}
+
+/// Cleans up at the end of its scope, however that is reached.
+pub(super) struct Cleaner {
+    pub(super) cleanup: Arc<Cleanup>,
+    pub(super) report: Report,
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        for (path, error) in self.cleanup.run() {
+            self.report.warning(format_args!("cannot remove {}: {error}", path.display()));
+        }
+    }
+}
+
+impl Prepared {
+    /// From the first socket to the first client.
+    pub(super) fn up(mut self) -> Result<(Prepared, Up), Error> {
+        let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
+        let cleaner = Cleaner { cleanup, report };
+        // Problems were told already; what matters now is the exit code at the end.
+        let mut complete = self.left_out.is_empty();
+        let machine =
+            Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
+        complete &= self.look_for_nodes(&machine)?;
+        let running = self.build(machine)?;
+        let listeners = self.bind(&mut complete)?;
+        // Until the end, so that a shutdown that hangs can be looked at, too.
+        let about = Arc::new(About {
+            pools: running.pools.0.clone(),
+            manager: Arc::clone(&running.manager),
+            disks: Arc::clone(&running.disks),
+            manifest: self.label.clone(),
+            live: Arc::clone(&running.live),
+            since: Instant::now(),
+        });
+        // It is empty.
+        let _ = running.live.about.set(Arc::downgrade(&about));
+        let ticks = running.tick();
+        let control = self.answer(&about, &mut complete)?;
+        if let Some(control) = &control {
+            let path = control.path().to_path_buf();
+            running.live.status.socket(SocketUse::Control, path);
+        }
+        let monitoring = Monitoring { control, about, _ticks: ticks };
+        self.measure(&running.live, &mut complete)?;
+
+        let plan = Plan::new(&self.manifest);
+        self.report.begin(&self.label, plan.decls.len());
+        let up = self.bring_up(&running, &plan)?;
+        let lacking = running.live.missing.lacking(&self.manifest, &up);
+        self.tell_failures(&up, &lacking, &plan);
+        complete &= up.is_complete() && lacking.is_empty();
+        self.left_out.extend(not_up(&up, &lacking, &plan));
+        running.live.status.followed(self.left_out.iter().map(named).collect());
+        let interrupted = self.report.observer.interruption();
+        let times = up.timeline();
+        let nothing = up.bound().all(|device| lacking.contains_key(&device.name));
+        if interrupted.is_some() || nothing || !(complete || self.keep_going) {
+            return Err(self.give_up(running, monitoring, &times, interrupted));
+        }
+        self.report.bring_up(&times);
+        self.tell_notes(&running);
+        self.report.made(self.cleanup.keep_files());
+        if self.keep_going {
+            self.report.left_out(&self.left_out);
+        }
+
+        let has = self.has(&up, &lacking);
+        let accepted = self.accept(&running, listeners);
+        let mut up = Up {
+            running,
+            monitoring,
+            endpoints: Vec::new(),
+            service: None,
+            times,
+            complete,
+            _cleaner: cleaner,
+        };
+        match accepted {
+            Ok(endpoints) => {
+                up.running.live.status.serves(&endpoints);
+                self.ready(&up.running, &endpoints, up.monitoring.control.as_ref());
+                up.endpoints = endpoints;
+                up.service = Some(up.running.service(&up.monitoring.about));
+                up.running.live.begin(has);
+                up.complete &= self.report.observer.keep_timelines(&[&up.times]);
+                Ok((self, up))
+            }
+            Err(error) => {
+                self.report.error(format_args!("{error}"));
+                up.complete = false;
+                self.down(up, "cannot accept clients");
+                Err(Error::Told)
+            }
+        }
+    }
+
+    /// From the word that the end begins to the last flush.
+    pub(super) fn down(&self, up: Up, why: &str) -> bool {
+        let Up { running, monitoring, service, times, mut complete, _cleaner, .. } = up;
+        running.live.end();
+        self.report.stopping(why);
+        if let Some(service) = &service {
+            service.stopping(why);
+        }
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
+        running.live.status.log_handshakes(running.server.handshakes());
+        self.report.shutdown(&down);
+        running.known.keep(&[&times, &down]);
+        complete &= self.report.observer.keep_timelines(&[&times, &down]);
+        let took = down.makespan();
+        match hangs {
+            false => self.report.done(complete, &format!("all devices are down after {took}.")),
+            true => self.report.done(false, &format!("given up after {took}.")),
+        }
+        self.leave(running, monitoring, hangs);
+        complete
+    }
+
+    /// Ends what others see of the server, and its threads, unless these hang or the process ends.
+    fn leave(&self, running: Running, monitoring: Monitoring, hangs: bool) {
+        // Not under the lock: its thread, which is waited for, may be about to take it.
+        let metrics = running.live.metrics.lock().take();
+        drop((metrics, monitoring));
+        if hangs || self.ends_process {
+            std::mem::forget(running);
+        }
+    }
+
+    /// What the server has: of what the manifest asks for, what came up.
+    fn has(&self, up: &BringUp, lacking: &BTreeMap<String, String>) -> Manifest {
+        let mut has = self.written.clone();
+        has.retain(|name| {
+            let device = up.device(name);
+            device.is_some_and(|one| one.outcome == ProbeOutcome::Bound)
+                && !lacking.contains_key(name)
+        });
+        has
+    }
+
+    fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Error> {
+        let report = self.report.clone();
+        let decls = plan.decls.clone();
+        let observer = move |event: &Event<'_>| {
+            report.observer.device(event);
+            if let Event::Overdue { device, after, .. } = event {
+                report.overdue("bring-up", device, *after, &plan::needing(device, &decls));
+            }
+        };
+        let options = BringUpOptions::new()
+            .keep_going(self.keep_going)
+            .on_hang(self.manifest.server.on_hang)
+            .cancel(self.cancel.clone())
+            .observer(Arc::new(observer));
+        let manager = Arc::clone(&running.manager);
+        let blocker = move || {
+            let pending = manager.pending();
+            // The device being probed holds up the rest.
+            let is_probed = |one: &&Pending| matches!(one.state, PendingState::Probing { .. });
+            let first = pending.iter().find(is_probed).or(pending.first());
+            first.map(|one| format!("waiting for {one}"))
+        };
+        let observer = &self.report.observer;
+        observer.phase_begins(Phase::BringUp, plan.decls.len(), Box::new(blocker));
+        let up = running.manager.bring_up(plan.decls.clone(), &options);
+        observer.phase_ends();
+        up.map_err(|error| Error::new(error.to_string()))
+    }
+
+    /// One message for each device that failed by itself.
+    fn tell_failures(&self, up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) {
+        for (device, message) in plan.failures(up, lacking) {
+            match plan.origin(&device) {
+                Some((subject, place)) => {
+                    let problem = Problem::new(*place, subject.clone(), message);
+                    self.report.problem(&self.label, &problem);
+                }
+                None => self.report.error(format_args!("{device}: {message}")),
+            }
+        }
+    }
+
+    fn tell_notes(&self, running: &Running) {
+        for note in running.notes.take() {
+            self.report.warning(format_args!("{note}"));
+        }
+    }
+
+    /// Lets clients in.
+    fn accept(
+        &self,
+        running: &Running,
+        listeners: Vec<Listener>,
+    ) -> Result<Vec<Endpoint>, nbd::Error> {
+        listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
+    }
+
+    fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
+        let tls = self.manifest.server.tls.as_ref();
+        let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
+        for endpoint in endpoints.iter().filter(|_| !knows_clients) {
+            if let Endpoint::Tcp(address) = endpoint {
+                if !address.ip().is_loopback() {
+                    self.report.warning(format_args!(
+                        "{address} is open to other machines, which may read and write: clients \
+                         need no certificate (tls_client_ca in the manifest)"
+                    ));
+                }
+            }
+        }
+        // In the manifest's order, and not in that in which they came up.
+        let shown = running.shown.lock().clone();
+        let mut shown: HashMap<String, Shown> =
+            shown.into_iter().map(|shown| (shown.name.clone(), shown)).collect();
+        let exports = self.manifest.exports.iter();
+        let exports: Vec<Shown> = exports.filter_map(|export| shown.remove(&export.name)).collect();
+        if let Some(cut) = &self.cut {
+            tracing::warn!("{cut}");
+        }
+        if let Some(warning) = &self.too_much_memory {
+            tracing::warn!("{warning}");
+        }
+        let clients = ClientLimits { options: &self.options, tls, cut: self.cut };
+        // Not under the lock: a reader of stdout may be waited for.
+        let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
+        let (control, metrics) = (control.map(Control::path), metrics.as_deref());
+        self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });
+    }
+
+    /// Nothing was served: what came up goes down, and the files that were made are not kept.
+    fn give_up(
+        &self,
+        running: Running,
+        monitoring: Monitoring,
+        up: &Timeline,
+        signal: Option<&'static str>,
+    ) -> Error {
+        if let Some(name) = signal {
+            self.report.error(format_args!("{name} during bring-up: no volume was served"));
+        }
+        let Down { timeline: down, hangs } = self.shut_down(&running, &mut false);
+        self.report.observer.keep_timelines(&[up, &down]);
+        // People have been told what is wrong; more would hide it.
+        let report = Report { quiet: true, ..self.report.clone() };
+        report.bring_up(up);
+        report.shutdown(&down);
+        report.done(false, "");
+        self.leave(running, monitoring, hangs);
+        Error::Told
+    }
+
+    /// Exports drain, volumes flush, each after those that need it.
+    fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
+        running.server.close();
+        let devices = running.manager.devices();
+        // Before the first of them is flushed.
+        let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
+        volumes.for_each(|volume| volume.server_ends());
+        let devices = devices.len();
+        let manager = Arc::clone(&running.manager);
+        let blocker = move || handle::blocker(&manager.remaining());
+        let observer = &self.report.observer;
+        observer.phase_begins(Phase::Shutdown, devices, Box::new(blocker));
+        let down = running.manager.shutdown(&self.shutdown_options(running));
+        observer.phase_ends();
+        let down = match down {
+            Ok(down) => down,
+            Err(error) => {
+                self.report.error(format_args!("shutdown: {error}"));
+                *complete = false;
+                return Down { timeline: Timeline::new("shutdown"), hangs: false };
+            }
+        };
+        self.tell_notes(running);
+        for (device, message) in &down.failed {
+            self.report.error(format_args!("shutdown of {device}: {message}"));
+        }
+        *complete &= down.is_clean() && !running.live.is_unclean();
+        let hangs = !down.remaining.is_empty();
+        if hangs {
+            let left = handle::waiting(&down.remaining);
+            let (said, took) = (if down.gave_up { "given up" } else { "left" }, down.elapsed);
+            let took = duration(took);
+            self.report.error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
+        } else {
+            // A client that has not chosen an export yet is on nobody's list. Nothing is left that could be flushed.
+            let _ = running.server.drain(Duration::ZERO);
+            self.tell_notes(running);
+        }
+        Down { timeline: down.timeline(), hangs }
+    }
+
+    fn shutdown_options(&self, running: &Running) -> ShutdownOptions {
+        let report = self.report.clone();
+        let manager = Arc::clone(&running.manager);
+        let observer = move |event: &Event<'_>| {
+            report.observer.device(event);
+            if let Event::Overdue { device, after, .. } = event {
+                let held_up = handle::held_up_by(device, &manager.remaining());
+                report.overdue("shutdown", device, *after, &held_up);
+            }
+        };
+        let settings = running.live.settings.now();
+        let usual = ShutdownOptions::new();
+        // An export's callback may block for as long as its clients may drain; so many of them do so side by side.
+        let helpers = usual.max_helpers.max(running.server.exports().len().min(MOST_HELPERS));
+        usual
+            .max_helpers(helpers)
+            .observer(Arc::new(observer))
+            .timeout(settings.shutdown_timeout)
+            .on_hang(settings.on_hang)
+            .history(running.known.history())
+    }
+}
+
+/// What was left out, by its name, and why.
+fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
+    let name = match subject {
+        Subject::Device(Ok(name)) => name.clone(),
+        Subject::Export(Ok(name)) => export_name(name),
+        Subject::Manifest | Subject::Server | Subject::Device(Err(_)) | Subject::Export(Err(_)) => {
+            subject.to_string()
+        }
+    };
+    (name, why.clone())
+}
+
+/// What did not come up, and why.
+fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<LeftOut> {
+    let is_out = |device: &&DeviceReport| {
+        device.outcome != ProbeOutcome::Bound || lacking.contains_key(&device.name)
+    };
+    let devices = up.devices().iter().filter(is_out).map(|device| {
+        let subject = match plan.origin(&device.name) {
+            Some((subject, _)) => subject.clone(),
+            None => Subject::Device(Ok(device.name.clone())),
+        };
+        let why = match &device.outcome {
+            ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
+            ProbeOutcome::Deferred { reason } => format!("it was deferred: {reason}"),
+            ProbeOutcome::Cancelled => "its bring-up was cancelled".to_string(),
+            _ => "it failed".to_string(),
+        };
+        LeftOut { subject, why }
+    });
+    devices.collect()
+}

@@ -1,0 +1,218 @@
+//! Where the manifest comes from: a file, stdin, or the program itself.
+
+use std::fmt;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use crate::bounded_file::{self, Unread};
+use crate::error::Error;
+use crate::units;
+
+/// The longest manifest, in bytes: one of a hundred thousand devices has less.
+const LONGEST: u64 = 64 << 20;
+
+/// What is brought up when nobody says what.
+const BUILT_IN: &str = include_str!("default.toml");
+
+/// A manifest's text, and what its relative paths and its messages begin with.
+#[derive(Debug)]
+pub struct Source {
+    /// The text, in TOML.
+    pub text: String,
+    /// How messages call it.
+    pub label: String,
+    /// Where relative paths begin; `None`: in a temporary folder.
+    pub base: Option<PathBuf>,
+    /// The file, which can be read again.
+    pub file: Option<PathBuf>,
+}
+
+impl Source {
+    /// Returns the built-in manifest: a few volumes in memory and in files of a temporary folder.
+    pub fn built_in() -> Source {
+        let label = "the built-in manifest".to_string();
+        Source { text: BUILT_IN.to_string(), label, base: None, file: None }
+    }
+
+    /// Reads a plain file, for a server that runs: nothing that blocks, or never ends.
+    pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
+        let read = bounded_file::read_plain(path, LONGEST).map_err(Refusal::Unread);
+        read.and_then(|bytes| Source::of_file(path, bytes)).map_err(|refusal| {
+            let message = format!("cannot read the manifest '{}': {refusal}", path.display());
+            match refusal.help() {
+                Some(help) => format!("{message}\n  help: {help}"),
+                None => message,
+            }
+        })
+    }
+
+    /// Reads a file, or stdin where the path is `-`.
+    ///
+    /// # Errors
+    /// The file can't be read, or holds something else than text in UTF-8.
+    pub fn read(path: &Path) -> Result<Source, Error> {
+        let read = match path == Path::new("-") {
+            true => Source::of_stdin(),
+            false => open(path)
+                .and_then(|file| bounded_file::read(file, LONGEST))
+                .map_err(Refusal::Unread)
+                .and_then(|bytes| Source::of_file(path, bytes)),
+        };
+        read.map_err(|refusal| {
+            let what = format!("cannot read the manifest '{}': {refusal}", path.display());
+            let failure = Error::new(what);
+            match (&refusal, refusal.help()) {
+                (Refusal::Unread(Unread::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
+                    failure.help("`corewise up` without a manifest uses a built-in one")
+                }
+                (_, Some(help)) => failure.help(help),
+                (_, None) => failure,
+            }
+        })
+    }
+
+    fn of_stdin() -> Result<Source, Refusal> {
+        let bytes = bounded_file::read(std::io::stdin(), LONGEST).map_err(Refusal::Unread)?;
+        let base = std::env::current_dir().map_err(|error| Refusal::Unread(Unread::Io(error)))?;
+        Ok(Source { text: text(bytes)?, label: "stdin".to_string(), base: Some(base), file: None })
+    }
+
+    fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, Refusal> {
+        let (text, label) = (text(bytes)?, path.display().to_string());
+        // Absolute, since the text of a socket's path is shown to people who are elsewhere.
+        let path = std::path::absolute(path).map_err(|error| Refusal::Unread(Unread::Io(error)))?;
+        let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+        // A pipe gives its text once.
+        let file = path.is_file().then_some(path);
+        Ok(Source { text, label, base: Some(base), file })
+    }
+}
+
+/// Why there is no manifest.
+#[derive(Debug)]
+enum Refusal {
+    Unread(Unread),
+    /// Its bytes are those of another kind of file.
+    NoText,
+    /// It is text, in UTF-16.
+    Utf16,
+}
+
+impl Refusal {
+    /// What to do, where a disk, its image or a folder was named in place of a manifest, or a text
+    /// in another encoding.
+    fn help(&self) -> Option<&'static str> {
+        let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
+                     path = \"disk.img\"; `corewise up --help` shows one";
+        match self {
+            Refusal::Unread(Unread::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
+                .then_some("name the manifest in that folder, such as FOLDER/up.toml"),
+            Refusal::Utf16 => Some("save it as UTF-8"),
+            Refusal::Unread(_) | Refusal::NoText => Some(image),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Unread(Unread::TooLong(most)) => {
+                write!(f, "it is too long, since a manifest has at most {}", units::size(*most))
+            }
+            Refusal::Unread(why) => why.fmt(f),
+            Refusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
+            Refusal::Utf16 => f.write_str("a manifest is text in UTF-8, and this is UTF-16"),
+        }
+    }
+}
+
+/// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are
+/// refused without a look at their bytes.
+fn open(path: &Path) -> Result<File, Unread> {
+    let meta = path.metadata().map_err(Unread::Io)?;
+    if meta.file_type().is_block_device() {
+        return Err(Unread::NotPlain);
+    }
+    if meta.is_file() && meta.len() > LONGEST {
+        return Err(Unread::TooLong(LONGEST));
+    }
+    File::open(path).map_err(Unread::Io)
+}
+
+/// The text that these bytes are. TOML has no NUL, and most images begin with some.
+fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
+    // The byte order mark, which isn't UTF-8.
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(Refusal::Utf16);
+    }
+    let text = String::from_utf8(bytes).map_err(|_| Refusal::NoText)?;
+    if text.contains('\0') { Err(Refusal::NoText) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest;
+
+    #[test]
+    fn the_built_in_manifest_has_no_problem_and_a_real_dependency_graph() {
+        let resolved = manifest::read(&Source::built_in().text, Path::new("/tmp/x"));
+        assert_eq!(resolved.problems, []);
+        assert!(resolved.manifest.devices.iter().any(|d| d.suppliers.len() > 1));
+        assert!(!resolved.manifest.exports.is_empty());
+    }
+
+    #[test]
+    fn relative_paths_begin_in_the_manifests_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.toml");
+        std::fs::write(&path, "text").unwrap();
+        let source = Source::read(&path).unwrap();
+        assert_eq!(source.base.as_deref(), Some(folder.path()));
+        assert_eq!(source.text, "text");
+    }
+
+    #[test]
+    fn a_text_in_utf_16_and_a_folder_are_answered_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.toml");
+        let refusal = |path: &Path| match Source::read(path).unwrap_err() {
+            Error::Message { message, help } => (message, help.unwrap()),
+            other => panic!("{other:?}"),
+        };
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            let text: Vec<u8> = "\u{feff}[server]".encode_utf16().flat_map(order).collect();
+            std::fs::write(&path, text).unwrap();
+            let (message, help) = refusal(&path);
+            assert!(message.ends_with("this is UTF-16") && help == "save it as UTF-8", "{message}");
+        }
+        let (message, help) = refusal(folder.path());
+        assert!(message.contains("Is a directory") && help.contains("FOLDER/up.toml"), "{message}");
+    }
+
+    #[test]
+    fn an_image_in_place_of_a_manifest_is_answered_with_what_serves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let file = File::create(&path).unwrap();
+        for (len, says) in [
+            (8 << 30, "cannot read the manifest"),
+            (8 << 30, "at most 64 MiB"),
+            (1 << 20, "a manifest is text in UTF-8"),
+        ] {
+            file.set_len(len).unwrap();
+            let told = Source::read_plain(&path).unwrap_err();
+            assert!(told.contains(says) && told.contains("driver = \"file\""), "{told}");
+            let Error::Message { message, help } = Source::read(&path).unwrap_err() else {
+                panic!("no message");
+            };
+            assert!(message.contains(says) && help.unwrap().contains("driver = \"file\""));
+        }
+        std::fs::write(&path, [0xff; 10]).unwrap();
+        assert!(Source::read_plain(&path).unwrap_err().contains("a manifest is text in UTF-8"));
+        let told = Source::read_plain(Path::new("/dev/zero")).unwrap_err();
+        assert!(told.contains("not a plain file"), "{told}");
+    }
+}

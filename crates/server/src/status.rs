@@ -1,0 +1,231 @@
+//! What a server notes of itself for `corewise health`, beside what its devices and volumes tell.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use corewise::nbd::{self, Endpoint, HandshakeCounts};
+use corewise::sync::Mutex;
+use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use corewise::sync::time::{now, wall};
+
+use crate::cleanup::Cleanup;
+use crate::control::devices::Device;
+use crate::control::disks::Disks;
+use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+use crate::control::served::RecentExports;
+use crate::live::Live;
+
+/// The least time between two lines about handshakes.
+const HANDSHAKES_EVERY: Duration = Duration::from_secs(60);
+
+/// Notes of a running server. From any thread; each lock is held for a moment.
+#[derive(Debug, Default)]
+pub(crate) struct ServerStatus {
+    /// A: whether clients were let in. Relaxed: for reports, as all here.
+    serves: AtomicBool,
+    /// A: changes that are being made.
+    changes: AtomicUsize,
+    /// L: is the lock; guards what of the manifest the server does without, and why.
+    left_out: Mutex<Vec<(String, String)>>,
+    /// L: is the lock; guards the devices of which a change has taken too long.
+    overdue: Mutex<Vec<String>>,
+    /// L: is the lock; guards the sockets, each with what it is for.
+    sockets: Mutex<Vec<(SocketUse, PathBuf)>>,
+    /// A: addresses that clients may come by.
+    addresses: AtomicUsize,
+    /// L: is the lock; guards how long the certificate is valid that newcomers are shown.
+    validity: Mutex<Option<Validity>>,
+    /// L: is the lock; guards earlier states of the counters of exports.
+    pub(crate) recent_exports: Mutex<RecentExports>,
+    /// L: is the lock; guards which handshakes the log has been told of.
+    handshakes: Mutex<LoggedHandshakes>,
+    /// L: is the lock; guards when a work item of the volumes has run last.
+    beat: Mutex<Option<Instant>>,
+}
+
+/// How long a certificate is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) valid: Range<SystemTime>,
+    /// Clients get nothing without it.
+    pub(crate) required: bool,
+}
+
+impl Validity {
+    fn at(&self, now: SystemTime) -> Certificate {
+        let seconds = |from: SystemTime, to: SystemTime| match to.duration_since(from) {
+            Ok(time) => time.as_secs_f64(),
+            Err(error) => -error.duration().as_secs_f64(),
+        };
+        let Range { start, end } = self.valid;
+        let (left, lifetime) = (seconds(now, end), seconds(start, end));
+        Certificate { left, lifetime, required: self.required }
+    }
+}
+
+/// A change that is being made, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Changing<'a>(&'a ServerStatus);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ServerStatus {
+    /// Clients are let in by these.
+    pub(crate) fn serves(&self, endpoints: &[Endpoint]) {
+        self.addresses.store(endpoints.len(), Ordering::Relaxed);
+        for endpoint in endpoints {
+            if let Endpoint::Unix(Some(path)) = endpoint {
+                self.socket(SocketUse::Clients, path.clone());
+            }
+        }
+        self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// A work item of the volumes runs, once a second, and looks at them and at the exports.
+    pub(crate) fn tick(&self, disks: &Disks, server: &nbd::Server) {
+        *self.beat.lock() = Some(now());
+        disks.tick();
+        self.recent_exports.lock().note(&server.exports());
+        let logged = self.handshakes.lock().at;
+        if logged.is_none_or(|at| now().saturating_duration_since(at) >= HANDSHAKES_EVERY) {
+            self.log_handshakes(server.handshakes());
+        }
+    }
+
+    /// Logs how many clients got no export since the last line, if any. Those whose TLS failed have
+    /// lines of their own.
+    pub(crate) fn log_handshakes(&self, counts: HandshakeCounts) {
+        let mut logged = self.handshakes.lock();
+        let words = refusals(&logged.counts, &counts);
+        if !words.is_empty() {
+            tracing::warn!("clients got no export: {words}");
+            *logged = LoggedHandshakes { counts, at: Some(now()) };
+        }
+    }
+
+    /// Newcomers are shown another certificate.
+    pub(crate) fn shows(&self, validity: Option<Validity>) {
+        *self.validity.lock() = validity;
+    }
+
+    /// A socket was bound.
+    pub(crate) fn socket(&self, used: SocketUse, path: PathBuf) {
+        self.sockets.lock().push((used, path));
+    }
+
+    /// The manifest was followed, but for these devices and exports (`export:NAME`).
+    pub(crate) fn followed(&self, left_out: Vec<(String, String)>) {
+        *self.left_out.lock() = left_out;
+    }
+
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        Changing(self)
+    }
+
+    /// A change of this device takes too long.
+    pub(crate) fn overdue(&self, device: &str) {
+        let mut overdue = self.overdue.lock();
+        if !overdue.iter().any(|name| name == device) {
+            overdue.push(device.to_string());
+        }
+    }
+
+    /// Those of which a change is still being made.
+    fn still_overdue(&self, devices: &[Device]) -> Vec<String> {
+        let mut overdue = self.overdue.lock();
+        if self.changes.load(Ordering::Relaxed) == 0 {
+            // A change may have ended without waiting for a device any longer.
+            let goes_on = |device: &Device| matches!(device.state.as_str(), "leaving" | "probing");
+            overdue.retain(|name| devices.iter().any(|one| one.name == *name && goes_on(one)));
+        }
+        overdue.clone()
+    }
+
+    fn lost_sockets(&self, cleanup: &Cleanup) -> Vec<LostSocket> {
+        let sockets = self.sockets.lock().clone();
+        let only = self.addresses.load(Ordering::Relaxed) == 1;
+        let lost = sockets.into_iter().filter(|(_, path)| cleanup.has_lost(path));
+        lost.map(|(used, path)| LostSocket { path: path.display().to_string(), used, only })
+            .collect()
+    }
+}
+
+/// What the log has been told of handshakes, and when.
+#[derive(Debug, Default)]
+struct LoggedHandshakes {
+    counts: HandshakeCounts,
+    at: Option<Instant>,
+}
+
+/// How many clients the server refused or closed between two counts, by cause.
+fn refusals(before: &HandshakeCounts, now: &HandshakeCounts) -> String {
+    let causes = [
+        (now.no_place - before.no_place, "were told that all places are taken"),
+        (now.evicted - before.evicted, "were closed in their handshake, since others waited"),
+        (now.timed_out - before.timed_out, "took too long for their handshake"),
+        (
+            now.failed - before.failed,
+            "failed their handshake (at the level info the log names each)",
+        ),
+    ];
+    let some = causes.iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, cause)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a server knows of itself now, beside what these devices and its volumes tell.
+pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
+    let status = &live.status;
+    let phase = match (live.has_ended(), status.serves.load(Ordering::Relaxed)) {
+        (true, _) => Phase::Stopping,
+        (false, true) => Phase::Serving,
+        (false, false) => Phase::Starting,
+    };
+    let mut hanging = status.still_overdue(devices);
+    for name in live.stuck.lock().iter() {
+        if !hanging.contains(name) {
+            hanging.push(name.clone());
+        }
+    }
+    let mut lost_sockets = status.lost_sockets(&live.cleanup);
+    let metrics = live.metrics.lock();
+    if let Some(path) = metrics.as_ref().and_then(|metrics| metrics.path()) {
+        if live.cleanup.has_lost(path) {
+            let (path, used) = (path.display().to_string(), SocketUse::Metrics);
+            lost_sockets.push(LostSocket { path, used, only: false });
+        }
+    }
+    drop(metrics);
+    let certificate = status.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
+    let left_out = status.left_out.lock().clone();
+    let beat = *status.beat.lock();
+    let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
+    let now = wall().as_secs_f64();
+    let unread = live.report.observer.unread();
+    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_about_handshakes_has_those_since_the_last_one_by_cause() {
+        let counts = |no_place, evicted, left| {
+            let mut counts = HandshakeCounts::default();
+            (counts.no_place, counts.evicted, counts.left) = (no_place, evicted, left);
+            counts
+        };
+        assert_eq!(refusals(&counts(1, 0, 0), &counts(1, 0, 9)), "", "they left by themselves");
+        assert_eq!(
+            refusals(&counts(1, 0, 0), &counts(3, 700, 0)),
+            "2 were told that all places are taken, 700 were closed in their handshake, since \
+             others waited"
+        );
+    }
+}

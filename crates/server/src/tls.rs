@@ -1,0 +1,121 @@
+//! The server that clients come to: with TLS, where the manifest asks for it.
+
+use corewise::nbd::{Options, Server};
+
+#[cfg(feature = "tls")]
+pub(crate) use with::{Renewed, Seen, renewed};
+#[cfg(not(feature = "tls"))]
+pub(crate) use without::{Renewed, Seen, renewed};
+
+use crate::manifest::{Problem, Tls};
+
+/// A server without exports, and what it shows its clients.
+pub(crate) fn server(
+    options: Options,
+    tls: Option<&Tls>,
+) -> Result<(Server, Option<Seen>), Problem> {
+    #[cfg(feature = "tls")]
+    if let Some(tls) = tls {
+        let (found, seen) = with::read(tls)?;
+        return Ok((Server::with_tls(options, found), Some(seen)));
+    }
+    // Without the feature a manifest that asks for it was refused before.
+    let _ = tls;
+    Ok((Server::new(options), None))
+}
+
+#[cfg(feature = "tls")]
+mod with {
+    use std::ops::Range;
+    use std::path::PathBuf;
+    use std::time::SystemTime;
+
+    use corewise::nbd::{self, Error, Server, TlsPart};
+
+    use crate::bounded_file::{self, LONGEST_PEM};
+    use crate::manifest::{At, Problem, Subject, Tls};
+    use crate::status::Validity;
+
+    /// What was read, but for the key, which belongs to its certificate.
+    #[derive(PartialEq, Eq)]
+    pub(crate) struct Seen {
+        certificate: Vec<u8>,
+        client_ca: Option<Vec<u8>>,
+        required: bool,
+        valid: Option<Range<SystemTime>>,
+    }
+
+    impl Seen {
+        /// How long its certificate is valid.
+        pub(crate) fn validity(&self) -> Option<Validity> {
+            Some(Validity { valid: self.valid.clone()?, required: self.required })
+        }
+    }
+
+    /// What newcomers are to be shown.
+    pub(crate) struct Renewed(nbd::Tls, Seen);
+
+    impl Renewed {
+        pub(crate) fn apply(self, server: &Server) -> Option<Seen> {
+            server.renew_tls(self.0).then_some(self.1)
+        }
+    }
+
+    /// What the files hold by now, where a server that shows `seen` has to show something else.
+    pub(crate) fn renewed(tls: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+        let (found, now) = read(tls)?;
+        Ok((now != *seen).then_some(Renewed(found, now)))
+    }
+
+    pub(crate) fn read(tls: &Tls) -> Result<(nbd::Tls, Seen), Problem> {
+        let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
+            Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
+        };
+        let read = |at: &At<PathBuf>| {
+            bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
+        };
+        let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
+        let client_ca = tls.client_ca.as_ref().map(read).transpose()?;
+        let found = nbd::Tls::from_pem(&certificate, &key, client_ca.as_deref());
+        let found = found.map_err(|error| {
+            let at = match &error {
+                Error::Tls { what: TlsPart::Key, .. } => &tls.key,
+                Error::Tls { what: TlsPart::ClientCa, .. } => {
+                    tls.client_ca.as_ref().unwrap_or(&tls.certificate)
+                }
+                _ => &tls.certificate,
+            };
+            wrong(at, &error)
+        })?;
+        let (required, valid) = (tls.required, found.valid());
+        Ok((found.required(required), Seen { certificate, client_ca, required, valid }))
+    }
+}
+
+/// Values that there are none of, which the compiler knows.
+#[cfg(not(feature = "tls"))]
+mod without {
+    use corewise::nbd::Server;
+
+    use crate::manifest::{Problem, Tls};
+    use crate::status::Validity;
+
+    pub(crate) enum Seen {}
+    pub(crate) enum Renewed {}
+
+    impl Seen {
+        pub(crate) fn validity(&self) -> Option<Validity> {
+            match *self {}
+        }
+    }
+
+    impl Renewed {
+        pub(crate) fn apply(self, _: &Server) -> Option<Seen> {
+            match self {}
+        }
+    }
+
+    pub(crate) fn renewed(_: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+        match *seen {}
+    }
+}
