@@ -114,14 +114,10 @@ impl WorkerPools {
 
     /// Holds back, on each freezable queue, what isn't active already: what is pending stays so,
     /// what was let through to a pool runs to its end. Queues that are made later are frozen too.
-    /// Doesn't wait: ask [`WorkerPools::is_freezing`]. The kernel's `freeze_workqueues_begin`.
+    /// Doesn't wait: [`Workqueue::active`](crate::Workqueue::active) says how many still run. The
+    /// kernel's `freeze_workqueues_begin`.
     pub fn freeze(&self) {
         self.set_frozen(true);
-    }
-
-    /// Whether the active instances of frozen queues aren't all over yet.
-    pub fn is_freezing(&self) -> bool {
-        self.queues().iter().any(|queue| queue.is_frozen() && queue.active() > 0)
     }
 
     /// Ends a [`WorkerPools::freeze`]: what was held back goes, in order.

@@ -31,26 +31,12 @@ impl Workqueue {
     /// [`QueueError::NoThread`] for the first timer of all, which is logged too.
     #[track_caller]
     pub fn queue_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
-        self.queue_delayed_at(At::Here, work, delay)
+        self.queue_later(At::Here, work, delay, Location::caller(), false)
     }
 
-    /// As [`Workqueue::queue_delayed`], at a place of the caller's choice.
-    ///
-    /// # Errors
-    /// As [`Workqueue::queue_delayed`].
-    #[track_caller]
-    pub fn queue_delayed_at(
-        &self,
-        at: At,
-        work: &Work,
-        delay: Duration,
-    ) -> Result<Queued, QueueError> {
-        self.queue_later(at, work, delay, Location::caller(), false)
-    }
-
-    /// As [`Workqueue::queue_delayed_at`], for the source line that stands for it. `accepted`: see
+    /// As [`Workqueue::queue_delayed`], for the source line that stands for it. `accepted`: see
     /// [`Workqueue::submit_with`].
-    pub(super) fn queue_later(
+    pub(crate) fn queue_later(
         &self,
         at: At,
         work: &Work,
@@ -88,30 +74,16 @@ impl Workqueue {
     /// ends, or the timers do, at that very moment it is cancelled.
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
-        self.mod_delayed_at(At::Here, work, delay)
-    }
-
-    /// As [`Workqueue::mod_delayed`], at a place of the caller's choice.
-    ///
-    /// # Errors
-    /// As [`Workqueue::mod_delayed`].
-    #[track_caller]
-    pub fn mod_delayed_at(
-        &self,
-        at: At,
-        work: &Work,
-        delay: Duration,
-    ) -> Result<Queued, QueueError> {
         let site = Location::caller();
         // An instance pending elsewhere stays there where this queue won't have it.
         self.check_later(delay)?;
         loop {
             if let Some(mut claimed) = work.lent().claim() {
                 claimed.with_job(|job| job.site = site);
-                self.replace(at, work, delay, claimed)?;
+                self.replace(work, delay, claimed)?;
                 return Ok(Queued::AlreadyPending);
             }
-            match self.queue_delayed_at(at, work, delay) {
+            match self.queue_later(At::Here, work, delay, site, false) {
                 // Somebody else has queued it between the two: that is what is to be modified.
                 Ok(Queued::AlreadyPending) => {}
                 queued => return queued,
@@ -143,17 +115,16 @@ impl Workqueue {
     /// cancelled, as all that was there.
     fn replace(
         &self,
-        at: At,
         work: &Work,
         delay: Duration,
         mut claimed: Claimed,
     ) -> Result<(), QueueError> {
         if delay.is_zero() {
-            return self.table().place(at, claimed, false);
+            return self.table().place(At::Here, claimed, false);
         }
         let ticket = claimed.with_job(|job| job.ticket.take());
         // An instance that isn't armed is cancelled here, unless somebody has claimed it.
-        let armed = self.arm(at, work, delay, claimed.release(), false).map_err(drop);
+        let armed = self.arm(At::Here, work, delay, claimed.release(), false).map_err(drop);
         // After it lies somewhere: this may let others through, and a claimant would wait.
         drop(ticket);
         armed.map_err(|()| self.no_timer())

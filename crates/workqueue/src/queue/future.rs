@@ -68,17 +68,6 @@ impl Workqueue {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_future_at(At::Here, future)
-    }
-
-    /// As [`Workqueue::spawn_future`], at a place of the caller's choice. On a node, polls may take place in different
-    /// pods of it.
-    #[track_caller]
-    pub fn spawn_future_at<F>(&self, at: At, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
         let site = Location::caller();
         let task = Arc::new_cyclic(|me| FutureTask {
             header: Header::new(&TableOf::<FutureTask<F>, F>::COUNTED),
@@ -88,7 +77,7 @@ impl Workqueue {
             value: Mutex::new(None),
             done: Completion::new(),
             queue: self.clone(),
-            place: at.settled(),
+            place: At::Here.settled(),
             site,
             spawner: Spawner::current(),
             me: Weak::clone(me),
@@ -254,7 +243,7 @@ impl<F: Spawned> Runs for FutureTask<F> {
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future_at` only.
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_future` only.
 unsafe impl<F: Spawned> Item for FutureTask<F> {
     fn cancelled(&self) {
         self.stop();

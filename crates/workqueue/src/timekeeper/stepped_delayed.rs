@@ -1,5 +1,6 @@
 //! Delayed items, with a clock that is driven by hand; workers are real threads.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +101,10 @@ fn delayed_timers_fire_on_the_remembered_cpu() {
             let pod = Placement::current().and_then(|placed| placed.pod);
             says.store(pod.expect("a worker is placed"), Ordering::Relaxed);
         });
-        assert_eq!(queue.queue_delayed_at(At::Cpu(CpuId::new(cpu)), &work, SEC), Ok(Queued::Now));
+        assert_eq!(
+            queue.queue_later(At::Cpu(CpuId::new(cpu)), &work, SEC, Location::caller(), false),
+            Ok(Queued::Now)
+        );
         keeper.advance(SEC);
         work.flush();
         assert_eq!(pod.load(Ordering::Relaxed), cpu);
@@ -182,10 +186,7 @@ fn mod_delayed_steals_an_item_from_the_list() {
     let go = held(&queue, CpuId::new(0));
     let (work, runs) = counting();
     assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &work), Ok(Queued::Now));
-    assert_eq!(
-        queue.mod_delayed_at(At::Cpu(CpuId::new(0)), &work, SEC),
-        Ok(Queued::AlreadyPending)
-    );
+    assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();
     assert!(work.is_pending() && ran(&runs) == 0);

@@ -292,10 +292,7 @@ fn an_item_waits_for_a_delayed_one_of_its_own_limited_queue() {
         let (work, runs) = counting();
         let delayed = work.clone();
         inside(&queue, move |queue| {
-            assert_eq!(
-                queue.queue_delayed_at(At::Cpu(CpuId::new(0)), &delayed, Duration::from_secs(3600)),
-                Ok(Queued::Now)
-            );
+            assert_eq!(queue.queue_delayed(&delayed, Duration::from_secs(3600)), Ok(Queued::Now));
             assert!(delayed.flush_delayed());
         })
         .unwrap();

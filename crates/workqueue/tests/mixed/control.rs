@@ -108,7 +108,7 @@ impl Line {
         let calm = thaws.calm();
         pools.freeze();
         let still = || calm.is_some() && thaws.calm() == calm && !ledger.is_closing();
-        while still() && pools.is_freezing() {
+        while still() && self.queue.is_frozen() && self.queue.active() > 0 {
             thread::yield_now();
         }
         let begun = || self.items.iter().map(|item| item.entry.begun()).sum::<u64>();
