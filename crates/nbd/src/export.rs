@@ -208,7 +208,7 @@ impl Export {
 
     /// What a client is told. The size is asked of the device each time, so a device that grew
     /// shows it at the next connection.
-    pub fn offer(&self) -> ExportOffer {
+    pub(crate) fn offer(&self) -> ExportOffer {
         let geometry = self.device().geometry();
         ExportOffer {
             name: self.name.clone(),

@@ -38,8 +38,8 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`wire`] | constants and messages, bytes to structs and back. Pure |
-//! | [`handshake`] | the negotiation as a state machine over bytes. Pure |
+//! | `wire` | constants and messages, bytes to structs and back. Pure |
+//! | `handshake` | the negotiation as a state machine over bytes. Pure |
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
 //! | `access` | who may attach to an export. Pure |
@@ -80,6 +80,7 @@ mod deadline;
 mod edge;
 mod error;
 mod export;
+#[doc(hidden)]
 pub mod handshake;
 mod load;
 mod losses;
@@ -100,6 +101,7 @@ mod tls;
 mod told;
 mod turn;
 mod waiting;
+#[doc(hidden)]
 pub mod wire;
 
 pub use access::Peer;
