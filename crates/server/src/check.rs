@@ -5,9 +5,8 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use crate::drivers::file::{other_size, refuse_what_is_no_disk};
-use crate::drivers::object;
 use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
-use crate::{limits, tls};
+use crate::{limits, store_check, tls};
 
 /// Returns what is wrong with the files that the manifest names. Nothing is opened but the files of
 /// certificates and keys.
@@ -19,7 +18,7 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
                 let why = look(file).map_err(|why| format!("{}: {why}", file.path.value.display()));
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
-            Driver::Object(asked) => object::look(asked),
+            Driver::Object(asked) => store_check::look(asked),
             _ => Vec::new(),
         };
         let subject = || Subject::Device(Ok(device.name.clone()));

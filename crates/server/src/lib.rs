@@ -52,6 +52,7 @@ mod shown;
 mod source;
 mod spare_thread;
 mod status;
+mod store_check;
 pub mod suggest;
 mod tls;
 pub mod units;

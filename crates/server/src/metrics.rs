@@ -89,6 +89,9 @@ fn warn_of(address: SocketAddr, report: &Report) {
     }
 }
 
+/// Makes the text of metrics.
+pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// The thread that answers. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Metrics {

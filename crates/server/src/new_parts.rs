@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::drivers::object;
 use crate::manifest::{Device, Driver, Manifest};
+use crate::store_check;
 
 /// The devices of this manifest that don't exist and must not be made, each with the reason.
 ///
@@ -88,7 +88,7 @@ fn existed(driver: &Driver, parts: &[Option<bool>]) -> Option<bool> {
     match driver {
         Driver::File(file) if file.create => holds_file(&file.path.value),
         Driver::File(file) => file.path.value.exists().then_some(true),
-        Driver::Object(asked) => object::is_there(asked),
+        Driver::Object(asked) => store_check::is_there(asked),
         Driver::Memory { .. } | Driver::Null { .. } | Driver::Remote(_) => None,
         _ => match (parts.contains(&Some(true)), parts.contains(&Some(false))) {
             (true, false) => Some(true),

@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 
 use crate::cleanup::NewFile;
 use crate::control::changes::Changed;
-use crate::control::health::take_back;
+use crate::control::mirrors::take_back_todo;
 use crate::control::served::Origin;
 use crate::events::Events;
 use crate::manifest::{LeftOut, Problem};
@@ -198,7 +198,7 @@ impl Report {
             todo = (check.differ + check.unreadable > check.repaired)
                 .then(|| format!("corewise mirror {device} --check --repair"));
         } else if why.is_some() {
-            todo = Some(take_back(device, legs.first().copied().unwrap_or_default()));
+            todo = Some(take_back_todo(device, legs.first().copied().unwrap_or_default()));
         }
         let mut event = json!({
             "device": device, "what": what, "legs": legs, "bytes": bytes, "why": why, "todo": todo,

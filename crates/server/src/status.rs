@@ -1,7 +1,7 @@
 //! What a server notes of itself for `corewise health`, beside what its devices and volumes tell.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{self, Endpoint, HandshakeCounts};
@@ -14,7 +14,6 @@ use crate::control::devices::Device;
 use crate::control::disks::Disks;
 use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
 use crate::control::served::RecentExports;
-use crate::live::Live;
 
 /// The least time between two lines about handshakes.
 const HANDSHAKES_EVERY: Duration = Duration::from_secs(60);
@@ -75,6 +74,41 @@ impl Drop for Changing<'_> {
 }
 
 impl ServerStatus {
+    /// Returns what the server knows of itself now, beside what these devices and its volumes tell.
+    /// `ended`: it is being taken down; `stuck`: devices in a change that hangs.
+    pub(crate) fn facts(
+        &self,
+        ended: bool,
+        stuck: &[String],
+        devices: &[Device],
+        cleanup: &Cleanup,
+        metrics: Option<&Path>,
+        unread: Vec<(&'static str, u64)>,
+    ) -> ServerFacts {
+        let phase = match (ended, self.serves.load(Ordering::Relaxed)) {
+            (true, _) => Phase::Stopping,
+            (false, true) => Phase::Serving,
+            (false, false) => Phase::Starting,
+        };
+        let mut hanging = self.still_overdue(devices);
+        for name in stuck {
+            if !hanging.contains(name) {
+                hanging.push(name.clone());
+            }
+        }
+        let mut lost_sockets = self.lost_sockets(cleanup);
+        if let Some(path) = metrics.filter(|path| cleanup.has_lost(path)) {
+            let (path, used) = (path.display().to_string(), SocketUse::Metrics);
+            lost_sockets.push(LostSocket { path, used, only: false });
+        }
+        let certificate = self.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
+        let left_out = self.left_out.lock().clone();
+        let beat = *self.beat.lock();
+        let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
+        let now = wall().as_secs_f64();
+        ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
+    }
+
     /// Clients are let in by these.
     pub(crate) fn serves(&self, endpoints: &[Endpoint]) {
         self.addresses.store(endpoints.len(), Ordering::Relaxed);
@@ -176,38 +210,6 @@ fn refusals(before: &HandshakeCounts, now: &HandshakeCounts) -> String {
     ];
     let some = causes.iter().filter(|(count, _)| *count > 0);
     some.map(|(count, cause)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
-}
-
-/// What a server knows of itself now, beside what these devices and its volumes tell.
-pub(crate) fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
-    let status = &live.status;
-    let phase = match (live.has_ended(), status.serves.load(Ordering::Relaxed)) {
-        (true, _) => Phase::Stopping,
-        (false, true) => Phase::Serving,
-        (false, false) => Phase::Starting,
-    };
-    let mut hanging = status.still_overdue(devices);
-    for name in live.stuck.lock().iter() {
-        if !hanging.contains(name) {
-            hanging.push(name.clone());
-        }
-    }
-    let mut lost_sockets = status.lost_sockets(&live.cleanup);
-    let metrics = live.metrics.lock();
-    if let Some(path) = metrics.as_ref().and_then(|metrics| metrics.path()) {
-        if live.cleanup.has_lost(path) {
-            let (path, used) = (path.display().to_string(), SocketUse::Metrics);
-            lost_sockets.push(LostSocket { path, used, only: false });
-        }
-    }
-    drop(metrics);
-    let certificate = status.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
-    let left_out = status.left_out.lock().clone();
-    let beat = *status.beat.lock();
-    let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
-    let now = wall().as_secs_f64();
-    let unread = live.report.observer.unread();
-    ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
 }
 
 #[cfg(test)]

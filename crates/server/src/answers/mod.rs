@@ -22,10 +22,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 use crate::cleanup::Cleanup;
-use crate::control::devices;
+use crate::control::devices::{self, Device};
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
-use crate::control::health::{Facts, Health};
+use crate::control::health::{Facts, Health, ServerFacts};
 use crate::control::mirrors::MirrorOf;
 use crate::control::place::{self, Found};
 use crate::control::queues;
@@ -36,7 +36,6 @@ use crate::listen;
 use crate::listener_thread::ListenerThread;
 use crate::live::{Live, Wish, snapshots};
 use crate::spare_thread::{SpareThread, no_thread};
-use crate::status;
 
 /// Clients at once.
 const CLIENTS: usize = 16;
@@ -518,7 +517,7 @@ fn is_trusted(stream: &UnixStream) -> bool {
 /// A question that wants something changed, or has a store asked.
 fn wants_change(question: &[u8]) -> Option<Question> {
     let question: Question = serde_json::from_slice(question).ok()?;
-    let wants = Wish::of(&question).is_some() || snapshots::Wish::of(&question).is_some();
+    let wants = Wish::of(&question).is_some() || snapshots::wish(&question).is_some();
     (wants && question.corewise == VERSION).then_some(question)
 }
 
@@ -536,7 +535,7 @@ fn change(about: &Arc<About>, spare: &SpareThread, stream: UnixStream, question:
     let run = move || {
         let (about, stream) = theirs;
         let answer = answered(&about, || {
-            if let Some(wish) = snapshots::Wish::of(&question) {
+            if let Some(wish) = snapshots::wish(&question) {
                 let (volume, wish) = wish?;
                 let snapshots = Some(about.live.snapshots(&volume, &wish)?);
                 return Ok(Answer { snapshots, ..Answer::default() });
@@ -675,11 +674,19 @@ fn whole(about: &About) -> Answer {
     Answer { dump: Some(Document::from(&about.pools.dump())), ..all_but_pools(about) }
 }
 
+/// What the server knows of itself.
+fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
+    let stuck = live.stuck.lock().clone();
+    let metrics = live.metrics.lock().as_ref().and_then(|one| one.path().map(Path::to_path_buf));
+    let (ended, unread) = (live.has_ended(), live.report.observer.unread());
+    live.status.facts(ended, &stuck, devices, &live.cleanup, metrics.as_deref(), unread)
+}
+
 fn all_but_pools(about: &About) -> Answer {
     let server = &about.live.server;
     let (devices, disks, exports) =
         (devices::all(&about.manager), about.disks.all(), exports(about));
-    let facts = status::facts(&about.live, &devices);
+    let facts = facts(&about.live, &devices);
     let health =
         Health::of(&Facts { devices: &devices, disks: &disks, exports: &exports, server: &facts });
     Answer {

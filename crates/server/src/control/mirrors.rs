@@ -7,7 +7,6 @@ use std::time::Duration;
 use corewise::drivers::{LegState, Mirror, MirrorCheck, MirrorChecked};
 use serde::{Deserialize, Serialize};
 
-use super::health::take_back as take_back_command;
 use super::{checks, served};
 use crate::units;
 
@@ -191,6 +190,11 @@ impl Found {
     }
 }
 
+/// How to take a leg back that is out of a mirror.
+pub(crate) fn take_back_todo(mirror: &str, leg: &str) -> String {
+    format!("corewise mirror {mirror} --take-back={leg}")
+}
+
 /// A leg of a mirror.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -278,7 +282,7 @@ impl MirrorOf {
             let (name, state) = (&leg.name, LegState::from(leg.state));
             let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let todo = match leg.state {
-                State::Out => format!("; once its disk works: {}", take_back_command(mirror, name)),
+                State::Out => format!("; once its disk works: {}", take_back_todo(mirror, name)),
                 _ => String::new(),
             };
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");

@@ -70,6 +70,15 @@ pub(crate) struct Cache {
     pub(crate) bytes: u64,
 }
 
+/// An action on the snapshots of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotAction {
+    /// Take one with this name, or with its number for one.
+    Take(Option<String>),
+    List,
+    Delete(String),
+}
+
 /// A volume as it was at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

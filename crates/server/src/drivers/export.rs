@@ -7,7 +7,8 @@ use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
-use super::{Notes, Volume};
+use super::context::Notes;
+use super::volume::Volume;
 use crate::manifest;
 use crate::settings::Settings;
 use crate::shown::Shown;

@@ -15,7 +15,7 @@ use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 use corewise::workqueue::{Work, Workqueue};
 
-use super::House;
+use super::context::House;
 use crate::cleanup::NewFile;
 use crate::manifest::{self, Io};
 use crate::report::Report;

@@ -7,9 +7,10 @@ use corewise::device::ProbeError;
 use corewise::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::sync::Mutex;
 
+use super::context::House;
 use super::mirror_lines::Lines;
+use super::volume::Volume;
 use super::volume::{Origin, Parts};
-use super::{House, Volume};
 use crate::control::mirrors::names;
 use crate::manifest;
 

@@ -8,7 +8,8 @@ use corewise::device::ProbeError;
 use corewise::drivers::{Delay, Delays, Fault, Faulty, Partition, PartitionTable};
 use corewise::sync::Mutex;
 
-use super::{House, Volume};
+use super::context::House;
+use super::volume::Volume;
 
 /// The partitions of a volume that devices have, so that no two have the same bytes.
 #[derive(Debug, Default)]

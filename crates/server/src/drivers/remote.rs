@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corewise::device::ProbeError;
 use corewise::nbd::{Remote, RemoteOptions};
 
-use super::House;
+use super::context::House;
 use crate::manifest;
 
 /// Connects, for as long as the manifest says.

@@ -11,14 +11,14 @@ use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 
+use super::context::House;
 use super::object::{self, ObjectDriver};
 use super::over_one::Claims;
-use super::{House, file, leaf, mirror, over_one, remote};
+use super::{file, leaf, mirror, over_one, remote};
 use crate::control::checks::CheckSchedule;
 use crate::control::disks::Kind;
 use crate::control::mirrors;
-use crate::control::stores::Snapshot;
-use crate::live::snapshots::Wish;
+use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
 
@@ -158,11 +158,11 @@ impl Volume {
     }
 
     /// Takes, lists or deletes snapshots, where it is a volume in an object store. May block.
-    pub(crate) fn snapshots(&self, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+    pub(crate) fn snapshots(&self, action: &SnapshotAction) -> Result<Vec<Snapshot>, String> {
         let name = self.name();
         let made = self.made.get().ok_or_else(|| format!("'{name}' is missing"))?;
         match made.object.as_deref() {
-            Some(volume) => object::snapshots(volume, wish),
+            Some(volume) => object::snapshots(volume, action),
             None => {
                 let kind = self.device.driver.name();
                 Err(format!(

@@ -15,7 +15,7 @@ mod wish;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use corewise::device::{
@@ -27,7 +27,6 @@ use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::timeline::{Timeline, json};
 use corewise::topology::Machine;
 
-use crate::answers::About;
 use crate::calls::Calls;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
@@ -36,7 +35,7 @@ use crate::drivers::export::offer;
 use crate::drivers::{Missing, Notes, Volume};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Manifest, export_name};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MetricsText};
 use crate::plan::{self, Plan};
 use crate::reach;
 use crate::report::Report;
@@ -77,8 +76,8 @@ pub(crate) struct Live {
     pub(crate) has_unix: bool,
     /// L: is the lock, taken inside that of `has`; guards where metrics are answered.
     pub(crate) metrics: Mutex<Option<Metrics>>,
-    /// What metrics are made of.
-    pub(crate) about: OnceLock<Weak<About>>,
+    /// I: set once, before anybody asks: makes the text of metrics.
+    pub(crate) metrics_text: OnceLock<MetricsText>,
     /// The manifest's file, where it can be read again.
     pub(crate) source: Option<PathBuf>,
     /// Thrown when the server is to end.

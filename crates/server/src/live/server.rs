@@ -1,11 +1,8 @@
 //! `[server]` of a manifest that is read again: a running server follows what it can.
 
-use std::sync::Weak;
-
 use corewise::nbd::Options;
 
 use super::Live;
-use crate::answers::{self, About};
 use crate::control::changes::{Changed, Step, What};
 use crate::limits;
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
@@ -123,9 +120,8 @@ impl Live {
 
     /// Answers Prometheus there from now on.
     pub(crate) fn measured_at(&self, at: &MetricsAt) -> Result<Metrics, String> {
-        let about: Weak<About> = self.about.get().cloned().unwrap_or_default();
-        let text =
-            move || about.upgrade().map(|about| answers::metrics(&about)).unwrap_or_default();
+        let text = self.metrics_text.get().cloned();
+        let text = move || text.as_ref().map(|text| text()).unwrap_or_default();
         let bound = metrics::bind(at, &self.cleanup, &self.report)?;
         Metrics::start(bound, text)
             .map_err(|error| format!("the address of metrics: {}", no_thread(&error)))

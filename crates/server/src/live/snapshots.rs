@@ -5,35 +5,25 @@ use corewise::sync::atomic::Ordering;
 
 use super::Live;
 use crate::control::Question;
-use crate::control::stores::Snapshot;
+use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::drivers::Volume;
 use crate::manifest::{Changes, Driver, Manifest};
 
-/// What is wanted of a volume's snapshots.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// One with this name, or with its number for one.
-    Take(Option<String>),
-    List,
-    Delete(String),
-}
-
-impl Wish {
-    /// What a question wants, and of which volume; `None` where it isn't about snapshots.
-    pub(crate) fn of(question: &Question) -> Option<Result<(String, Wish), String>> {
-        let ask = question.ask.as_str();
-        let wish = match (ask, question.snapshot.clone()) {
-            ("snapshot", name) => Wish::Take(name),
-            ("snapshots", _) => Wish::List,
-            ("delete_snapshot", Some(name)) => Wish::Delete(name),
-            ("delete_snapshot", None) => {
-                return Some(Err(format!("'{ask}' needs a 'snapshot', its name")));
-            }
-            _ => return None,
-        };
-        let volume = question.disk.clone().ok_or_else(|| format!("'{ask}' needs a 'disk'"));
-        Some(volume.map(|volume| (volume, wish)))
-    }
+/// What a question wants of a volume's snapshots, and of which volume; `None` where it isn't about
+/// snapshots.
+pub(crate) fn wish(question: &Question) -> Option<Result<(String, SnapshotAction), String>> {
+    let ask = question.ask.as_str();
+    let action = match (ask, question.snapshot.clone()) {
+        ("snapshot", name) => SnapshotAction::Take(name),
+        ("snapshots", _) => SnapshotAction::List,
+        ("delete_snapshot", Some(name)) => SnapshotAction::Delete(name),
+        ("delete_snapshot", None) => {
+            return Some(Err(format!("'{ask}' needs a 'snapshot', its name")));
+        }
+        _ => return None,
+    };
+    let volume = question.disk.clone().ok_or_else(|| format!("'{ask}' needs a 'disk'"));
+    Some(volume.map(|volume| (volume, action)))
 }
 
 /// Of what a volume is made: where that is, and of which snapshot of it.
@@ -72,7 +62,11 @@ impl Live {
     }
 
     /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are. Blocks as long as the store takes.
-    pub(crate) fn snapshots(&self, name: &str, wish: &Wish) -> Result<Vec<Snapshot>, String> {
+    pub(crate) fn snapshots(
+        &self,
+        name: &str,
+        action: &SnapshotAction,
+    ) -> Result<Vec<Snapshot>, String> {
         if self.ended.load(Ordering::Relaxed) {
             return Err("the server ends".to_string());
         }
@@ -82,11 +76,11 @@ impl Live {
         };
         let volume = self.manager.bound::<Volume>(name);
         let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
-        let all = volume.snapshots(wish)?;
-        let what = match wish {
-            Wish::Take(_) => "snapshot",
-            Wish::Delete(_) => "snapshot_deleted",
-            Wish::List => return Ok(all),
+        let all = volume.snapshots(action)?;
+        let what = match action {
+            SnapshotAction::Take(_) => "snapshot",
+            SnapshotAction::Delete(_) => "snapshot_deleted",
+            SnapshotAction::List => return Ok(all),
         };
         for one in &all {
             self.report.snapshot(name, what, &one.name);

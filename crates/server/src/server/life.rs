@@ -13,7 +13,7 @@ use corewise::timeline::{Timeline, duration};
 use corewise::topology::Machine;
 
 use super::prepared::{Monitoring, Prepared, Running, failed};
-use crate::answers::{About, Control};
+use crate::answers::{self, About, Control};
 use crate::cleanup::Cleanup;
 use crate::control::health::SocketUse;
 use crate::drivers::Volume;
@@ -84,8 +84,11 @@ impl Prepared {
             live: Arc::clone(&running.live),
             since: Instant::now(),
         });
+        let theirs = Arc::downgrade(&about);
+        let text =
+            move || theirs.upgrade().map(|about| answers::metrics(&about)).unwrap_or_default();
         // It is empty.
-        let _ = running.live.about.set(Arc::downgrade(&about));
+        let _ = running.live.metrics_text.set(Arc::new(text));
         let ticks = running.tick();
         let control = self.answer(&about, &mut complete)?;
         if let Some(control) = &control {

@@ -277,7 +277,7 @@ impl Prepared {
             usual_memory: self.usual_memory,
             has_unix: self.has_unix,
             metrics: Mutex::default(),
-            about: OnceLock::new(),
+            metrics_text: OnceLock::new(),
             source: self.source.clone(),
             cancel: self.cancel.clone(),
             seen: Mutex::new(seen),

@@ -22,7 +22,6 @@ use super::disks::Disk;
 use super::served::Export;
 
 pub(crate) use server::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
-pub(crate) use volumes::take_back;
 
 /// The word.
 #[derive(

@@ -6,14 +6,9 @@ use super::stack::Stack;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::checks;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Found, Leg, MirrorOf, Schedule, State};
+use crate::control::mirrors::{Found, Leg, MirrorOf, Schedule, State, take_back_todo};
 use crate::control::served::{self, Export};
 use crate::units;
-
-/// How to take a leg back that is out of a mirror.
-pub(crate) fn take_back(mirror: &str, leg: &str) -> String {
-    format!("corewise mirror {mirror} --take-back={leg}")
-}
 
 pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     let lost: BTreeSet<&str> = facts
@@ -230,7 +225,7 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
         State::Out => (
             Fault::LegOut,
             format!("its leg '{}' is out: {why}", leg.name),
-            format!("Once its disk works: {}", take_back(mirror, &leg.name)),
+            format!("Once its disk works: {}", take_back_todo(mirror, &leg.name)),
         ),
     };
     Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))

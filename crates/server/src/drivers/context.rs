@@ -1,0 +1,150 @@
+//! What all volumes are made with, and what they note while they come up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use corewise::blockmq::{self, Queue, RqAffinity};
+use corewise::device::{BringUp, ProbeOutcome};
+use corewise::drivers::FileRings;
+use corewise::sync::Mutex;
+use corewise::topology::Machine;
+use corewise::workqueue::Workqueue;
+
+use super::file::Files;
+use crate::calls::Calls;
+use crate::cleanup::Cleanup;
+use crate::control::disks::Disks;
+use crate::manifest::{self, Manifest};
+use crate::new_parts;
+use crate::report::Report;
+
+/// What all volumes are made with.
+#[derive(Clone)]
+pub(crate) struct House {
+    pub(crate) machine: Machine,
+    /// What the volumes in files share.
+    pub(crate) rings: FileRings,
+    /// Those files.
+    pub(crate) files: Arc<Files>,
+    /// Runs what the queues of volumes can't run on the spot.
+    pub(crate) workqueue: Workqueue,
+    pub(crate) calls: Arc<Calls>,
+    /// Knows the files that were made.
+    pub(crate) cleanup: Arc<Cleanup>,
+    pub(crate) notes: Arc<Notes>,
+    /// Where what happens to volumes while they serve is told.
+    pub(crate) report: Report,
+    /// Knows the queues of the volumes that are up.
+    pub(crate) disks: Arc<Disks>,
+    /// Knows the volumes that could not be brought up and may be missing.
+    pub(crate) missing: Arc<Missing>,
+}
+
+/// Parts of mirrors, and what these are built over, which may be missing at the beginning; and
+/// devices that must not be made.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// L: is the lock; guards the names of those that may be.
+    may: Mutex<BTreeSet<String>>,
+    /// L: is the lock; guards who is missing, and why.
+    found: Mutex<Vec<(String, String)>>,
+    /// L: is the lock; guards the devices that must not be made, and why.
+    not_made: Mutex<BTreeMap<String, String>>,
+}
+
+impl Missing {
+    /// Decides what may be missing in the bring-up of `added`, some or all devices of `manifest`,
+    /// and which devices of `manifest` must not be made from now on.
+    pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
+        *self.may.lock() = added.may_be_missing();
+        *self.not_made.lock() = new_parts::refused(manifest);
+    }
+
+    /// Returns why that device must not be made, unless it may.
+    pub(super) fn why_not_made(&self, device: &str) -> Option<String> {
+        self.not_made.lock().get(device).cloned()
+    }
+
+    pub(super) fn may(&self, device: &str) -> bool {
+        self.may.lock().contains(device)
+    }
+
+    pub(super) fn add(&self, device: &str, why: String) {
+        self.found.lock().push((device.to_string(), why));
+    }
+
+    /// Of those that were missing in that bring-up, which one is a failure, and why it was missing: something that is built over it
+    /// is not up.
+    pub(crate) fn lacking(&self, manifest: &Manifest, up: &BringUp) -> BTreeMap<String, String> {
+        let missing: BTreeMap<String, String> =
+            std::mem::take(&mut *self.found.lock()).into_iter().collect();
+        let is_up = |name: &str| {
+            up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
+        };
+        // From each device that is neither up nor missing down to the missing ones that it stands
+        // on, directly or over missing ones.
+        let devices = manifest.by_name();
+        let is_out = |device: &&manifest::Device| {
+            !missing.contains_key(&device.name) && !is_up(&device.name)
+        };
+        let parts = |device: &manifest::Device| device.driver.over().to_vec();
+        let mut todo: Vec<String> =
+            manifest.devices.iter().filter(is_out).flat_map(parts).collect();
+        let mut lacking = BTreeMap::new();
+        while let Some(name) = todo.pop() {
+            let Some(why) = missing.get(&name) else { continue };
+            if lacking.insert(name.clone(), why.clone()).is_none() {
+                todo.extend(
+                    devices.get(name.as_str()).into_iter().flat_map(|device| parts(device)),
+                );
+            }
+        }
+        lacking
+    }
+}
+
+impl House {
+    /// The queue of a volume, as its manifest wants it.
+    pub(super) fn queue(
+        &self,
+        device: &manifest::Device,
+        driver: Arc<dyn blockmq::Driver>,
+    ) -> Arc<Queue> {
+        let asked = device.tuning;
+        let mut builder = Queue::builder(&self.machine, driver)
+            .name(device.name.as_str())
+            .scheduler(asked.scheduler)
+            .iostats(asked.iostats);
+        if let Some(how) = asked.hw_queues {
+            builder = builder.hw_queues(how);
+        }
+        if let Some(after) = asked.timeout {
+            builder = builder.timeout(Some(after));
+        }
+        if asked.rq_affinity != RqAffinity::Anywhere {
+            if let Some(completer) = self.calls.completer() {
+                builder = builder.complete_with(&completer, asked.rq_affinity);
+            }
+        }
+        builder.build(&self.workqueue)
+    }
+}
+
+/// What is no failure, and yet worth a word to the user.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// L: is the lock; guards what was not told yet.
+    notes: Mutex<Vec<String>>,
+}
+
+impl Notes {
+    /// From any thread.
+    pub(crate) fn add(&self, note: String) {
+        self.notes.lock().push(note);
+    }
+
+    /// What came since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock())
+    }
+}
