@@ -7,13 +7,9 @@ use std::fmt::{self, Write};
 use corewise::timeline::markup::is_invisible;
 use serde::Serialize;
 
-use crate::exit::Failure;
-
 /// A document for people and programs.
-pub(crate) fn pretty(value: &impl Serialize) -> Result<String, Failure> {
-    let json = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
-    Ok(escaped(&json).into_owned())
+pub(crate) fn pretty(value: &impl Serialize) -> Result<String, serde_json::Error> {
+    Ok(escaped(&serde_json::to_string_pretty(value)?).into_owned())
 }
 
 /// The same JSON, all of which can be seen. Characters that can't stand inside strings alone; line

@@ -19,7 +19,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
-use crate::screen::Bars;
+use crate::bars::Bars;
 use crate::{json, logfmt, streams};
 use corewise_server::units;
 

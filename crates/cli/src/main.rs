@@ -25,6 +25,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod bars;
 mod change;
 mod dump;
 mod exit;
@@ -49,7 +50,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = usage::parse();
-    let bars = screen::Bars::default();
+    let bars = bars::Bars::default();
     log::start(&cli.log, bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),

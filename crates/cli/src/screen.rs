@@ -5,7 +5,6 @@ use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 use corewise::timeline::markup::is_invisible;
-use indicatif::{MultiProgress, ProgressBar};
 
 use crate::log::{self, Grave};
 use crate::streams;
@@ -23,33 +22,6 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 const ERROR: Style = BAD;
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
-
-/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them above.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bars(MultiProgress);
-
-impl Bars {
-    /// Shows a bar where stderr is a terminal; elsewhere it is never seen.
-    pub(crate) fn show(&self, bar: ProgressBar) -> ProgressBar {
-        self.0.add(bar)
-    }
-
-    /// Whether a bar can be seen.
-    pub(crate) fn can_be_seen(&self) -> bool {
-        !self.0.is_hidden()
-    }
-
-    /// Takes a bar off the screen, before something is printed.
-    pub(crate) fn end(&self, bar: &ProgressBar) {
-        bar.finish_and_clear();
-        self.0.remove(bar);
-    }
-
-    /// Takes all of them off the screen while `write` writes to it.
-    pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.suspend(write)
-    }
-}
 
 /// `text` in `style`. anstream takes the style out again where colours are not wanted (NO_COLOR,
 /// no terminal).

@@ -3,8 +3,8 @@
 use corewise::timeline::analysis::{Prediction, WhatIf};
 use corewise::timeline::{Driver, Timeline};
 
-use super::args::{Args, Faster};
-use super::source::Log;
+use super::source::{Log, names};
+use crate::args::timeline::{Args, Faster};
 use crate::exit::Failure;
 use corewise_server::suggest;
 
@@ -80,7 +80,7 @@ impl Asked {
         }
         for Faster { name, factor } in &self.faster {
             let meant = t.iter().filter(|(_, span)| {
-                super::names(name, &span.name, span.driver.as_ref().map(Driver::name))
+                names(name, &span.name, span.driver.as_ref().map(Driver::name))
             });
             what_if = what_if.scaled(meant.map(|(id, _)| id), *factor);
         }
@@ -111,7 +111,7 @@ fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
     let others = timelines().flat_map(Timeline::unplaced);
     let others = others.map(|u| (u.name.as_str(), u.driver.as_ref().map(Driver::name)));
     let all: Vec<(&str, Option<&str>)> = spans.chain(others).collect();
-    if all.iter().any(|&(its, driver)| super::names(name, its, driver)) {
+    if all.iter().any(|&(its, driver)| names(name, its, driver)) {
         return Ok(());
     }
     let failure = Failure::new(format!("there is no device, init function or driver '{name}'"));

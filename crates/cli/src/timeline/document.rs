@@ -12,10 +12,10 @@ use corewise::timeline::{Driver, Length, Timeline, json as render};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::args::Args;
 use super::asked::Predicted;
 use super::report::pairs;
 use super::source::Log;
+use crate::args::timeline::Args;
 
 /// Writes one document for all logs, with a newline at its end.
 pub(super) fn write(

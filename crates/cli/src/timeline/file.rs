@@ -1,54 +1,10 @@
 //! Timelines in a file: `up --timeline FILE` and `timeline --output FILE`.
 
-use std::path::PathBuf;
-
 use corewise::timeline::{Timeline, html, json, perfetto, svg};
 
+use crate::args::timeline::{TimelineFile, TimelineFormat};
 use crate::exit::Failure;
 use crate::whole_file;
-
-/// A file for timelines; its ending says the format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TimelineFile {
-    pub(crate) path: PathBuf,
-    pub(crate) format: TimelineFormat,
-}
-
-/// What a timeline file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimelineFormat {
-    Svg,
-    Html,
-    /// Our own, to be read again.
-    Json,
-    /// Chrome's, for Perfetto.
-    Trace,
-}
-
-impl TimelineFile {
-    /// Parses the flag's value.
-    pub(crate) fn parse(text: &str) -> Result<TimelineFile, String> {
-        let path = PathBuf::from(text);
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let endings = [
-            (".trace.json", TimelineFormat::Trace),
-            (".json", TimelineFormat::Json),
-            (".svg", TimelineFormat::Svg),
-            (".html", TimelineFormat::Html),
-        ];
-        let format = endings.into_iter().find(|(ending, _)| name.ends_with(ending));
-        match format {
-            Some((ending, _)) if name == ending => Err(format!(
-                "the file name lacks the part before its ending: write, for example, boot{ending}"
-            )),
-            Some((_, format)) => Ok(TimelineFile { path, format }),
-            None => {
-                Err("the file's name must end in .svg, .html, .json or .trace.json (Perfetto)"
-                    .into())
-            }
-        }
-    }
-}
 
 /// What a page of timelines says of itself.
 #[derive(Clone, Copy, Debug)]

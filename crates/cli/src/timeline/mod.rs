@@ -1,6 +1,5 @@
 //! `corewise timeline`: what a kernel log tells of probes and shutdowns, and what would be faster.
 
-mod args;
 mod asked;
 mod document;
 pub(crate) mod file;
@@ -10,13 +9,10 @@ mod sysfs;
 
 use std::io::Write;
 
-pub(crate) use args::{Args, EXAMPLES};
-pub(crate) use file::TimelineFile;
-
+use crate::args::timeline::{Args, TimelineFile};
 use crate::exit::Failure;
 use crate::screen;
 use asked::{Asked, Predicted};
-use corewise_server::control::matches;
 
 /// Reads logs, and shows what they say.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -38,11 +34,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         write!(out, "{text}")?;
     }
     Ok(out.flush()?)
-}
-
-/// Whether a pattern of the command line means what has this name and this driver.
-fn names(pattern: &str, name: &str, driver: Option<&str>) -> bool {
-    matches(pattern, name) || driver.is_some_and(|driver| matches(pattern, driver))
 }
 
 /// Writes all timelines and what was predicted of them into one file.

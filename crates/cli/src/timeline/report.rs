@@ -6,9 +6,9 @@ use corewise::kernel_log::{Bound, Deferral, KernelLog};
 use corewise::timeline::analysis::compare;
 use corewise::timeline::{Length, Timeline, markup, text};
 
-use super::args::Args;
 use super::asked::Predicted;
 use super::source::Log;
+use crate::args::timeline::Args;
 use crate::screen::{FAINT, TITLE, styled};
 use corewise_server::units::count;
 

@@ -9,11 +9,12 @@ use std::path::Path;
 use corewise::kernel_log::{DeviceGraph, KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
 
-use super::args::{Args, Phase};
-use super::file::TimelineFile;
 use super::sysfs;
+use crate::args::timeline::TimelineFile;
+use crate::args::timeline::{Args, Phase};
 use crate::exit::Failure;
 use corewise_server::bounded_file;
+use corewise_server::control::matches;
 use corewise_server::units::count;
 
 /// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
@@ -205,7 +206,7 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     if !args.only.is_empty() {
         for t in &mut log.timelines {
             *t = t.filtered(|name, driver| {
-                args.only.iter().any(|pattern| super::names(pattern, name, driver))
+                args.only.iter().any(|pattern| names(pattern, name, driver))
             });
         }
         log.timelines.retain(|t| !t.is_empty());
@@ -218,6 +219,11 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
         }
     }
     Ok(log)
+}
+
+/// Whether a pattern of the command line means what has this name and this driver.
+pub(super) fn names(pattern: &str, name: &str, driver: Option<&str>) -> bool {
+    matches(pattern, name) || driver.is_some_and(|driver| matches(pattern, driver))
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
 
 use crate::args;
+use crate::bars::Bars;
 use crate::exit::Failure;
-use crate::screen::{self, Bars};
+use crate::screen;
 use crate::timeline;
 use corewise_server::Cleanup;
 use corewise_server::Room;

@@ -12,7 +12,8 @@ use corewise::timeline::duration;
 
 use super::parent::Parent;
 use super::signals::{self, Wish, Wishes};
-use crate::screen::{self, Bars};
+use crate::bars::Bars;
+use crate::screen;
 use corewise_server::Cleanup;
 use corewise_server::Handle;
 

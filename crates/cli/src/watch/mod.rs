@@ -1,6 +1,5 @@
 //! `corewise clients`, `disconnect`, `events` and `top`: what a running `corewise up` does, and for whom.
 
-mod args;
 mod top;
 
 use std::collections::BTreeMap;
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::args::watch::{Clients, Disconnect, Events};
 use crate::dump::client::{self, Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
@@ -20,7 +20,6 @@ use corewise_server::control::Question;
 use corewise_server::control::served::{self, Rates};
 use corewise_server::units;
 
-pub(crate) use args::{Clients, Disconnect, EXAMPLES, Events, Top};
 pub(crate) use top::run as top;
 
 /// Between the two looks that rates are made of.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use super::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
+use super::model::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use corewise::blockmq::Op;
 use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
+use super::model::{Driver, FileDriver, Io, Mirror};
 use super::problem::{At, Problem, Subject, word};
 use super::raw::RawDevice;
-use super::{Driver, FileDriver, Io, Mirror, links, object, remote};
+use super::{links, object, remote};
 use crate::{suggest, units};
 
 /// Each driver and the keys it takes beyond those that all take.

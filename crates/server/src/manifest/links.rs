@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::drivers::shares_its_part;
+use super::model::{Device, Export, LeftOut, Manifest};
 use super::problem::{Place, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
-use super::{Device, Export, LeftOut, Manifest};
 use crate::suggest;
 
 /// The devices of a manifest by index, and what is known to be wrong with each.

@@ -1,51 +1,14 @@
 //! The keys of a volume in an object store.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use corewise::topology;
 
 use super::drivers::Asked;
+use super::model::{KeyFrom, Object, Parent};
 use super::problem::{At, Problem};
 use crate::units;
-
-/// A volume in an object store.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Object {
-    pub(crate) location: At<String>,
-    /// A volume that isn't there is made with it.
-    pub(crate) size: Option<At<u64>>,
-    /// A volume that isn't there is made as a clone of it.
-    pub(crate) parent: Option<Parent>,
-    pub(crate) lease: Option<Duration>,
-    /// Where flushes are kept, unless in the store.
-    pub(crate) flush_file: Option<PathBuf>,
-    /// The opening of a server whose flushes are given up.
-    pub(crate) accept_lost_flushes: Option<String>,
-    pub(crate) request_timeout: Option<Duration>,
-    /// Where a server is that speaks S3, and in which region; else the environment says.
-    pub(crate) endpoint: Option<String>,
-    pub(crate) region: Option<String>,
-    /// Its name.
-    pub(crate) compression: Option<String>,
-    pub(crate) key: Option<At<KeyFrom>>,
-    pub(crate) read_cache: Option<u64>,
-}
-
-/// A snapshot of another volume.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Parent {
-    pub(crate) location: At<String>,
-    pub(crate) snapshot: At<String>,
-}
-
-/// Where the key of an encrypted volume is.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum KeyFrom {
-    File(PathBuf),
-    /// A variable of the environment.
-    Env(String),
-}
 
 const COMPRESSIONS: [&str; 3] = ["none", "lz4", "zstd"];
 

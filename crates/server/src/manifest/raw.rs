@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::Limit;
+use super::model::Limit;
 use super::problem::{At, Place, Problem, Subject};
 use super::reader::{Fields, Lines};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::Limit;
+use super::model::Limit;
 use super::problem::{At, Place, Problem, Subject};
 use crate::{suggest, units};
 

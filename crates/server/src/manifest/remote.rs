@@ -1,34 +1,12 @@
 //! The keys of a device that is somebody else's export.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use corewise::nbd::Uri;
 
 use super::drivers::Asked;
+use super::model::{Remote, RemoteTls, too_long};
 use super::problem::{At, Problem};
-use super::resolve::too_long;
-
-/// Somebody else's export as a device.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Remote {
-    pub(crate) uri: At<Uri>,
-    /// How many connections, at most.
-    pub(crate) connections: Option<usize>,
-    pub(crate) connect_timeout: Option<Duration>,
-    pub(crate) request_timeout: Option<Duration>,
-    pub(crate) read_only: bool,
-    pub(crate) tls: Option<RemoteTls>,
-}
-
-/// By what it is known in TLS.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RemoteTls {
-    /// Its authorities.
-    pub(crate) ca: At<PathBuf>,
-    /// What we show it, and the key of that.
-    pub(crate) identity: Option<(At<PathBuf>, At<PathBuf>)>,
-}
 
 /// Most connections of one device.
 const CONNECTIONS: u32 = 16;
@@ -119,6 +97,8 @@ pub(super) fn remote(asked: &mut Asked<'_>, base: &Path) -> Option<Remote> {
 #[cfg(test)]
 mod tests {
     use super::super::{Driver, Resolved, read};
+    use std::time::Duration;
+
     use super::*;
 
     fn resolved(keys: &str) -> Resolved {

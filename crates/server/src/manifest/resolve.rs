@@ -10,30 +10,17 @@ use corewise::device::HangPolicy;
 
 use super::drivers::driver;
 use super::links::{self, Links};
+use super::model::{
+    Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
+    too_long,
+};
 use super::problem::{At, Place, Problem, Subject, unseen};
 use super::raw::{RawExport, RawManifest, RawServer};
 use super::tls::tls;
 use super::tuning::tuning;
-use super::{
-    Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
-};
 
 /// The port that IANA gave to NBD.
 const NBD_PORT: u16 = 10809;
-/// What a socket address has room for, less the closing zero.
-const LONGEST_SOCKET_PATH: usize = 107;
-
-/// Why a socket can't have this path.
-pub fn too_long(path: &Path) -> Option<String> {
-    let len = path.as_os_str().len();
-    (len > LONGEST_SOCKET_PATH).then(|| {
-        format!(
-            "a socket's path must have at most {LONGEST_SOCKET_PATH} bytes, but this one has {len}: {}",
-            path.display()
-        )
-    })
-}
-
 /// Decides what `raw` means. `problems` are those that reading it found already.
 ///
 /// `beside`: what the server has already that all of it is added to.

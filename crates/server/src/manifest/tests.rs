@@ -4,6 +4,11 @@ use std::path::Path;
 
 use corewise::blockmq::{Deadline, HwQueues, IoScheduler, IoStats, RqAffinity};
 
+use std::time::Duration;
+
+use corewise::drivers::Fault;
+
+use super::model::*;
 use super::*;
 
 pub(super) fn resolve(text: &str) -> Resolved {

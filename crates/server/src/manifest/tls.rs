@@ -1,20 +1,10 @@
 //! The keys of `[server]` for TLS.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::model::Tls;
 use super::problem::{At, Problem, Subject, word};
 use super::raw::RawServer;
-
-/// How clients come in by TLS.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tls {
-    /// Others are refused.
-    pub required: bool,
-    pub(crate) certificate: At<PathBuf>,
-    pub(crate) key: At<PathBuf>,
-    /// The authorities of clients; `None`: they need no certificate.
-    pub client_ca: Option<At<PathBuf>>,
-}
 
 const POLICIES: [(&str, bool); 2] = [("require", true), ("allow", false)];
 

@@ -1,24 +1,11 @@
 //! The keys that every volume takes for its queue, and what they may say.
 
-use std::time::Duration;
-
 use corewise::blockmq::{Deadline, HwQueues, IoScheduler, IoStats, RqAffinity};
 
 use super::links;
+use super::model::Tuning;
 use super::problem::{Problem, word};
 use super::raw::RawDevice;
-
-/// How the queue of a volume is built.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Tuning {
-    /// `None`: as many as the driver likes.
-    pub(crate) hw_queues: Option<HwQueues>,
-    pub(crate) scheduler: IoScheduler,
-    /// How long a request may be in the driver; `None`: as long as it takes.
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) rq_affinity: RqAffinity,
-    pub(crate) iostats: IoStats,
-}
 
 /// The CPUs that share a hardware queue: those of one pod, by the names of the topology's scopes.
 const SHARES: [(&str, HwQueues); 4] = [

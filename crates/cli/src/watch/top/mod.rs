@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::Top;
 use crate::args::Which;
+use crate::args::watch::Top;
 use crate::dump::client::Client;
 use crate::dump::find;
 use crate::exit::Failure;

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::file::TimelineFile;
-
 pub(crate) const EXAMPLES: &str = "\
 LOG is the output of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial console, \
 from a kernel that was booted with initcall_debug. For a shutdown, use a log that outlives it: from a \
@@ -73,6 +71,49 @@ pub(crate) struct Args {
     /// Draw at most N bars
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) rows: usize,
+}
+
+/// A file for timelines; its ending says the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TimelineFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: TimelineFormat,
+}
+
+/// What a timeline file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimelineFormat {
+    Svg,
+    Html,
+    /// Our own, to be read again.
+    Json,
+    /// Chrome's, for Perfetto.
+    Trace,
+}
+
+impl TimelineFile {
+    /// Parses the flag's value.
+    pub(crate) fn parse(text: &str) -> Result<TimelineFile, String> {
+        let path = PathBuf::from(text);
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let endings = [
+            (".trace.json", TimelineFormat::Trace),
+            (".json", TimelineFormat::Json),
+            (".svg", TimelineFormat::Svg),
+            (".html", TimelineFormat::Html),
+        ];
+        let format = endings.into_iter().find(|(ending, _)| name.ends_with(ending));
+        match format {
+            Some((ending, _)) if name == ending => Err(format!(
+                "the file name lacks the part before its ending: write, for example, boot{ending}"
+            )),
+            Some((_, format)) => Ok(TimelineFile { path, format }),
+            None => {
+                Err("the file's name must end in .svg, .html, .json or .trace.json (Perfetto)"
+                    .into())
+            }
+        }
+    }
 }
 
 /// A part of a machine's run.

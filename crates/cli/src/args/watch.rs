@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::args::{Which, interval};
+use super::server::{Which, interval};
 
 pub(crate) const EXAMPLES: &str = "\
 `clients` lists the clients of a running server with their work: rates and times are those of the last half \

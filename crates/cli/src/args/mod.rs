@@ -1,5 +1,11 @@
 //! The command line: one definition that parses, checks and explains every flag.
 
+pub(crate) mod health;
+mod server;
+pub(crate) mod snapshot;
+pub(crate) mod timeline;
+pub(crate) mod watch;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,10 +15,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 
-use crate::timeline::{self, TimelineFile};
-use crate::{health, snapshot, watch};
 use corewise_server::control::Mode;
 use corewise_server::{manifest, units};
+
+pub(crate) use server::{Which, interval};
+use timeline::TimelineFile;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -364,17 +371,6 @@ pub(crate) struct Up {
     pub(crate) exit_with_parent: bool,
 }
 
-/// The server to ask.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Which {
-    /// Ask the server with this control socket
-    #[arg(long, value_name = "PATH", conflicts_with = "pid")]
-    pub(crate) control: Option<PathBuf>,
-    /// Ask the server with this process id
-    #[arg(long, value_name = "PID")]
-    pub(crate) pid: Option<u32>,
-}
-
 /// `corewise mirror`.
 #[derive(Debug, Args)]
 pub(crate) struct Mirror {
@@ -533,20 +529,6 @@ pub(crate) struct Dump {
 fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
     PossibleValuesParser::new(manifest::HANG_POLICIES.map(|(name, _)| name))
         .try_map(|name| manifest::hang_policy(&name))
-}
-
-/// Between two rounds: no server answers more often than that.
-const SHORTEST: Duration = Duration::from_millis(10);
-
-pub(crate) fn interval(text: &str) -> Result<Duration, String> {
-    let interval = units::parse_duration(text)?;
-    match interval < SHORTEST {
-        true => {
-            Err("the interval must be at least 10ms: a server answers at most 100 times per second"
-                .into())
-        }
-        false => Ok(interval),
-    }
 }
 
 fn scope() -> impl TypedValueParser<Value = AffinityScope> {
