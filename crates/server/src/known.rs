@@ -1,4 +1,4 @@
-//! The folder of `state`: how long devices took in earlier runs, kept in a folder.
+//! The folder of `state`: how long devices took to go down in earlier runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -335,8 +335,8 @@ pub(crate) struct Up {
     /// Write the timelines of bring-up and shutdown to FILE (.svg, .html, .json or .trace.json)
     #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
-    /// Record in this folder how long devices take to come up and go down, and start the slow ones
-    /// first next time
+    /// Record in this folder how long devices take to go down, and shut the slow ones down first next
+    /// time
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     /// Deadline of the whole shutdown; devices that hang then are reported, and --on-hang applies

@@ -135,7 +135,7 @@ pub struct Server {
     pub control: Option<At<PathBuf>>,
     /// Where Prometheus may ask.
     pub(crate) metrics: Option<At<MetricsAt>>,
-    /// Where it is kept between runs how long devices take.
+    /// The folder that records how long devices take to go down.
     pub state: Option<PathBuf>,
     /// How long the whole shutdown may take.
     pub(crate) shutdown_timeout: Option<Duration>,
