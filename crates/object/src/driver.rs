@@ -117,12 +117,6 @@ impl ObjectDriver {
         self.ask(Message::Close)
     }
 
-    /// Why flushes wait for the store, if they are to be kept in a
-    /// [file](ObjectOptions::flush_file) and that isn't what it was. Any context.
-    pub fn flush_file_fault(&self) -> Option<String> {
-        self.volume.flush_file_fault()
-    }
-
     /// Whether flushes are kept in a [file](ObjectOptions::flush_file), which may be out. Any
     /// context.
     pub fn has_flush_file(&self) -> bool {
@@ -153,8 +147,8 @@ impl ObjectDriver {
     }
 
     /// Keeps what the volume holds now: all that was written before this call, flushed or not, also where
-    /// flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile. `name` is as
-    /// [`check_snapshot_name`](crate::check_snapshot_name) has it; without one, its number is its name. Blocks.
+    /// flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile. `name` has
+    /// letters, digits, `.`, `_` and `-`, 64 at most; without one, its number is its name. Blocks.
     ///
     /// # Errors
     /// The name can't be, or another snapshot has it (invalid input); or as a flush, and then the snapshot may be there later.
@@ -228,11 +222,6 @@ impl ObjectDriver {
     /// What was asked of the store so far, also by compaction.
     pub fn usage(&self) -> StoreUse {
         self.volume.store.usage().and(self.volume.moves.usage())
-    }
-
-    /// What compaction alone asked of the store so far.
-    pub fn compaction(&self) -> StoreUse {
-        self.volume.moves.usage()
     }
 
     /// What the volume's data takes in the store now.

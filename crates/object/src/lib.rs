@@ -51,4 +51,4 @@ pub use events::ObjectEvent;
 pub use format::{Compression, ObjectKey, OpeningId, StoreSpace};
 pub use options::{ObjectOptions, OpenError, OpenErrorKind};
 pub use store::StoreUse;
-pub use volume::{CacheUse, ObjectSnapshot, check_snapshot_name};
+pub use volume::{CacheUse, ObjectSnapshot};

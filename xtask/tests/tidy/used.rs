@@ -1,8 +1,8 @@
-//! Each public method has a caller outside of its crate: in the program, another library, an example
+//! Each public function has a caller outside of its crate: in the program, another library, an example
 //! or the laboratory. `xtask/unused.txt` lists those that have none, each with a reason.
 //!
-//! The methods are those of docs/api. A caller is a mention behind `.` or `::`, so a method that has
-//! its name in common with a used one isn't found. A type that only a hidden module shows is there
+//! The functions are those of docs/api. A caller of a method is a mention behind `.` or `::`, so a
+//! method that has its name in common with a used one isn't found. A type that only a hidden module shows is there
 //! for the crate and its models: its methods need a caller in the crate itself.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +57,13 @@ fn methods(api: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
+/// The functions of a list of docs/api that are no methods.
+fn free_functions(api: &str) -> impl Iterator<Item = &str> {
+    let items =
+        api.lines().map(|line| line.trim_start_matches("const ").trim_start_matches("unsafe "));
+    items.filter_map(|item| words(item.strip_prefix("fn ")?).next())
+}
+
 /// What the modules that users reach show by name: the types that those declare, and re-exports.
 fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
     let (mut names, mut seen) = (BTreeSet::new(), BTreeSet::new());
@@ -82,23 +89,24 @@ fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
                 // The longest path in front of what is listed.
                 let path = path.split(['{', ';']).next().unwrap_or_default();
                 let path = path.trim_end_matches("::").replace("::", "/");
-                reexport = Some(
-                    path.strip_prefix("crate/")
-                        .map_or_else(|| format!("{folder}{path}/"), |path| format!("{own}{path}/")),
-                );
-            }
-            if let Some(from) = &reexport {
-                names.extend(words(code));
-                words(code).for_each(|word| reach(from, word));
+                let from = match path.strip_prefix("crate/") {
+                    Some(path) => format!("{own}{path}/"),
+                    None => format!("{folder}{path}/"),
+                };
                 if !code.contains('{') {
                     // One name, or all of a module's.
                     reach("", from.trim_end_matches(['/', '*']));
                 }
+                reexport = Some(from);
+            }
+            if let Some(from) = &reexport {
+                names.extend(words(code));
+                words(code).for_each(|word| reach(from, word));
             } else if let Some(item) = code.strip_prefix("pub ").filter(|_| !hidden) {
-                let mut item = words(item).skip_while(|word| *word == "unsafe");
+                let mut item = words(item).skip_while(|word| ["unsafe", "const"].contains(word));
                 match (item.next(), item.next()) {
                     (Some("mod"), Some(module)) => reach(&folder, module),
-                    (Some("struct" | "enum" | "union" | "trait"), Some(name)) => {
+                    (Some("struct" | "enum" | "union" | "trait" | "fn"), Some(name)) => {
                         names.insert(name);
                     }
                     _ => {}
@@ -124,11 +132,13 @@ fn unused(files: &[SourceFile]) -> BTreeSet<String> {
         let Some(name) = name.filter(|name| !NO_LIBRARIES.contains(name)) else { continue };
         let own = files::sources_of(name);
         let (mut inside, mut outside) = (BTreeSet::new(), BTreeSet::new());
+        let mut named = BTreeSet::new();
         for file in &users {
             if file.path.starts_with(&own) {
                 inside.extend(mentions(file.product_lines().map(|(_, line)| line)));
             } else {
                 outside.extend(mentions(file.lines.iter()));
+                named.extend(file.lines.iter().flat_map(|line| words(&line.code)));
             }
         }
         let shown = shown(files, &own);
@@ -137,6 +147,9 @@ fn unused(files: &[SourceFile]) -> BTreeSet<String> {
         };
         let uncalled = methods(&list.text).filter(|(of, method)| !is_called(of, method));
         found.extend(uncalled.map(|(of, method)| format!("{name} {of}::{method}")));
+        let free = free_functions(&list.text);
+        let unnamed = free.filter(|free| shown.contains(free) && !named.contains(free));
+        found.extend(unnamed.map(|free| format!("{name} {free}")));
     }
     found
 }
@@ -164,10 +177,12 @@ fn each_public_method_has_a_caller_or_a_reason() {
     }
     let new = found.iter().filter(|method| !listed.contains_key(method.as_str()));
     let new = new.map(|method| format!("nobody calls '{method}': use it, or take it away"));
+    let bare = listed.iter().filter(|(_, reason)| **reason == NO_REASON);
+    let bare = bare.map(|(method, _)| format!("'{method}' has no reason to be public: give one"));
     let old = listed.keys().filter(|method| !found.contains(**method));
     let old = old.map(|method| format!("'{method}' has a caller, or is gone: strike it"));
     let finding = |what| Finding { path: LIST.into(), line: 0, what };
-    report(new.chain(old).map(finding).collect());
+    report(new.chain(old).chain(bare).map(finding).collect());
 }
 
 #[test]
@@ -175,18 +190,23 @@ fn a_method_that_only_its_own_crate_and_tests_call_is_unused() {
     let api = "impl Queue: const fn used(&self)\nimpl<T> Ring<T>: fn only_inside(&self) -> T\n\
                impl<const N: bool, F: Fn() -> u8> State<F>: fn only_inside(&self) -> T\n\
                impl<T: Into<u8>> State<T>: fn in_tests(&self)\n\
-               impl Drop for Queue: fn drop(&mut self)\nstruct Queue\n";
+               impl Drop for Queue: fn drop(&mut self)\nstruct Queue\n\
+               fn whole() -> u8\nconst fn part() -> u8\nfn of_models()\n";
     let hidden = "#[doc(hidden)]\npub mod model;\npub mod ring;\npub use queue::Queue;\n";
     let files = [
         ("docs/api/blockmq.txt", api),
         ("crates/blockmq/src/lib.rs", hidden),
         ("crates/blockmq/src/model.rs", "pub use crate::state::State;"),
-        ("crates/blockmq/src/ring.rs", "pub struct Ring;\nfn f(r: R) { r.only_inside(); }"),
+        (
+            "crates/blockmq/src/ring.rs",
+            "pub struct Ring;\npub fn whole() { r.only_inside(); }\npub const fn part() {}",
+        ),
         ("crates/blockmq/src/state.rs", "pub struct State;\n#[cfg(test)]\nfn f() { s.in_tests() }"),
         ("crates/blockmq/tests/it.rs", "fn f(r: R) { r.only_inside(); }"),
-        ("crates/cli/src/main.rs", "fn f(q: Q) { q\n    .used(); only_inside(); }"),
+        ("crates/cli/src/main.rs", "fn f(q: Q) { q\n    .used(); only_inside(whole()); }"),
     ];
     let files = files.map(|(path, text)| SourceFile::new(path, text));
-    let found = ["blockmq Ring::only_inside", "blockmq State::in_tests"].map(str::to_owned);
+    let found =
+        ["blockmq Ring::only_inside", "blockmq State::in_tests", "blockmq part"].map(str::to_owned);
     assert_eq!(unused(&files), BTreeSet::from(found));
 }

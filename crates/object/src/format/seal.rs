@@ -36,7 +36,7 @@ impl ObjectKey {
     ///
     /// # Errors
     /// They aren't; it says how many there are, and how to make a key.
-    pub fn from_hex(digits: &str) -> Result<Self, String> {
+    pub(crate) fn from_hex(digits: &str) -> Result<Self, String> {
         let digits = digits.trim().as_bytes();
         let bad = |found: String| {
             format!(

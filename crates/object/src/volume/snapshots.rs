@@ -47,7 +47,7 @@ impl ObjectSnapshot {
 ///
 /// # Errors
 /// It may not; it says which may be.
-pub fn check_snapshot_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_snapshot_name(name: &str) -> Result<(), String> {
     let may = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.len() <= LONGEST

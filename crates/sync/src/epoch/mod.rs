@@ -118,7 +118,8 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         Section::enter(slots, unsafe { &*slot })
     }
 
-    /// A place for a thread that enters again and again and can keep it: saves the look for the thread's own.
+    /// A place that a model takes before it begins: the lock under which a thread takes its own would order the rest.
+    #[doc(hidden)]
     pub fn reader(&self) -> Reader<A> {
         Reader { epochs: self.clone(), slot: self.slots().take(), not_sync: PhantomData }
     }
@@ -133,8 +134,7 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     /// block: inside an atomic section that is reported.
     ///
     /// # Panics
-    /// In a section of the calling thread in these epochs, where it would wait for itself. (The section of a
-    /// [`Reader`] isn't seen: then it hangs.)
+    /// In a section of the calling thread in these epochs, where it would wait for itself.
     #[track_caller]
     pub fn synchronize(&self) {
         context::might_block("Epochs::synchronize");
@@ -147,7 +147,7 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         self.slots().sections::<A>()
     }
 
-    /// Whether the calling thread is in a section; that of a [`Reader`] isn't seen.
+    /// Whether the calling thread is in a section.
     fn is_inside(&self) -> bool {
         own::if_any(self.slots(), Slot::is_inside) == Some(true)
     }
@@ -223,6 +223,7 @@ impl<A: AsymmetricPolicy> fmt::Debug for Section<'_, A> {
 
 /// A reader's place that belongs to its holder, not to a thread. One section at a time, which may nest; it
 /// may move to another thread while none is open.
+#[doc(hidden)]
 pub struct Reader<A: AsymmetricPolicy = Asymmetric> {
     epochs: Epochs<A>,
     slot: Arc<Slot>,
@@ -237,21 +238,10 @@ impl<A: AsymmetricPolicy> Reader<A> {
     pub fn enter(&self) -> Section<'_, A> {
         Section::enter(self.epochs.slots(), &self.slot)
     }
-
-    /// The epochs that it reads in.
-    pub fn epochs(&self) -> &Epochs<A> {
-        &self.epochs
-    }
 }
 
 impl<A: AsymmetricPolicy> Drop for Reader<A> {
     fn drop(&mut self) {
         self.epochs.slots().give_back(Arc::clone(&self.slot));
-    }
-}
-
-impl<A: AsymmetricPolicy> fmt::Debug for Reader<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("inside", &self.slot.is_inside()).finish_non_exhaustive()
     }
 }
