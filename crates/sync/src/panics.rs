@@ -55,6 +55,7 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
 
 /// Calls a stranger's code, and returns `None` if that panics. The payload is the stranger's too, so it is
 /// [discarded](discard).
+#[inline]
 pub fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(discard).ok()
 }
