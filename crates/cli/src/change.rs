@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use corewise::timeline::{json, text};
+use corewise_server::control::Question;
+use corewise_server::control::changes::Changed;
 use serde_json::Value;
 
 use crate::args;
@@ -11,8 +13,6 @@ use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen;
-use corewise_server::control::Question;
-use corewise_server::control::changes::Changed;
 
 pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
     if args.manifest == Path::new("-") {

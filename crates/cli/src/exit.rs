@@ -3,9 +3,10 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::screen;
 use corewise_server::Error;
 use corewise_server::control::health::HealthState;
+
+use crate::screen;
 
 /// The run did not do what was asked.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 
 use std::io::Write;
 
+use corewise_server::control::Question;
+use corewise_server::control::health::{Health, HealthState};
 use serde_json::Value;
 
 use crate::args::health::Args;
@@ -10,8 +12,6 @@ use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{BAD, GOOD, styled};
-use corewise_server::control::Question;
-use corewise_server::control::health::{Health, HealthState};
 
 /// Asks, shows the answer, and ends by it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
+use corewise_server::units;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
@@ -21,7 +22,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::args::{Level, Log, LogFormat};
 use crate::bars::Bars;
 use crate::{json, logfmt, streams};
-use corewise_server::units;
 
 /// How lines on stderr look. Text, where nothing has said else yet.
 static FORM: OnceLock<Form> = OnceLock::new();

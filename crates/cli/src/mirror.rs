@@ -2,6 +2,9 @@
 
 use std::io::Write;
 
+use corewise_server::control::Question;
+use corewise_server::control::disks::Disk;
+use corewise_server::control::mirrors::{Check, How, Leg, State};
 use serde_json::Value;
 
 use crate::args;
@@ -10,9 +13,6 @@ use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen::{TITLE, styled};
-use corewise_server::control::Question;
-use corewise_server::control::disks::Disk;
-use corewise_server::control::mirrors::{Check, How, Leg, State};
 
 /// Asks, waits if that is wanted, and shows what is so then.
 pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {

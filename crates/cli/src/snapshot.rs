@@ -2,15 +2,16 @@
 
 use std::io::Write;
 
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::stores::Snapshot;
+use corewise_server::units;
+
 use crate::args::snapshot::Args;
 use crate::dump::client::{Client, printable};
 use crate::dump::find;
 use crate::exit::Failure;
 use crate::screen;
-use corewise_server::columns::Columns;
-use corewise_server::control::Question;
-use corewise_server::control::stores::Snapshot;
-use corewise_server::units;
 
 /// Asks, waits as long as it takes, and shows what was done, or what there is.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {

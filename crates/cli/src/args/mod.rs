@@ -14,7 +14,6 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
-
 use corewise_server::control::Mode;
 use corewise_server::{manifest, units};
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corewise::timeline::{duration, markup};
+use corewise_server::control::place::{Found, look};
+use corewise_server::control::{Question, VERSION, Who};
 use serde_json::Value;
 
 use crate::exit::Failure;
 use crate::screen;
-use corewise_server::control::place::{Found, look};
-use corewise_server::control::{Question, VERSION, Who};
 
 /// A server that hasn't answered by then hangs.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,14 +7,14 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use corewise::timeline::markup;
+use corewise_server::control::Question;
+use corewise_server::control::place;
 use serde_json::Value;
 
 use crate::args;
 use crate::exit::Failure;
 use crate::screen::{self, TITLE, styled};
 use client::Client;
-use corewise_server::control::Question;
-use corewise_server::control::place;
 
 /// Asks, and shows the answer.
 pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {

@@ -5,6 +5,11 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::timeline::markup;
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::document::{Document, Queue};
+use corewise_server::control::served;
+use corewise_server::units;
 use serde_json::Value;
 
 use super::client::{Client, printable, who};
@@ -12,11 +17,6 @@ use crate::args;
 use crate::exit::Failure;
 use crate::json;
 use crate::screen::{self, FAINT, styled};
-use corewise_server::columns::Columns;
-use corewise_server::control::Question;
-use corewise_server::control::document::{Document, Queue};
-use corewise_server::control::served;
-use corewise_server::units;
 
 /// The least and the most room for a queue's name.
 const NAMES: (usize, usize) = (10, 32);

@@ -2,11 +2,11 @@
 
 use corewise::timeline::analysis::{Prediction, WhatIf};
 use corewise::timeline::{Driver, Timeline};
+use corewise_server::suggest;
 
 use super::source::{Log, names};
 use crate::args::timeline::{Args, Faster};
 use crate::exit::Failure;
-use corewise_server::suggest;
 
 /// What is to be different.
 #[derive(Debug)]

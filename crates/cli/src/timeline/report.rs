@@ -5,12 +5,12 @@ use std::fmt::Write;
 use corewise::kernel_log::{Bound, Deferral, KernelLog};
 use corewise::timeline::analysis::compare;
 use corewise::timeline::{Length, Timeline, markup, text};
+use corewise_server::units::count;
 
 use super::asked::Predicted;
 use super::source::Log;
 use crate::args::timeline::Args;
 use crate::screen::{FAINT, TITLE, styled};
-use corewise_server::units::count;
 
 /// So many lines that weren't understood are shown.
 const SUSPICIOUS: usize = 10;

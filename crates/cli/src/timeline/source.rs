@@ -8,14 +8,14 @@ use std::path::Path;
 
 use corewise::kernel_log::{DeviceGraph, KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
+use corewise_server::bounded_file;
+use corewise_server::control::matches;
+use corewise_server::units::count;
 
 use super::sysfs;
 use crate::args::timeline::TimelineFile;
 use crate::args::timeline::{Args, Phase};
 use crate::exit::Failure;
-use corewise_server::bounded_file;
-use corewise_server::control::matches;
-use corewise_server::units::count;
 
 /// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
 /// log may have any length.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use corewise::kernel_log::DeviceGraph;
 use corewise::kernel_log::sysfs::Listing;
+use corewise_server::bounded_file;
 
 use super::source::LONGEST;
 use crate::exit::Failure;
-use corewise_server::bounded_file;
 
 /// Reads who is whose parent, supplier and driver.
 pub(super) fn read(path: &Path) -> Result<DeviceGraph, Failure> {

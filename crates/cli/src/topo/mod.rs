@@ -10,11 +10,11 @@ use std::path::Path;
 
 use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, Pods, Topology};
+use corewise_server::units;
 
 use crate::args::{self, Source};
 use crate::exit::Failure;
 use crate::{screen, whole_file};
-use corewise_server::units;
 use report::Report;
 
 /// Reads the machine and prints it.

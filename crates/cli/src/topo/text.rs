@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, CpuId, CpuSet};
+use corewise_server::units;
 
 use super::report::{Cpu, Report};
 use super::{alike, count};
 use crate::screen::{FAINT, TITLE, styled};
-use corewise_server::units;
 
 /// What a user reads, in lines of at most `width` columns as far as words allow.
 pub(super) fn render(report: &Report, remarks: &[String], width: usize) -> String {

@@ -17,19 +17,16 @@ use std::time::Duration;
 
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
+use corewise_server::control::place;
+use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
+use corewise_server::units::count;
+use corewise_server::{Cleanup, Options, Room, Server, Source};
 
 use crate::args;
 use crate::bars::Bars;
 use crate::exit::Failure;
 use crate::screen;
 use crate::timeline;
-use corewise_server::Cleanup;
-use corewise_server::Room;
-use corewise_server::Source;
-use corewise_server::control::place;
-use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
-use corewise_server::units::count;
-use corewise_server::{Options, Server};
 use parent::Parent;
 use stop::Stop;
 use terminal::Terminal;

@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use corewise::device::Cancel;
 use corewise::sync::Mutex;
 use corewise::timeline::duration;
+use corewise_server::{Cleanup, Handle};
 
 use super::parent::Parent;
 use super::signals::{self, Wish, Wishes};
 use crate::bars::Bars;
 use crate::screen;
-use corewise_server::Cleanup;
-use corewise_server::Handle;
 
 /// Where a server waits for its end.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use corewise::device::Event;
 use corewise::sync::Mutex;
 use corewise::timeline::Timeline;
+use corewise_server::{Blocker, Handle, Notice, Observer, Phase, Severity, units};
 
 use super::progress::{Progress, Waiting};
 use super::stop::Stop;
@@ -18,9 +19,6 @@ use crate::bars::Bars;
 use crate::screen;
 use crate::timeline;
 use crate::{json, log, streams};
-use corewise_server::Handle;
-use corewise_server::units;
-use corewise_server::{Blocker, Notice, Observer, Phase, Severity};
 
 /// Shows what a server tells.
 #[derive(Debug)]

@@ -6,13 +6,11 @@ use std::path::Path;
 use corewise::nbd::Endpoint;
 use corewise::timeline::markup::printable;
 use corewise::timeline::{Timeline, text};
+use corewise_server::manifest::LeftOut;
+use corewise_server::{Notice, Ready, Shown, units};
 
 use crate::screen;
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
-use corewise_server::Shown;
-use corewise_server::manifest::LeftOut;
-use corewise_server::units;
-use corewise_server::{Notice, Ready};
 
 /// The lines about something that happened; empty where there is nothing to say.
 pub(super) fn of(notice: &Notice<'_>) -> String {

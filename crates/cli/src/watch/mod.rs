@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
+use corewise_server::columns::Columns;
+use corewise_server::control::Question;
+use corewise_server::control::served::{self, Rates};
+use corewise_server::units;
 use serde_json::Value;
 
 use crate::args::watch::{Clients, Disconnect, Events};
@@ -15,10 +19,6 @@ use crate::exit::Failure;
 use crate::json::{self, pretty};
 use crate::logfmt;
 use crate::screen::{self, FAINT, TITLE, styled};
-use corewise_server::columns::Columns;
-use corewise_server::control::Question;
-use corewise_server::control::served::{self, Rates};
-use corewise_server::units;
 
 pub(crate) use top::run as top;
 

@@ -1,7 +1,7 @@
 //! How often it is told that a mirror does without a leg, and resyncs it: with `retry`, a leg that
 //! fails for good is dropped and resynced without an end.
 //!
-//! The log and stdout get the first of these lines, and then one now and then. Programs that listen
+//! The observer gets the first of these lines, and then one now and then. Programs that listen
 //! on the control socket hear of each.
 
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ use crate::cleanup::Cleanup;
 use crate::control::health::SocketUse;
 use crate::drivers::Volume;
 use crate::error::Error;
-use crate::handle::{self};
+use crate::handle;
 use crate::manifest::{LeftOut, Manifest, Problem, Subject, export_name};
 use crate::observer::{ClientLimits, Phase, Ready};
 use crate::plan::{self, Plan};
@@ -30,10 +30,10 @@ use crate::shown::Shown;
 const MOST_HELPERS: usize = 128;
 
 /// What a shutdown came to.
-pub(super) struct Down {
-    pub(super) timeline: Timeline,
+struct Down {
+    timeline: Timeline,
     /// Callbacks hang that nobody waits for any more.
-    pub(super) hangs: bool,
+    hangs: bool,
 }
 
 /// What there is of a server from its first socket on.
@@ -41,18 +41,18 @@ pub(super) struct Up {
     pub(super) running: Running,
     pub(super) monitoring: Monitoring,
     pub(super) endpoints: Vec<Endpoint>,
-    pub(super) service: Option<Service>,
+    service: Option<Service>,
     /// The bring-up.
-    pub(super) times: Timeline,
+    times: Timeline,
     /// Whether all of the manifest is there.
-    pub(super) complete: bool,
-    pub(super) _cleaner: Cleaner,
+    complete: bool,
+    _cleaner: Cleaner,
 }
 
 /// Cleans up at the end of its scope, however that is reached.
-pub(super) struct Cleaner {
-    pub(super) cleanup: Arc<Cleanup>,
-    pub(super) report: Report,
+struct Cleaner {
+    cleanup: Arc<Cleanup>,
+    report: Report,
 }
 
 impl Drop for Cleaner {
@@ -68,7 +68,7 @@ impl Prepared {
     pub(super) fn up(mut self) -> Result<(Prepared, Up), Error> {
         let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
         let cleaner = Cleaner { cleanup, report };
-        // Problems were told already; what matters now is the exit code at the end.
+        // Problems were told already; what matters now is the result at the end.
         let mut complete = self.left_out.is_empty();
         let machine =
             Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
@@ -275,7 +275,7 @@ impl Prepared {
             tracing::warn!("{warning}");
         }
         let clients = ClientLimits { options: &self.options, tls, cut: self.cut };
-        // Not under the lock: a reader of stdout may be waited for.
+        // Not under the lock: an observer may wait for the reader of its stdout.
         let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
         let (control, metrics) = (control.map(Control::path), metrics.as_deref());
         self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });

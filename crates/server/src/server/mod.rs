@@ -9,14 +9,13 @@ use std::path::Path;
 
 use corewise::nbd::Endpoint;
 
-use crate::answers::{self};
+use crate::answers;
 use crate::control::Mode;
 use crate::control::changes::Changed;
 use crate::control::health::Health;
 use crate::error::Error;
 use crate::live::Wish;
 use crate::manifest::Manifest;
-
 use life::Up;
 pub use options::Options;
 use prepared::Prepared;

@@ -185,7 +185,7 @@ impl Prepared {
         })
     }
 
-    /// Looks whether the NUMA nodes are there that devices are to be near to. With `--keep-going` such a device has no
+    /// Looks whether the NUMA nodes are there that devices are to be near to. With `keep_going` such a device has no
     /// preference; whether there was none.
     pub(super) fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();
@@ -298,7 +298,7 @@ impl Prepared {
         Ok(Running { manager, workqueue, server, shown, disks, notes, known, live, pools })
     }
 
-    /// Binds what can be bound. Without `--keep-going` that has to be all.
+    /// Binds what can be bound. Without `keep_going` that has to be all.
     pub(super) fn bind(&mut self, complete: &mut bool) -> Result<Vec<Listener>, Error> {
         if !self.passed.is_empty() {
             return Ok(std::mem::take(&mut self.passed));

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use corewise::timeline::markup;
 use corewise::topology::{AffinityScope, CpuSet, Pods, Topology};
-
 use corewise_server::units;
+
 use draw::Canvas;
 use layout::Notes;
 use tree::Tree;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use corewise::sync::atomic::{AtomicBool, Ordering};
+use corewise_server::control::Question;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +23,6 @@ use crate::args::watch::Top;
 use crate::dump::client::Client;
 use crate::dump::find;
 use crate::exit::Failure;
-use corewise_server::control::Question;
 use picture::View;
 use sheet::{Look, Part};
 

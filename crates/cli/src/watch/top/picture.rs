@@ -1,6 +1,8 @@
 //! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it is given and asks nothing.
 
 use corewise::timeline::markup::{printable, wrap};
+use corewise_server::control::health::Health;
+use corewise_server::units;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -8,8 +10,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::sheet::{self, Cell, Key, Look, Part};
-use corewise_server::control::health::Health;
-use corewise_server::units;
 
 const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
 

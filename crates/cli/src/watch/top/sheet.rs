@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corewise::timeline::markup::printable;
-use serde::Deserialize;
-
 use corewise_server::control::Who;
 use corewise_server::control::devices::Device;
 use corewise_server::control::disks::Disk;
@@ -16,6 +14,7 @@ use corewise_server::control::health::{Health, Reason};
 use corewise_server::control::mirrors::State;
 use corewise_server::control::served::{self, Client, Export, Memory, Rates};
 use corewise_server::units;
+use serde::Deserialize;
 
 /// What a server says of itself at a moment.
 #[derive(Clone, Debug, Default, Deserialize)]
