@@ -58,11 +58,6 @@ impl Stripe {
             Geometry { size, preferred: chunk, max_transfer: Geometry::new(0).max_transfer, ..all };
         Ok(Self { children, layout, geometry })
     }
-
-    /// The devices underneath, in order.
-    pub fn children(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.children
-    }
 }
 
 /// Where bytes lie. Pure.

@@ -68,11 +68,6 @@ impl KernelLog {
         sources.dedup();
         sources
     }
-
-    /// True when no line of any form was found.
-    pub fn is_empty(&self) -> bool {
-        self.boot.is_empty() && self.shutdown.is_empty()
-    }
 }
 
 /// One of the boots that a log holds, in short.

@@ -104,21 +104,6 @@ impl<N: Node> List<N> {
         }
     }
 
-    /// Puts a node at the front.
-    ///
-    /// # Panics
-    /// As [`List::push_back`].
-    pub fn push_front(&mut self, node: N) {
-        let raw = node.into_raw();
-        let link = Self::link(&raw);
-        link.set_next(to_ptr(self.first));
-        match self.first.replace(raw) {
-            Some(first) => Self::link(&first).set_prev(raw.as_ptr().cast()),
-            None => self.last = Some(raw),
-        }
-        self.len += 1;
-    }
-
     /// Takes the first node out.
     ///
     /// Touches no other node, but asks for the memory of the next.
@@ -273,9 +258,8 @@ mod tests {
     #[test]
     fn nodes_come_out_in_the_order_they_went_in() {
         let mut list = items(0..3);
-        list.push_front(Box::new(item(9)));
-        assert_eq!(values(&list), [9, 0, 1, 2]);
-        assert_eq!(list.front().map(|item| item.value), Some(9));
+        assert_eq!(values(&list), [0, 1, 2]);
+        assert_eq!(list.front().map(|item| item.value), Some(0));
         while list.pop_front().is_some() {}
         assert!(list.is_empty() && list.pop_front().is_none());
         list.extend(items(5..6).pop_front());

@@ -19,11 +19,6 @@ pub struct CriticalPath {
 }
 
 impl CriticalPath {
-    /// True when `id` is on the path.
-    pub fn contains(&self, id: SpanId) -> bool {
-        self.spans.contains(&id)
-    }
-
     /// For each span of `t`, by index, whether it is on the path.
     pub(crate) fn marks(&self, t: &Timeline) -> Vec<bool> {
         let mut marks = vec![false; t.spans().len()];

@@ -212,11 +212,6 @@ impl Timeline {
         t
     }
 
-    /// The spans that say that `id` ran them inside itself, directly.
-    pub fn nested(&self, id: SpanId) -> impl Iterator<Item = SpanId> {
-        self.iter().filter(move |(_, s)| s.nested_in == Some(id)).map(|(nested, _)| nested)
-    }
-
     /// True when `edge` was kept in this run: its first span had ended when its second one
     /// started. Edges that were not kept (a cycle that was broken, a probe nested in its parent's)
     /// take no part in the critical path.
@@ -584,19 +579,6 @@ mod tests {
         assert_eq!(span.start_certainty, Certainty::Measured);
         assert_eq!(span.end_certainty, Certainty::Measured);
         assert_eq!((span.driver, span.nested_in), (None, None));
-    }
-
-    #[test]
-    fn a_span_knows_what_ran_directly_inside_it() {
-        let mut t = Timeline::new("x");
-        let outer = t.push(Span::new("outer", SpanKind::Probe, ms(0), ms(9)));
-        let mut span = Span::new("inner", SpanKind::Probe, ms(1), ms(8));
-        span.nested_in = Some(outer);
-        let inner = t.push(span);
-        let mut span = Span::new("innermost", SpanKind::Probe, ms(2), ms(3));
-        span.nested_in = Some(inner);
-        t.push(span);
-        assert_eq!(t.nested(outer).collect::<Vec<_>>(), [inner]);
     }
 
     #[test]

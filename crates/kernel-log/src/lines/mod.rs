@@ -80,11 +80,6 @@ impl Lines {
         }
     }
 
-    /// How many lines have ended so far.
-    pub(crate) fn count(&self) -> u64 {
-        self.number
-    }
-
     /// Whether the source of a mail was decoded.
     pub(crate) fn decoded(&self) -> bool {
         self.mail.decoded()

@@ -164,11 +164,6 @@ impl Reader {
         });
     }
 
-    /// How many lines have ended so far.
-    pub fn lines(&self) -> u64 {
-        self.lines.count()
-    }
-
     /// Concludes. Where the log holds several boots, this is the last one of which it has anything
     /// to tell; [`KernelLog::boots`] lists them.
     pub fn finish(mut self) -> KernelLog {
