@@ -68,7 +68,7 @@ impl Store {
     /// The number of keys: each CPU counts its own, all at the same time.
     fn count(&self) -> Result<usize, String> {
         let keys = |cpu| self.shards.on(cpu).map_or(0, |shard| lock(shard).len());
-        let counts = self.smp.run_many(&self.smp.online(), keys).into_values();
+        let counts = self.smp.run_each(&self.smp.online(), keys).into_values();
         Ok(counts.map_err(|error| error.to_string())?.iter().map(|(_, keys)| keys).sum())
     }
 }

@@ -49,7 +49,7 @@
 //! assert_eq!(smp.call(cpu, || 40 + 2)?.wait()?, 42); // or `.await`; allocates nothing
 //!
 //! let names = vec![String::from("one"), String::from("two")];
-//! let lengths = smp.run_many(&machine.online(), |_| names.len()); // may borrow
+//! let lengths = smp.run_each(&machine.online(), |_| names.len()); // may borrow
 //! assert!(lengths.into_values()?.iter().all(|(_, n)| *n == 2)); // an answer from each CPU
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -74,9 +74,9 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             QueueKind, QueueStats, Queued, Refused<u8>, RunningDump, Scope<'static, 'static>, ScopeDump,
             ScopedJoinHandle<'static, u8>, SlotDump, SlotPlace, StallReport, StillRunning, Ticker, Unfinished, Work, WorkerPools,
             WorkerThread, Workqueue;
-        smp: Call<u8>, CallError<u8>, CallFailed, CallStall, CallStats, CallTarget, CpuDump, CpuState, Dump, Followed, Latencies,
-            Leaving, ManyAnswers<u8>, ManyCall<u8>, Missing, OutstandingCall, PanicPayload, PerCpu<u8>, Priority, Progress, Reach,
-            RunError<u8>, RunningCall, SkipReason, Skipped, Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>,
+        smp: AllCpus, AnyOf<'static>, Call<u8>, CallError<u8>, CallFailed, CallStall, CallStats, CallTarget, CpuDump, CpuState,
+            Detached<'static>, Dump, Filter<u8, u8>, Followed, Latencies, Leaving, ManyAnswers<u8>, ManyCall<u8>, Missing,
+            OutstandingCall, PanicPayload, PerCpu<u8>, Priority, Progress, Reach, RunError<u8>, RunningCall, SkipReason, Skipped, Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>,
             ValuesIter<'static, u8>, Waiter;
         device: Awaited, Behind, BringUp, BringUpOptions, Cancel, DeviceDecl, DeviceId, DeviceInfo, DeviceManager, DeviceReport,
             DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, Need, Overdue, Pending,

@@ -14,12 +14,12 @@ use crate::watch::CallStall;
 /// What call targets are made with; [`Smp::builder`] begins one.
 ///
 /// ```
-/// use corewise_smp::{Priority, Smp};
+/// use corewise_smp::{AllCpus, Priority, Smp};
 /// use corewise_topology::Machine;
 ///
 /// let machine = Machine::live()?;
 /// let smp = Smp::builder(&machine).priority(Priority::Nice(-5)).build()?;
-/// assert_eq!(smp.call_all(|_| ()).wait().into_values()?.len(), machine.online().len());
+/// assert_eq!(smp.call_each(AllCpus, |_| ()).wait().into_values()?.len(), machine.online().len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a builder builds nothing until it is told to"]

@@ -37,7 +37,7 @@ pub enum CallError<F> {
         /// The function.
         f: F,
     },
-    /// No CPU of the set that was asked for ([`Smp::call_any`](crate::Smp::call_any)) is online for
+    /// No CPU of the set that was asked for ([`AnyOf`](crate::AnyOf)) is online for
     /// calls.
     NoneOnline {
         /// The function.

@@ -5,7 +5,7 @@
 //! the queue was empty, one wake-up. The target core's other work doesn't matter.
 //!
 //! ```
-//! use corewise_smp::Smp;
+//! use corewise_smp::{AllCpus, Smp};
 //! use corewise_topology::{CpuId, Machine};
 //!
 //! let machine = Machine::synthetic("numa:1 l3:1 core:4 pu:1")?;
@@ -14,7 +14,7 @@
 //! let sum = smp.call(CpuId::new(2), || 40 + 2)?.wait()?;
 //! assert_eq!(sum, 42);
 //!
-//! let tens = smp.call_all(|cpu| cpu.number() * 10).wait().into_values()?;
+//! let tens = smp.call_each(AllCpus, |cpu| cpu.number() * 10).wait().into_values()?;
 //! assert_eq!(tens[3], (CpuId::new(3), 30));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -63,7 +63,6 @@ compile_error!(
     `default-features = false, features = [\"device\", \"timeline\", \"workqueue\"]`"
 );
 
-mod any;
 mod builder;
 mod call;
 mod cells;
@@ -97,7 +96,7 @@ pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::PerCpu;
 pub use priority::Priority;
 pub use running::RunningCall;
-pub use smp::{Followed, Leaving, Smp};
+pub use smp::{AllCpus, AnyOf, Detached, Filter, Followed, Leaving, SingleTarget, Smp, Targets};
 pub use stats::CallStats;
 pub use target::{CallTarget, Step};
 pub use target_state::CpuState;

@@ -15,7 +15,7 @@ use corewise_topology::{CpuId, Machine, current_cpu};
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use corewise_smp::{PerCpu, Smp};
+/// use corewise_smp::{AllCpus, PerCpu, Smp};
 /// use corewise_topology::Machine;
 ///
 /// let machine = Machine::synthetic("core:4 pu:1")?;
@@ -24,7 +24,7 @@ use corewise_topology::{CpuId, Machine, current_cpu};
 /// let calls = Arc::new(PerCpu::new(&machine, |_| AtomicU64::new(0)));
 /// let counts = Arc::clone(&calls);
 /// let count = move |cpu| counts.on(cpu).map(|count| count.fetch_add(1, Ordering::Relaxed));
-/// smp.call_all(count).wait();
+/// smp.call_each(AllCpus, count).wait();
 /// assert_eq!(calls.sum(|count| count.load(Ordering::Relaxed)), 4);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,37 +1,37 @@
 //! Calls whose caller stays until they are over, and whose functions may borrow from it.
 //!
 //! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
-//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_many`], by no
+//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], by no
 //! way, before the last target is done with it: not by a panic of a subscriber that is told that the thread
 //! blocks either ([`UntilOver`]).
 
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
-use corewise_topology::{CpuId, CpuSet};
+use corewise_topology::CpuId;
 
 use crate::error::{CallError, CallFailed, RunError};
 use crate::many::ManyAnswers;
-use crate::smp::Smp;
+use crate::smp::{SingleTarget, Smp, Targets};
 
 /// The address of a function on its caller's stack, without its type: so that what is sent borrows
 /// nothing that the compiler could see.
-struct Lent<R> {
+struct Lent<A, R> {
     f: *const (),
-    /// What to do with the address: runs the function on a CPU.
-    run: unsafe fn(*const (), CpuId) -> R,
+    /// What to do with the address: runs the function.
+    run: unsafe fn(*const (), A) -> R,
 }
 
 // SAFETY: the makers below lend only functions that may be run on another thread.
-unsafe impl<R> Send for Lent<R> {}
-// SAFETY: as above; only `run_many` shares one among threads, and its function is `Sync`.
-unsafe impl<R> Sync for Lent<R> {}
+unsafe impl<A, R> Send for Lent<A, R> {}
+// SAFETY: as above; only `run_each` shares one among threads, and its function is `Sync`.
+unsafe impl<A, R> Sync for Lent<A, R> {}
 
-impl<R> Lent<R> {
+impl<A, R> Lent<A, R> {
     /// # Safety
     /// The function still stands where it was lent, and is used as its maker said.
-    unsafe fn run(&self, cpu: CpuId) -> R {
+    unsafe fn run(&self, argument: A) -> R {
         // SAFETY: `f` and `run` were made together, and the caller promises the rest.
-        unsafe { (self.run)(self.f, cpu) }
+        unsafe { (self.run)(self.f, argument) }
     }
 }
 
@@ -48,7 +48,7 @@ impl<C: Fn() -> bool> Drop for UntilOver<C> {
 }
 
 impl Smp {
-    /// Runs `f` on `cpu` and waits for its value. `f` may borrow from the caller; nothing of it is
+    /// Runs `f` on one CPU and waits for its value. `f` may borrow from the caller; nothing of it is
     /// copied or boxed. Its writes are visible after.
     ///
     /// As [`Smp::call`] and [`Call::wait`](crate::Call::wait) otherwise: it may block, so it is
@@ -73,14 +73,14 @@ impl Smp {
     /// The CPU isn't online, left before `f` was run (nobody steps its target any more), or the
     /// handle is shut down: `f` is given back. Or `f` panicked.
     #[track_caller]
-    pub fn run<F, R>(&self, cpu: CpuId, f: F) -> Result<R, RunError<F>>
+    pub fn run<F, R>(&self, target: impl SingleTarget, f: F) -> Result<R, RunError<F>>
     where
         F: FnOnce() -> R + Send,
         R: Send + 'static,
     {
         /// # Safety
         /// `f` is a `Slot<F>` that lives, is full, and that nobody else touches meanwhile.
-        unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), _cpu: CpuId) -> R {
+        unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), (): ()) -> R {
             // SAFETY: the caller promises a living `Slot<F>`.
             let slot = unsafe { &*f.cast::<Slot<F>>() };
             // SAFETY: the caller promises to be alone with it.
@@ -92,7 +92,7 @@ impl Smp {
         // SAFETY: a call runs once, and this frame, which doesn't touch the slot before the call is
         // over, doesn't end before either. The push and the completion order the accesses. `F` is
         // `Send`.
-        let sent = self.call(cpu, move || unsafe { lent.run(cpu) });
+        let sent = self.call(target, move || unsafe { lent.run(()) });
         let back = || {
             // SAFETY: the call was refused or is over.
             unsafe { slot.take() }.expect("the function didn't run")
@@ -112,20 +112,20 @@ impl Smp {
         })
     }
 
-    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once, and
+    /// Runs `f` on each of several CPUs that is online, each with its own number, all at once, and
     /// waits for all. `f` may borrow from the caller, and is dropped by it. As
-    /// [`Smp::call_many`] and [`ManyCall::wait`](crate::ManyCall::wait) otherwise.
+    /// [`Smp::call_each`] and [`ManyCall::wait`](crate::ManyCall::wait) otherwise.
     ///
     /// ```
     /// # use corewise_topology::{CpuSet, Machine};
     /// # let smp = corewise_smp::Smp::new(&Machine::synthetic("core:4 pu:1")?)?;
     /// let weights = [1, 10, 100, 1000];
-    /// let answers = smp.run_many(&CpuSet::full(4), |cpu| weights[cpu.index()]);
+    /// let answers = smp.run_each(&CpuSet::full(4), |cpu| weights[cpu.index()]);
     /// assert_eq!(answers.into_values()?.iter().map(|(_, weight)| weight).sum::<i32>(), 1111);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn run_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyAnswers<R>
+    pub fn run_each<F, R>(&self, targets: impl Targets, f: F) -> ManyAnswers<R>
     where
         F: Fn(CpuId) -> R + Sync,
         R: Send + 'static,
@@ -139,7 +139,7 @@ impl Smp {
         let lent = Lent { f: (&raw const f).cast(), run: run_shared::<F, R> };
         // SAFETY: this frame doesn't end before the last target is done, and only reads `f`
         // meanwhile. `F` is `Sync`.
-        let call = self.call_many(cpus, move |cpu| unsafe { lent.run(cpu) });
+        let call = self.call_each(targets, move |cpu| unsafe { lent.run(cpu) });
         let over = UntilOver(|| call.is_complete());
         call.wait_over();
         drop(over);

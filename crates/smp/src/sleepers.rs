@@ -153,7 +153,7 @@ mod tests {
 
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use crate::smp::Smp;
+    use crate::smp::{Smp, Targets};
     use crate::target::{CallTarget, Step};
     use corewise_topology::Machine;
 
@@ -178,16 +178,14 @@ mod tests {
     fn rule_7_those_that_a_caller_lists_because_one_has_begun_are_woken_when_all_are_told() {
         let (smp, mut targets) = asleep(5);
         let mut first = targets.remove(0);
-        let call = smp.call_many_if(
-            &CpuSet::full(5),
-            |cpu| {
-                if cpu == CpuId::new(2) {
-                    assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
-                }
-                true
-            },
-            |_| (),
-        );
+        let cpus = CpuSet::full(5);
+        let every = cpus.filter(|cpu| {
+            if cpu == CpuId::new(2) {
+                assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
+            }
+            true
+        });
+        let call = smp.call_each(every, |_| ());
         assert_eq!(woken(&targets), [true; 4]);
         drop(call);
     }
@@ -197,17 +195,15 @@ mod tests {
         let (smp, mut targets) = asleep(5);
         let mut first = targets.remove(0);
         let told = catch_unwind(AssertUnwindSafe(|| {
-            smp.call_many_if(
-                &CpuSet::full(5),
-                |cpu| {
-                    if cpu == CpuId::new(2) {
-                        assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
-                    }
-                    assert_ne!(cpu.number(), 4, "on purpose");
-                    true
-                },
-                |_| (),
-            )
+            let cpus = CpuSet::full(5);
+            let every = cpus.filter(|cpu| {
+                if cpu == CpuId::new(2) {
+                    assert_eq!(first.step(), Step::Ran(1), "it helps from now on");
+                }
+                assert_ne!(cpu.number(), 4, "on purpose");
+                true
+            });
+            smp.call_each(every, |_| ())
         }));
         assert!(told.is_err());
         assert_eq!(woken(&targets), [true, true, true, false]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use corewise_smp::Smp;
+use corewise_smp::{AllCpus, AnyOf, Smp, Targets};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
@@ -105,7 +105,7 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
             "one, not waited for",
             allocations(|n| {
                 let value = [n; 8];
-                smp.call_nowait(CpuId::new(1), move || assert_eq!(value[7], n)).unwrap();
+                smp.detached().call(CpuId::new(1), move || assert_eq!(value[7], n)).unwrap();
                 smp.call(CpuId::new(1), || ()).unwrap().wait().unwrap();
             }),
         ),
@@ -118,14 +118,14 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
         (
             "any",
             allocations(|n| {
-                assert_eq!(smp.call_any(&set, move || [n; 8]).unwrap().wait().unwrap(), [n; 8]);
+                assert_eq!(smp.call(AnyOf(&set), move || [n; 8]).unwrap().wait().unwrap(), [n; 8]);
             }),
         ),
         (
             "many, waited for",
             allocations(|n| {
                 let answers =
-                    smp.call_many(&set, move |cpu| [n + u64::from(cpu.number()); 8]).wait();
+                    smp.call_each(&set, move |cpu| [n + u64::from(cpu.number()); 8]).wait();
                 assert!(answers.values.iter().all(|(cpu, answer)| {
                     answer.as_ref().is_ok_and(|value| *value == [n + u64::from(cpu.number()); 8])
                 }));
@@ -135,22 +135,22 @@ fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
         (
             "many, awaited",
             allocations(|_| {
-                assert_eq!(block_on(&waker, smp.call_all(|cpu| cpu)).values.len(), 4);
+                assert_eq!(block_on(&waker, smp.call_each(AllCpus, |cpu| cpu)).values.len(), 4);
             }),
         ),
         (
             "some of many",
             allocations(|_| {
                 let wanted = |cpu| cpu > CpuId::new(1);
-                assert_eq!(smp.call_many_if(&every, wanted, |cpu| cpu).wait().values.len(), 2);
+                assert_eq!(smp.call_each(every.filter(wanted), |cpu| cpu).wait().values.len(), 2);
             }),
         ),
         (
             "many, not waited for",
             allocations(|_| {
-                let reach = smp.call_many_nowait(&every, |_| ());
+                let reach = smp.detached().call_each(&every, |_| ());
                 assert_eq!(reach.reached.len(), 4);
-                let _ = smp.call_all(|_| ()).wait();
+                let _ = smp.call_each(AllCpus, |_| ()).wait();
             }),
         ),
     ];

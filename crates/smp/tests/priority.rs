@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use corewise_smp::{Priority, Smp};
+use corewise_smp::{AllCpus, Priority, Smp};
 use corewise_topology::{CpuId, Machine};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tracing::field::{Field, Visit};
@@ -77,7 +77,9 @@ impl Subscriber for Heard {
 fn nobody_s_targets_are_raised_unless_that_was_asked_for() {
     let machine = Machine::live().expect("Linux");
     let smp = Smp::new(&machine).expect("threads");
-    for (_, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+    for (_, found) in
+        smp.call_each(AllCpus, |_| scheduled()).wait().into_values().expect("no panics")
+    {
         assert_eq!((found.0, found.1), (OTHER, 0));
     }
 }
@@ -88,7 +90,9 @@ fn targets_run_as_the_kernel_s_interrupt_threads_where_that_is_asked_for_and_per
     let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
     let smp = smp.expect("threads");
     let granted: Vec<_> = smp.dump().cpus.iter().map(|cpu| (cpu.cpu, cpu.priority)).collect();
-    for (cpu, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+    for (cpu, found) in
+        smp.call_each(AllCpus, |_| scheduled()).wait().into_values().expect("no panics")
+    {
         if permitted(50) {
             assert_eq!((found.0, found.1), (FIFO, 50));
         } else {
@@ -150,7 +154,7 @@ fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_
     fn flood(smp: Arc<Smp>, cpu: CpuId) {
         if scheduled().0 != OTHER {
             let again = Arc::clone(&smp);
-            smp.call_nowait(cpu, move || flood(again, cpu)).expect("online");
+            smp.detached().call(cpu, move || flood(again, cpu)).expect("online");
         }
     }
     let machine = Machine::live().expect("Linux");
@@ -165,7 +169,7 @@ fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_
     let thread = smp.call(there, || rustix::thread::gettid().as_raw_nonzero().get());
     let thread = thread.expect("online").wait().expect("no panic");
     let begun = Arc::clone(&smp);
-    smp.call_nowait(there, move || flood(begun, there)).expect("online");
+    smp.detached().call(there, move || flood(begun, there)).expect("online");
     // It sleeps only once the flood is over.
     let asleep = loop {
         let (policy, priority, sleeps) = scheduled_is(thread);
@@ -251,7 +255,9 @@ fn a_priority_can_be_asked_for() {
     let machine = Machine::live().expect("Linux");
     for (asked, policy, niceness) in [(Priority::Nice(7), OTHER, 7), (Priority::Plain, OTHER, 0)] {
         let smp = Smp::builder(&machine).priority(asked).build().expect("threads");
-        for (_, found) in smp.call_all(|_| scheduled()).wait().into_values().expect("no panics") {
+        for (_, found) in
+            smp.call_each(AllCpus, |_| scheduled()).wait().into_values().expect("no panics")
+        {
             assert_eq!((found.0, found.2), (policy, niceness), "{asked}");
         }
     }
@@ -267,7 +273,7 @@ fn a_refused_priority_is_said_once_for_each_handle_and_how_to_permit_it() {
             for _ in 0..2 {
                 let smp = Smp::builder(&machine).priority(Priority::Fifo(99)).build();
                 let smp = smp.expect("a refused priority is no failure");
-                let answers = smp.call_all(|_| scheduled()).wait().into_values();
+                let answers = smp.call_each(AllCpus, |_| scheduled()).wait().into_values();
                 for (_, found) in answers.expect("no panics") {
                     assert_ne!((found.0, found.1), (FIFO, 99));
                 }

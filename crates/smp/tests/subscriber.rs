@@ -31,12 +31,12 @@ fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
     let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
     let (smp, mut cpus) = Smp::stepped(&machine);
     tracing::subscriber::with_default(Angry, || {
-        smp.call_nowait(CpuId::new(0), || panic!("on purpose, in a function")).expect("online");
+        smp.detached().call(CpuId::new(0), || panic!("on purpose, in a function")).expect("online");
         assert_eq!(cpus[0].step(), Step::Ran(1));
         let kept = Arc::new(());
         let its = Arc::clone(&kept);
         let reach =
-            smp.call_many_nowait(&CpuSet::full(2), move |_| panic!("on purpose, with {its:?}"));
+            smp.detached().call_each(&CpuSet::full(2), move |_| panic!("on purpose, with {its:?}"));
         assert_eq!(reach.reached.len(), 2);
         cpus.iter_mut().for_each(|cpu| assert_eq!(cpu.step(), Step::Ran(1)));
         assert_eq!(Arc::strong_count(&kept), 1, "the function was dropped after the last run");
@@ -50,8 +50,8 @@ fn a_subscriber_that_panics_keeps_no_call_of_an_abandoned_target_from_being_drop
     let (smp, cpus) = Smp::stepped(&machine);
     let kept = Arc::new(());
     let (its, another) = (Arc::clone(&kept), Arc::clone(&kept));
-    let _ = smp.call_many_nowait(&CpuSet::full(2), move |_| assert_eq!(*its, ()));
-    smp.call_nowait(CpuId::new(1), move || assert_eq!(*another, ())).expect("online");
+    let _ = smp.detached().call_each(&CpuSet::full(2), move |_| assert_eq!(*its, ()));
+    smp.detached().call(CpuId::new(1), move || assert_eq!(*another, ())).expect("online");
     let call = smp.call(CpuId::new(1), || ()).expect("online");
     tracing::subscriber::with_default(Angry, || drop(cpus));
     assert!(call.wait().is_err());

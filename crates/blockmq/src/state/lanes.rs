@@ -138,7 +138,7 @@ impl Lane {
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
         let drain = Drain(Arc::clone(&self));
-        if let Err(refused) = self.smp.call_nowait(self.cpu, move || drop(drain)) {
+        if let Err(refused) = self.smp.detached().call(self.cpu, move || drop(drain)) {
             // The CPU has left: Drain here, all that is in its list.
             self.refused.fetch_add(1, Ordering::Relaxed);
             drop(refused);

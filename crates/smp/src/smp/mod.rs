@@ -1,6 +1,7 @@
-//! The handle: call one CPU, many, or all; take CPUs out and in; shut down.
+//! The handle: call one CPU, or several; take CPUs out and in; shut down.
 
 mod control;
+mod targets;
 
 use std::fmt;
 use std::panic::Location;
@@ -24,6 +25,7 @@ use crate::watch::{OnStall, Watch};
 use control::Control;
 
 pub use control::{Followed, Leaving};
+pub use targets::{AllCpus, AnyOf, Filter, SingleTarget, Targets};
 
 /// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
 /// targets run what they have accepted, and end.
@@ -44,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) targets: Box<[Arc<Target>]>,
     /// I: position in `targets` by CPU number.
     index: Box<[Option<u32>]>,
+    /// I: the CPUs of the targets.
+    every: CpuSet,
     /// The calls' cells, one pool per CPU that calls.
     pub(crate) pools: Arc<Pools>,
     /// I: who looks after waits that take long.
@@ -118,6 +122,7 @@ impl Smp {
             machine: machine.clone(),
             targets,
             index: index.into(),
+            every: cpus.into_iter().collect(),
             watch,
             pools,
             settings,
@@ -138,8 +143,8 @@ impl Smp {
         targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
     }
 
-    /// Runs `f` on `cpu`, ahead of the calls there that nobody waits for. The answer is waited for
-    /// with [`Call::wait`], or awaited.
+    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. The answer is waited for
+    /// with [`Call::wait`], or awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
     ///
     /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
     /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
@@ -153,17 +158,47 @@ impl Smp {
     ///
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
+    #[doc(alias = "smp_call_function_single")]
     #[track_caller]
-    pub fn call<F, R>(&self, cpu: CpuId, f: F) -> Result<Call<R>, CallError<F>>
+    pub fn call<F, R>(&self, target: impl SingleTarget, f: F) -> Result<Call<R>, CallError<F>>
     where
         F: FnOnce() -> R + Send + 'static,
         R: Send + 'static,
     {
-        self.call_from(Location::caller(), cpu, f)
+        let site = Location::caller();
+        target.deliver(self, f, |cpu, f| self.send(site, cpu, f))
     }
 
-    /// [`Smp::call`], for a caller elsewhere.
-    pub(crate) fn call_from<F, R>(
+    /// Runs `f` on each of several CPUs that is online, each with its own number, all at once. CPUs
+    /// that aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't
+    /// run there and nobody waits for them. The targets are a `&CpuSet` or [`AllCpus`], and
+    /// [`Targets::filter`] leaves some of them out.
+    ///
+    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
+    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu`
+    /// does not). That the caller happens to run there now means nothing once it may be moved.
+    /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
+    /// have been told.
+    ///
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of the
+    /// call last: the caller or one of the targets, inside its handler.
+    #[doc(alias = "smp_call_function_many")]
+    #[track_caller]
+    pub fn call_each<F, R>(&self, targets: impl Targets, f: F) -> ManyCall<R>
+    where
+        F: Fn(CpuId) -> R + Send + Sync + 'static,
+        R: Send + 'static,
+    {
+        self.send_each(Location::caller(), targets, f)
+    }
+
+    /// Calls that nobody waits for: `smp.detached().call(cpu, f)`.
+    #[inline]
+    pub fn detached(&self) -> Detached<'_> {
+        Detached { smp: self }
+    }
+
+    fn send<F, R>(
         &self,
         site: &'static Location<'static>,
         cpu: CpuId,
@@ -204,23 +239,7 @@ impl Smp {
         }
     }
 
-    /// Runs `f` on `cpu`; nobody waits. As [`Smp::call`] otherwise, but always through the queue: a
-    /// handler that calls its own CPU this way returns first.
-    ///
-    /// A panic of `f` is logged and counted.
-    ///
-    /// # Errors
-    /// As [`Smp::call`].
-    #[track_caller]
-    pub fn call_nowait<F>(&self, cpu: CpuId, f: F) -> Result<(), CallError<F>>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        self.forget_from(Location::caller(), cpu, f)
-    }
-
-    /// [`Smp::call_nowait`], for a caller elsewhere.
-    pub(crate) fn forget_from<F>(
+    fn send_detached<F>(
         &self,
         site: &'static Location<'static>,
         cpu: CpuId,
@@ -240,71 +259,6 @@ impl Smp {
         })
     }
 
-    /// Runs `f` on every CPU of the set that is online, each with its own number, all at once. CPUs
-    /// that aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't
-    /// run there and nobody waits for them.
-    ///
-    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
-    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu`
-    /// does not). That the caller happens to run there now means nothing once it may be moved.
-    /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
-    /// have been told.
-    ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of the
-    /// call last: the caller or one of the targets, inside its handler.
-    #[track_caller]
-    pub fn call_many<F, R>(&self, cpus: &CpuSet, f: F) -> ManyCall<R>
-    where
-        F: Fn(CpuId) -> R + Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        self.send_many(Location::caller(), cpus.len(), cpus.iter(), |_| true, f)
-    }
-
-    /// [`Smp::call_many`] for those CPUs of the set for which `wanted` says yes. It is asked once
-    /// for each CPU that is online, in CPU order, in the calling thread, right before the push to
-    /// that CPU: so it sees what is true then, not when the set was made. A CPU that it doesn't
-    /// want is neither reached nor skipped, and nobody waits for it.
-    ///
-    /// `wanted` may be slow, or panic: it holds up nobody but its caller. After a panic the CPUs
-    /// that were told before still run `f`, but for the caller's own where it is that CPU's target: that
-    /// one comes last.
-    ///
-    /// The kernel's `on_each_cpu_cond_mask`.
-    #[track_caller]
-    pub fn call_many_if<F, R>(
-        &self,
-        cpus: &CpuSet,
-        wanted: impl FnMut(CpuId) -> bool,
-        f: F,
-    ) -> ManyCall<R>
-    where
-        F: Fn(CpuId) -> R + Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        self.send_many(Location::caller(), cpus.len(), cpus.iter(), wanted, f)
-    }
-
-    /// [`Smp::call_many`] for all CPUs of the topology: those that aren't online are skipped and
-    /// named. The caller's own is among them (the kernel's `on_each_cpu`).
-    #[track_caller]
-    pub fn call_all<F, R>(&self, f: F) -> ManyCall<R>
-    where
-        F: Fn(CpuId) -> R + Send + Sync + 'static,
-        R: Send + 'static,
-    {
-        self.send_many(Location::caller(), self.shared.targets.len(), self.every_cpu(), |_| true, f)
-    }
-
-    /// As [`Smp::call_many`], but nobody waits. Panics of `f` are logged and counted.
-    #[track_caller]
-    pub fn call_many_nowait<F>(&self, cpus: &CpuSet, f: F) -> Reach
-    where
-        F: Fn(CpuId) + Send + Sync + 'static,
-    {
-        self.cast(Location::caller(), cpus, f)
-    }
-
     /// Every CPU's counters, in CPU order.
     pub fn stats(&self) -> Vec<CallStats> {
         self.shared.targets.iter().map(|target| target.stats.snapshot(target.cpu)).collect()
@@ -322,16 +276,10 @@ impl Smp {
         Leaving::new(targets.filter_map(|target| target.close(true)).collect())
     }
 
-    fn every_cpu(&self) -> impl Iterator<Item = CpuId> {
-        self.shared.targets.iter().map(|target| target.cpu)
-    }
-
-    fn send_many<F, R>(
+    fn send_each<F, R>(
         &self,
         site: &'static Location<'static>,
-        len: usize,
-        candidates: impl Iterator<Item = CpuId>,
-        mut wanted: impl FnMut(CpuId) -> bool,
+        targets: impl Targets,
         f: F,
     ) -> ManyCall<R>
     where
@@ -339,32 +287,22 @@ impl Smp {
         R: Send + 'static,
     {
         let pools = &self.shared.pools;
-        let mut sending = Sending::new(pools, source(), site, candidates_of(len), f);
+        let mut sending = Sending::new(pools, source(), site, self.count(&targets), f);
         let mut here = None;
-        let mut skipped = Vec::new();
-        for cpu in candidates {
-            let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
-                Err(reason) => Err(reason),
-                Ok(_) if !wanted(cpu) => continue,
-                Ok(target) => match policy::delivery(target.is_run_by_this_thread(), true) {
-                    Delivery::Inline => {
-                        target.state().hint_refusal().map_or(Ok(()), Err).map(|()| {
-                            here = Some((target, sending.share(pools, cpu)));
-                        })
-                    }
-                    Delivery::Queue => target
-                        .push(sending.share(pools, cpu))
-                        .map(|asleep| sending.pushed(cpu, asleep))
-                        .map_err(|(reason, share)| {
-                            sending.take_back(share);
-                            reason
-                        }),
-                },
-            };
-            if let Err(reason) = found {
-                skipped.push(Skipped { cpu, reason });
+        let skipped = self.push_each(targets, |cpu, target| {
+            match policy::delivery(target.is_run_by_this_thread(), true) {
+                Delivery::Inline => target.state().hint_refusal().map_or(Ok(()), Err).map(|()| {
+                    here = Some((target, sending.share(pools, cpu)));
+                }),
+                Delivery::Queue => target
+                    .push(sending.share(pools, cpu))
+                    .map(|asleep| sending.pushed(cpu, asleep))
+                    .map_err(|(reason, share)| {
+                        sending.take_back(share);
+                        reason
+                    }),
             }
-        }
+        });
         if let Some((target, share)) = here {
             sending.wake_all();
             run_here(target, share);
@@ -372,32 +310,107 @@ impl Smp {
         ManyCall::new(sending.finish(), skipped)
     }
 
-    fn cast<F>(&self, site: &'static Location<'static>, cpus: &CpuSet, f: F) -> Reach
+    fn send_each_detached<F>(
+        &self,
+        site: &'static Location<'static>,
+        targets: impl Targets,
+        f: F,
+    ) -> Reach
     where
         F: Fn(CpuId) + Send + Sync + 'static,
     {
         let pools = &self.shared.pools;
-        let mut casting = Casting::new(pools, source(), site, candidates_of(cpus.len()), f);
-        let mut reach = Reach::default();
-        for cpu in cpus {
-            let found = match self.shared.target(cpu).ok_or(SkipReason::NotOnline).and_then(open) {
+        let mut casting = Casting::new(pools, source(), site, self.count(&targets), f);
+        let mut reached = CpuSet::new();
+        let skipped = self.push_each(targets, |cpu, target| {
+            target
+                .push(casting.share(pools, cpu))
+                .map(|asleep| {
+                    casting.pushed(cpu, asleep);
+                    reached.insert(cpu);
+                })
+                .map_err(|(reason, share)| {
+                    casting.take_back(share);
+                    reason
+                })
+        });
+        Reach { reached, skipped }
+    }
+
+    /// How many candidates there are, as the cells count them.
+    fn count(&self, targets: &impl Targets) -> u32 {
+        let len = targets.candidates(&self.shared.every).len();
+        u32::try_from(len).expect("a set of CPUs has fewer than 2^32")
+    }
+
+    /// Pushes to each candidate that is open and wanted, in CPU order. Returns those that refused.
+    fn push_each<'a>(
+        &'a self,
+        mut targets: impl Targets,
+        mut push: impl FnMut(CpuId, &'a Target) -> Result<(), SkipReason>,
+    ) -> Vec<Skipped> {
+        let mut skipped = Vec::new();
+        for cpu in targets.candidates(&self.shared.every) {
+            // Step Look, where the caller's condition is asked between it and Push.
+            let open = self
+                .shared
+                .target(cpu)
+                .ok_or(SkipReason::NotOnline)
+                .and_then(|target| target.state().hint_refusal().map_or(Ok(target), Err));
+            let pushed = match open {
+                Ok(_) if !targets.wants(cpu) => continue,
+                Ok(target) => push(cpu, target),
                 Err(reason) => Err(reason),
-                Ok(target) => target
-                    .push(casting.share(pools, cpu))
-                    .map(|asleep| casting.pushed(cpu, asleep))
-                    .map_err(|(reason, share)| {
-                        casting.take_back(share);
-                        reason
-                    }),
             };
-            match found {
-                Ok(()) => {
-                    reach.reached.insert(cpu);
-                }
-                Err(reason) => reach.skipped.push(Skipped { cpu, reason }),
+            if let Err(reason) = pushed {
+                skipped.push(Skipped { cpu, reason });
             }
         }
-        reach
+        skipped
+    }
+}
+
+/// Calls that nobody waits for, of [`Smp::detached`]. They run after those that somebody waits for.
+///
+/// They always go through the queue: a handler that calls its own CPU this way returns first. A
+/// panic of the function is logged and counted. The rest is as in [`Smp::call`] and
+/// [`Smp::call_each`].
+///
+/// ```
+/// # use corewise_topology::{CpuId, Machine};
+/// # let smp = corewise_smp::Smp::new(&Machine::synthetic("core:2 pu:1")?)?;
+/// let (sender, receiver) = std::sync::mpsc::channel();
+/// smp.detached().call(CpuId::new(1), move || sender.send("from CPU 1").unwrap())?;
+/// assert_eq!(receiver.recv()?, "from CPU 1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "it calls nobody by itself"]
+pub struct Detached<'a> {
+    smp: &'a Smp,
+}
+
+impl Detached<'_> {
+    /// Runs `f` on one CPU; nobody waits.
+    ///
+    /// # Errors
+    /// As [`Smp::call`].
+    #[track_caller]
+    pub fn call<F>(&self, target: impl SingleTarget, f: F) -> Result<(), CallError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let site = Location::caller();
+        target.deliver(self.smp, f, |cpu, f| self.smp.send_detached(site, cpu, f))
+    }
+
+    /// Runs `f` on each of several CPUs that is online; nobody waits.
+    #[track_caller]
+    pub fn call_each<F>(&self, targets: impl Targets, f: F) -> Reach
+    where
+        F: Fn(CpuId) + Send + Sync + 'static,
+    {
+        self.smp.send_each_detached(Location::caller(), targets, f)
     }
 }
 
@@ -406,16 +419,6 @@ impl Smp {
 #[inline]
 fn source() -> CpuId {
     current_cpu().unwrap_or(CpuId::new(0))
-}
-
-/// As the cells count them.
-fn candidates_of(len: usize) -> u32 {
-    u32::try_from(len).expect("a set of CPUs has fewer than 2^32")
-}
-
-/// Step Look, where the caller's condition is asked between it and Push.
-fn open(target: &Arc<Target>) -> Result<&Arc<Target>, SkipReason> {
-    target.state().hint_refusal().map_or(Ok(target), Err)
 }
 
 /// Runs a call in this thread, which is the target's.

@@ -5,7 +5,9 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use corewise_smp::{CallError, CallTarget, SkipReason, Skipped, Smp, Step};
+use corewise_smp::{
+    AllCpus, AnyOf, CallError, CallTarget, RunError, SkipReason, Skipped, Smp, Step, Targets,
+};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Two nodes of two caches of two CPUs each.
@@ -21,7 +23,7 @@ fn set(list: &str) -> CpuSet {
 fn chosen(smp: &Smp, cpus: &mut [CallTarget], own: u32, list: &str) -> Option<u32> {
     let (inner, list) = (smp.clone(), set(list));
     let call = smp
-        .call(CpuId::new(own), move || inner.call_any(&list, || ()).ok().map(|call| call.cpu()))
+        .call(CpuId::new(own), move || inner.call(AnyOf(&list), || ()).ok().map(|call| call.cpu()))
         .expect("it is online");
     cpus[own as usize].step();
     for cpu in cpus {
@@ -52,17 +54,17 @@ fn rule_6_any_fails_only_where_the_whole_set_is_offline_and_gives_the_function_b
         assert_eq!(cpus[cpu as usize].step(), Step::Left);
     }
     for list in ["", "1-2", "1,9"] {
-        let error = smp.call_any(&set(list), || "still mine").unwrap_err();
+        let error = smp.call(AnyOf(&set(list)), || "still mine").unwrap_err();
         assert!(matches!(error, CallError::NoneOnline { .. }));
         assert!(error.to_string().contains("no CPU of the set is online"), "{error}");
         assert_eq!(error.into_inner()(), "still mine");
     }
-    let call = smp.call_any(&set("1-3"), || 3).unwrap();
+    let call = smp.call(AnyOf(&set("1-3")), || 3).unwrap();
     assert_eq!(call.cpu(), CpuId::new(3), "the only one of them that is online");
     assert_eq!(cpus[3].step(), Step::Ran(1));
     assert_eq!(call.wait().unwrap(), 3);
     drop(smp.shutdown());
-    let refused = smp.call_any(&set("0-7"), || ()).map(drop);
+    let refused = smp.call(AnyOf(&set("0-7")), || ()).map(drop);
     assert!(matches!(refused, Err(CallError::ShuttingDown { .. })));
 }
 
@@ -71,11 +73,27 @@ fn a_handler_that_calls_any_of_a_set_with_its_own_cpu_runs_it_in_place() {
     let (smp, mut cpus) = two_nodes();
     let inner = smp.clone();
     let call = smp.call(CpuId::new(3), move || {
-        let any = inner.call_any(&set("0-7"), || 7).unwrap();
+        let any = inner.call(AnyOf(&set("0-7")), || 7).unwrap();
         (any.cpu(), any.is_complete(), any.wait().unwrap())
     });
     assert_eq!(cpus[3].step(), Step::Ran(1));
     assert_eq!(call.unwrap().wait().unwrap(), (CpuId::new(3), true, 7));
+}
+
+#[test]
+fn calls_without_a_waiter_and_runs_take_every_kind_of_target() {
+    let (smp, mut cpus) = two_nodes();
+    smp.detached().call(AnyOf(&set("6")), || ()).unwrap();
+    assert_eq!(cpus[6].step(), Step::Ran(1));
+    let odd = AllCpus.filter(|cpu| cpu.number() % 2 == 1);
+    let reach = smp.detached().call_each(odd.filter(|cpu| cpu.number() < 6), |_| ());
+    assert_eq!(reach.reached, set("1,3,5"), "both conditions hold");
+    assert_eq!(reach.skipped, []);
+    let none = smp.detached().call(AnyOf(&set("9")), || ()).unwrap_err();
+    assert!(matches!(none, CallError::NoneOnline { .. }));
+    let refused = smp.run(AnyOf(&set("9")), || ()).unwrap_err();
+    assert!(matches!(refused, RunError::Refused(CallError::NoneOnline { .. })));
+    assert_eq!(smp.run_each(AllCpus.filter(|_| false), |cpu| cpu).values.len(), 0);
 }
 
 #[test]
@@ -90,7 +108,7 @@ fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_p
         asked.borrow_mut().push((cpu.number(), CpuSet::from_iter(pushed).to_string()));
         cpu != CpuId::new(3)
     };
-    let call = smp.call_many_if(&set("1-4,9"), wanted, CpuId::number);
+    let call = smp.call_each(set("1-4,9").filter(wanted), CpuId::number);
     let expected = [(1, ""), (3, "1"), (4, "")].map(|(cpu, pushed)| (cpu, pushed.to_owned()));
     assert_eq!(*asked.borrow(), expected);
     // The one that isn't wanted is out of the wait set, and no skip.
@@ -103,7 +121,7 @@ fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_p
     let answered = [1, 4].map(|cpu| (CpuId::new(cpu), cpu));
     assert_eq!(call.wait().into_values().unwrap(), answered);
 
-    assert!(smp.call_many_if(&set("0-7"), |_| false, |cpu| cpu).wait().values.is_empty());
+    assert!(smp.call_each(set("0-7").filter(|_| false), |cpu| cpu).wait().values.is_empty());
 }
 
 #[test]
@@ -115,7 +133,7 @@ fn a_condition_that_takes_the_cpu_out_has_it_skipped() {
         }
         true
     };
-    let call = smp.call_many_if(&set("0-1"), out, CpuId::number);
+    let call = smp.call_each(set("0-1").filter(out), CpuId::number);
     assert_eq!(
         call.reach().skipped,
         [Skipped { cpu: CpuId::new(1), reason: SkipReason::NotOnline }]
@@ -134,7 +152,7 @@ fn a_condition_that_panics_leaves_what_was_told_before() {
             assert!(cpu < CpuId::new(2), "on purpose");
             true
         };
-        drop(smp.call_many_if(&set("0-7"), wanted, move |cpu| {
+        drop(smp.call_each(set("0-7").filter(wanted), move |cpu| {
             held.send(cpu).expect("the test receives")
         }));
     }));

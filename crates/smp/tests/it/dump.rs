@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use corewise_smp::{CpuState, Dump, Priority, Progress, Smp, Step};
+use corewise_smp::{AllCpus, CpuState, Dump, Priority, Progress, Smp, Step};
 use corewise_topology::{CpuId, Machine};
 
 fn machine(cores: u32) -> Machine {
@@ -76,7 +76,7 @@ fn calls_are_counted_and_those_that_wake_are_timed() {
     for _ in 0..100 {
         smp.call(CpuId::new(1), || ()).expect("online").wait().expect("no panic");
     }
-    smp.call_all(|_| ()).wait().into_values().expect("no panic");
+    smp.call_each(AllCpus, |_| ()).wait().into_values().expect("no panic");
     let dump = smp.dump();
     let [idle, busy] = &dump.cpus[..] else { panic!("two CPUs") };
     assert_eq!((idle.stats.calls, busy.stats.calls), (1, 101));
@@ -99,7 +99,7 @@ fn the_dump_is_read_while_calls_run() {
         let smp = smp.clone();
         std::thread::spawn(move || {
             for _ in 0..2_000 {
-                smp.call_all(|cpu| cpu).wait().into_values().expect("no panic");
+                smp.call_each(AllCpus, |cpu| cpu).wait().into_values().expect("no panic");
             }
             drop(done);
         })
@@ -121,8 +121,8 @@ fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
     let within = smp.clone();
     let line = line!() + 1;
     let first = smp.call(CpuId::new(0), move || within.dump()).expect("online");
-    let second = smp.call_all(|cpu| cpu);
-    smp.call_nowait(CpuId::new(1), || ()).expect("online");
+    let second = smp.call_each(AllCpus, |cpu| cpu);
+    smp.detached().call(CpuId::new(1), || ()).expect("online");
 
     let before = smp.dump();
     let seen: Vec<_> = before.outstanding.iter().map(|c| (c.cpu, c.progress, c.urgent)).collect();

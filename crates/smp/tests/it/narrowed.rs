@@ -4,7 +4,7 @@
 
 use std::sync::mpsc;
 
-use corewise_smp::{CallError, Smp};
+use corewise_smp::{AllCpus, CallError, Smp};
 use corewise_topology::{CpuId, CpuSet, Machine, Tid, current_cpu, pin_thread};
 
 /// Two CPUs that this process may use; none where it has only one.
@@ -40,7 +40,7 @@ fn a_cpu_that_was_taken_from_the_process_refuses_calls_once_its_target_has_seen_
     );
     assert_eq!(refused.into_inner()(), 8);
     assert!(!smp.online().contains(CpuId::new(lost)));
-    let skipped = smp.call_all(|cpu| cpu).reach().skipped.len();
+    let skipped = smp.call_each(AllCpus, |cpu| cpu).reach().skipped.len();
     assert_eq!(skipped, 1, "a broadcast names the CPU that it skips");
     let here = smp.call(CpuId::new(kept), current_cpu).expect("online").wait().expect("no panic");
     assert_eq!(here, Some(CpuId::new(kept)), "other CPUs go on");
@@ -63,7 +63,8 @@ fn calls_that_were_accepted_before_a_cpu_was_taken_all_run_in_its_target_s_threa
     let behind: Vec<_> =
         (0..10).map(|_| smp.call(CpuId::new(lost), Tid::current).expect("online")).collect();
     let (ran, runs) = mpsc::channel();
-    smp.call_nowait(CpuId::new(lost), move || ran.send(Tid::current()).expect("the test waits"))
+    smp.detached()
+        .call(CpuId::new(lost), move || ran.send(Tid::current()).expect("the test waits"))
         .expect("online");
     go.send(()).expect("it waits");
     let thread = first.wait().expect("no panic");

@@ -5,7 +5,7 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use corewise_smp::{CallFailed, CallTarget, Leaving, Smp, Step};
+use corewise_smp::{AnyOf, CallFailed, CallTarget, Leaving, Smp, Step};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -64,8 +64,8 @@ fn rule_9_a_handler_that_calls_many_has_a_wait_set_of_its_own() {
     let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     // The trap: a call to many from inside a call to many, on the same CPU, to the same CPUs.
-    let outer = smp.call_many(&set("0-2"), move |cpu| {
-        (cpu, inner.call_many(&set("0-2"), move |to| cpu.number() * 10 + to.number()))
+    let outer = smp.call_each(&set("0-2"), move |cpu| {
+        (cpu, inner.call_each(&set("0-2"), move |to| cpu.number() * 10 + to.number()))
     });
     for cpu in &mut cpus[..3] {
         while matches!(cpu.step(), Step::Ran(_)) {}
@@ -89,7 +89,7 @@ fn rule_10_nothing_is_freed_under_a_waiter_when_the_cpu_the_target_and_the_handl
     let value = Arc::new(7);
     let (one, many) = (Arc::clone(&value), Arc::clone(&value));
     let one = smp.call(CpuId::new(3), move || one).unwrap();
-    let many = smp.call_many(&set("2-3"), move |_| Arc::clone(&many));
+    let many = smp.call_each(&set("2-3"), move |_| Arc::clone(&many));
     drop(smp.cpu_offline(CpuId::new(3)));
     assert_eq!(cpus[3].step(), Step::Left);
     cpus[2].step();
@@ -111,10 +111,11 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
     let (smp, mut cpus) = four_cpus();
     let before = context::violations();
     let section = AtomicSection::enter("a section of the test");
-    smp.call_nowait(CpuId::new(0), || ()).unwrap();
-    let calls = [smp.call(CpuId::new(1), || ()).unwrap(), smp.call_any(&set("1"), || ()).unwrap()];
-    let many = smp.call_many(&set("0-1"), |_| ());
-    drop(smp.call_many_nowait(&set("0-3"), |_| ()));
+    smp.detached().call(CpuId::new(0), || ()).unwrap();
+    let calls =
+        [smp.call(CpuId::new(1), || ()).unwrap(), smp.call(AnyOf(&set("1")), || ()).unwrap()];
+    let many = smp.call_each(&set("0-1"), |_| ());
+    drop(smp.detached().call_each(&set("0-3"), |_| ()));
     drop(smp.cpu_offline(CpuId::new(3)));
     for cpu in &mut cpus {
         while matches!(cpu.step(), Step::Ran(_)) {}
@@ -167,10 +168,10 @@ fn weakness_a_a_caller_never_waits_for_its_earlier_calls() {
     let (smp, mut cpus) = four_cpus();
     // The kernel's second call without waiting to a CPU spins until the first has been taken.
     for _ in 0..100 {
-        smp.call_nowait(CpuId::new(1), || ()).unwrap();
+        smp.detached().call(CpuId::new(1), || ()).unwrap();
     }
     let calls: Vec<_> = (0..100).map(|n| smp.call(CpuId::new(1), move || n).unwrap()).collect();
-    let casts: Vec<_> = (0..100).map(|n| smp.call_many(&set("1-2"), move |_| n)).collect();
+    let casts: Vec<_> = (0..100).map(|n| smp.call_each(&set("1-2"), move |_| n)).collect();
     while cpus[1].step() != Step::Idle {}
     assert_eq!(cpus[2].step(), Step::Ran(100));
     for (n, (call, cast)) in calls.into_iter().zip(casts).enumerate() {
@@ -229,7 +230,7 @@ fn trap_a_function_that_nobody_waits_for_may_send_itself_again_from_inside() {
         tell.send(left).unwrap();
         if left > 0 {
             let next = smp.clone();
-            smp.call_nowait(CpuId::new(0), move || again(next, left - 1, tell)).unwrap();
+            smp.detached().call(CpuId::new(0), move || again(next, left - 1, tell)).unwrap();
         }
     }
     again(smp.clone(), 100, tell);

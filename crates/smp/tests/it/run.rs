@@ -112,7 +112,7 @@ fn run_many_shares_what_the_caller_has_and_drops_the_function_here() {
     smp.cpu_offline(CpuId::new(1)).wait();
     let (by, ran) = (Cell::new(None), AtomicUsize::new(0));
     let shared = Dropped(&by, &ran);
-    let answers = smp.run_many(&set("0-2"), move |cpu| {
+    let answers = smp.run_each(&set("0-2"), move |cpu| {
         shared.count();
         cpu.number() * 10
     });
@@ -144,7 +144,7 @@ fn a_panicking_block_observer_does_not_end_a_borrow_early() {
             ended.fetch_add(1, Ordering::Relaxed);
         };
         let panicked = catch_unwind(AssertUnwindSafe(|| match many {
-            true => drop(smp.run_many(&set("1"), |_| wait())),
+            true => drop(smp.run_each(&set("1"), |_| wait())),
             false => drop(smp.run(CpuId::new(1), wait)),
         }));
         drop(guard);

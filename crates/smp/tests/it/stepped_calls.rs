@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Skipped, Smp, Step};
+use corewise_smp::{AllCpus, CallError, CallFailed, CallTarget, SkipReason, Skipped, Smp, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{context, panics};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -60,7 +60,7 @@ fn rule_4_a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_func
         assert!(error.to_string().contains(&format!("CPU {cpu} ")));
         assert_eq!(error.into_inner()(), "still mine");
         assert!(matches!(
-            smp.call_nowait(CpuId::new(cpu), || ()),
+            smp.detached().call(CpuId::new(cpu), || ()),
             Err(CallError::NotOnline { .. })
         ));
     }
@@ -74,7 +74,7 @@ fn rule_3_calls_that_somebody_waits_for_run_before_those_that_nobody_does() {
     let log = Log::default();
     for name in ["plain 1", "plain 2"] {
         let log = log.clone();
-        smp.call_nowait(CpuId::new(0), move || log.add(name)).unwrap();
+        smp.detached().call(CpuId::new(0), move || log.add(name)).unwrap();
     }
     let waited = ["urgent 1", "urgent 2"].map(|name| {
         let log = log.clone();
@@ -91,7 +91,7 @@ fn an_urgent_call_is_behind_one_plain_call_at_most_and_plain_ones_still_progress
     let log = Log::default();
     for n in 0..3 {
         let log = log.clone();
-        smp.call_nowait(CpuId::new(0), move || log.add(format!("plain {n}"))).unwrap();
+        smp.detached().call(CpuId::new(0), move || log.add(format!("plain {n}"))).unwrap();
     }
     for n in 0..3 {
         let line = log.clone();
@@ -109,7 +109,7 @@ fn an_urgent_call_is_behind_one_plain_call_at_most_and_plain_ones_still_progress
 fn rule_3_a_burst_on_a_target_that_does_not_sleep_is_one_batch_and_wakes_nobody() {
     let (smp, mut cpus) = four_cpus();
     for _ in 0..1000 {
-        smp.call_nowait(CpuId::new(1), || ()).unwrap();
+        smp.detached().call(CpuId::new(1), || ()).unwrap();
     }
     while cpus[1].step() != Step::Idle {}
     let stats = smp.cpu_stats(CpuId::new(1)).unwrap();
@@ -152,7 +152,7 @@ fn a_panic_in_a_handler_is_told_to_the_waiter_and_the_target_goes_on() {
         .call(CpuId::new(0), || -> u32 { std::panic::panic_any(String::from("on purpose 7")) })
         .unwrap();
     let good = smp.call(CpuId::new(0), || 1).unwrap();
-    smp.call_nowait(CpuId::new(0), || panic!("nobody waits")).unwrap();
+    smp.detached().call(CpuId::new(0), || panic!("nobody waits")).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(3));
     let failed = bad.wait().unwrap_err();
     assert_eq!(failed.cpu(), CpuId::new(0));
@@ -212,11 +212,12 @@ fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
     for twice in [false, true] {
         let (answer, capture, cast) = (bomb(twice), bomb(twice), bomb(twice));
         drop(smp.call(CpuId::new(0), move || answer).unwrap());
-        smp.call_nowait(CpuId::new(0), move || drop(capture)).unwrap();
-        let _ = smp.call_many_nowait(&set("0-3"), move |_| assert!(cast.0.is_some()));
+        smp.detached().call(CpuId::new(0), move || drop(capture)).unwrap();
+        let _ = smp.detached().call_each(&set("0-3"), move |_| assert!(cast.0.is_some()));
         let all =
             [bomb(twice), bomb(twice), bomb(twice), bomb(twice)].map(|bomb| Mutex::new(Some(bomb)));
-        let many = smp.call_all(move |cpu| all[cpu.number() as usize].lock().unwrap().take());
+        let many =
+            smp.call_each(AllCpus, move |cpu| all[cpu.number() as usize].lock().unwrap().take());
         while cpus.iter_mut().any(|cpu| matches!(cpu.step(), Step::Ran(_))) {}
         let first = catch_unwind(AssertUnwindSafe(|| drop(many)));
         panics::discard(first.expect_err("the first of them goes on"));
@@ -225,7 +226,7 @@ fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
     // Each that a target abandons is dropped by the caller.
     let (answer, capture) = (bomb(true), bomb(true));
     let call = smp.call(CpuId::new(0), move || assert!(answer.0.is_some())).unwrap();
-    smp.call_nowait(CpuId::new(0), move || assert!(capture.0.is_some())).unwrap();
+    smp.detached().call(CpuId::new(0), move || assert!(capture.0.is_some())).unwrap();
     drop(cpus);
     assert!(call.wait().is_err());
     assert_eq!(Arc::strong_count(&kept), 1);
@@ -254,12 +255,13 @@ fn rule_2_a_handler_that_calls_its_own_cpu_without_waiting_returns_first() {
     let (smp, mut cpus) = four_cpus();
     let log = Log::default();
     let (inner, outer_log) = (smp.clone(), log.clone());
-    smp.call_nowait(CpuId::new(0), move || {
-        let inner_log = outer_log.clone();
-        inner.call_nowait(CpuId::new(0), move || inner_log.add("second")).unwrap();
-        outer_log.add("first returns");
-    })
-    .unwrap();
+    smp.detached()
+        .call(CpuId::new(0), move || {
+            let inner_log = outer_log.clone();
+            inner.detached().call(CpuId::new(0), move || inner_log.add("second")).unwrap();
+            outer_log.add("first returns");
+        })
+        .unwrap();
     while cpus[0].step() != Step::Idle {}
     assert_eq!(log.lines(), ["first returns", "second"]);
 }
@@ -286,7 +288,7 @@ fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(CpuId::new(2), false).unwrap();
     let (smp, mut cpus) = Smp::stepped(&machine);
-    let call = smp.call_many(&set("1-2,3,9"), |cpu| cpu.number() * 10);
+    let call = smp.call_each(&set("1-2,3,9"), |cpu| cpu.number() * 10);
     assert_eq!(call.reach().reached, set("1,3"));
     let skipped = [2, 9].map(|cpu| Skipped { cpu: CpuId::new(cpu), reason: SkipReason::NotOnline });
     assert_eq!(call.reach().skipped, skipped);
@@ -302,8 +304,8 @@ fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
 #[test]
 fn many_on_no_cpu_is_complete_at_once() {
     let (smp, _cpus) = four_cpus();
-    assert!(smp.call_many(&CpuSet::new(), |cpu| cpu).wait().values.is_empty());
-    let none = smp.call_many(&set("7"), |cpu| cpu);
+    assert!(smp.call_each(&CpuSet::new(), |cpu| cpu).wait().values.is_empty());
+    let none = smp.call_each(&set("7"), |cpu| cpu);
     assert!(none.is_complete());
     assert_eq!(none.wait().skipped.len(), 1);
 }
@@ -311,7 +313,7 @@ fn many_on_no_cpu_is_complete_at_once() {
 #[test]
 fn rule_7_all_includes_the_callers_own_cpu_through_its_queue() {
     let (smp, mut cpus) = four_cpus();
-    let call = smp.call_all(|cpu| cpu);
+    let call = smp.call_each(AllCpus, |cpu| cpu);
     assert_eq!(call.reach().reached, set("0-3"));
     for cpu in &mut cpus {
         assert_eq!(cpu.step(), Step::Ran(1));
@@ -329,7 +331,7 @@ fn rule_7_all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first
     let (inner, lines) = (smp.clone(), log.clone());
     let call = smp
         .call(CpuId::new(1), move || {
-            let all = inner.call_all(move |cpu| lines.add(format!("on {cpu}")));
+            let all = inner.call_each(AllCpus, move |cpu| lines.add(format!("on {cpu}")));
             let told = format!("{inner:?}").matches("online calls").count();
             (all, told)
         })
@@ -348,7 +350,7 @@ fn rule_7_all_called_by_a_handler_runs_in_place_there_and_tells_the_others_first
 #[test]
 fn one_panic_among_many_is_that_cpus_answer_alone() {
     let (smp, mut cpus) = four_cpus();
-    let call = smp.call_all(|cpu| assert!(cpu != CpuId::new(2), "not on 2"));
+    let call = smp.call_each(AllCpus, |cpu| assert!(cpu != CpuId::new(2), "not on 2"));
     for cpu in &mut cpus {
         cpu.step();
     }
@@ -366,12 +368,12 @@ fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
     let (smp, mut cpus) = Smp::stepped(&machine);
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
-    let reach = smp.call_many_nowait(&set("0-3"), move |_| {
+    let reach = smp.detached().call_each(&set("0-3"), move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(reach.reached, set("1-3"));
     assert_eq!(reach.skipped, [Skipped { cpu: CpuId::new(0), reason: SkipReason::NotOnline }]);
-    assert_eq!(smp.call_many_nowait(&set("0"), |_| ()).reached, CpuSet::new());
+    assert_eq!(smp.detached().call_each(&set("0"), |_| ()).reached, CpuSet::new());
     for cpu in &mut cpus {
         cpu.step();
     }
@@ -382,8 +384,8 @@ fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
 #[test]
 fn rule_9_a_waiter_never_waits_for_somebody_elses_call() {
     let (smp, mut cpus) = four_cpus();
-    let first = smp.call_many(&set("0-1"), |cpu| cpu);
-    let second = smp.call_many(&set("1-2"), |cpu| cpu);
+    let first = smp.call_each(&set("0-1"), |cpu| cpu);
+    let second = smp.call_each(&set("1-2"), |cpu| cpu);
     cpus[0].step();
     // CPU 1 runs both. The first call is complete although the second, made later by the same
     // caller, still misses CPU 2.
@@ -420,7 +422,7 @@ fn calls_can_be_awaited() {
     let handle = smp.clone();
     let mut task = pin!(async move {
         let one = handle.call(CpuId::new(0), || 1).unwrap().await.unwrap();
-        let all = handle.call_all(|cpu| cpu).await.into_values().unwrap();
+        let all = handle.call_each(AllCpus, |cpu| cpu).await.into_values().unwrap();
         one + all.iter().map(|(_, cpu)| cpu.number()).sum::<u32>()
     });
     assert!(task.as_mut().poll(&mut cx).is_pending());

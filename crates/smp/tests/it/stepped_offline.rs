@@ -1,7 +1,7 @@
 //! CPUs that leave and join, with the targets stepped by hand on one thread in a chosen order.
 #![cfg(not(loom))]
 
-use corewise_smp::{CallError, CallFailed, CallTarget, SkipReason, Smp, Step};
+use corewise_smp::{AllCpus, CallError, CallFailed, CallTarget, SkipReason, Smp, Step};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Machine, Smp, Vec<CallTarget>) {
@@ -20,7 +20,7 @@ fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
     let urgent = smp.call(CpuId::new(1), || 1).unwrap();
     let plain = [(); 3].map(|()| {
         let (done, seen) = std::sync::mpsc::channel();
-        smp.call_nowait(CpuId::new(1), move || done.send(()).unwrap()).unwrap();
+        smp.detached().call(CpuId::new(1), move || done.send(()).unwrap()).unwrap();
         seen
     });
     let leaving = smp.cpu_offline(CpuId::new(1));
@@ -118,8 +118,11 @@ fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
     let accepted = smp.call(CpuId::new(0), || 1).unwrap();
     let leaving = smp.shutdown();
     assert!(matches!(smp.call(CpuId::new(0), || ()), Err(CallError::ShuttingDown { .. })));
-    assert!(matches!(smp.call_nowait(CpuId::new(1), || ()), Err(CallError::ShuttingDown { .. })));
-    let all = smp.call_all(|cpu| cpu);
+    assert!(matches!(
+        smp.detached().call(CpuId::new(1), || ()),
+        Err(CallError::ShuttingDown { .. })
+    ));
+    let all = smp.call_each(AllCpus, |cpu| cpu);
     assert!(all.is_complete());
     assert!(all.reach().skipped.iter().all(|s| s.reason == SkipReason::ShuttingDown));
     for cpu in &mut cpus {
@@ -158,8 +161,8 @@ fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
 fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
     let (_machine, smp, mut cpus) = four_cpus();
     let one = smp.call(CpuId::new(3), || ()).unwrap();
-    let many = smp.call_many(&set("2-3"), |cpu| cpu);
-    smp.call_nowait(CpuId::new(3), || ()).unwrap();
+    let many = smp.call_each(&set("2-3"), |cpu| cpu);
+    smp.detached().call(CpuId::new(3), || ()).unwrap();
     let leaving = smp.cpu_offline(CpuId::new(3));
     drop(cpus.pop());
     assert!(matches!(one.wait(), Err(CallFailed::NotOnline { cpu }) if cpu == CpuId::new(3)));
@@ -180,11 +183,11 @@ fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
 fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
     let (_machine, smp, mut cpus) = four_cpus();
     for _ in 0..2 {
-        smp.call_nowait(CpuId::new(0), || ()).unwrap();
+        smp.detached().call(CpuId::new(0), || ()).unwrap();
     }
     let held = std::sync::Arc::new(());
     let captured = std::sync::Arc::clone(&held);
-    smp.call_nowait(CpuId::new(0), move || drop(captured)).unwrap();
+    smp.detached().call(CpuId::new(0), move || drop(captured)).unwrap();
     assert_eq!(cpus[0].step(), Step::Ran(1), "all three were taken, one was run");
     drop(cpus);
     assert_eq!(std::sync::Arc::strong_count(&held), 1, "its captures were dropped");
@@ -220,7 +223,7 @@ fn a_handler_of_a_leaving_cpu_is_refused_its_own_cpu_too() {
     let call = smp.call(CpuId::new(1), move || {
         let _leaving = inner.cpu_offline(CpuId::new(1));
         let single = inner.call(CpuId::new(1), || ()).map(drop);
-        let many = inner.call_many(&set("1"), |_| ()).reach().skipped.len();
+        let many = inner.call_each(&set("1"), |_| ()).reach().skipped.len();
         (matches!(single, Err(CallError::NotOnline { cpu, .. }) if cpu == CpuId::new(1)), many)
     });
     assert_eq!(cpus[1].step(), Step::Ran(1));
@@ -239,12 +242,12 @@ fn a_capture_whose_drop_panics_keeps_no_other_waiter_of_a_dropped_target_waiting
         let (_machine, smp, mut cpus) = four_cpus();
         if took {
             // Two plain calls: the first step takes them all and leaves the later ones.
-            smp.call_nowait(CpuId::new(1), || ()).unwrap();
+            smp.detached().call(CpuId::new(1), || ()).unwrap();
         }
         let bomb = Bomb;
-        smp.call_nowait(CpuId::new(1), move || drop(bomb)).unwrap();
+        smp.detached().call(CpuId::new(1), move || drop(bomb)).unwrap();
         let (done, dropped) = std::sync::mpsc::channel::<()>();
-        smp.call_nowait(CpuId::new(1), move || drop(done)).unwrap();
+        smp.detached().call(CpuId::new(1), move || drop(done)).unwrap();
         if took {
             assert_eq!(cpus[1].step(), Step::Ran(1));
         }

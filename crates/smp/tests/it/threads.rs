@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 
-use corewise_smp::{CallError, Smp};
+use corewise_smp::{AllCpus, CallError, Smp};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::context::{self, BlockingObserver};
@@ -37,7 +37,7 @@ impl Plain {
 fn on_the_live_machine_each_handler_runs_on_its_cpu() {
     let machine = Machine::live().unwrap();
     let smp = Smp::new(&machine).unwrap();
-    let answers = smp.call_all(|_| current_cpu()).wait();
+    let answers = smp.call_each(AllCpus, |_| current_cpu()).wait();
     assert_eq!(answers.values.len(), machine.online().len());
     for (cpu, found) in answers.into_values().unwrap() {
         assert_eq!(found, Some(cpu));
@@ -49,7 +49,8 @@ fn on_the_live_machine_each_handler_runs_on_its_cpu() {
 fn on_the_live_machine_each_target_may_run_on_its_cpu_alone() {
     let machine = Machine::live().unwrap();
     let smp = Smp::new(&machine).unwrap();
-    let masks = smp.call_all(|_| std::fs::read_to_string("/proc/thread-self/status").unwrap());
+    let masks =
+        smp.call_each(AllCpus, |_| std::fs::read_to_string("/proc/thread-self/status").unwrap());
     for (cpu, status) in masks.wait().into_values().unwrap() {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -121,14 +122,15 @@ fn each_callers_calls_run_once_and_in_its_order_under_many_callers() {
                 for n in 0..EACH {
                     for cpu in 0..3u32 {
                         let (due, wrong) = (Arc::clone(&due), Arc::clone(&wrong));
-                        smp.call_nowait(CpuId::new(cpu), move || {
-                            let next = &due[cpu as usize][caller];
-                            if next.get() != n {
-                                wrong.fetch_add(1, Ordering::Relaxed);
-                            }
-                            next.set(n + 1);
-                        })
-                        .unwrap();
+                        smp.detached()
+                            .call(CpuId::new(cpu), move || {
+                                let next = &due[cpu as usize][caller];
+                                if next.get() != n {
+                                    wrong.fetch_add(1, Ordering::Relaxed);
+                                }
+                                next.set(n + 1);
+                            })
+                            .unwrap();
                     }
                     if n % 64 == caller {
                         let seen = smp.call(CpuId::new((n % 3) as u32), move || n).unwrap().wait();
@@ -165,7 +167,7 @@ fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() 
     let before = smp.cpu_stats(CpuId::new(1)).unwrap().wakeups;
     assert!(before <= 1);
     for _ in 0..1000 {
-        smp.call_nowait(CpuId::new(1), || ()).unwrap();
+        smp.detached().call(CpuId::new(1), || ()).unwrap();
     }
     let last = smp.call(CpuId::new(1), || ()).unwrap();
     assert_eq!(
@@ -192,12 +194,16 @@ fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each()
                     let ran = Arc::clone(&ran);
                     let count = move |cpu: CpuId| ran[cpu.index()].fetch_add(1, Ordering::Relaxed);
                     if call % 3 == 2 {
-                        let reach = smp.call_many_nowait(&CpuSet::full(CPUS as u32), move |cpu| {
-                            count(cpu);
-                        });
+                        let reach =
+                            smp.detached().call_each(&CpuSet::full(CPUS as u32), move |cpu| {
+                                count(cpu);
+                            });
                         assert_eq!(reach.reached.len(), CPUS);
                     } else {
-                        assert_eq!(smp.call_all(count).wait().into_values().unwrap().len(), CPUS);
+                        assert_eq!(
+                            smp.call_each(AllCpus, count).wait().into_values().unwrap().len(),
+                            CPUS
+                        );
                     }
                 }
             });
@@ -242,7 +248,7 @@ fn rule_11_under_cpus_that_leave_and_join_every_accepted_call_runs_once_and_ever
                         Err(_) => unreachable!("nobody shuts down"),
                     }
                     let each = count(&ran);
-                    let many = smp.call_all(move |_| each());
+                    let many = smp.call_each(AllCpus, move |_| each());
                     let reached = many.reach().reached.len();
                     assert!(reached >= 2, "CPUs 0 and 2 never leave (caller {caller})");
                     let answers = many.wait();
@@ -283,7 +289,7 @@ fn trap_two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
             return;
         }
         let next = smp.clone();
-        smp.call_nowait(CpuId::new(left % 2), move || bounce(next, left - 1, done)).unwrap();
+        smp.detached().call(CpuId::new(left % 2), move || bounce(next, left - 1, done)).unwrap();
     }
     bounce(smp.clone(), 1_000, done);
     assert_eq!(seen.recv(), Ok(0));
@@ -295,10 +301,11 @@ fn dropping_the_last_handle_runs_what_was_accepted() {
     let ran = Arc::new(AtomicUsize::new(0));
     for n in 0..100 {
         let ran = Arc::clone(&ran);
-        smp.call_nowait(CpuId::new(n % 2), move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        })
-        .unwrap();
+        smp.detached()
+            .call(CpuId::new(n % 2), move || {
+                ran.fetch_add(1, Ordering::Relaxed);
+            })
+            .unwrap();
     }
     drop(smp);
     assert_eq!(ran.load(Ordering::Relaxed), 100);
@@ -309,11 +316,12 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
     let (_machine, smp) = synthetic(2);
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
-    smp.call_nowait(CpuId::new(1), move || {
-        drop(owned);
-        done.send(()).unwrap();
-    })
-    .unwrap();
+    smp.detached()
+        .call(CpuId::new(1), move || {
+            drop(owned);
+            done.send(()).unwrap();
+        })
+        .unwrap();
     // Either of the two may be last: on this thread the drop waits for the targets, on theirs it
     // doesn't.
     drop(smp);
@@ -323,12 +331,13 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
     let (go, gate) = mpsc::channel::<()>();
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
-    smp.call_nowait(CpuId::new(1), move || {
-        gate.recv().unwrap();
-        drop(owned);
-        done.send(context::violations()).unwrap();
-    })
-    .unwrap();
+    smp.detached()
+        .call(CpuId::new(1), move || {
+            gate.recv().unwrap();
+            drop(owned);
+            done.send(context::violations()).unwrap();
+        })
+        .unwrap();
     drop(smp);
     go.send(()).unwrap();
     assert_eq!(seen.recv(), Ok(0), "that drop was the last, and didn't block");
@@ -361,7 +370,7 @@ fn a_program_may_run_the_targets_in_threads_of_its_own() {
         })
         .collect();
     assert_eq!(
-        smp.call_all(|cpu| cpu).wait().into_values().unwrap(),
+        smp.call_each(AllCpus, |cpu| cpu).wait().into_values().unwrap(),
         [0, 1].map(|cpu| (CpuId::new(cpu), CpuId::new(cpu)))
     );
     drop(smp);

@@ -10,7 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use corewise_smp::{CallStall, CallTarget, CpuState, Progress, Smp, Step, ThreadState, Waiter};
+use corewise_smp::{
+    AllCpus, CallStall, CallTarget, CpuState, Progress, Smp, Step, ThreadState, Waiter,
+};
 use corewise_topology::{CpuId, Machine};
 
 const LIMIT: Duration = Duration::from_millis(1);
@@ -88,7 +90,7 @@ fn rule_14_a_late_wait_is_told_that_the_target_is_before_it_and_on_what() {
 #[test]
 fn rule_14_of_a_call_to_many_those_that_have_answered_are_not_named() {
     let (smp, mut owners, reports) = stepped(4);
-    let call = smp.call_all(|cpu| cpu);
+    let call = smp.call_each(AllCpus, |cpu| cpu);
     assert_eq!(owners[0].step(), Step::Ran(1));
     assert_eq!(owners[2].step(), Step::Ran(1));
     let waiter = thread::spawn(move || call.wait());
@@ -145,7 +147,7 @@ fn rule_14_a_future_that_waits_is_watched_too_and_no_longer_when_it_is_over() {
 fn rule_14_a_call_to_many_that_a_future_waits_for_is_watched_too() {
     let (smp, mut owners, reports) = stepped(3);
     let mut cx = Context::from_waker(Waker::noop());
-    let mut call = pin!(smp.call_all(|cpu| cpu));
+    let mut call = pin!(smp.call_each(AllCpus, |cpu| cpu));
     let _ = owners[1].step();
     assert!(call.as_mut().poll(&mut cx).is_pending());
     let report = next(&reports, |_| true);

@@ -1,7 +1,7 @@
 //! Models: a call to any CPU of a set against one of them leaving (choice and push are one), and a call
 //! that borrows from its caller (`src/README.md`, "Memory").
 
-use corewise_smp::{Smp, Step};
+use corewise_smp::{AnyOf, Smp, Step};
 use corewise_sync::cell::UnsafeCell;
 use corewise_topology::{CpuId, CpuSet, Machine};
 use loom::thread;
@@ -20,7 +20,7 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
         let (smp, mut targets) = Smp::stepped(&machine);
         let caller = {
             let smp = smp.clone();
-            thread::spawn(move || smp.call_any(&CpuSet::full(2), || 7).ok())
+            thread::spawn(move || smp.call(AnyOf(&CpuSet::full(2)), || 7).ok())
         };
         let leaving = smp.cpu_offline(CpuId::new(0));
         let mut left = 0;

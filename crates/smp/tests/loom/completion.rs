@@ -1,7 +1,7 @@
 //! Model: the answer, against the waiter (`src/README.md`, race 3). Loom watches each access to the
 //! answer's slot, so an ordering that is too weak shows as a data race.
 
-use corewise_smp::Smp;
+use corewise_smp::{AllCpus, Smp};
 use corewise_sync::cell::UnsafeCell;
 use corewise_topology::{CpuId, Machine};
 use loom::thread;
@@ -53,7 +53,7 @@ fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
     model(|| {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
         let (smp, targets) = Smp::stepped(&machine);
-        let call = smp.call_all(|cpu| cpu.number() + 10);
+        let call = smp.call_each(AllCpus, |cpu| cpu.number() + 10);
         let runners: Vec<_> = targets
             .into_iter()
             .map(|mut target| {
@@ -99,7 +99,7 @@ fn loom_the_answers_of_many_that_nobody_waits_for_are_dropped_once() {
         let (smp, targets) = Smp::stepped(&machine);
         let value = Arc::new(());
         let answer = Arc::clone(&value);
-        let call = smp.call_all(move |_| Arc::clone(&answer));
+        let call = smp.call_each(AllCpus, move |_| Arc::clone(&answer));
         let runners: Vec<_> = targets
             .into_iter()
             .map(|mut target| {

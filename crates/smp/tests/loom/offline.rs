@@ -59,7 +59,7 @@ fn loom_two_calls_of_which_one_is_urgent_both_run_before_the_cpu_is_dead() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
-        smp.call_nowait(CpuId::new(0), || ()).unwrap();
+        smp.detached().call(CpuId::new(0), || ()).unwrap();
         let call = smp.call(CpuId::new(0), || 7).unwrap();
         let runner = thread::spawn(move || {
             target.run();

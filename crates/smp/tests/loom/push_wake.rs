@@ -19,7 +19,7 @@ fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
         let (smp, mut targets) = Smp::stepped(&machine);
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
-        smp.call_nowait(CpuId::new(0), || ()).unwrap();
+        smp.detached().call(CpuId::new(0), || ()).unwrap();
         assert_eq!(smp.call(CpuId::new(0), || 2).unwrap().wait().unwrap(), 2);
         // The last drop stops the target; if its wake-up were lost, the join would deadlock.
         drop(smp);
@@ -37,7 +37,7 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
         let other = smp.clone();
         let caller = thread::spawn(move || {
             // Nobody waits for this one: it must not swallow the other's wake-up.
-            other.call_nowait(CpuId::new(0), || ()).unwrap();
+            other.detached().call(CpuId::new(0), || ()).unwrap();
         });
         let call = smp.call(CpuId::new(0), || 2).unwrap();
         caller.join().unwrap();

@@ -5,7 +5,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use corewise_smp::{Call, CallError, CallFailed, ManyAnswers, Reach, RunError};
+use corewise_smp::{
+    AllCpus, AnyOf, Call, CallError, CallFailed, ManyAnswers, Reach, RunError, Targets,
+};
 use corewise_sync::context;
 use corewise_topology::{CpuId, CpuSet};
 
@@ -49,7 +51,7 @@ impl Caller {
             Kind::Many | Kind::ManyAwait | Kind::ManyIf | Kind::All => self.many(kind),
             Kind::ManyNoWait => self.many_no_wait(),
             Kind::Run => self.run_one(),
-            Kind::RunMany => self.run_many(),
+            Kind::RunMany => self.run_each(),
             Kind::Nested => {
                 let to = self.cpu();
                 self.one_that(Work::Call(to));
@@ -169,7 +171,7 @@ impl Caller {
 
     fn cast(&mut self, record: Arc<Record>, job: Job, cpu: CpuId) {
         let stamp = job.stamp;
-        let sent = self.world.smp.call_nowait(cpu, move || drop(job.run(Some(cpu))));
+        let sent = self.world.smp.detached().call(cpu, move || drop(job.run(Some(cpu))));
         if let Some((record, ())) = self.taken(sent, &only(cpu), record, stamp) {
             self.sent(record, stamp, only(cpu));
         }
@@ -237,7 +239,7 @@ impl Caller {
         let set = self.set();
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        let sent = self.world.smp.call_any(&set, move || job.run(None));
+        let sent = self.world.smp.call(AnyOf(&set), move || job.run(None));
         let Some((record, call)) = self.taken(sent, &set, record, stamp) else { return };
         let cpu = call.cpu();
         self.in_set(cpu, &set);
@@ -282,9 +284,9 @@ impl Caller {
         };
         let smp = &self.world.smp;
         let call = match kind {
-            Kind::ManyIf => smp.call_many_if(&set, |cpu| wanted.contains(cpu), f),
-            Kind::All => smp.call_all(f),
-            _ => smp.call_many(&set, f),
+            Kind::ManyIf => smp.call_each(set.filter(|cpu| wanted.contains(cpu)), f),
+            Kind::All => smp.call_each(AllCpus, f),
+            _ => smp.call_each(&set, f),
         };
         self.reached(&call.reach(), &wanted);
         let reached = call.reach().reached.clone();
@@ -328,7 +330,7 @@ impl Caller {
         let (record, job) = self.job(false);
         let stamp = job.stamp;
         let f = move |cpu| drop(job.run(Some(cpu)));
-        let reach = self.world.smp.call_many_nowait(&set, f);
+        let reach = self.world.smp.detached().call_each(&set, f);
         self.reached(&reach, &set);
         self.sent(record, stamp, reach.reached);
     }
@@ -359,11 +361,11 @@ impl Caller {
         }
     }
 
-    fn run_many(&mut self) {
+    fn run_each(&mut self) {
         let set = self.set();
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        let answers = self.waiting(|| self.world.smp.run_many(&set, |cpu| job.run(Some(cpu))));
+        let answers = self.waiting(|| self.world.smp.run_each(&set, |cpu| job.run(Some(cpu))));
         drop(job);
         let reached: CpuSet = answers.values.iter().map(|(cpu, _)| *cpu).collect();
         let reach = Reach { reached: reached.clone(), skipped: answers.skipped.clone() };

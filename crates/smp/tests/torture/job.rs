@@ -166,7 +166,7 @@ impl Job {
                     add(&token.world().counts.nested_ran, 1);
                     add(&token.world().counts.ran, 1);
                 };
-                match world.smp.call_nowait(to, nested) {
+                match world.smp.detached().call(to, nested) {
                     Ok(()) => add(&world.counts.nested, 1),
                     Err(_) => world.refused(to),
                 }

@@ -61,14 +61,14 @@ fn bursts(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Durat
             let count = left.min(BURST);
             let last = Arc::new(Completion::new());
             for _ in 1..count {
-                smp.call_nowait(job.server_cpu, work).map_err(|_| BenchError::WrongAnswer)?;
+                smp.detached().call(job.server_cpu, work).map_err(|_| BenchError::WrongAnswer)?;
             }
             let told = Arc::clone(&last);
             let end = move || {
                 work();
                 told.complete();
             };
-            smp.call_nowait(job.server_cpu, end).map_err(|_| BenchError::WrongAnswer)?;
+            smp.detached().call(job.server_cpu, end).map_err(|_| BenchError::WrongAnswer)?;
             last.wait();
             left -= count;
         }

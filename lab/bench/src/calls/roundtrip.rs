@@ -195,7 +195,7 @@ fn awaited(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use
 fn many(machine: &Machine, cpus: CpuSet) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
     let smp = targets(machine)?;
     Ok(move |number| {
-        let answers = smp.call_many(&cpus, move |_| number + 1).wait();
+        let answers = smp.call_each(&cpus, move |_| number + 1).wait();
         answers.values.map(|(_, answer)| answer.unwrap_or(0)).sum()
     })
 }

@@ -199,7 +199,7 @@ fn call(
             }
             Waiter::HoldsItsCore => {
                 core.hold().map_err(BenchError::Thread)?;
-                let call = smp.call_many(&others, move |_| number);
+                let call = smp.call_each(&others, move |_| number);
                 while !call.is_complete() {
                     hint::spin_loop();
                 }
@@ -207,7 +207,7 @@ fn call(
                 core.release().map_err(BenchError::Thread)?;
                 answers
             }
-            Waiter::GivesItBack => core.call(|| smp.call_many(&others, move |_| number).wait()),
+            Waiter::GivesItBack => core.call(|| smp.call_each(&others, move |_| number).wait()),
         };
         let answers = answers.into_values().map_err(|_| BenchError::WrongAnswer)?;
         if answers.len() != others.len() || answers.iter().any(|(_, answer)| *answer != number) {
