@@ -246,7 +246,7 @@ struct DeviceMemory {
 impl DeviceMemory {
     fn of(device: &Device) -> DeviceMemory {
         match &device.driver {
-            Driver::Memory { size, .. } => DeviceMemory { mapped: *size, allocated: 0 },
+            Driver::Memory(asked) => DeviceMemory { mapped: asked.size, allocated: 0 },
             Driver::Remote(asked) => {
                 let lines = asked.connections.unwrap_or(4) as u64;
                 DeviceMemory { mapped: lines * THREAD, allocated: lines * LINE }
@@ -255,13 +255,13 @@ impl DeviceMemory {
                 mapped: STORE_THREADS * THREAD,
                 allocated: STORE.saturating_add(asked.read_cache.unwrap_or(READ_CACHE)),
             },
-            Driver::Null { .. }
+            Driver::Null(_)
             | Driver::File(_)
-            | Driver::Stripe { .. }
+            | Driver::Stripe(_)
             | Driver::Mirror(_)
-            | Driver::Partition { .. }
-            | Driver::Delay { .. }
-            | Driver::Error { .. } => DeviceMemory::default(),
+            | Driver::Partition(_)
+            | Driver::Delay(_)
+            | Driver::Error(_) => DeviceMemory::default(),
         }
     }
 }

@@ -163,13 +163,13 @@ fn of_device(device: &Device) -> u64 {
             };
             store + if asked.flush_file.is_some() { FILE } else { 0 }
         }
-        Driver::Memory { .. }
-        | Driver::Null { .. }
-        | Driver::Stripe { .. }
+        Driver::Memory(_)
+        | Driver::Null(_)
+        | Driver::Stripe(_)
         | Driver::Mirror(_)
-        | Driver::Partition { .. }
-        | Driver::Delay { .. }
-        | Driver::Error { .. } => 0,
+        | Driver::Partition(_)
+        | Driver::Delay(_)
+        | Driver::Error(_) => 0,
     }
 }
 

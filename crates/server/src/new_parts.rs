@@ -51,7 +51,7 @@ pub(crate) fn beside(volume: &str, new: &str, old: &str) -> String {
 
 fn stripes(manifest: &Manifest) -> impl Iterator<Item = (&str, &[String])> {
     manifest.devices.iter().filter_map(|device| match &device.driver {
-        Driver::Stripe { over, .. } => Some((device.name.as_str(), over.as_slice())),
+        Driver::Stripe(asked) => Some((device.name.as_str(), asked.over.as_slice())),
         _ => None,
     })
 }
@@ -89,7 +89,7 @@ fn existed(driver: &Driver, parts: &[Option<bool>]) -> Option<bool> {
         Driver::File(file) if file.create => holds_file(&file.path.value),
         Driver::File(file) => file.path.value.exists().then_some(true),
         Driver::Object(asked) => store_check::is_there(asked),
-        Driver::Memory { .. } | Driver::Null { .. } | Driver::Remote(_) => None,
+        Driver::Memory(_) | Driver::Null(_) | Driver::Remote(_) => None,
         _ => match (parts.contains(&Some(true)), parts.contains(&Some(false))) {
             (true, false) => Some(true),
             (false, true) => Some(false),

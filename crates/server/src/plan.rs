@@ -41,16 +41,16 @@ impl Plan {
             // A file device that fails to come up fails for its file; a partition, that there is none.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
-                Driver::Partition { which, .. } => which.place,
+                Driver::Partition(asked) => asked.partition.place,
                 _ => device.place,
             };
             plan.origins
                 .insert(device.name.clone(), (Subject::Device(Ok(device.name.clone())), place));
             let decl = DeviceDecl::new(&device.name, device.driver.name())
-                .node(device.node.as_ref().map(|at| at.value));
+                .node(device.tuning.node.as_ref().map(|at| at.value));
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
-            decl.probe_timeout = device.probe_timeout;
-            decl.shutdown_timeout = device.shutdown_timeout;
+            decl.probe_timeout = device.tuning.probe_timeout;
+            decl.shutdown_timeout = device.tuning.shutdown_timeout;
             plan.decls.push(decl.config(device.clone()));
         }
         for export in &manifest.exports {

@@ -11,7 +11,7 @@ use crate::manifest::{self, Place};
 
 /// Reads the key of a volume.
 #[cfg(feature = "object")]
-pub(crate) fn key(from: &manifest::KeyFrom) -> Result<corewise_object::ObjectKey, String> {
+pub(crate) fn key(from: &manifest::KeyFrom<'_>) -> Result<corewise_object::ObjectKey, String> {
     match from {
         manifest::KeyFrom::File(path) => corewise_object::ObjectKey::from_file(path),
         manifest::KeyFrom::Env(name) => corewise_object::ObjectKey::from_env(name),
@@ -24,7 +24,7 @@ pub(crate) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
     let mut wrong = Vec::new();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
-        let parent = asked.parent.as_ref().filter(|_| is_new).map(|parent| &parent.location);
+        let parent = asked.parent().filter(|_| is_new).map(|parent| parent.location);
         let of = |at: &manifest::At<String>| {
             at.value.strip_prefix("file://").map(Path::new).map(volume_in)
         };
@@ -33,7 +33,7 @@ pub(crate) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
             wrong.push((parent.place, why));
         }
         let left = folder_left_behind(folder).filter(|_| is_new);
-        let lacks_size = is_new && asked.size.is_none() && asked.parent.is_none();
+        let lacks_size = is_new && asked.size.is_none() && asked.clone_of.is_none();
         let around = folder.ancestors().skip(1).find(|around| is_new && volume_in(around));
         let found = may_be_made(folder).and_then(|()| match (around, lacks_size) {
             _ if left.is_some() => Err(format!(
@@ -50,7 +50,7 @@ pub(crate) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
         let why = found.map_err(|why| format!("{}: {why}", asked.location.value));
         wrong.extend(why.err().map(|why| (asked.location.place, why)));
     }
-    if let Some(at) = &asked.key {
+    if let Some(at) = asked.key() {
         wrong.extend(key(&at.value).err().map(|why| (at.place, why)));
     }
     wrong

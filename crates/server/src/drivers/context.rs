@@ -110,7 +110,7 @@ impl House {
         device: &manifest::Device,
         driver: Arc<dyn blockmq::Driver>,
     ) -> Arc<Queue> {
-        let asked = device.tuning;
+        let asked = &device.tuning;
         let mut builder = Queue::builder(&self.machine, driver)
             .name(device.name.as_str())
             .scheduler(asked.scheduler)

@@ -47,13 +47,13 @@ pub(super) fn open(
     if let Some(time) = asked.request_timeout {
         options = options.patience(time);
     }
-    if let Some(by) = &asked.compression {
+    if let Some(by) = asked.compression {
         options = options.compression(by.parse().map_err(ProbeError::failed)?);
     }
-    if let Some(parent) = &asked.parent {
+    if let Some(parent) = asked.parent() {
         options = options.from_snapshot(&parent.location.value, &parent.snapshot.value);
     }
-    if let Some(at) = &asked.key {
+    if let Some(at) = asked.key() {
         options = options.key(key(&at.value).map_err(ProbeError::failed)?);
     }
     if let Some(bytes) = asked.read_cache {

@@ -29,8 +29,9 @@ pub(super) fn open(
         options = options.timeout(time);
     }
     #[cfg(feature = "tls")]
-    if let Some(tls) = &asked.tls {
-        options = options.tls(tls::read(tls)?);
+    if let Some(ca) = &asked.tls_ca {
+        let identity = asked.tls_certificate.as_ref().zip(asked.tls_key.as_ref());
+        options = options.tls(tls::read(ca, identity)?);
     }
     Remote::connect(options).map(Arc::new).map_err(ProbeError::failed)
 }
@@ -43,16 +44,19 @@ mod tls {
     use corewise::nbd::RemoteTls;
 
     use crate::bounded_file::{self, LONGEST_PEM};
-    use crate::manifest::{self, At};
+    use crate::manifest::At;
 
-    pub(super) fn read(tls: &manifest::RemoteTls) -> Result<RemoteTls, ProbeError> {
+    pub(super) fn read(
+        ca: &At<PathBuf>,
+        identity: Option<(&At<PathBuf>, &At<PathBuf>)>,
+    ) -> Result<RemoteTls, ProbeError> {
         let read = |at: &At<PathBuf>| {
             bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| {
                 ProbeError::failed(format!("cannot read {}: {why}", at.value.display()))
             })
         };
-        let ca = read(&tls.ca)?;
-        let identity = match &tls.identity {
+        let ca = read(ca)?;
+        let identity = match identity {
             Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
             None => None,
         };

@@ -298,13 +298,13 @@ impl Volume {
         let mut in_file = None;
         let mut origin = Origin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
-            manifest::Driver::Memory { size, block_size } => {
+            manifest::Driver::Memory(asked) => {
                 origin = Origin::Memory;
-                leaf::memory(*size, *block_size)?
+                leaf::memory(asked.size, asked.block_size)?
             }
-            manifest::Driver::Null { size, block_size } => {
+            manifest::Driver::Null(asked) => {
                 origin = Origin::Memory;
-                leaf::null(*size, *block_size)
+                leaf::null(asked.size, asked.block_size)
             }
             manifest::Driver::File(file) => {
                 let opened = file::open(&self.device, file, house)?;
@@ -325,27 +325,27 @@ impl Volume {
                 let opened = object::open(house, self.name(), asked)?;
                 new_at = object::created(&opened).then(|| asked.location.value.clone());
                 // A clone has what its parent has.
-                let is_new = new_at.is_some() && asked.parent.is_none();
+                let is_new = new_at.is_some() && asked.clone_of.is_none();
                 origin = if is_new { Origin::New } else { Origin::Before };
                 object = Some(Arc::clone(&opened));
                 opened
             }
-            manifest::Driver::Stripe { chunk, .. } => {
+            manifest::Driver::Stripe(asked) => {
                 parts_are_of_one_time(self.name(), parts)?;
                 let parts = parts.iter().map(|part| part.device()).collect::<Result<_, _>>()?;
-                Arc::new(Stripe::new(parts, *chunk).map_err(ProbeError::failed)?)
+                Arc::new(Stripe::new(parts, asked.chunk).map_err(ProbeError::failed)?)
             }
             manifest::Driver::Mirror(asked) => {
                 let made = mirror::open(house, self.name(), asked, &self.parts)?;
                 mirror = Some(Arc::clone(&made));
                 made
             }
-            manifest::Driver::Partition { which, .. } => {
-                over_one::partition(house, self.name(), one(parts)?, &which.value)?
+            manifest::Driver::Partition(asked) => {
+                over_one::partition(house, self.name(), one(parts)?, &asked.partition.value)?
             }
-            manifest::Driver::Delay { delays, .. } => over_one::delay(house, one(parts)?, *delays)?,
-            manifest::Driver::Error { fault, seed, .. } => {
-                over_one::error(one(parts)?, fault, *seed)?
+            manifest::Driver::Delay(asked) => over_one::delay(house, one(parts)?, asked.delays())?,
+            manifest::Driver::Error(asked) => {
+                over_one::error(one(parts)?, &asked.fault(), asked.seed.into())?
             }
         };
         Ok(Made {

@@ -24,7 +24,8 @@ impl Live {
         late: impl FnOnce(&Live, &mut Manifest, T) + Send + 'static,
     ) -> Result<T, String> {
         let name = of.first().map_or("", String::as_str);
-        let limit = has.device(name).and_then(|device| device.probe_timeout).unwrap_or(USUAL);
+        let limit =
+            has.device(name).and_then(|device| device.tuning.probe_timeout).unwrap_or(USUAL);
         let (tell, told) = channel();
         // L: is the lock, held for a moment; guards whether nobody waits any more.
         let given_up = Arc::new(Mutex::new(false));

@@ -229,7 +229,7 @@ impl Live {
         let nodes = changes
             .add_devices
             .iter()
-            .filter_map(|device| Some((device, device.node.as_ref()?.value)));
+            .filter_map(|device| Some((device, device.tuning.node.as_ref()?.value)));
         let is_there = |node: u32| self.machine.topology().node(node).is_some();
         if let Some((device, node)) = nodes.clone().find(|(_, node)| !is_there(*node)) {
             return Err(format!("device '{}': this machine has no NUMA node {node}", device.name));

@@ -80,7 +80,8 @@ impl Live {
             (export_name(name), limit, true)
         };
         let of_device = |name: &String| {
-            let limit = devices_of.get(name.as_str()).and_then(|device| device.shutdown_timeout);
+            let limit =
+                devices_of.get(name.as_str()).and_then(|device| device.tuning.shutdown_timeout);
             (name.clone(), limit, false)
         };
         let all: Vec<_> =

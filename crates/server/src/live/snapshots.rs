@@ -30,7 +30,7 @@ pub(crate) fn wish(question: &Question) -> Option<Result<(String, SnapshotAction
 fn parent(driver: &Driver) -> Option<(&str, &str)> {
     match driver {
         Driver::Object(object) => {
-            let parent = object.parent.as_ref()?;
+            let parent = object.parent()?;
             Some((&parent.location.value, &parent.snapshot.value))
         }
         _ => None,

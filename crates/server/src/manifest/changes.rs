@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use super::model::{Device, Driver, Export, FileDriver, Manifest, Mirror, Object, export_name};
+use super::drivers::Driver;
+use super::keys::{Keys, Reload};
+use super::model::{Device, Export, Manifest, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]
@@ -169,19 +171,17 @@ impl Changes {
     }
 }
 
-/// Whether a device is to stay as it is. Of what a volume was made, and what was lost before it was
-/// opened, says nothing of one that is there.
+/// What a reload does with the difference of two devices, apart from what they are built over.
+fn reloads(device: &Device, other: &Device) -> Vec<Reload> {
+    let mut reloads = device.driver.changes(&other.driver);
+    reloads.extend(device.tuning.changes(&other.tuning));
+    reloads
+}
+
+/// Whether a device is to stay as it is.
 fn is_alike(device: &Device, other: &Device) -> bool {
-    let mut same = Device { place: other.place, ..device.clone() };
-    if let (Driver::Object(same), Driver::Object(other)) = (&mut same.driver, &other.driver) {
-        same.parent.clone_from(&other.parent);
-        same.accept_lost_flushes.clone_from(&other.accept_lost_flushes);
-    }
-    // A mirror that is up is checked when its manifest says so by now.
-    if let (Driver::Mirror(same), Driver::Mirror(other)) = (&mut same.driver, &other.driver) {
-        same.check_every = other.check_every;
-    }
-    same == *other
+    let stays = |reload: &Reload| matches!(reload, Reload::Follows | Reload::Ignores);
+    device.suppliers == other.suppliers && reloads(device, other).iter().all(stays)
 }
 
 /// A mirror that is to be checked at other times.
@@ -196,22 +196,12 @@ fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<
 
 /// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
 fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
-    let (from, size, driver) = match (&device.driver, &other.driver) {
-        (Driver::File(from), Driver::File(to)) => {
-            let driver = FileDriver { size: to.size.clone(), ..from.clone() };
-            (&from.size, &to.size, Driver::File(driver))
-        }
-        (Driver::Object(from), Driver::Object(to)) => {
-            let driver = Object { size: to.size.clone(), ..from.clone() };
-            (&from.size, &to.size, Driver::Object(driver))
-        }
-        _ => return None,
-    };
-    let (had, wanted) = (from.as_ref()?.value, size.as_ref()?.value);
-    let rest = Device { driver, ..device.clone() };
+    let (had, wanted) = (device.driver.size_that_grows()?, other.driver.size_that_grows()?);
+    let stays = |reload: &Reload| !matches!(reload, Reload::Restarts | Reload::Legs);
+    let same = device.suppliers == other.suppliers && reloads(device, other).iter().all(stays);
     let alone =
         || old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
-    (wanted > had && is_alike(&rest, other) && alone()).then(|| (device.name.clone(), wanted))
+    (wanted > had && same && alone()).then(|| (device.name.clone(), wanted))
 }
 
 /// A mirror that is to have other legs, and to be the same in all else.
@@ -219,16 +209,14 @@ fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
     let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
         return None;
     };
-    let (over, check_every) = (to.over.clone(), to.check_every);
-    let driver = Driver::Mirror(Mirror { over, check_every, ..from.clone() });
-    let (place, suppliers) = (other.place, other.suppliers.clone());
-    let rest = Device { place, driver, suppliers, ..device.clone() };
+    let stays = |reload: &Reload| *reload != Reload::Restarts;
     let others = |suppliers: &[String], over: &[String]| -> Vec<String> {
         suppliers.iter().filter(|name| !over.contains(name)).cloned().collect()
     };
     let same = others(&device.suppliers, &from.over) == others(&other.suppliers, &to.over);
     let changes = leg_changes(&from.over, &to.over)?;
-    (rest == *other && same && !changes.is_empty()).then(|| (device.name.clone(), changes))
+    (reloads(device, other).iter().all(stays) && same && !changes.is_empty())
+        .then(|| (device.name.clone(), changes))
 }
 
 /// How legs become others; `None` where that can't be done one after the other: they keep their order, and a new one comes last.

@@ -1,81 +1,389 @@
-//! What a device of a manifest is made of: the keys of each driver, and what they may say.
+//! What a device of a manifest is made of: the keys of each driver, and what they may say together.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
 use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
-use super::model::{Driver, FileDriver, Io, Mirror};
-use super::problem::{At, Problem, Subject, word};
-use super::raw::RawDevice;
-use super::{links, object, remote};
-use crate::{suggest, units};
+use super::keys::{
+    Check, Key, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path, share,
+    size, text_or_number, word, word_or,
+};
+use super::object::Object;
+use super::problem::{At, Problem, unseen};
+use super::reader::Fields;
+use super::remote::Remote;
 
-/// Each driver and the keys it takes beyond those that all take.
-const DRIVERS: [(&str, &[&str]); 10] = [
-    ("delay", &["over", "read_delay", "write_delay", "flush_delay", "jitter", "seed"]),
-    ("error", &["over", "fails", "from", "to", "after", "every", "times", "rate", "errno", "seed"]),
-    (
-        "file",
-        &[
-            "path",
-            "create",
-            "size",
-            "block_size",
-            "io",
-            "direct",
-            "write_log",
-            "on_lost",
-            "read_only",
-        ],
-    ),
-    ("memory", &["size", "block_size"]),
-    (
-        "mirror",
-        &["over", "bitmap", "degraded", "retry", "resync_least", "resync_most", "check_every"],
-    ),
-    (
-        "nbd",
-        &[
-            "uri",
-            "connections",
-            "connect_timeout",
-            "request_timeout",
-            "read_only",
-            "tls_ca",
-            "tls_certificate",
-            "tls_key",
-        ],
-    ),
-    ("null", &["size", "block_size"]),
-    (
-        "object",
-        &[
-            "location",
-            "size",
-            "clone_of",
-            "snapshot",
-            "lease",
-            "flush",
-            "flush_file",
-            "accept_lost_flushes",
-            "request_timeout",
-            "endpoint",
-            "region",
-            "compression",
-            "key_file",
-            "key_env",
-            "read_cache",
-        ],
-    ),
-    ("partition", &["over", "partition"]),
-    ("stripe", &["over", "chunk"]),
-];
-const ON_LOST: [(&str, OnLoss); 2] = [("error", OnLoss::Error), ("read-only", OnLoss::ReadOnly)];
-const IOS: [(&str, Io); 3] = [("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)];
+/// A driver's table.
+#[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
+pub(super) struct DriverKeys {
+    pub(super) name: &'static str,
+    pub(super) meaning: &'static str,
+    pub(super) keys: fn() -> Vec<Key>,
+    /// Reads and checks them.
+    pub(super) read: fn(&mut Fields<'_, '_>) -> Option<Driver>,
+}
+
+/// Declares the drivers: the name of each in a manifest, and the table of its keys.
+macro_rules! drivers {
+    ($($(#[doc = $doc:literal])+ $name:literal => $driver:ident($keys:ty);)+) => {
+        /// What a device is made of. Sizes are in bytes.
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) enum Driver { $($(#[doc = $doc])+ $driver($keys),)+ }
+
+        /// Each driver.
+        pub(super) const DRIVERS: &[DriverKeys] = &[$(DriverKeys {
+            name: $name,
+            meaning: concat!($($doc),+).trim_ascii(),
+            keys: <$keys>::keys,
+            read: |fields| {
+                let keys = <$keys>::read(fields)?;
+                keys.check(fields);
+                Some(Driver::$driver(keys))
+            },
+        }),+];
+
+        impl Driver {
+            /// Its name in manifests.
+            pub(crate) fn name(&self) -> &'static str {
+                match self { $(Driver::$driver(_) => $name,)+ }
+            }
+
+            /// What a reload does with each of its keys that differs.
+            pub(super) fn changes(&self, other: &Driver) -> Vec<Reload> {
+                match (self, other) {
+                    $((Driver::$driver(keys), Driver::$driver(other)) => keys.changes(other),)+
+                    _ => vec![Reload::Restarts],
+                }
+            }
+        }
+    };
+}
+
+drivers! {
+    /// Its one part, slower: for trying things out.
+    "delay" => Delay(Delay);
+    /// Its one part, with requests that fail: for trying things out.
+    "error" => Error(Failing);
+    /// A file, or a disk of this machine.
+    "file" => File(FileDriver);
+    /// Bytes in memory, gone at the end.
+    "memory" => Memory(Plain);
+    /// Keeps the same data on each of its legs, none of which is smaller than the first one of a
+    /// new mirror. A larger one is used as far as the mirror goes, which keeps its size; see
+    /// [below](#mirrors).
+    "mirror" => Mirror(Mirror);
+    /// Somebody else's export, on this machine or another one; see [remote.md](remote.md).
+    "nbd" => Remote(Remote);
+    /// Takes every write, and reads zeroes.
+    "null" => Null(Plain);
+    /// A volume in an object store, which one server has at a time; see [object.md](object.md) for
+    /// what has to be built in.
+    "object" => Object(Object);
+    /// A partition of its one part, as the GUID partition table there says. Several may stand on
+    /// one part.
+    "partition" => Partition(Partition);
+    /// Spreads its data over its parts, chunk by chunk. It is as large as its smallest part, in
+    /// whole chunks, times the number of parts.
+    "stripe" => Stripe(Stripe);
+}
+
+impl Driver {
+    /// The devices that it is built over, in order.
+    pub(crate) fn over(&self) -> &[String] {
+        match self {
+            Driver::Memory(_)
+            | Driver::Null(_)
+            | Driver::File(_)
+            | Driver::Remote(_)
+            | Driver::Object(_) => &[],
+            Driver::Stripe(Stripe { over, .. }) | Driver::Mirror(Mirror { over, .. }) => over,
+            Driver::Partition(Partition { over, .. })
+            | Driver::Delay(Delay { over, .. })
+            | Driver::Error(Failing { over, .. }) => std::slice::from_ref(over),
+        }
+    }
+
+    /// The size that the manifest gives a volume that can grow.
+    pub(super) fn size_that_grows(&self) -> Option<u64> {
+        match self {
+            Driver::File(file) => file.size.as_ref().map(|at| at.value),
+            Driver::Object(object) => object.size.as_ref().map(|at| at.value),
+            _ => None,
+        }
+    }
+}
+
+/// Whether several devices of this driver may stand on one part: each has its own piece of it.
+pub(super) fn shares_its_part(driver: &str) -> bool {
+    driver == "partition"
+}
+
+/// What a manifest may name as a driver.
+pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().map(|driver| driver.name)
+}
+
+/// The devices that a driver is built over.
+fn parts(least: usize, range: &'static str) -> Kind<Vec<String>> {
+    let parts = devices().within(range, "", move |parts| parts.len() >= least);
+    parts.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
+}
+
+/// The device that a driver is built over.
+fn part() -> Kind<String> {
+    let one = devices().within("a list of exactly one device", "", |parts| parts.len() == 1);
+    one.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
+}
+
+/// A size, as far as it is a power of two.
+fn power_of_two(least: u64, most: u64, range: &'static str) -> Kind<u32> {
+    let holds = move |size: &u64| size.is_power_of_two() && (least..=most).contains(size);
+    size().within(range, "", holds).map(|size, _| u32::try_from(size).unwrap_or_default())
+}
+
+/// 64 KiB is the largest minimum block size that NBD clients accept.
+fn block_size() -> Kind<u32> {
+    power_of_two(512, 64 << 10, "a power of two from 512 to 64K")
+}
+
+/// Bytes a second.
+fn rate() -> Kind<u64> {
+    size().within("at least 1 byte per second", "with 0, no resync ends", |rate| *rate > 0)
+}
+
+keys! {
+    /// A volume of which nothing is kept.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Plain {
+        /// The device's size, a multiple of its block size.
+        size: u64 = size(), Required("size = \"64M\"");
+        /// What the device is read and written in. Clients may read and write any bytes: of a block
+        /// that they change in part the rest is read first, which costs time.
+        block_size: u32 = block_size(), Usual("512");
+    }
+}
+
+impl Check for Plain {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        fields.check_size(self.size, self.block_size);
+    }
+}
+
+/// How a file is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// io_uring where the kernel lets us, threads where it doesn't.
+    Auto,
+    /// io_uring, or the device fails.
+    Uring,
+    /// pread and pwrite on worker threads.
+    Threads,
+}
+
+const IOS: &[(&str, Io)] = &[("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)];
+const ON_LOST: &[(&str, OnLoss)] = &[("error", OnLoss::Error), ("read-only", OnLoss::ReadOnly)];
+
+keys! {
+    /// A file, or a disk of this machine, as a device.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct FileDriver {
+        /// The file.
+        path: At<PathBuf> = path(), Required("path = \"disk.img\"");
+        /// Whether the file is made if it isn't there (sparse), [which is said](#a-new-volume). One
+        /// that is there keeps its content, and has to have the `size`.
+        create: bool = flag(), Usual("false");
+        /// The size that the file has to have, or gets when it is made: a multiple of its block
+        /// size.
+        size: Option<At<u64>> = size(), Unset("the file's own; required with `create`"), Grows;
+        /// What the device is read and written in. Clients may read and write any bytes: of a block
+        /// that they change in part the rest is read first, which costs time.
+        block_size: u32 = block_size(), Usual("512");
+        /// `"uring"` (io_uring, or fail), `"threads"` (pread and pwrite), `"auto"` (the first if
+        /// the kernel permits it, else the second, and it says so).
+        io: Io = word(IOS), Usual("\"auto\"");
+        /// Whether the file is read and written past the host's page cache (`O_DIRECT`). The device
+        /// fails where the file system doesn't do that in blocks of `block_size`; see
+        /// [below](#through-the-page-cache-or-past-it).
+        direct: bool = flag(), Usual("false");
+        /// A file that gets each change and each flush too, in the format of the kernel's
+        /// `dm-log-writes`, before it is acknowledged: for tests of what a crash leaves. It is
+        /// continued where it is there, grows without end, and slows changes down.
+        write_log: Option<PathBuf> = new_path(), Unset("none");
+        /// What becomes of a file that somebody else truncates or unlinks: `"error"` or
+        /// `"read-only"`; see [below](#a-file-that-is-truncated-or-unlinked).
+        on_lost: OnLoss = word(ON_LOST), Usual("\"error\"");
+        /// Whether the file is opened for reading only.
+        read_only: bool = flag(), Usual("false");
+    }
+}
+
+impl Check for FileDriver {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        if self.create && !fields.has("size") {
+            let example =
+                "size = \"64M\", the size of the new file; one that is there needs no 'create'";
+            fields.needs("size", example);
+        }
+        // One that is there already may have any name.
+        if self.create {
+            let path = fields.written("path").unwrap_or_default().to_string();
+            let path = At::new(path, self.path.place);
+            if let Some(problem) = unseen("a path", &path, fields.subject()) {
+                fields.push(problem);
+            }
+        }
+        if let Some(size) = &self.size {
+            fields.check_size(size.value, self.block_size);
+        }
+        if self.create && self.read_only {
+            let message = "'create' and 'read_only' exclude each other: a new read-only file would \
+                           stay empty";
+            fields.refuse("create", message, "");
+        }
+        if self.read_only && self.write_log.is_some() {
+            let message = "'write_log' and 'read_only' exclude each other: nothing is written";
+            fields.refuse("write_log", message, "");
+        }
+    }
+}
+
+keys! {
+    /// Parts that take turns, chunk by chunk.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Stripe {
+        /// The parts, in order. A part belongs to one device only, its partitions excepted.
+        over: Vec<String> = parts(2, "a list of at least two devices"),
+            Required("over = [\"a\", \"b\"]");
+        /// How many bytes go to one part before the next one's turn.
+        // The largest chunk is what a device takes in one transfer; the usual one is large enough
+        // that most requests touch one part, and small enough that a large one touches all.
+        chunk: u32 = power_of_two(4 << 10, 32 << 20, "a power of two from 4K to 32M"),
+            Usual("\"64K\"");
+    }
+}
+
+impl Check for Stripe {
+    fn check(&self, _: &mut Fields<'_, '_>) {}
+}
+
+const DEGRADED: &[(&str, Degraded)] =
+    &[("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
+
+keys! {
+    /// Parts with the same data.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Mirror {
+        /// The legs, in order. A leg belongs to one device only.
+        over: Vec<String> = parts(1, "a list of at least one device"),
+            Required("over = [\"a\", \"b\"]"), Legs;
+        /// Whether the mirror keeps a record of what is in sync at the end of each leg, which takes
+        /// up to 128 KiB of its size; see [below](#mirrors).
+        bitmap: Option<bool> = flag(),
+            Unset("`true`, unless all legs are lost with the server, or one is read-only");
+        /// Which legs may be missing at the start. `"never"`: none. `"known"`: those that were
+        /// already out. `"always"`: any. With `bitmap = false` all are needed.
+        degraded: Degraded = word(DEGRADED), Usual("\"known\"");
+        /// How long after it failed, or was missing, a leg is tried again, and resynced if it
+        /// works. The log and stdout have the first eight of such tries, then one every ten
+        /// seconds; [events](monitoring.md) on the control socket have each.
+        retry: Option<Duration> = duration()
+            .within("at least \"100ms\"", "each try reads the leg's record", |time| {
+                time.as_millis() >= 100
+            }),
+            Unset("at the next start, or by [`corewise mirror`](control.md#corewise-mirror)");
+        /// Bytes a second of a resync while clients have work for the legs.
+        resync_least: Option<u64> = rate(), Unset("`\"10M\"`");
+        /// Bytes a second of a resync at most.
+        resync_most: Option<u64> = rate(), Unset("`\"400M\"`");
+        /// How long after the end of a check of the mirror the next one begins, at the latest, such
+        /// as `"7d"`; see [below](#checks-of-mirrors).
+        check_every: Option<Duration> = duration()
+            .within("at least \"1s\"", "a check reads all of each leg", |time| time.as_secs() >= 1),
+            Unset("only when [`corewise mirror`](control.md#corewise-mirror) asks for it"), Follows;
+    }
+}
+
+impl Check for Mirror {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        if self.bitmap == Some(false) && fields.has("degraded") {
+            let message = "'degraded' needs a bitmap: a mirror without one needs all its legs";
+            fields.refuse("degraded", message, "");
+        }
+        if self.resync_least.zip(self.resync_most).is_some_and(|(least, most)| least > most) {
+            fields.refuse("resync_least", "'resync_least' must not exceed 'resync_most'", "");
+        }
+    }
+}
+
+impl Mirror {
+    /// Whether it may come up without one of its legs.
+    pub(super) fn begins_degraded(&self) -> bool {
+        self.bitmap != Some(false) && self.degraded != Degraded::Never
+    }
+}
+
+keys! {
+    /// A piece of its part.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Partition {
+        /// The part, which other partitions may stand on too.
+        over: String = part(), Required("over = [\"a\"]");
+        /// Which one: its number, from 1, or its name or GUID in the table. A damaged table is
+        /// warned about, and its backup is used.
+        partition: At<String> = text_or_number(),
+            Required("partition = 1, or its name or GUID in the table");
+    }
+}
+
+impl Check for Partition {
+    fn check(&self, _: &mut Fields<'_, '_>) {}
+}
+
+keys! {
+    /// A slower part.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Delay {
+        /// The part.
+        over: String = part(), Required("over = [\"a\"]");
+        /// How long reads, and questions about holes, wait before they are passed on. One of the
+        /// three is required.
+        read_delay: Duration = duration(), Usual("\"0s\"");
+        /// How long writes wait, and discards and zeroes.
+        write_delay: Duration = duration(), Usual("\"0s\"");
+        /// How long flushes wait.
+        flush_delay: Duration = duration(), Usual("\"0s\"");
+        /// Up to this much is added, by chance, to each request that waits.
+        jitter: Duration = duration(), Usual("\"0s\"");
+        /// What decides chance: the same seed, the same requests.
+        seed: u32 = number(), Usual("0");
+    }
+}
+
+impl Check for Delay {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        if !["read_delay", "write_delay", "flush_delay"].iter().any(|key| fields.has(key)) {
+            fields.needs("read_delay", "read_delay = \"5ms\", or write_delay, or flush_delay");
+        }
+    }
+}
+
+impl Delay {
+    /// What its keys say.
+    pub(crate) fn delays(&self) -> Delays {
+        Delays {
+            read: self.read_delay,
+            write: self.write_delay,
+            flush: self.flush_delay,
+            jitter: self.jitter,
+            seed: self.seed.into(),
+        }
+    }
+}
+
 /// Errors that disks are known for; any other goes by its number.
-const ERRNOS: [(&str, i32); 8] = [
+const ERRNOS: &[(&str, i32)] = &[
     ("EIO", 5),
     ("ENOMEM", 12),
     ("ENOSPC", 28),
@@ -85,388 +393,86 @@ const ERRNOS: [(&str, i32); 8] = [
     ("ETIMEDOUT", 110),
     ("EREMOTEIO", 121),
 ];
-/// A shorter time would have a worker do nothing but try.
-const LEAST_RETRY: Duration = Duration::from_millis(100);
-/// The shortest time between two checks of a mirror.
-const LEAST_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Which legs of a mirror may be missing.
-const DEGRADED: [(&str, Degraded); 3] =
-    [("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
-const DEFAULT_BLOCK_SIZE: u32 = 512;
-/// Large enough that most requests touch one part, small enough that a large one touches all.
-const DEFAULT_CHUNK: u32 = 64 << 10;
 
-/// Whether several devices of this driver may stand on one part: each has its own piece of it.
-pub(super) fn shares_its_part(driver: &str) -> bool {
-    driver == "partition"
+fn errno() -> Kind<i32> {
+    word_or(text_or_number(), "a number from 1 to 4095, or one of", ERRNOS, |text| {
+        let named = ERRNOS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        let number = || text.parse().ok().filter(|number| (1..4096).contains(number));
+        named.map(|(_, number)| *number).or_else(number)
+    })
 }
 
-/// What a manifest may name as a driver.
-pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|(name, _)| *name)
-}
-
-fn known_drivers() -> String {
-    driver_names().collect::<Vec<_>>().join(", ")
-}
-
-/// What `raw` is made of, or `None` if that can't be said; each reason is added to `problems`.
-pub(super) fn driver(raw: &RawDevice, base: &Path, problems: &mut Vec<Problem>) -> Option<Driver> {
-    let subject = links::subject(raw);
-    let Some(driver) = &raw.driver else {
-        if !raw.keys.iter().any(|key| key.value == "driver") {
-            problems.push(
-                Problem::new(raw.place, subject, "it has no 'driver'")
-                    .help(format!("known drivers: {}", known_drivers())),
-            );
-        }
-        return None;
-    };
-    let name = driver.value.as_str();
-    let Some((_, keys)) = DRIVERS.iter().find(|(known, _)| *known == name) else {
-        let known = DRIVERS.iter().map(|(known, _)| *known);
-        let help = match suggest::closest(name, known) {
-            Some(close) => format!("did you mean '{close}'? known drivers: {}", known_drivers()),
-            None => format!("known drivers: {}", known_drivers()),
-        };
-        problems.push(
-            Problem::new(driver.place, subject, format!("unknown driver '{name}'")).help(help),
-        );
-        return None;
-    };
-    for key in &raw.keys {
-        let word = key.value.as_str();
-        let known_elsewhere = DRIVERS.iter().any(|(_, keys)| keys.contains(&word));
-        if known_elsewhere && !keys.contains(&word) {
-            problems.push(
-                Problem::new(
-                    key.place,
-                    subject.clone(),
-                    format!("driver '{name}' takes no '{word}'"),
-                )
-                .help(format!("it takes: {}", keys.join(", "))),
-            );
-        }
-    }
-    let mut asked = Asked { raw, name, subject, problems };
-    match name {
-        "memory" => asked.sized().map(|(size, block_size)| Driver::Memory { size, block_size }),
-        "null" => asked.sized().map(|(size, block_size)| Driver::Null { size, block_size }),
-        "file" => asked.file(base),
-        "nbd" => remote::remote(&mut asked, base).map(Driver::Remote),
-        "object" => object::object(&mut asked, base).map(Driver::Object),
-        "delay" => asked.delay(),
-        "error" => asked.error(),
-        "partition" => asked.partition(),
-        "stripe" => {
-            let over = asked.parts(2)?;
-            Some(Driver::Stripe { over, chunk: asked.chunk()? })
-        }
-        // "mirror": the table above has no other.
-        _ => asked.mirror(),
-    }
-}
-
-/// A device's keys, with a place for complaints.
-pub(super) struct Asked<'a> {
-    pub(super) raw: &'a RawDevice,
-    name: &'a str,
-    subject: Subject,
-    problems: &'a mut Vec<Problem>,
-}
-
-impl<'a> Asked<'a> {
-    pub(super) fn complain(&mut self, problem: impl FnOnce(Subject) -> Problem) {
-        self.problems.push(problem(self.subject.clone()));
-    }
-
-    /// A value that was there but could not be read is not missing: it was complained about.
-    pub(super) fn missing(&mut self, key: &str, example: &str) {
-        if !self.has(key) {
-            let message = format!("driver '{}' needs '{key}'", self.name);
-            let place = self.raw.place;
-            self.complain(|s| Problem::new(place, s, message).help(format!("such as {example}")));
-        }
-    }
-
-    /// Size and block size.
-    fn sized(&mut self) -> Option<(u64, u32)> {
-        if self.raw.size.is_none() {
-            self.missing("size", "size = \"64M\"");
-        }
-        let block_size = self.block_size()?;
-        let size = self.raw.size.as_ref()?;
-        self.check_size(size, block_size);
-        Some((size.value, block_size))
-    }
-
-    fn file(&mut self, base: &Path) -> Option<Driver> {
-        let raw = self.raw;
-        if raw.path.is_none() {
-            self.missing("path", "path = \"disk.img\"");
-        }
-        let create = raw.create.as_ref().is_some_and(|create| create.value);
-        if create && raw.size.is_none() {
-            self.missing(
-                "size",
-                "size = \"64M\", the size of the new file; one that is there needs no 'create'",
-            );
-        }
-        let block_size = self.block_size()?;
-        if let Some(size) = &raw.size {
-            self.check_size(size, block_size);
-        }
-        let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
-        if let (true, true, Some(at)) = (create, read_only, &raw.create) {
-            let message = "'create' and 'read_only' exclude each other: a new read-only file would \
-                           stay empty";
-            self.complain(|s| Problem::new(at.place, s, message));
-        }
-        if let (true, Some(at)) = (read_only, &raw.write_log) {
-            let message = "'write_log' and 'read_only' exclude each other: nothing is written";
-            self.complain(|s| Problem::new(at.place, s, message));
-        }
-        let path = raw.path.as_ref()?;
-        Some(Driver::File(FileDriver {
-            path: At::new(base.join(&path.value), path.place),
-            create,
-            size: raw.size.clone(),
-            block_size,
-            io: self.io()?,
-            on_lost: self.on_lost()?,
-            direct: raw.direct.as_ref().is_some_and(|at| at.value),
-            write_log: raw.write_log.as_ref().map(|at| base.join(&at.value)),
-            read_only,
-        }))
-    }
-
-    fn delay(&mut self) -> Option<Driver> {
-        let raw = self.raw;
-        let of = |at: &Option<At<Duration>>| at.as_ref().map_or(Duration::ZERO, |at| at.value);
-        let delays = Delays {
-            read: of(&raw.read_delay),
-            write: of(&raw.write_delay),
-            flush: of(&raw.flush_delay),
-            jitter: of(&raw.jitter),
-            seed: raw.seed.as_ref().map_or(0, |seed| seed.value.into()),
-        };
-        if !["read_delay", "write_delay", "flush_delay"].iter().any(|key| self.has(key)) {
-            self.missing("read_delay", "read_delay = \"5ms\", or write_delay, or flush_delay");
-        }
-        Some(Driver::Delay { over: self.part()?, delays })
-    }
-
-    fn error(&mut self) -> Option<Driver> {
-        let raw = self.raw;
-        let over = self.part();
+fn operations() -> Kind<Vec<Op>> {
+    Kind::new(|fields, key| {
+        let words = fields.names(key, "a list of operations, such as [\"read\", \"write\"]")?;
         // All of them, so that each wrong one is complained about.
-        let ops: Vec<_> = raw.fails.iter().flatten().map(|word| self.op(word)).collect();
-        let ops: Option<Vec<Op>> = ops.into_iter().collect();
-        let errno = self.errno();
-        let (from, to) = (raw.from.as_ref(), raw.to.as_ref());
-        if let (Some(from), Some(to)) = (from, to) {
-            if from.value >= to.value {
-                let message = "'to', the end of the range, must be greater than 'from'";
-                self.complain(|s| Problem::new(to.place, s, message));
-            }
-        }
-        if let Some(every) = raw.every.as_ref().filter(|every| every.value == 0) {
-            let message = "'every' must be at least 1: 1 means every request";
-            self.complain(|s| Problem::new(every.place, s, message));
-        }
-        let number =
-            |at: &Option<At<u32>>, other: u64| at.as_ref().map_or(other, |n| n.value.into());
-        let mut fault = Fault::new()
-            .on(&ops?)
-            .after(number(&raw.after, 0))
-            .every(number(&raw.every, 1))
-            .times(number(&raw.times, u64::MAX))
-            .rate(raw.rate.as_ref().map_or(1.0, |rate| rate.value))
-            .errno(errno?);
-        if from.is_some() || to.is_some() {
-            let start = from.map_or(0, |at| at.value);
-            fault = fault.range(start..to.map_or(u64::MAX, |at| at.value));
-        }
-        Some(Driver::Error { over: over?, fault, seed: number(&raw.seed, 0) })
-    }
+        let ops = words.iter().map(|word| operation(fields, word)).collect::<Vec<_>>();
+        Some(At::new(ops.into_iter().collect::<Option<_>>()?, fields.place(key)))
+    })
+}
 
-    fn mirror(&mut self) -> Option<Driver> {
-        let raw = self.raw;
-        let over = self.parts(1);
-        let bitmap = raw.bitmap.as_ref().map(|at| at.value);
-        let degraded = self.degraded();
-        if let (Some(false), Some(at)) = (bitmap, &raw.degraded) {
-            let message = "'degraded' needs a bitmap: a mirror without one needs all its legs";
-            self.complain(|s| Problem::new(at.place, s, message));
-        }
-        if let (Some(least), Some(most)) = (&raw.resync_least, &raw.resync_most) {
-            if least.value > most.value {
-                let message = "'resync_least' must not exceed 'resync_most'";
-                self.complain(|s| Problem::new(least.place, s, message));
-            }
-        }
-        if let Some(at) = raw.retry.as_ref().filter(|at| at.value < LEAST_RETRY) {
-            let message = "'retry' must be at least \"100ms\": each try reads the leg's record";
-            self.complain(|s| Problem::new(at.place, s, message));
-        }
-        if let Some(at) = raw.check_every.as_ref().filter(|at| at.value < LEAST_CHECK_EVERY) {
-            let message = "'check_every' must be at least \"1s\": a check reads all of each leg";
-            self.complain(|s| Problem::new(at.place, s, message).help("such as \"7d\""));
-        }
-        for (key, rate) in [("resync_least", &raw.resync_least), ("resync_most", &raw.resync_most)]
-        {
-            if let Some(at) = rate.as_ref().filter(|at| at.value == 0) {
-                let message =
-                    format!("'{key}' must be at least 1 byte per second: with 0, no resync ends");
-                self.complain(|s| Problem::new(at.place, s, message));
-            }
-        }
-        Some(Driver::Mirror(Mirror {
-            over: over?,
-            bitmap,
-            retry: raw.retry.as_ref().map(|at| at.value),
-            degraded: degraded?,
-            resync_least: raw.resync_least.as_ref().map(|at| at.value),
-            resync_most: raw.resync_most.as_ref().map(|at| at.value),
-            check_every: raw.check_every.as_ref().map(|at| at.value),
-        }))
+fn operation(fields: &mut Fields<'_, '_>, word: &At<String>) -> Option<Op> {
+    let found = Op::ALL.into_iter().find(|op| op.to_string() == word.value);
+    if found.is_none() {
+        let message = format!("unknown operation '{}'", word.value);
+        let known = Op::ALL.map(|op| op.to_string()).join(", ");
+        let problem = Problem::new(word.place, fields.subject().clone(), message);
+        fields.push(problem.help(format!("one of: {known}")));
     }
+    found
+}
 
-    fn degraded(&mut self) -> Option<Degraded> {
-        let Some(at) = &self.raw.degraded else { return Some(Degraded::default()) };
-        let found = word(at, "degraded", "one of", &DEGRADED, &self.subject);
-        found.map_err(|problem| self.problems.push(problem)).ok()
+keys! {
+    /// A part of which requests fail.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Failing {
+        /// The part.
+        over: String = part(), Required("over = [\"a\"]");
+        /// Operations that may fail: `"read"`, `"write"`, `"flush"`, `"discard"`, `"write-zeroes"`.
+        fails: Option<Vec<Op>> = operations(), Unset("all");
+        /// Only requests that touch bytes in [`from`, `to`) fail.
+        from: Option<u64> = size(), Unset("the device's begin");
+        /// The end of that range.
+        to: Option<u64> = size(), Unset("the device's end");
+        /// How many of those requests pass first.
+        after: u32 = number(), Usual("0");
+        /// Of those that follow each `every`th fails.
+        every: u32 = number().within("at least 1", "1 means every request", |every| *every > 0),
+            Usual("1");
+        /// Of those that are left this share fails, from 0 to 1, by chance.
+        rate: f64 = share(), Usual("1");
+        /// After so many failures the device is well again.
+        times: Option<u32> = number(), Unset("never");
+        /// The error: `EIO`, `ENOMEM`, `ENOSPC`, `EROFS`, `EILSEQ`, `EOPNOTSUPP`, `ETIMEDOUT`,
+        /// `EREMOTEIO`, or a number.
+        errno: i32 = errno(), Usual("\"EIO\"");
+        /// What decides chance: the same seed, the same requests.
+        seed: u32 = number(), Usual("0");
     }
+}
 
-    fn partition(&mut self) -> Option<Driver> {
-        let over = self.part();
-        let Some(which) = &self.raw.partition else {
-            self.missing("partition", "partition = 1, or its name or GUID in the table");
-            return None;
-        };
-        Some(Driver::Partition { over: over?, which: which.clone() })
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.raw.keys.iter().any(|k| k.value == key)
-    }
-
-    /// At least so many parts.
-    fn parts(&mut self, least: usize) -> Option<Vec<String>> {
-        let over = self.over("over = [\"a\", \"b\"]")?;
-        if over.len() < least {
-            let place = over.first().map_or(self.raw.place, |part| part.place);
-            let parts = if least == 1 { "one part" } else { "two parts" };
-            let message = format!("driver '{}' needs at least {parts} in 'over'", self.name);
-            self.complain(|s| Problem::new(place, s, message));
-        }
-        Some(over.iter().map(|part| part.value.clone()).collect())
-    }
-
-    /// The one part of a driver that stands on one.
-    fn part(&mut self) -> Option<String> {
-        let over = self.over("over = [\"a\"]")?;
-        if let [part] = over {
-            return Some(part.value.clone());
-        }
-        let place = over.get(1).map_or(self.raw.place, |part| part.place);
-        let message = format!("driver '{}' takes exactly one part", self.name);
-        self.complain(|s| Problem::new(place, s, message).help("such as over = [\"a\"]"));
-        None
-    }
-
-    fn over(&mut self, example: &str) -> Option<&'a [At<String>]> {
-        let over = self.raw.over.as_deref();
-        if over.is_none() {
-            self.missing("over", example);
-        }
-        over
-    }
-
-    /// The largest chunk is what a device takes in one transfer.
-    fn chunk(&mut self) -> Option<u32> {
-        let Some(at) = &self.raw.chunk else { return Some(DEFAULT_CHUNK) };
-        match u32::try_from(at.value) {
-            Ok(chunk) if chunk.is_power_of_two() && (4 << 10..=32 << 20).contains(&chunk) => {
-                Some(chunk)
-            }
-            _ => {
-                let message = format!("chunk {} is not valid", units::size(at.value));
-                self.complain(|s| {
-                    Problem::new(at.place, s, message)
-                        .help("use a power of two from 4K to 32M; the default is 64K")
-                });
-                None
-            }
+impl Check for Failing {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        if self.from.zip(self.to).is_some_and(|(from, to)| from >= to) {
+            let message = "'to', the end of the range, must be greater than 'from'";
+            fields.refuse("to", message, "");
         }
     }
+}
 
-    fn block_size(&mut self) -> Option<u32> {
-        let Some(at) = &self.raw.block_size else { return Some(DEFAULT_BLOCK_SIZE) };
-        // 64 KiB is the largest minimum block size that NBD clients accept.
-        match u32::try_from(at.value) {
-            Ok(size) if size.is_power_of_two() && (512..=65536).contains(&size) => Some(size),
-            _ => {
-                let message = format!("block size {} is not valid", units::size(at.value));
-                self.complain(|s| {
-                    Problem::new(at.place, s, message).help("use a power of two from 512 to 64K")
-                });
-                None
-            }
+impl Failing {
+    /// What its keys say.
+    pub(crate) fn fault(&self) -> Fault {
+        let fault = Fault::new()
+            .on(self.fails.as_deref().unwrap_or_default())
+            .after(self.after.into())
+            .every(self.every.into())
+            .times(self.times.map_or(u64::MAX, u64::from))
+            .rate(self.rate)
+            .errno(self.errno);
+        match (self.from, self.to) {
+            (None, None) => fault,
+            (from, to) => fault.range(from.unwrap_or(0)..to.unwrap_or(u64::MAX)),
         }
-    }
-
-    pub(super) fn check_size(&mut self, size: &At<u64>, block_size: u32) {
-        let block = u64::from(block_size);
-        if size.value == 0 {
-            self.complain(|s| Problem::new(size.place, s, "the size must not be 0"));
-        } else if size.value % block != 0 {
-            let below = size.value / block * block;
-            let above = below.saturating_add(block);
-            let near = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
-            let message =
-                format!("size {} is not a multiple of its block size {block}", size.value);
-            self.complain(|s| {
-                Problem::new(size.place, s, message).help(format!("the nearest valid size: {near}"))
-            });
-        }
-    }
-
-    fn io(&mut self) -> Option<Io> {
-        let Some(at) = &self.raw.io else { return Some(Io::Auto) };
-        let found = word(at, "io", "one of", &IOS, &self.subject);
-        found.map_err(|problem| self.problems.push(problem)).ok()
-    }
-
-    fn on_lost(&mut self) -> Option<OnLoss> {
-        let Some(at) = &self.raw.on_lost else { return Some(OnLoss::Error) };
-        let found = word(at, "on_lost", "one of", &ON_LOST, &self.subject);
-        found.map_err(|problem| self.problems.push(problem)).ok()
-    }
-
-    fn op(&mut self, word: &At<String>) -> Option<Op> {
-        let found = Op::ALL.into_iter().find(|op| op.to_string() == word.value);
-        if found.is_none() {
-            let message = format!("unknown operation '{}'", word.value);
-            let known = Op::ALL.map(|op| op.to_string()).join(", ");
-            self.complain(|s| {
-                Problem::new(word.place, s, message).help(format!("one of: {known}"))
-            });
-        }
-        found
-    }
-
-    fn errno(&mut self) -> Option<i32> {
-        let Some(at) = &self.raw.errno else { return Some(5) };
-        let named = ERRNOS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&at.value));
-        let number = || at.value.parse().ok().filter(|n| (1..4096).contains(n));
-        let found = named.map(|(_, number)| *number).or_else(number);
-        if found.is_none() {
-            let message = format!("unknown errno '{}'", at.value);
-            let known = ERRNOS.map(|(name, _)| name).join(", ");
-            let help = format!("a number from 1 to 4095, or one of: {known}");
-            self.complain(|s| Problem::new(at.place, s, message).help(help));
-        }
-        found
     }
 }

@@ -1,163 +1,196 @@
 //! The keys of a volume in an object store.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corewise::topology;
 
-use super::drivers::Asked;
-use super::model::{KeyFrom, Object, Parent};
-use super::problem::{At, Problem};
-use crate::units;
+use super::keys::{Check, Kind, duration, keys, new_path, path, size, text, word};
+use super::problem::At;
+use super::reader::Fields;
 
-const COMPRESSIONS: [&str; 3] = ["none", "lz4", "zstd"];
+/// Whether flushes are kept in a file of this machine.
+const FLUSHES: &[(&str, bool)] = &[("store", false), ("local", true)];
+const COMPRESSIONS: &[(&str, &str)] = &[("none", "none"), ("lz4", "lz4"), ("zstd", "zstd")];
 
 /// What such volumes are read and written in.
 const BLOCK: u32 = 4096;
-/// A shorter one would have the store asked all the time.
-const LEAST_LEASE: Duration = Duration::from_millis(100);
 
-/// What its keys say; `None` where that can't be said.
-pub(super) fn object(asked: &mut Asked<'_>, base: &Path) -> Option<Object> {
-    let raw = asked.raw;
-    if !cfg!(feature = "object") {
-        let place = raw.driver.as_ref().map_or(raw.place, |at| at.place);
-        let message = "this corewise was built without volumes in object stores";
-        let help = "build it with them: cargo build --release -p corewise-cli --features object (s3 for s3:// too)";
-        asked.complain(|s| Problem::new(place, s, message).help(help));
-        return None;
+/// There are others that need memory, too.
+fn cached() -> Kind<u64> {
+    let most = topology::memory().map_or(u64::MAX, |bytes| bytes / 2);
+    let range = "at most half of the memory that there is";
+    size().within(range, "", move |bytes| *bytes <= most)
+}
+
+keys! {
+    /// A volume in an object store.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Object {
+        /// Where the volume is: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`, which
+        /// is gone at the end. A volume has its folder for itself: none lies in another one's.
+        location: At<String> = text().seen("a path"),
+            Required("location = \"s3://bucket/folder\", or \"file:///folder\"");
+        /// A volume that isn't there is made with this size, a multiple of 4096; one that is there
+        /// is made so long.
+        size: Option<At<u64>> = size(), Unset("the volume's own; required for a new one"), Grows;
+        /// A volume that isn't there is made as a clone of the volume at this location; see
+        /// [object.md](object.md#clones).
+        clone_of: Option<At<String>> = text(), Unset("none"), Ignores;
+        /// The name of the snapshot of that volume that it is a clone of. `size` may be left out
+        /// then.
+        snapshot: Option<At<String>> = text(), Unset("required with `clone_of`"), Ignores;
+        /// How long one check for another server stays valid. If this server is killed, the next
+        /// one waits this long before its first write.
+        lease: Option<Duration> = duration().within(
+            "at least \"100ms\"",
+            "so often, a server that reads asks the store whether there is another one",
+            |time| time.as_millis() >= 100,
+        ), Unset("`\"5s\"`");
+        /// What a flush waits for: `"store"`, or `"local"`: a file of this machine, `flush_file`,
+        /// which is much faster, and promises less: see
+        /// [object.md](object.md#flushes-in-a-local-file).
+        flush: bool = word(FLUSHES), Usual("\"store\"");
+        /// The file, some 130 MiB; it is made if it isn't there.
+        flush_file: Option<PathBuf> = new_path(), Unset("required with `flush = \"local\"`");
+        /// One opening of the volume, such as `"17-3fa29c41"`: the volume opens though flushes are
+        /// lost that the server of this opening kept in a flush file. The error of a start that is
+        /// refused names it; see [object.md](object.md#a-flush-file-that-is-damaged-or-missing).
+        accept_lost_flushes: Option<String> = text().within(
+            "an opening, such as \"17-3fa29c41\"",
+            "write what the error of the start that was refused names",
+            |text| is_opening(text),
+        ), Unset("none"), Ignores;
+        /// How long a request may take, all attempts together; then it fails.
+        request_timeout: Option<Duration> = duration().positive("such as \"60s\""),
+            Unset("`\"60s\"`");
+        /// The URL of the server of `s3://`.
+        endpoint: Option<String> = text(), Unset("`AWS_ENDPOINT` of the environment");
+        /// The region of `s3://`.
+        region: Option<String> = text(), Unset("`AWS_REGION` of the environment");
+        /// The compression of data that is written from now on: `"none"`, `"lz4"`, or `"zstd"`
+        /// (with the feature `zstd`); see [object.md](object.md#compression).
+        compression: Option<&'static str> = word(COMPRESSIONS), Unset("`\"none\"`");
+        /// A file with the key that encrypts the volume: 64 hexadecimal digits (`openssl rand -hex
+        /// 32`); see [object.md](object.md#encryption).
+        key_file: Option<At<PathBuf>> = path(), Unset("not encrypted");
+        /// A variable of the environment with that key, in place of the file.
+        key_env: Option<At<String>> = text(), Unset("not encrypted");
+        /// Bytes of memory that keep blocks that were read. 0: none are kept, and nothing is
+        /// fetched ahead.
+        read_cache: Option<u64> = cached(), Unset("`\"64M\"`");
     }
-    let Some(location) = raw.location.clone() else {
-        asked.missing("location", "location = \"s3://bucket/folder\", or \"file:///folder\"");
-        return None;
-    };
-    let mut ok = true;
-    let mut told = |place, message: String, help: &str| {
-        ok = false;
-        asked.complain(|s| Problem::new(place, s, message).help(help));
-    };
-    let is_s3 = location.value.starts_with("s3://");
-    if is_s3 && !cfg!(feature = "s3") {
-        let help = "build it with S3: cargo build --release -p corewise-cli --features s3";
-        told(location.place, "this corewise was built without S3".to_owned(), help);
-    } else if !is_s3 && !location.value.starts_with("file:///") && location.value != "memory:" {
-        let help = "s3://BUCKET/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
-        told(location.place, format!("'{}' is no location", location.value), help);
+}
+
+/// A snapshot of another volume.
+#[derive(Debug)]
+pub(crate) struct Parent<'a> {
+    pub(crate) location: &'a At<String>,
+    pub(crate) snapshot: &'a At<String>,
+}
+
+/// Where the key of an encrypted volume is.
+#[cfg(feature = "object")]
+#[derive(Debug, PartialEq)]
+pub(crate) enum KeyFrom<'a> {
+    File(&'a Path),
+    /// A variable of the environment.
+    Env(&'a str),
+}
+
+impl Object {
+    /// The snapshot that a volume that isn't there is made as a clone of.
+    pub(crate) fn parent(&self) -> Option<Parent<'_>> {
+        let (location, snapshot) = (self.clone_of.as_ref()?, self.snapshot.as_ref()?);
+        Some(Parent { location, snapshot })
     }
-    let folder = location.value.strip_prefix("file://").map(Path::new);
-    if folder.is_some_and(|folder| folder.is_absolute() && folder.parent().is_none()) {
-        let message = "it is the root of this machine's files".to_owned();
-        told(location.place, message, "name a folder that has nothing else: file:///FOLDER");
+
+    /// The key that encrypts it.
+    #[cfg(feature = "object")]
+    pub(crate) fn key(&self) -> Option<At<KeyFrom<'_>>> {
+        let file = self.key_file.as_ref().map(|at| At::new(KeyFrom::File(&at.value), at.place));
+        file.or_else(|| self.key_env.as_ref().map(|at| At::new(KeyFrom::Env(&at.value), at.place)))
     }
-    if location.value == "memory:" && raw.size.is_none() {
-        let message = "'memory:' has no volume before it is made".to_owned();
-        told(location.place, message, "give a 'size'");
-    }
-    if let Some(at) = raw.read_cache.as_ref() {
-        // There are others that need memory, too.
-        let most = topology::memory().map_or(u64::MAX, |bytes| bytes / 2);
-        if at.value > most {
-            let message = format!("'read_cache' is {}", units::about(at.value));
-            let help = format!("at most {}: half of the memory that there is", units::about(most));
-            told(at.place, message, &help);
+}
+
+impl Check for Object {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        if !cfg!(feature = "object") {
+            let message = "this corewise was built without volumes in object stores";
+            let help = "build it with them: cargo build --release -p corewise-cli --features object (s3 for s3:// too)";
+            return fields.refuse("driver", message, help);
         }
-    }
-    if let Some(at) = raw.lease.as_ref().filter(|at| at.value < LEAST_LEASE) {
-        let help = "so often, a server that reads asks the store whether there is another one";
-        told(at.place, "'lease' must be at least \"100ms\"".to_owned(), help);
-    }
-    if let Some(at) = raw.request_timeout.as_ref().filter(|at| at.value.is_zero()) {
-        let message = "'request_timeout' must be more than nothing".to_owned();
-        told(at.place, message, "such as \"60s\"");
-    }
-    let is_local = match raw.flush.as_ref().map(|at| (at, at.value.as_str())) {
-        Some((_, "local")) => true,
-        None | Some((_, "store")) => false,
-        Some((at, other)) => {
-            told(at.place, format!("unknown flush '{other}'"), "one of: store, local");
-            true
+        self.check_location(fields);
+        match (self.flush, &self.flush_file) {
+            (true, None) => {
+                let help = "such as flush_file = \"disk.flushes\"";
+                fields.refuse("flush", "flush = \"local\" needs a 'flush_file'", help);
+            }
+            (false, Some(_)) => {
+                let help =
+                    "write flush = \"local\" too, and read what it doesn't promise: docs/object.md";
+                fields.refuse("flush_file", "'flush_file' is for flush = \"local\"", help);
+            }
+            _ => {}
         }
-    };
-    match (is_local, &raw.flush, &raw.flush_file) {
-        (true, Some(at), None) => {
-            let help = "such as flush_file = \"disk.flushes\"";
-            told(at.place, "flush = \"local\" needs a 'flush_file'".to_owned(), help);
-        }
-        (false, _, Some(at)) => {
-            let help =
-                "write flush = \"local\" too, and read what it doesn't promise: docs/object.md";
-            told(at.place, "'flush_file' is for flush = \"local\"".to_owned(), help);
-        }
-        _ => {}
-    }
-    if let Some(at) = raw.accept_lost_flushes.as_ref().filter(|at| !is_opening(&at.value)) {
-        let message = format!("'accept_lost_flushes' can't be '{}'", at.value);
-        let help =
-            "write what the error of the start that was refused names, such as \"17-3fa29c41\"";
-        told(at.place, message, help);
-    }
-    for (key, at) in [("endpoint", &raw.endpoint), ("region", &raw.region)] {
-        if let Some(at) = at.as_ref().filter(|_| !is_s3) {
-            told(at.place, format!("'{key}' is for a location s3://"), "leave it out");
-        }
-    }
-    if let Some(at) = &raw.compression {
-        if !COMPRESSIONS.contains(&at.value.as_str()) {
-            told(at.place, format!("unknown compression '{}'", at.value), "none, lz4 or zstd");
-        } else if at.value == "zstd" && !cfg!(feature = "zstd") {
+        if self.compression == Some("zstd") && !cfg!(feature = "zstd") {
             let help = "take lz4, or build it: cargo build --release -p corewise-cli --features object,zstd";
-            told(at.place, "this corewise was built without zstd".to_owned(), help);
+            fields.refuse("compression", "this corewise was built without zstd", help);
+        }
+        match (&self.clone_of, &self.snapshot) {
+            (Some(at), Some(_)) => {
+                if let Some(why) = not_beside(&at.value, &self.location.value) {
+                    let help = "a clone lies in its parent's bucket, or its file system: clone_of = \"file:///FOLDER\" for location = \"file:///OTHER\"";
+                    fields.refuse("clone_of", format!("'clone_of' {why}"), help);
+                }
+            }
+            (Some(_), None) => {
+                let help =
+                    "such as snapshot = \"monday\"; `corewise snapshot NAME --list` lists them";
+                fields.refuse("clone_of", "'clone_of' needs a 'snapshot'", help);
+            }
+            (None, Some(_)) => {
+                let help =
+                    "write where the snapshot's volume is, such as clone_of = \"s3://bucket/disk\"";
+                fields.refuse("snapshot", "'snapshot' needs 'clone_of'", help);
+            }
+            (None, None) => {}
+        }
+        if self.key_file.is_some() && self.key_env.is_some() {
+            let message = "a key is in a file or in the environment, and not in both";
+            fields.refuse("key_env", message, "leave out 'key_file' or 'key_env'");
+        }
+        if let Some(size) = &self.size {
+            fields.check_size(size.value, BLOCK);
         }
     }
-    match (&raw.clone_of, &raw.snapshot) {
-        (Some(at), Some(_)) => {
-            if let Some(why) = not_beside(&at.value, &location.value) {
-                let help = "a clone lies in its parent's bucket, or its file system: clone_of = \"file:///FOLDER\" for location = \"file:///OTHER\"";
-                told(at.place, format!("'clone_of' {why}"), help);
+}
+
+impl Object {
+    fn check_location(&self, fields: &mut Fields<'_, '_>) {
+        let location = self.location.value.as_str();
+        let is_s3 = location.starts_with("s3://");
+        if is_s3 && !cfg!(feature = "s3") {
+            let help = "build it with S3: cargo build --release -p corewise-cli --features s3";
+            fields.refuse("location", "this corewise was built without S3", help);
+        } else if !is_s3 && !location.starts_with("file:///") && location != "memory:" {
+            let help = "s3://BUCKET/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
+            fields.refuse("location", format!("'{location}' is no location"), help);
+        }
+        let folder = location.strip_prefix("file://").map(Path::new);
+        if folder.is_some_and(|folder| folder.is_absolute() && folder.parent().is_none()) {
+            let help = "name a folder that has nothing else: file:///FOLDER";
+            fields.refuse("location", "it is the root of this machine's files", help);
+        }
+        if location == "memory:" && !fields.has("size") {
+            fields.refuse("location", "'memory:' has no volume before it is made", "give a 'size'");
+        }
+        for key in ["endpoint", "region"] {
+            if !is_s3 && fields.has(key) {
+                fields.refuse(key, format!("'{key}' is for a location s3://"), "leave it out");
             }
         }
-        (Some(at), None) => {
-            let help = "such as snapshot = \"monday\"; `corewise snapshot NAME --list` lists them";
-            told(at.place, "'clone_of' needs a 'snapshot'".to_owned(), help);
-        }
-        (None, Some(at)) => {
-            let help =
-                "write where the snapshot's volume is, such as clone_of = \"s3://bucket/disk\"";
-            told(at.place, "'snapshot' needs 'clone_of'".to_owned(), help);
-        }
-        (None, None) => {}
     }
-    let key = match (&raw.key_file, &raw.key_env) {
-        (Some(_), Some(at)) => {
-            let message = "a key is in a file or in the environment, and not in both".to_owned();
-            told(at.place, message, "leave out 'key_file' or 'key_env'");
-            None
-        }
-        (Some(at), None) => Some(At::new(KeyFrom::File(base.join(&at.value)), at.place)),
-        (None, Some(at)) => Some(At::new(KeyFrom::Env(at.value.clone()), at.place)),
-        (None, None) => None,
-    };
-    if let Some(size) = &raw.size {
-        asked.check_size(size, BLOCK);
-    }
-    ok.then(|| Object {
-        location,
-        size: raw.size.clone(),
-        parent: raw
-            .clone_of
-            .clone()
-            .zip(raw.snapshot.clone())
-            .map(|(location, snapshot)| Parent { location, snapshot }),
-        lease: raw.lease.as_ref().map(|at| at.value),
-        flush_file: raw.flush_file.as_ref().map(|at| base.join(&at.value)),
-        accept_lost_flushes: raw.accept_lost_flushes.as_ref().map(|at| at.value.clone()),
-        request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
-        endpoint: raw.endpoint.as_ref().map(|at| at.value.clone()),
-        region: raw.region.as_ref().map(|at| at.value.clone()),
-        compression: raw.compression.as_ref().map(|at| at.value.clone()),
-        key,
-        read_cache: raw.read_cache.as_ref().map(|at| at.value),
-    })
 }
 
 /// Whether it may name the opening of a server, as `corewise_object::OpeningId` does.
@@ -224,9 +257,9 @@ mod tests {
         assert_eq!(object.accept_lost_flushes.as_deref(), Some("17-3fa29c41"));
         assert_eq!(object.lease, Some(Duration::from_secs(1)));
         assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
-        assert_eq!(object.compression.as_deref(), Some("lz4"));
-        let key = object.key.as_ref().map(|at| &at.value);
-        assert_eq!(key, Some(&KeyFrom::File("/base/k".into())));
+        assert_eq!(object.compression, Some("lz4"));
+        let key = object.key().map(|at| at.value);
+        assert_eq!(key, Some(KeyFrom::File(Path::new("/base/k"))));
         assert_eq!(object.read_cache, Some(1 << 20));
     }
 
@@ -242,14 +275,14 @@ mod tests {
             ("location = \"memory:\"", "give a 'size'"),
             ("location = \"memory:\"\nread_cache = \"100T\"", "half of the memory that there is"),
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
-            ("location = \"memory:\"\nrequest_timeout = \"0s\"", "more than nothing"),
+            ("location = \"memory:\"\nrequest_timeout = \"0s\"", "greater than 0"),
             ("location = \"memory:\"\nflush = \"disk\"", "one of: store, local"),
             ("location = \"memory:\"\nflush = \"local\"", "needs a 'flush_file'"),
             ("location = \"memory:\"\nflush_file = \"f\"", "write flush = \"local\" too"),
             ("location = \"memory:\"\nregion = \"r\"", "for a location s3://"),
             ("location = \"memory:\"\naccept_lost_flushes = \"17\"", "such as \"17-3fa29c41\""),
             ("location = \"memory:\"\naccept_lost_flushes = 17", "must be a string"),
-            ("location = \"memory:\"\ncompression = \"gzip\"", "none, lz4 or zstd"),
+            ("location = \"memory:\"\ncompression = \"gzip\"", "one of: none, lz4, zstd"),
             #[cfg(not(feature = "zstd"))]
             ("location = \"memory:\"\ncompression = \"zstd\"", "--features object,zstd"),
             ("location = \"memory:\"\nkey_file = \"k\"\nkey_env = \"K\"", "not in both"),

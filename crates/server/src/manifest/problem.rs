@@ -1,6 +1,7 @@
 //! What is wrong with a manifest, and where: one message that names file, line and device.
 
 use std::fmt;
+use std::path::Path;
 
 use corewise::timeline::markup::is_invisible;
 
@@ -112,6 +113,20 @@ pub(super) fn word<T: Copy>(
         let message = format!("unknown {key} '{}'", at.value);
         Problem::new(at.place, subject.clone(), message)
             .help(format!("{wanted}: {}", words.join(", ")))
+    })
+}
+
+/// What a socket address has room for, less the closing zero.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Why a socket can't have this path.
+pub fn too_long(path: &Path) -> Option<String> {
+    let len = path.as_os_str().len();
+    (len > LONGEST_SOCKET_PATH).then(|| {
+        format!(
+            "a socket's path must have at most {LONGEST_SOCKET_PATH} bytes, but this one has {len}: {}",
+            path.display()
+        )
     })
 }
 

@@ -1,15 +1,16 @@
 //! The manifest as it is written: every key with its place, nothing looked up, nothing decided.
 
+use std::path::Path;
 use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::model::Limit;
+use super::drivers::{DRIVERS, Driver, driver_names};
+use super::keys::{Key, Keys, devices, keys, text};
 use super::problem::{At, Place, Problem, Subject};
-use super::reader::{Fields, Lines};
-
-/// What a list of devices has to be.
-const DEVICES: &str = "a list of device names, such as [\"a\", \"b\"]";
+use super::reader::{Fields, Limit, Lines};
+use super::tuning::Tuning;
+use crate::suggest;
 
 /// What the text says.
 #[derive(Debug, Default)]
@@ -55,69 +56,28 @@ pub(crate) struct RawDevice {
     pub(crate) number: usize,
     /// A value in it could not be read, so it can't be brought up as it was meant.
     pub(crate) broken: bool,
-    pub(crate) keys: Vec<At<String>>,
     pub(crate) name: Option<At<String>>,
     pub(crate) driver: Option<At<String>>,
-    pub(crate) size: Option<At<u64>>,
-    pub(crate) block_size: Option<At<u64>>,
-    pub(crate) path: Option<At<String>>,
-    pub(crate) create: Option<At<bool>>,
-    pub(crate) io: Option<At<String>>,
-    pub(crate) direct: Option<At<bool>>,
-    pub(crate) on_lost: Option<At<String>>,
-    pub(crate) write_log: Option<At<String>>,
-    pub(crate) over: Option<Vec<At<String>>>,
-    pub(crate) chunk: Option<At<u64>>,
-    pub(crate) suppliers: Option<Vec<At<String>>>,
-    pub(crate) node: Option<At<u32>>,
-    pub(crate) probe_timeout: Option<At<Duration>>,
-    pub(crate) shutdown_timeout: Option<At<Duration>>,
-    pub(crate) hw_queues: Option<At<String>>,
-    pub(crate) scheduler: Option<At<String>>,
-    pub(crate) timeout: Option<At<Duration>>,
-    pub(crate) rq_affinity: Option<At<String>>,
-    pub(crate) iostats: Option<At<String>>,
-    pub(crate) read_only: Option<At<bool>>,
-    pub(crate) bitmap: Option<At<bool>>,
-    pub(crate) retry: Option<At<Duration>>,
-    pub(crate) check_every: Option<At<Duration>>,
-    pub(crate) degraded: Option<At<String>>,
-    pub(crate) resync_least: Option<At<u64>>,
-    pub(crate) resync_most: Option<At<u64>>,
-    pub(crate) partition: Option<At<String>>,
-    pub(crate) read_delay: Option<At<Duration>>,
-    pub(crate) write_delay: Option<At<Duration>>,
-    pub(crate) flush_delay: Option<At<Duration>>,
-    pub(crate) jitter: Option<At<Duration>>,
-    pub(crate) seed: Option<At<u32>>,
-    pub(crate) fails: Option<Vec<At<String>>>,
-    pub(crate) from: Option<At<u64>>,
-    pub(crate) to: Option<At<u64>>,
-    pub(crate) after: Option<At<u32>>,
-    pub(crate) every: Option<At<u32>>,
-    pub(crate) times: Option<At<u32>>,
-    pub(crate) rate: Option<At<f64>>,
-    pub(crate) errno: Option<At<String>>,
-    pub(crate) uri: Option<At<String>>,
-    pub(crate) connections: Option<At<u32>>,
-    pub(crate) connect_timeout: Option<At<Duration>>,
-    pub(crate) request_timeout: Option<At<Duration>>,
-    pub(crate) location: Option<At<String>>,
-    pub(crate) clone_of: Option<At<String>>,
-    pub(crate) snapshot: Option<At<String>>,
-    pub(crate) lease: Option<At<Duration>>,
-    pub(crate) flush: Option<At<String>>,
-    pub(crate) flush_file: Option<At<String>>,
-    pub(crate) accept_lost_flushes: Option<At<String>>,
-    pub(crate) endpoint: Option<At<String>>,
-    pub(crate) region: Option<At<String>>,
-    pub(crate) compression: Option<At<String>>,
-    pub(crate) key_file: Option<At<String>>,
-    pub(crate) key_env: Option<At<String>>,
-    pub(crate) read_cache: Option<At<u64>>,
-    pub(crate) tls_ca: Option<At<String>>,
-    pub(crate) tls_certificate: Option<At<String>>,
-    pub(crate) tls_key: Option<At<String>>,
+    /// What it says to be built over, whatever its driver.
+    pub(crate) over: Vec<At<String>>,
+    pub(crate) suppliers: Vec<At<String>>,
+    pub(crate) tuning: Option<Tuning>,
+    /// What it is made of.
+    pub(crate) made: Option<Driver>,
+}
+
+keys! {
+    /// What a device is, and what it needs.
+    #[derive(Debug, Default)]
+    struct Named {
+        /// 1 to 64 letters, digits, `-`, `_`, `.`; unique.
+        name: Option<At<String>> = text(), Unset("required");
+        /// One of the drivers below.
+        driver: Option<At<String>> = text(), Unset("required");
+        /// Devices that must be up before this one, and are shut down after it, though it isn't
+        /// built over them.
+        suppliers: Vec<At<String>> = devices(), Usual("[]");
+    }
 }
 
 /// One `[[export]]` table.
@@ -156,11 +116,11 @@ impl Table {
     /// The keys that it takes.
     fn keys(self) -> Vec<&'static str> {
         let (nothing, lines) = (DeTable::new(), Lines::new(""));
-        let mut fields = Fields::new(&nothing, &lines, Subject::Manifest);
+        let mut fields = Fields::new(&nothing, &lines, Path::new(""), Subject::Manifest);
         match self {
             Table::Manifest => return ROOT.to_vec(),
             Table::Server => drop(server(&mut fields)),
-            Table::Device => drop(read_device(&mut fields, Place::default(), 0)),
+            Table::Device => return device_keys(),
             Table::Export => drop(read_export(&mut fields, Place::default(), 0)),
         }
         fields.asked()
@@ -187,7 +147,7 @@ const ROOT: [&str; 3] = ["server", "device", "export"];
 
 /// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
 /// of the manifest is there all the same.
-pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
+pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
     let lines = Lines::new(text);
     let document = match DeTable::parse(text) {
         Ok(document) => document,
@@ -195,20 +155,20 @@ pub(crate) fn parse(text: &str) -> (RawManifest, Vec<Problem>) {
     };
     let mut manifest = RawManifest::default();
     let mut problems = Vec::new();
-    let mut root = Fields::new(document.get_ref(), &lines, Subject::Manifest);
+    let mut root = Fields::new(document.get_ref(), &lines, base, Subject::Manifest);
     if let Some((table, place)) = root.table("server") {
         manifest.has_server = Some(place);
-        let mut fields = Fields::new(table, &lines, Subject::Server);
+        let mut fields = Fields::new(table, &lines, base, Subject::Server);
         manifest.server = server(&mut fields);
         problems.extend(fields.finish(|key| Table::Server.elsewhere(key)));
     }
     for (index, (table, place)) in root.tables("device").into_iter().enumerate() {
-        let (device, found) = device(table, &lines, place, index + 1);
+        let (device, found) = device(table, &lines, base, place, index + 1);
         manifest.devices.push(device);
         problems.extend(found);
     }
     for (index, (table, place)) in root.tables("export").into_iter().enumerate() {
-        let (export, found) = export(table, &lines, place, index + 1);
+        let (export, found) = export(table, &lines, base, place, index + 1);
         manifest.exports.push(export);
         problems.extend(found);
     }
@@ -244,96 +204,82 @@ fn server(fields: &mut Fields<'_, '_>) -> RawServer {
 fn device(
     table: &DeTable<'_>,
     lines: &Lines,
+    base: &Path,
     place: Place,
     number: usize,
 ) -> (RawDevice, Vec<Problem>) {
     let subject = Subject::Device(name_of(table).ok_or(number));
-    let mut fields = Fields::new(table, lines, subject);
-    let mut device = read_device(&mut fields, place, number);
+    let mut fields = Fields::new(table, lines, base, subject);
+    fields.declares("a device".to_string(), place);
+    let (named, tuning) = (Named::read(&mut fields), Tuning::read(&mut fields));
+    let Named { name, driver, suppliers } = named.unwrap_or_default();
+    if !fields.has("name") {
+        fields.refuse("", "a device needs a 'name'", "");
+    }
+    let made = made(&mut fields, driver.as_ref(), place);
+    let over = fields.silent_names("over");
+    fields.know(device_keys());
     let problems = fields.finish(|key| Table::Device.elsewhere(key));
-    device.broken = !problems.is_empty();
-    (device, problems)
+    let broken = !problems.is_empty();
+    (RawDevice { place, number, broken, name, driver, over, suppliers, tuning, made }, problems)
 }
 
-fn read_device(fields: &mut Fields<'_, '_>, place: Place, number: usize) -> RawDevice {
-    RawDevice {
-        place,
-        number,
-        broken: false,
-        keys: fields.keys(),
-        name: fields.string("name"),
-        driver: fields.string("driver"),
-        size: fields.size("size"),
-        block_size: fields.size("block_size"),
-        path: fields.string("path"),
-        create: fields.boolean("create"),
-        io: fields.string("io"),
-        direct: fields.boolean("direct"),
-        on_lost: fields.string("on_lost"),
-        write_log: fields.string("write_log"),
-        over: fields.names("over", DEVICES),
-        chunk: fields.size("chunk"),
-        suppliers: fields.names("suppliers", DEVICES),
-        node: fields.number("node"),
-        probe_timeout: fields.duration("probe_timeout"),
-        shutdown_timeout: fields.duration("shutdown_timeout"),
-        hw_queues: fields.string_or_number("hw_queues"),
-        scheduler: fields.string("scheduler"),
-        timeout: fields.duration("timeout"),
-        rq_affinity: fields.string("rq_affinity"),
-        iostats: fields.string("iostats"),
-        read_only: fields.boolean("read_only"),
-        bitmap: fields.boolean("bitmap"),
-        retry: fields.duration("retry"),
-        check_every: fields.duration("check_every"),
-        degraded: fields.string("degraded"),
-        resync_least: fields.size("resync_least"),
-        resync_most: fields.size("resync_most"),
-        partition: fields.string_or_number("partition"),
-        read_delay: fields.duration("read_delay"),
-        write_delay: fields.duration("write_delay"),
-        flush_delay: fields.duration("flush_delay"),
-        jitter: fields.duration("jitter"),
-        seed: fields.number("seed"),
-        fails: fields.names("fails", "a list of operations, such as [\"read\", \"write\"]"),
-        from: fields.size("from"),
-        to: fields.size("to"),
-        after: fields.number("after"),
-        every: fields.number("every"),
-        times: fields.number("times"),
-        rate: fields.share("rate"),
-        errno: fields.string_or_number("errno"),
-        uri: fields.string("uri"),
-        connections: fields.number("connections"),
-        connect_timeout: fields.duration("connect_timeout"),
-        request_timeout: fields.duration("request_timeout"),
-        location: fields.string("location"),
-        clone_of: fields.string("clone_of"),
-        snapshot: fields.string("snapshot"),
-        lease: fields.duration("lease"),
-        flush: fields.string("flush"),
-        flush_file: fields.string("flush_file"),
-        accept_lost_flushes: fields.string("accept_lost_flushes"),
-        endpoint: fields.string("endpoint"),
-        region: fields.string("region"),
-        compression: fields.string("compression"),
-        key_file: fields.string("key_file"),
-        key_env: fields.string("key_env"),
-        read_cache: fields.size("read_cache"),
-        tls_ca: fields.string("tls_ca"),
-        tls_certificate: fields.string("tls_certificate"),
-        tls_key: fields.string("tls_key"),
+/// What a device is made of, by the keys of its driver.
+fn made(fields: &mut Fields<'_, '_>, driver: Option<&At<String>>, place: Place) -> Option<Driver> {
+    let known = || format!("known drivers: {}", driver_names().collect::<Vec<_>>().join(", "));
+    let Some(at) = driver else {
+        if !fields.has("driver") {
+            fields.refuse("", "it has no 'driver'", &known());
+        }
+        return None;
+    };
+    let name = at.value.as_str();
+    let Some(driver) = DRIVERS.iter().find(|driver| driver.name == name) else {
+        let help = match suggest::closest(name, driver_names()) {
+            Some(close) => format!("did you mean '{close}'? {}", known()),
+            None => known(),
+        };
+        fields.refuse("driver", format!("unknown driver '{name}'"), &help);
+        return None;
+    };
+    fields.declares(format!("driver '{name}'"), place);
+    let made = (driver.read)(fields);
+    let own: Vec<&str> = names(&(driver.keys)());
+    for key in fields.keys() {
+        let word = key.value.as_str();
+        if !fields.is_asked(word) && device_keys().contains(&word) {
+            let message = format!("driver '{name}' takes no '{word}'");
+            let problem = Problem::new(key.place, fields.subject().clone(), message);
+            fields.push(problem.help(format!("it takes: {}", own.join(", "))));
+        }
     }
+    made
+}
+
+/// The keys that a device may have, by whatever driver.
+fn device_keys() -> Vec<&'static str> {
+    let drivers = DRIVERS.iter().flat_map(|driver| (driver.keys)());
+    keys_of_all_devices().into_iter().chain(drivers).map(|key| key.name).collect()
+}
+
+/// The keys that every device takes.
+pub(super) fn keys_of_all_devices() -> Vec<Key> {
+    Named::keys().into_iter().chain(Tuning::keys()).collect()
+}
+
+fn names(keys: &[Key]) -> Vec<&'static str> {
+    keys.iter().map(|key| key.name).collect()
 }
 
 fn export(
     table: &DeTable<'_>,
     lines: &Lines,
+    base: &Path,
     place: Place,
     number: usize,
 ) -> (RawExport, Vec<Problem>) {
     let subject = Subject::Export(name_of(table).ok_or(number));
-    let mut fields = Fields::new(table, lines, subject);
+    let mut fields = Fields::new(table, lines, base, subject);
     let mut export = read_export(&mut fields, place, number);
     let problems = fields.finish(|key| Table::Export.elsewhere(key));
     export.broken = !problems.is_empty();
@@ -381,7 +327,11 @@ mod tests {
     use super::*;
 
     fn messages(text: &str) -> Vec<String> {
-        parse(text).1.iter().map(|problem| problem.display("m.toml").to_string()).collect()
+        parse(text, Path::new("/"))
+            .1
+            .iter()
+            .map(|problem| problem.display("m.toml").to_string())
+            .collect()
     }
 
     #[test]
@@ -426,6 +376,7 @@ device = "a"
 description = "text"
 shutdown_timeout = "5s"
 "#,
+            Path::new("/"),
         );
         assert_eq!(problems, []);
         assert_eq!(manifest.server.tcp.unwrap().value, "10809");
@@ -433,18 +384,18 @@ shutdown_timeout = "5s"
         assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
         assert_eq!(device.place.line, 15);
+        let Some(Driver::File(file)) = &device.made else { panic!("no file") };
         assert_eq!(
-            device.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
+            file.size.as_ref().map(|s| (s.value, s.place.line, s.place.column)),
             Some((64 << 20, 18, 8))
         );
-        assert_eq!(device.block_size.as_ref().unwrap().value, 4096);
-        assert_eq!(device.suppliers.as_ref().unwrap()[0].value, "b");
-        assert_eq!(device.keys.len(), 18);
+        assert_eq!(file.block_size, 4096);
+        assert_eq!(device.suppliers[0].value, "b");
         assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 36);
         let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
-        assert_eq!(seconds(&device.probe_timeout), Some(3));
-        assert_eq!(seconds(&device.timeout), Some(6));
-        assert_eq!(seconds(&device.shutdown_timeout), Some(4));
+        let tuning = device.tuning.as_ref().unwrap();
+        let times = [tuning.probe_timeout, tuning.shutdown_timeout, tuning.timeout];
+        assert_eq!(times.map(|time| time.unwrap().as_secs()), [3, 4, 6]);
         assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
         assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));
         assert_eq!(seconds(&manifest.server.request_timeout), Some(7));
@@ -467,7 +418,9 @@ shutdown_timeout = "5s"
 
     #[test]
     fn an_unknown_key_is_named_with_the_one_that_was_meant() {
-        let found = messages("[[device]]\nname = \"a\"\nblok_size = 512\n");
+        let found = messages(
+            "[[device]]\nname = \"a\"\nblok_size = 512\ndriver = \"mirror\"\nover = [\"b\"]\n",
+        );
         assert_eq!(
             found,
             ["m.toml:3:1: device 'a': unknown key 'blok_size'\n  help: did you mean 'block_size'?"]
@@ -478,16 +431,18 @@ shutdown_timeout = "5s"
 
     #[test]
     fn a_wrong_type_is_named_with_the_right_one() {
-        let found = messages("[[device]]\nname = 7\nsize = true\nover = \"a\"\nnode = -1\n");
+        let found = messages(
+            "[[device]]\nname = 7\ndriver = \"mirror\"\nretry = true\nover = \"a\"\nnode = -1\n",
+        );
         assert_eq!(
             found,
             [
                 "m.toml:2:8: device 1 (it has no name): 'name' must be a string, not an integer",
-                "m.toml:3:8: device 1 (it has no name): 'size' must be a size such as \"64M\" or a \
-                 number of bytes, not a boolean",
-                "m.toml:4:8: device 1 (it has no name): 'over' must be a list of device names, \
+                "m.toml:4:9: device 1 (it has no name): 'retry' must be a duration such as \"5s\", not a \
+                 boolean",
+                "m.toml:5:8: device 1 (it has no name): 'over' must be a list of device names, \
                  such as [\"a\", \"b\"], not a string",
-                "m.toml:5:8: device 1 (it has no name): 'node': it must not be negative, nor more than 4294967295",
+                "m.toml:6:8: device 1 (it has no name): 'node': it must not be negative, nor more than 4294967295",
             ]
         );
         let found = messages("device = 3\n[server]\ntcp = [1]\n");
@@ -498,7 +453,9 @@ shutdown_timeout = "5s"
     #[test]
     fn one_bad_device_leaves_the_others_readable() {
         let (manifest, problems) = parse(
-            "[[device]]\nname = \"a\"\nsize = \"x\"\n[[device]]\nname = \"b\"\nsize = \"1M\"\n",
+            "[[device]]\nname = \"a\"\nsize = \"x\"\ndriver = \"null\"\n\
+             [[device]]\nname = \"b\"\nsize = \"1M\"\ndriver = \"null\"\n",
+            Path::new("/"),
         );
         assert_eq!(problems.len(), 1);
         assert_eq!(manifest.devices.iter().map(|d| d.broken).collect::<Vec<_>>(), [true, false]);

@@ -3,14 +3,21 @@
 //! serde would stop at the first wrong key and could not say which device it belongs to, so the
 //! parsed document is walked here, and everything that is wrong is collected.
 
+use std::path::Path;
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::model::Limit;
 use super::problem::{At, Place, Problem, Subject};
 use crate::{suggest, units};
+
+/// How much may go through in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) iops: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+}
 
 /// Turns byte offsets into lines and columns.
 pub(crate) struct Lines {
@@ -34,14 +41,98 @@ impl Lines {
 pub(crate) struct Fields<'t, 'i> {
     table: &'t DeTable<'i>,
     lines: &'t Lines,
+    /// Where relative paths begin.
+    pub(super) base: &'t Path,
     subject: Subject,
+    /// Where its header is, and what it declares, in words.
+    header: (Place, String),
     asked: Vec<&'static str>,
     problems: Vec<Problem>,
 }
 
 impl<'t, 'i> Fields<'t, 'i> {
-    pub(crate) fn new(table: &'t DeTable<'i>, lines: &'t Lines, subject: Subject) -> Self {
-        Fields { table, lines, subject, asked: Vec::new(), problems: Vec::new() }
+    pub(crate) fn new(
+        table: &'t DeTable<'i>,
+        lines: &'t Lines,
+        base: &'t Path,
+        subject: Subject,
+    ) -> Self {
+        let header = (Place::default(), String::new());
+        Fields { table, lines, base, subject, header, asked: Vec::new(), problems: Vec::new() }
+    }
+
+    /// What is said to need a key that isn't there: `what`, at its header.
+    pub(super) fn declares(&mut self, what: String, place: Place) {
+        self.header = (place, what);
+    }
+
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Whether the table has this key, whatever its value.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Where the value of a key is, or the header if there is none.
+    pub(super) fn place(&self, key: &str) -> Place {
+        let value = self.table.get(key);
+        value.map_or(self.header.0, |value| self.lines.place(value.span().start))
+    }
+
+    pub(super) fn push(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// Complains about the value of a key. `help` may be empty.
+    pub(super) fn refuse(&mut self, key: &str, message: impl Into<String>, help: &str) {
+        let problem = Problem::new(self.place(key), self.subject.clone(), message);
+        self.push(if help.is_empty() { problem } else { problem.help(help) });
+    }
+
+    /// Complains that a key isn't there.
+    pub(super) fn needs(&mut self, key: &str, example: &str) {
+        let message = format!("{} needs '{key}'", self.header.1);
+        self.refuse(key, message, &format!("such as {example}"));
+    }
+
+    /// Reads the value that a key has where it is left out.
+    pub(super) fn usual<T>(
+        &self,
+        key: &str,
+        value: &str,
+        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<At<T>>,
+    ) -> Option<At<T>> {
+        let text = format!("{key} = {value}");
+        let (table, lines) = (DeTable::parse(&text).ok()?, Lines::new(&text));
+        read(&mut Fields::new(table.get_ref(), &lines, self.base, Subject::Manifest))
+    }
+
+    /// Complains about a size that isn't whole blocks.
+    pub(super) fn check_size(&mut self, size: u64, block_size: u32) {
+        let block = u64::from(block_size);
+        if size == 0 {
+            self.refuse("size", "the size must not be 0", "");
+        } else if size % block != 0 {
+            let below = size / block * block;
+            let above = below.saturating_add(block);
+            let near = if below == 0 { format!("{above}") } else { format!("{below} or {above}") };
+            let message = format!("size {size} is not a multiple of its block size {block}");
+            self.refuse("size", message, &format!("the nearest valid size: {near}"));
+        }
+    }
+
+    /// Keys that are none of this table's, and aren't unknown either.
+    pub(super) fn know(&mut self, keys: impl IntoIterator<Item = &'static str>) {
+        let new = |key: &&str| !self.asked.contains(key);
+        let new: Vec<&'static str> = keys.into_iter().filter(new).collect();
+        self.asked.extend(new);
+    }
+
+    /// Whether a key was asked for.
+    pub(super) fn is_asked(&self, key: &str) -> bool {
+        self.asked.contains(&key)
     }
 
     /// The keys that the table holds, in no order that matters.
@@ -192,6 +283,30 @@ impl<'t, 'i> Fields<'t, 'i> {
         Some(names)
     }
 
+    /// Those of a list that are names; nothing is complained about.
+    pub(super) fn silent_names(&self, key: &str) -> Vec<At<String>> {
+        let list = self.table.get(key).and_then(|value| value.get_ref().as_array());
+        let name = |item: &Spanned<DeValue<'_>>| {
+            let place = self.lines.place(item.span().start);
+            Some(At::new(item.get_ref().as_str()?.to_string(), place))
+        };
+        list.into_iter().flatten().filter_map(name).collect()
+    }
+
+    /// The text of a key, as it is written.
+    pub(super) fn written(&self, key: &str) -> Option<&str> {
+        self.table.get(key)?.get_ref().as_str()
+    }
+
+    /// The text of a number, or of a word, as it is written.
+    pub(super) fn found(&self, key: &str) -> Option<String> {
+        match self.table.get(key)?.get_ref() {
+            DeValue::String(text) => Some(format!("\"{text}\"")),
+            DeValue::Integer(number) => Some(written(number)),
+            _ => None,
+        }
+    }
+
     /// Refuses an empty list that lets nobody in.
     pub(crate) fn refuse_empty(&mut self, key: &str) {
         let Some(value) = self.table.get(key) else { return };
@@ -227,7 +342,7 @@ impl<'t, 'i> Fields<'t, 'i> {
             self.wrong_type(key, value, wanted);
             return None;
         };
-        let mut fields = Fields::new(table, self.lines, self.subject.clone());
+        let mut fields = Fields::new(table, self.lines, self.base, self.subject.clone());
         let (iops, bytes) = (fields.number("iops"), fields.size("bytes"));
         let limit = Limit { iops: iops.map(|at| at.value.into()), bytes: bytes.map(|at| at.value) };
         let found = fields.finish(|_| None);

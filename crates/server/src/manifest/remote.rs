@@ -1,105 +1,102 @@
 //! The keys of a device that is somebody else's export.
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use corewise::nbd::Uri;
 
-use super::drivers::Asked;
-use super::model::{Remote, RemoteTls, too_long};
-use super::problem::{At, Problem};
+use super::keys::{Check, Kind, duration, flag, keys, number, path};
+use super::problem::{At, too_long};
+use super::reader::Fields;
 
-/// Most connections of one device.
-const CONNECTIONS: u32 = 16;
-
-/// What its keys say; `None` where that can't be said.
-pub(super) fn remote(asked: &mut Asked<'_>, base: &Path) -> Option<Remote> {
-    let raw = asked.raw;
-    let Some(at) = &raw.uri else {
-        asked.missing("uri", "uri = \"nbd://other.example/disk\"");
-        return None;
-    };
-    let uri = match at.value.parse::<Uri>() {
-        Ok(uri) => At::new(uri.within(base), at.place),
-        Err(why) => {
-            asked.complain(|s| Problem::new(at.place, s, format!("'{}': {why}", at.value)));
-            return None;
-        }
-    };
-    if let Some(why) = uri.value.socket().and_then(too_long) {
-        asked.complain(|s| Problem::new(at.place, s, why));
-        return None;
-    }
-    let mut ok = true;
-    let mut told = |at_place, message: String, help: &str| {
-        ok = false;
-        asked.complain(|s| Problem::new(at_place, s, message).help(help));
-    };
-    if let Some(n) = raw.connections.as_ref().filter(|n| !(1..=CONNECTIONS).contains(&n.value)) {
-        told(n.place, format!("connections {} is not valid", n.value), "from 1 to 16");
-    }
-    for (key, time) in
-        [("connect_timeout", &raw.connect_timeout), ("request_timeout", &raw.request_timeout)]
-    {
-        if let Some(at) = time.as_ref().filter(|at| at.value.is_zero()) {
-            told(at.place, format!("'{key}' must be more than nothing"), "such as \"10s\"");
-        }
-    }
-    let path = |at: &At<String>| At::new(base.join(&at.value), at.place);
-    let keys = [
-        ("tls_ca", &raw.tls_ca),
-        ("tls_certificate", &raw.tls_certificate),
-        ("tls_key", &raw.tls_key),
-    ];
-    if !uri.value.tls() {
-        for (key, at) in keys {
-            if let Some(at) = at {
-                told(
-                    at.place,
-                    format!("'{key}' is for TLS"),
-                    "write nbds in the uri, or nbds+unix",
-                );
+fn uri() -> Kind<Uri> {
+    Kind::new(|fields, key| {
+        let at = fields.string(key)?;
+        let uri = at.value.parse::<Uri>().map_err(|why| format!("'{}': {why}", at.value));
+        let uri = uri.map(|uri| uri.within(fields.base));
+        let short = uri.and_then(|uri| uri.socket().and_then(too_long).map_or(Ok(uri), Err));
+        match short {
+            Ok(uri) => Some(At::new(uri, at.place)),
+            Err(why) => {
+                fields.refuse(key, why, "");
+                None
             }
         }
-    } else if !cfg!(feature = "tls") {
-        told(uri.place, "this corewise was built without TLS".to_owned(), "write nbd in the uri");
-    } else {
-        if uri.value.hostname().is_none() {
-            let help = "write tls-hostname=NAME in the uri, behind an &";
-            told(uri.place, "TLS on a Unix socket needs the name of the other side".into(), help);
-        }
-        if raw.tls_ca.is_none() {
-            let help = "tls_ca = \"ca.pem\", the certificate of the authority of the other side";
-            told(uri.place, "TLS needs a 'tls_ca'".to_owned(), help);
-        }
-        match (&raw.tls_certificate, &raw.tls_key) {
-            (Some(at), None) => {
-                told(at.place, "'tls_certificate' needs its 'tls_key'".to_owned(), "a file");
-            }
-            (None, Some(at)) => {
-                told(at.place, "'tls_key' needs its 'tls_certificate'".to_owned(), "a file");
-            }
-            _ => {}
-        }
-    }
-    let identity = raw.tls_certificate.as_ref().zip(raw.tls_key.as_ref());
-    let identity = identity.map(|(certificate, key)| (path(certificate), path(key)));
-    let tls = raw.tls_ca.as_ref().map(|ca| RemoteTls { ca: path(ca), identity });
-    ok.then(|| Remote {
-        uri,
-        connections: raw.connections.as_ref().map(|n| n.value as usize),
-        connect_timeout: raw.connect_timeout.as_ref().map(|at| at.value),
-        request_timeout: raw.request_timeout.as_ref().map(|at| at.value),
-        read_only: raw.read_only.as_ref().is_some_and(|at| at.value),
-        tls,
     })
+}
+
+fn connections() -> Kind<usize> {
+    let few = number().within("from 1 to 16", "", |number| (1..=16).contains(number));
+    few.map(|number, _| number as usize)
+}
+
+keys! {
+    /// Somebody else's export as a device.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Remote {
+        /// Which export it is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, or
+        /// with `nbds` for TLS, where `tls-hostname=NAME` behind the `?` says another name than the
+        /// host's.
+        uri: At<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
+        /// How many connections at most; one where the other side doesn't say that a flush on one
+        /// covers all.
+        connections: Option<usize> = connections(), Unset("4");
+        /// How long an attempt to connect may take, its handshake included.
+        connect_timeout: Option<Duration> = duration().positive("such as \"10s\""),
+            Unset("`\"5s\"`");
+        /// How long a request may take, all attempts together; then it fails.
+        request_timeout: Option<Duration> = duration().positive("such as \"10s\""),
+            Unset("`\"30s\"`");
+        /// Whether the export isn't changed.
+        read_only: bool = flag(), Usual("false");
+        /// A file (PEM) with the authorities that vouch for the other side.
+        tls_ca: Option<At<PathBuf>> = path(), Unset("required with `nbds`");
+        /// A file (PEM) with a certificate, for another side that asks for one.
+        tls_certificate: Option<At<PathBuf>> = path(), Unset("none");
+        /// A file (PEM) with the key of that certificate.
+        tls_key: Option<At<PathBuf>> = path(), Unset("required with `tls_certificate`");
+    }
+}
+
+impl Check for Remote {
+    fn check(&self, fields: &mut Fields<'_, '_>) {
+        let uri = &self.uri.value;
+        if !uri.tls() {
+            for key in ["tls_ca", "tls_certificate", "tls_key"] {
+                if fields.has(key) {
+                    let help = "write nbds in the uri, or nbds+unix";
+                    fields.refuse(key, format!("'{key}' is for TLS"), help);
+                }
+            }
+            return;
+        }
+        if !cfg!(feature = "tls") {
+            let message = "this corewise was built without TLS";
+            return fields.refuse("uri", message, "write nbd in the uri");
+        }
+        if uri.hostname().is_none() {
+            let help = "write tls-hostname=NAME in the uri, behind an &";
+            fields.refuse("uri", "TLS on a Unix socket needs the name of the other side", help);
+        }
+        if !fields.has("tls_ca") {
+            let help = "tls_ca = \"ca.pem\", the certificate of the authority of the other side";
+            fields.refuse("uri", "TLS needs a 'tls_ca'", help);
+        }
+        for (key, other) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
+            if fields.has(key) && !fields.has(other) {
+                fields.refuse(key, format!("'{key}' needs its '{other}'"), "a file");
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Driver, Resolved, read};
+    use std::path::Path;
     use std::time::Duration;
 
-    use super::*;
+    use corewise::nbd::Uri;
 
     fn resolved(keys: &str) -> Resolved {
         let text = format!(
@@ -130,10 +127,9 @@ mod tests {
         );
         assert_eq!(found.problems, []);
         let Driver::Remote(remote) = &found.manifest.devices[0].driver else { panic!("no nbd") };
-        let tls = remote.tls.as_ref().unwrap();
-        let (certificate, key) = tls.identity.as_ref().unwrap();
-        assert_eq!(tls.ca.value, Path::new("/base/ca"));
-        assert_eq!((&*certificate.value, &*key.value), (Path::new("/base/c"), Path::new("/k")));
+        let files = [&remote.tls_ca, &remote.tls_certificate, &remote.tls_key];
+        let files = files.map(|at| at.as_ref().unwrap().value.as_path());
+        assert_eq!(files, ["/base/ca", "/base/c", "/k"].map(Path::new));
     }
 
     #[test]
@@ -142,7 +138,7 @@ mod tests {
             ("", "needs 'uri'"),
             ("uri = \"/dev/nbd0\"", "no '://'"),
             ("uri = \"nbd://h\"\nconnections = 17", "from 1 to 16"),
-            ("uri = \"nbd://h\"\nconnect_timeout = \"0s\"", "more than nothing"),
+            ("uri = \"nbd://h\"\nconnect_timeout = \"0s\"", "greater than 0"),
             ("uri = \"nbd://h\"\ntls_ca = \"c\"", "write nbds"),
             ("uri = \"nbd://h\"\nsize = \"1M\"", "takes no 'size'"),
             #[cfg(feature = "tls")]

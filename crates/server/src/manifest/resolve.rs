@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use corewise::device::HangPolicy;
 
-use super::drivers::driver;
+use super::drivers::Driver;
 use super::links::{self, Links};
 use super::model::{
-    Clients, DEFAULT_DRAIN, Device, Driver, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
-    too_long,
+    Clients, DEFAULT_DRAIN, Device, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
 };
-use super::problem::{At, Place, Problem, Subject, unseen};
-use super::raw::{RawExport, RawManifest, RawServer};
+use super::problem::{At, Place, Problem, Subject, too_long, unseen};
+use super::raw::{RawDevice, RawExport, RawManifest, RawServer};
 use super::tls::tls;
-use super::tuning::tuning;
 
 /// The port that IANA gave to NBD.
 const NBD_PORT: u16 = 10809;
@@ -35,21 +33,7 @@ pub(super) fn resolve(
         let message = "a running server keeps its own [server]: leave the table out";
         problems.push(Problem::new(place, Subject::Server, message));
     }
-    let (mut drivers, mut tunings) = (Vec::new(), Vec::new());
-    for (index, raw) in raw.devices.iter().enumerate() {
-        let before = problems.len();
-        // One that is there already may have any name.
-        let made = raw.path.iter().filter(|_| raw.create.as_ref().is_some_and(|at| at.value));
-        for at in made.chain(&raw.write_log).chain(&raw.flush_file).chain(&raw.location) {
-            problems.extend(unseen("a path", at, &links::subject(raw)));
-        }
-        drivers.push(driver(raw, base, &mut problems));
-        tunings.push(tuning(raw, &mut problems));
-        if problems.len() > before {
-            links.mark(index);
-        }
-    }
-    for index in shared_homes(raw, &drivers, beside, &mut problems) {
+    for index in shared_homes(&raw.devices, beside, &mut problems) {
         links.mark(index);
     }
     let mut left_out = links.left_out();
@@ -64,23 +48,16 @@ pub(super) fn resolve(
             help: Some("add a [[device]]; `corewise up --help` shows one".to_string()),
         });
     }
-    let devices =
-        raw.devices.iter().zip(drivers).zip(tunings).enumerate().filter_map(|(index, device)| {
-            let ((raw, driver), tuning) = device;
-            let (Some(name), Some(driver), false) = (&raw.name, driver, links.is_bad(index)) else {
-                return None;
-            };
-            Some(Device {
-                name: name.value.clone(),
-                place: raw.place,
-                driver,
-                tuning,
-                suppliers: links.suppliers(index),
-                node: raw.node.clone(),
-                probe_timeout: raw.probe_timeout.as_ref().map(|at| at.value),
-                shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
-            })
-        });
+    let devices = raw.devices.iter().enumerate().filter_map(|(index, raw)| {
+        let good = Some(raw).filter(|_| !links.is_bad(index))?;
+        Some(Device {
+            name: good.name.as_ref()?.value.clone(),
+            place: raw.place,
+            driver: good.made.clone()?,
+            tuning: good.tuning.clone()?,
+            suppliers: links.suppliers(index),
+        })
+    });
     let manifest = Manifest { server, devices: devices.collect(), exports };
     problems.sort_by_key(|problem| problem.place);
     let of_all = |problem: &Problem| matches!(problem.subject, Subject::Manifest | Subject::Server);
@@ -181,12 +158,11 @@ impl Home {
 /// Paths that differ but lead to one folder (links, bind mounts) are found here, those that lead to
 /// one file when the files are locked.
 fn shared_homes(
-    raw: &RawManifest,
-    drivers: &[Option<Driver>],
+    devices: &[RawDevice],
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
-    let homes: Vec<_> = drivers.iter().map(|driver| Home::of(driver.as_ref()?)).collect();
+    let homes: Vec<_> = devices.iter().map(|device| Home::of(device.made.as_ref()?)).collect();
     // The mount of a folder that is served may hang: it is only looked at for another folder.
     let has_folders = homes.iter().flatten().any(|home| home.folder.is_some());
     let up = beside.into_iter().flat_map(|server| &server.devices);
@@ -203,8 +179,8 @@ fn shared_homes(
     let mut bad = Vec::new();
     for (index, home) in homes.into_iter().enumerate() {
         let Some(home) = home else { continue };
-        let its_name = raw.devices[index].name.as_ref().map(|name| &name.value);
-        let subject = || links::subject(&raw.devices[index]);
+        let its_name = devices[index].name.as_ref().map(|name| &name.value);
+        let subject = || links::subject(&devices[index]);
         // That there is one of its name has been complained about.
         let by_id = up.values().filter(|(_, other)| home.is_same_folder(other));
         let others = near(&up, &home.path).chain(by_id);
@@ -220,7 +196,7 @@ fn shared_homes(
             let by_id = stores.values().filter(|(_, other)| home.is_same_folder(other));
             let near = near(&stores, &home.path).chain(by_id);
             if let Some((first, clash)) = near.filter_map(clash).next() {
-                let other = links::subject(&raw.devices[first]);
+                let other = links::subject(&devices[first]);
                 problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
                 bad.extend([first, index]);
             }
@@ -230,7 +206,7 @@ fn shared_homes(
         let here = (home.what, home.path);
         let (first, reads) = *first_with.entry(here).or_insert((index, home.reads));
         if first != index && !(reads && home.reads) {
-            let other = links::subject(&raw.devices[first]);
+            let other = links::subject(&devices[first]);
             let message = format!("{other} has the same {}", home.what);
             problems.push(Problem::new(home.place, subject(), message));
             bad.extend([first, index]);

@@ -9,6 +9,8 @@ use std::time::Duration;
 use corewise::drivers::Fault;
 
 use super::model::*;
+use super::reader::Limit;
+use super::tuning::Tuning;
 use super::*;
 
 pub(super) fn resolve(text: &str) -> Resolved {
@@ -94,8 +96,11 @@ read_only = true
     let Driver::File(file) = &devices[0].driver else { panic!("{:?}", devices[0]) };
     assert_eq!(file.path.value, Path::new("/base/a.img"));
     assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
-    assert_eq!((file.direct, devices[0].node.as_ref().map(|at| at.value)), (true, Some(1)));
+    assert_eq!((file.direct, devices[0].tuning.node.as_ref().map(|at| at.value)), (true, Some(1)));
     let tuned = Tuning {
+        node: Some(At::new(1, Place::default())),
+        probe_timeout: None,
+        shutdown_timeout: None,
         hw_queues: Some(HwQueues::PerShard),
         scheduler: IoScheduler::Deadline(Deadline::default()),
         timeout: Some(Duration::from_secs(30)),
@@ -107,6 +112,9 @@ read_only = true
     assert_eq!(file.path.value, Path::new("/elsewhere/b.img"));
     assert!(file.read_only && !file.create && file.size.is_none() && !file.direct);
     let plain = Tuning {
+        node: None,
+        probe_timeout: None,
+        shutdown_timeout: None,
         hw_queues: None,
         scheduler: IoScheduler::None,
         timeout: None,
@@ -143,7 +151,7 @@ fn a_bad_value_of_a_queue_key_is_answered_with_the_valid_ones() {
     );
     assert_eq!(
         said("timeout = \"0s\"\n"),
-        "up.toml:5:11: device 'a': 'timeout' must be greater than 0\n  help: leave it out for no timeout"
+        "up.toml:5:11: device 'a': 'timeout' must be greater than 0, not \"0s\"\n  help: leave it out for no timeout"
     );
     assert!(said("timeout = 30\n").contains("'timeout' must be a duration such as \"5s\""));
     assert!(said("direct = true\n").contains("driver 'memory' takes no 'direct'"));
@@ -227,7 +235,7 @@ fn a_chunk_is_a_power_of_two_that_a_device_can_take_at_once() {
     for bad in ["5000", "512", "\"64M\"", "0"] {
         let text = memory("a") + &memory("b") + stripe + &format!("chunk = {bad}\n");
         let found = problem(&text);
-        assert!(found.starts_with("up.toml:13:9: device 's': chunk"), "{found}");
+        assert!(found.starts_with("up.toml:13:9: device 's': 'chunk' must be"), "{found}");
         assert!(found.contains("from 4K to 32M"), "{found}");
     }
 }
@@ -249,7 +257,7 @@ fn a_missing_key_of_a_driver_is_asked_for() {
         ("driver = \"file\"\n", "driver 'file' needs 'path'"),
         ("driver = \"file\"\npath = \"x\"\ncreate = true\n", "driver 'file' needs 'size'"),
         ("driver = \"mirror\"\n", "driver 'mirror' needs 'over'"),
-        ("driver = \"mirror\"\nover = []\n", "needs at least one part"),
+        ("driver = \"mirror\"\nover = []\n", "'over' must be a list of at least one device"),
         ("driver = \"file\"\npath = \"x\"\nio = \"aio\"\n", "unknown io 'aio'"),
     ] {
         let found = problem(&device(text));
@@ -372,28 +380,29 @@ fn devices_over_one_other_say_which_and_how() {
         assert_eq!(resolved.manifest.devices[1].suppliers, ["a"]);
         resolved.manifest.devices[1].driver.clone()
     };
-    let Driver::Partition { over, which } = driver(&over_a("partition", "partition = 2\n")) else {
+    let Driver::Partition(found) = driver(&over_a("partition", "partition = 2\n")) else {
         panic!("no partition");
     };
-    assert_eq!((over.as_str(), which.value.as_str()), ("a", "2"));
+    assert_eq!((found.over.as_str(), found.partition.value.as_str()), ("a", "2"));
     let keys = "read_delay = \"5ms\"\nflush_delay = \"1s\"\njitter = \"1ms\"\nseed = 7\n";
-    let Driver::Delay { delays, .. } = driver(&over_a("delay", keys)) else { panic!("no delay") };
+    let Driver::Delay(found) = driver(&over_a("delay", keys)) else { panic!("no delay") };
+    let delays = found.delays();
     let ms = Duration::from_millis;
     assert_eq!((delays.read, delays.write, delays.flush), (ms(5), ms(0), ms(1000)));
     assert_eq!((delays.jitter, delays.seed), (ms(1), 7));
     let keys = "fails = [\"read\", \"write-zeroes\"]\nfrom = \"4K\"\nafter = 3\nevery = 2\n\
                 times = 9\nrate = 0.5\nerrno = \"enospc\"\nseed = 3\n";
-    let Driver::Error { fault, seed, .. } = driver(&over_a("error", keys)) else {
+    let Driver::Error(found) = driver(&over_a("error", keys)) else {
         panic!("no error");
     };
     let ops = [corewise::blockmq::Op::Read, corewise::blockmq::Op::WriteZeroes];
     let range = 4096..u64::MAX;
     let want = Fault::new().on(&ops).range(range).after(3).every(2).times(9).rate(0.5).errno(28);
-    assert_eq!((fault, seed), (want, 3));
-    let Driver::Error { fault, .. } = driver(&over_a("error", "errno = 121\n")) else {
+    assert_eq!((found.fault(), found.seed), (want, 3));
+    let Driver::Error(found) = driver(&over_a("error", "errno = 121\n")) else {
         panic!("no error");
     };
-    assert_eq!(fault, Fault::new().errno(121));
+    assert_eq!(found.fault(), Fault::new().errno(121));
 }
 
 #[test]
@@ -405,11 +414,11 @@ fn errors_of_a_device_over_one_part_are_reported() {
     assert!(of("error", "errno = \"EBAD\"\n").contains("unknown errno 'EBAD'"));
     assert!(of("error", "errno = 0\n").contains("unknown errno '0'"));
     assert!(of("error", "rate = 1.5\n").contains("'rate': it must be from 0 to 1"));
-    assert!(of("error", "every = 0\n").contains("1 means every request"));
+    assert!(of("error", "every = 0\n").contains("help: 1 means every request"));
     assert!(of("error", "from = 8192\nto = 4096\n").contains("greater than 'from'"));
     assert!(of("error", "chunk = \"64K\"\n").contains("driver 'error' takes no 'chunk'"));
     let two = memory("c") + &over_a("error", "").replace("[\"a\"]", "[\"a\", \"c\"]");
-    assert!(problem(&two).contains("driver 'error' takes exactly one part"));
+    assert!(problem(&two).contains("'over' must be a list of exactly one device"));
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Prepared {
         let is_there = |node: u32| topology.node(node).is_some();
         let mut missing = false;
         for device in &mut self.manifest.devices {
-            let Some(at) = device.node.take_if(|at| !is_there(at.value)) else { continue };
+            let Some(at) = device.tuning.node.take_if(|at| !is_there(at.value)) else { continue };
             missing = true;
             let known: Vec<_> =
                 topology.nodes().iter().map(|known| known.node.to_string()).collect();

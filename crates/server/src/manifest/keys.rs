@@ -1,0 +1,310 @@
+//! What a key of the manifest is. The tables of keys are structs that [`keys!`] declares: each
+//! field is a key, and its entry says all that there is to say: how the value is written, what it
+//! may be, what goes without it, what a reload does with a change. The field's documentation is the
+//! key's line in `docs/manifest.md`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::problem::{self, At, unseen};
+use super::reader::Fields;
+
+/// What goes where a key is left out.
+#[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeftOut {
+    /// Nothing: it is an error, and its help shows this example.
+    Required(&'static str),
+    /// This value, as a manifest writes it.
+    Usual(&'static str),
+    /// The field is `None` (or it says so in another way), which means this.
+    Unset(&'static str),
+}
+
+/// What a reload does with a changed key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// The device is taken down and brought up again, with all that needs it.
+    Restarts,
+    /// A larger size is given to the device while clients go on.
+    Grows,
+    /// Legs are replaced, added and removed while clients go on.
+    Legs,
+    /// The device goes by the new value from then on.
+    Follows,
+    /// Nothing: the key says how a device begins.
+    Ignores,
+}
+
+/// A key, for the manual and for messages.
+#[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) meaning: &'static str,
+    pub(crate) range: Option<String>,
+    pub(crate) left_out: LeftOut,
+    pub(crate) reload: Reload,
+}
+
+/// A struct whose fields are keys.
+pub(crate) trait Keys: Sized {
+    /// Its keys, in order.
+    fn keys() -> Vec<Key>;
+
+    /// Reads them, and complains about each that can't be what it says. `None`: one that is
+    /// required isn't there.
+    fn read(fields: &mut Fields<'_, '_>) -> Option<Self>;
+
+    /// What a reload does with each key that differs.
+    fn changes(&self, other: &Self) -> Vec<Reload>;
+}
+
+/// What the keys of a table may not say together.
+pub(super) trait Check {
+    /// Complains about it.
+    fn check(&self, fields: &mut Fields<'_, '_>);
+}
+
+/// Declares a struct and its keys: `key: TYPE = KIND, LEFT_OUT;`, with a [`Reload`] behind it where
+/// a change doesn't restart the device. TYPE is what KIND gives, in an [`At`] where its place is
+/// wanted, in an `Option` where nothing goes without it.
+macro_rules! keys {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $(
+            $(#[doc = $doc:literal])+
+            $key:ident: $type:ty = $kind:expr, $left_out:expr $(, $reload:ident)?;
+        )+
+    }) => {
+        $(#[$meta])*
+        $vis struct $name { $($(#[doc = $doc])+ $vis $key: $type,)+ }
+
+        impl $crate::manifest::keys::Keys for $name {
+            fn keys() -> Vec<$crate::manifest::keys::Key> {
+                use $crate::manifest::keys::{Key, LeftOut::*, Reload};
+                vec![$(Key {
+                    name: stringify!($key),
+                    meaning: concat!($($doc),+).trim_ascii(),
+                    range: $kind.range(),
+                    left_out: $left_out,
+                    reload: [$(Reload::$reload,)? Reload::Restarts][0],
+                }),+]
+            }
+
+            fn read(fields: &mut $crate::manifest::reader::Fields<'_, '_>) -> Option<Self> {
+                use $crate::manifest::keys::LeftOut::*;
+                $(let $key = $kind.get(fields, stringify!($key), $left_out);)+
+                Some($name { $($key: $key?),+ })
+            }
+
+            fn changes(&self, other: &Self) -> Vec<$crate::manifest::keys::Reload> {
+                use $crate::manifest::keys::Reload;
+                let mut changes = Vec::new();
+                $(if self.$key != other.$key {
+                    changes.push([$(Reload::$reload,)? Reload::Restarts][0]);
+                })+
+                changes
+            }
+        }
+    };
+}
+pub(super) use keys;
+
+/// What a field keeps of a value: it alone or with its place, and `None` where there is none, if
+/// the field can say so.
+pub(crate) trait Field<T>: Sized {
+    fn keep(found: Option<At<T>>) -> Option<Self>;
+}
+
+impl<T> Field<T> for T {
+    fn keep(found: Option<At<T>>) -> Option<T> {
+        found.map(|at| at.value)
+    }
+}
+
+impl<T> Field<T> for At<T> {
+    fn keep(found: Option<At<T>>) -> Option<At<T>> {
+        found
+    }
+}
+
+impl<T> Field<T> for Option<T> {
+    fn keep(found: Option<At<T>>) -> Option<Option<T>> {
+        Some(found.map(|at| at.value))
+    }
+}
+
+impl<T> Field<T> for Option<At<T>> {
+    fn keep(found: Option<At<T>>) -> Option<Option<At<T>>> {
+        Some(found)
+    }
+}
+
+/// Reads one key; what is wrong is complained about.
+type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>>>;
+
+/// How a value is written, and what it may be.
+pub(crate) struct Kind<T> {
+    read: Read<T>,
+    range: Option<String>,
+}
+
+impl<T: 'static> Kind<T> {
+    /// Joins a reader and nothing else.
+    pub(super) fn new(
+        read: impl Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>> + 'static,
+    ) -> Kind<T> {
+        Kind { read: Box::new(read), range: None }
+    }
+
+    /// Only values that hold are taken. Messages and the manual say `must be RANGE`, and messages
+    /// why, if that isn't empty.
+    pub(super) fn within(
+        self,
+        range: &'static str,
+        why: &'static str,
+        holds: impl Fn(&T) -> bool + 'static,
+    ) -> Kind<T> {
+        let Kind { read, .. } = self;
+        let read = move |fields: &mut Fields<'_, '_>, key| {
+            let at = read(fields, key)?;
+            if holds(&at.value) {
+                return Some(at);
+            }
+            let found =
+                fields.found(key).map_or_else(String::new, |found| format!(", not {found}"));
+            fields.refuse(key, format!("'{key}' must be {range}{found}"), why);
+            None
+        };
+        Kind { read: Box::new(read), range: Some(range.to_string()) }
+    }
+
+    /// Makes something else of the value.
+    pub(super) fn map<U: 'static>(self, map: impl Fn(T, &Path) -> U + 'static) -> Kind<U> {
+        let Kind { read, range } = self;
+        let read = move |fields: &mut Fields<'_, '_>, key| {
+            let at = read(fields, key)?;
+            Some(At::new(map(at.value, fields.base), at.place))
+        };
+        Kind { read: Box::new(read), range }
+    }
+
+    /// What the manual and messages say that it must be.
+    pub(super) fn range(&self) -> Option<String> {
+        self.range.clone()
+    }
+
+    /// Reads a key.
+    pub(super) fn get<F: Field<T>>(
+        &self,
+        fields: &mut Fields<'_, '_>,
+        key: &'static str,
+        left_out: LeftOut,
+    ) -> Option<F> {
+        let mut found = (self.read)(fields, key);
+        match left_out {
+            LeftOut::Required(example) if !fields.has(key) => fields.needs(key, example),
+            LeftOut::Usual(value) if found.is_none() => {
+                found = fields.usual(key, value, |fields| (self.read)(fields, key));
+            }
+            _ => {}
+        }
+        F::keep(found)
+    }
+}
+
+impl Kind<String> {
+    /// Characters that nobody sees are refused.
+    pub(super) fn seen(self, what: &'static str) -> Kind<String> {
+        let Kind { read, range } = self;
+        let read = move |fields: &mut Fields<'_, '_>, key| {
+            let at = read(fields, key)?;
+            if let Some(problem) = unseen(what, &at, fields.subject()) {
+                fields.push(problem);
+            }
+            Some(at)
+        };
+        Kind { read: Box::new(read), range }
+    }
+}
+
+impl Kind<Duration> {
+    /// Not 0.
+    pub(super) fn positive(self, why: &'static str) -> Kind<Duration> {
+        self.within("greater than 0", why, |time| !time.is_zero())
+    }
+}
+
+pub(super) fn text() -> Kind<String> {
+    Kind::new(|fields, key| fields.string(key))
+}
+
+/// A number may stand for its digits.
+pub(super) fn text_or_number() -> Kind<String> {
+    Kind::new(|fields, key| fields.string_or_number(key))
+}
+
+/// A path; a relative one begins in the manifest's folder.
+pub(super) fn path() -> Kind<PathBuf> {
+    text().map(|path, base| base.join(path))
+}
+
+/// The path of what is made there.
+pub(super) fn new_path() -> Kind<PathBuf> {
+    text().seen("a path").map(|path, base| base.join(path))
+}
+
+pub(super) fn flag() -> Kind<bool> {
+    Kind::new(|fields, key| fields.boolean(key))
+}
+
+pub(super) fn number() -> Kind<u32> {
+    Kind::new(|fields, key| fields.number(key))
+}
+
+/// A number from 0 to 1.
+pub(super) fn share() -> Kind<f64> {
+    Kind::new(|fields, key| fields.share(key))
+}
+
+pub(super) fn size() -> Kind<u64> {
+    Kind::new(|fields, key| fields.size(key))
+}
+
+pub(super) fn duration() -> Kind<Duration> {
+    Kind::new(|fields, key| fields.duration(key))
+}
+
+/// One of these words.
+pub(super) fn word<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Kind<T> {
+    word_or(text(), "one of", words, |_| None)
+}
+
+/// One of these words, or what `other` makes of it; `wanted` stands in front of the words.
+pub(super) fn word_or<T: Copy + 'static>(
+    text: Kind<String>,
+    wanted: &'static str,
+    words: &'static [(&'static str, T)],
+    other: impl Fn(&str) -> Option<T> + 'static,
+) -> Kind<T> {
+    Kind::new(move |fields, key| {
+        let at = (text.read)(fields, key)?;
+        let found = other(&at.value)
+            .map_or_else(|| problem::word(&at, key, wanted, words, fields.subject()), Ok);
+        match found {
+            Ok(value) => Some(At::new(value, at.place)),
+            Err(problem) => {
+                fields.push(problem);
+                None
+            }
+        }
+    })
+}
+
+/// Names of devices.
+pub(super) fn devices() -> Kind<Vec<At<String>>> {
+    Kind::new(|fields, key| {
+        let names = fields.names(key, "a list of device names, such as [\"a\", \"b\"]")?;
+        Some(At::new(names, fields.place(key)))
+    })
+}
