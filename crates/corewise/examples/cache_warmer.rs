@@ -4,7 +4,7 @@
 //! `cargo run --release -p corewise --example cache_warmer -- [--synthetic SPEC] [--mib N]`
 //!
 //! Linux puts a page on the node of the CPU that touches it first. So a cache that is filled by
-//! the thread that happens to run ends up anywhere; one that is filled through `spawn_at(At::Node(n), ..)` lies where its
+//! the thread that happens to run ends up anywhere; one that is filled through `s.at(At::Node(n))` lies where its
 //! readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the placement is the
 //! same, but its CPUs don't exist, so the times mean nothing.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
@@ -59,7 +59,7 @@ fn pass(queue: &Workqueue, part: &mut Part, each: impl Fn(&mut [u64]) + Sync) ->
     let at = node.map_or(At::Here, At::Node);
     let workers = queue.scope(|s| {
         let run = |chunk| {
-            s.spawn_at(at, move || {
+            s.at(at).spawn(move || {
                 each(chunk);
                 let near = Placement::current().is_some_and(|at| node.is_none() || at.node == node);
                 near.then(|| std::thread::current().id())

@@ -70,14 +70,15 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         topology: AffinityScope, Change, CoreKind, Cpu, CpuId, CpuQuota, CpuSet, Iter<'static>, Llc, Machine, Masks, Node, Pod, Pods,
             ShardLayout, Source, Subscription, Tid, Topology, TopologyError, Unwatched, Watch;
         workqueue: AbortOnDrop<u8>, At, Attributes, BuildError, Doing, Dump, EndNotice, Idle, ItemReport, JoinError,
-            JoinHandle<u8>, LinkDump, PanicPayload, PoolDump, PoolReport, PoolsBuilder, QueueBuilder, QueueDump, QueueError,
+            JoinHandle<u8>, LinkDump, PanicPayload, PlacedQueue<'static>, PlacedScope<'static, 'static>, PoolDump, PoolReport,
+            PoolsBuilder, QueueBuilder, QueueDump, QueueError,
             QueueKind, QueueStats, Queued, Refused<u8>, RunningDump, Scope<'static, 'static>, ScopeDump,
             ScopedJoinHandle<'static, u8>, SlotDump, SlotPlace, StallReport, StillRunning, Ticker, Unfinished, Work, WorkerPools,
             WorkerThread, Workqueue;
         smp: AllCpus, AnyOf<'static>, Call<u8>, CallError<u8>, CallFailed, CallStall, CallStats, CallTarget, CpuDump, CpuState,
             Detached<'static>, Dump, Filter<u8, u8>, Followed, Latencies, Leaving, ManyAnswers<u8>, ManyCall<u8>, Missing,
-            OutstandingCall, PanicPayload, PerCpu<u8>, Priority, Progress, Reach, RunError<u8>, RunningCall, SkipReason, Skipped, Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>,
-            ValuesIter<'static, u8>, Waiter;
+            OutstandingCall, PanicPayload, PerCpu<u8>, Priority, Progress, Reach, RunError<u8>, RunningCall, SkipReason, Skipped,
+            Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>, ValuesIter<'static, u8>, Waiter;
         device: Awaited, Behind, BringUp, BringUpOptions, Cancel, DeviceDecl, DeviceId, DeviceInfo, DeviceManager, DeviceReport,
             DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, Need, Overdue, Pending,
             PendingState, ProbeContext<'static>, ProbeCost, ProbeDone, ProbeError, ProbeOutcome, ProbeType, Remaining,

@@ -122,7 +122,7 @@ impl PoolKey {
     }
 }
 
-/// Where work is asked to run: the argument of [`Workqueue::queue_at`](crate::Workqueue::queue_at) and its like. Where
+/// Where work is asked to run: the argument of [`Workqueue::at`](crate::Workqueue::at). Where
 /// the queue has no pod there, work goes to any that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

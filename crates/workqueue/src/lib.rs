@@ -83,12 +83,12 @@ pub use pools::builder::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder,
 };
 pub use pools::{StillRunning, Unfinished, WorkerPools};
-pub use queue::Workqueue;
 pub use queue::builder::QueueBuilder;
 pub use queue::divide::Divisible;
 pub use queue::end::EndNotice;
 pub use queue::every::Ticker;
-pub use queue::scope::{Scope, ScopedJoinHandle};
+pub use queue::scope::{PlacedScope, Scope, ScopedJoinHandle};
+pub use queue::{PlacedQueue, Workqueue};
 pub use report::{
     Dump, LinkDump, PoolDump, PoolReport, QueueDump, QueueStats, RunningDump, ScopeDump, SlotDump,
     SlotPlace,

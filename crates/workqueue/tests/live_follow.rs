@@ -63,7 +63,7 @@ impl Followed {
     fn busy(&self, cpu: CpuId) -> Busy {
         let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
         let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
-        let item = self.queue.spawn_at(At::Cpu(cpu), move || {
+        let item = self.queue.at(At::Cpu(cpu)).spawn(move || {
             rings.complete();
             waits.wait();
             current_cpu().unwrap()
@@ -114,7 +114,7 @@ fn workers_of_a_cpu_that_goes_offline_run_elsewhere_and_come_home() {
     };
     followed.until(|online| !online.contains(cpu));
     let away = masks(&workers);
-    let ran_on = followed.queue.spawn_at(At::Cpu(cpu), || current_cpu().unwrap()).join().unwrap();
+    let ran_on = followed.queue.at(At::Cpu(cpu)).spawn(|| current_cpu().unwrap()).join().unwrap();
     drop(offline);
     followed.until(|online| online.contains(cpu));
     let back = masks(&workers);
@@ -155,7 +155,7 @@ fn child_workers_follow_a_cpuset() {
     followed.until(|online| *online == narrow);
     assert!(masks(&workers).iter().all(|mask| *mask == narrow));
     assert_eq!(
-        followed.queue.spawn_at(At::Cpu(last), || current_cpu().unwrap()).join().unwrap(),
+        followed.queue.at(At::Cpu(last)).spawn(|| current_cpu().unwrap()).join().unwrap(),
         first
     );
 
@@ -170,7 +170,7 @@ fn child_workers_follow_a_cpuset() {
     // No join: this thread may be on that CPU, take the closure back, and be pinned itself.
     let (pins, pinned) = std::sync::mpsc::channel();
     let pin = move || pins.send(pin_current_thread(&narrow).is_ok()).unwrap();
-    assert!(followed.queue.execute_at(At::Cpu(last), pin).is_ok() && pinned.recv().unwrap());
+    assert!(followed.queue.at(At::Cpu(last)).execute(pin).is_ok() && pinned.recv().unwrap());
     assert!(masks(&workers).iter().any(|mask| *mask != home));
     group.set(&all.to_string());
     while masks(&workers).iter().any(|mask| *mask != home) {

@@ -92,7 +92,7 @@ impl Hctx {
         match &self.background {
             Background::Workers { wq, work, .. } => {
                 // Queue: it may be queued already, and then runs after this moment; or there are no workers any more.
-                let _ = wq.queue_at(self.place_for_run(core), work);
+                let _ = wq.at(self.place_for_run(core)).queue(work);
                 self.unless_alone(core);
             }
             Background::ByHand { wanted } => wanted.store(true, Ordering::Release),

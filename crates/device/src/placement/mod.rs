@@ -93,7 +93,7 @@ impl Placer {
     fn queue_at(&self, (place, cpu): Choice, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         match (place, cpu) {
             (Place::Near, Some(cpu)) => {
-                drop(self.queue.execute_at(At::Cpu(cpu), move || f(Some(cpu))))
+                drop(self.queue.at(At::Cpu(cpu)).execute(move || f(Some(cpu))))
             }
             _ => drop(self.queue.execute(move || f(None))),
         }
@@ -111,7 +111,7 @@ impl Placer {
             (Place::Near, Some(cpu)) => {
                 // `f` catches the panics of what it calls, and tells when it is dropped unused, so
                 // that there is no result to lose here (rule 9).
-                let _ = self.queue.spawn_at(At::Cpu(cpu), move || f(Some(cpu))).join();
+                let _ = self.queue.at(At::Cpu(cpu)).spawn(move || f(Some(cpu))).join();
             }
             _ => {
                 drop(waits);

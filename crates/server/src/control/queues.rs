@@ -485,8 +485,8 @@ mod tests {
         let full = Workqueue::builder("full").capacity(0).build(&pools).unwrap();
         assert!(full.try_spawn(|| ()).is_err());
         has(&text(&pools.dump(), 100).to_string(), &["general capacity 0, refused 1"]);
-        let first = ordered.spawn_at(At::Cpu(CpuId::new(0)), move || released.recv().is_ok());
-        let second = ordered.spawn_at(At::Cpu(CpuId::new(23)), || ());
+        let first = ordered.at(At::Cpu(CpuId::new(0))).spawn(move || released.recv().is_ok());
+        let second = ordered.at(At::Cpu(CpuId::new(23))).spawn(|| ());
         let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];
         has(&text(&pools.dump(), 100).to_string(), &parts);
         has(&text(&pools.dump(), 100).to_string(), &["general freezable", "general rescuer"]);

@@ -154,7 +154,7 @@ fn rule_15_blocking_work_for_a_cpu_goes_to_its_workqueue() {
     let (inner, back) = (Arc::clone(&queue), smp.clone());
     // A handler must not wait, but may queue what does.
     let item = smp.call(CpuId::new(1), move || {
-        inner.spawn_at(At::Cpu(CpuId::new(1)), move || {
+        inner.at(At::Cpu(CpuId::new(1))).spawn(move || {
             let sum = back.call(CpuId::new(2), || 40).unwrap().wait().unwrap() + 2;
             (sum, context::violations())
         })

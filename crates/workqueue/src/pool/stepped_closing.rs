@@ -22,7 +22,7 @@ fn held_items_can_be_cancelled_also_in_closed_pools_with_busy_workers() {
     let (started, go) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
     // Without telling the pool, so that no other worker starts.
-    let busy = plain.spawn_at(At::Cpu(CpuId::new(0)), move || {
+    let busy = plain.at(At::Cpu(CpuId::new(0))).spawn(move || {
         says.complete();
         while !waits.is_complete() {
             std::thread::yield_now();
@@ -30,8 +30,8 @@ fn held_items_can_be_cancelled_also_in_closed_pools_with_busy_workers() {
     });
     started.wait();
     let (active, held) = (Work::new(|| ()), Work::new(|| ()));
-    assert_eq!(limited.queue_at(At::Cpu(CpuId::new(0)), &active), Ok(Queued::Now));
-    assert_eq!(limited.queue_at(At::Cpu(CpuId::new(0)), &held), Ok(Queued::Now));
+    assert_eq!(limited.at(At::Cpu(CpuId::new(0))).queue(&active), Ok(Queued::Now));
+    assert_eq!(limited.at(At::Cpu(CpuId::new(0))).queue(&held), Ok(Queued::Now));
     assert_eq!((limited.active(), limited.held()), (1, 1));
     let shutdown = {
         let pools = pools.clone();

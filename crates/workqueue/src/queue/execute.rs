@@ -54,23 +54,19 @@ impl Workqueue {
     #[track_caller]
     #[inline]
     pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), Refused<C>> {
-        self.execute_at(At::Here, closure)
+        self.execute_to(At::Here, closure)
     }
 
-    /// As [`Workqueue::execute`], at a place of the caller's choice.
-    ///
-    /// # Errors
-    /// As [`Workqueue::execute`].
     #[track_caller]
     #[inline]
-    pub fn execute_at<C>(&self, at: At, closure: C) -> Result<(), Refused<C>>
+    pub(super) fn execute_to<C>(&self, place: At, closure: C) -> Result<(), Refused<C>>
     where
         C: FnOnce() + Send + 'static,
     {
         // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
         // ever.
         let spawner = Spawner::current();
-        if matches!(at, At::Here) && spawner.span().is_none() {
+        if matches!(place, At::Here) && spawner.span().is_none() {
             let fits = const { Closure::holds::<C>() };
             if let Some(inside) = self.enters_inside(fits) {
                 let job = Job { ticket: inside.ticket.into(), site: Location::caller() };
@@ -84,7 +80,7 @@ impl Workqueue {
         let once = NonNull::from(Box::leak(room).write(Once { header, closure, spawner }));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
-        self.submit_new(at, item).map_err(|(_, error)| {
+        self.submit_new(place, item).map_err(|(_, error)| {
             // SAFETY: it came back, so that nobody else has it; it was leaked above.
             Refused { closure: unsafe { Box::from_raw(once.as_ptr()) }.take(), error }
         })
@@ -145,7 +141,7 @@ impl<C> Once<C> {
 // that. The other fields are `Sync`.
 unsafe impl<C: Send> Sync for Once<C> {}
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `execute_at` only.
+// SAFETY: `repr(C)`; the header comes first, and is made in `execute_to` only.
 unsafe impl<C: FnOnce() + Send> Item for Once<C> {
     fn spawner(&self) -> Option<&Span> {
         self.spawner.span()

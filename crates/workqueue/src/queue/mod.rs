@@ -23,7 +23,7 @@ use std::sync::Arc;
 use corewise_sync::Mutex;
 
 use crate::attributes::At;
-use crate::error::{QueueError, Queued};
+use crate::error::{QueueError, Queued, Refused};
 use crate::handle::join::{JoinHandle, Task};
 use crate::handle::work::Work;
 use crate::pwq::queue_core::QueueCore;
@@ -145,13 +145,10 @@ impl Workqueue {
         self.inner.table.queue(At::Here, work.header(), || work.hold(), Location::caller(), false)
     }
 
-    /// As [`Workqueue::queue`], at a place of the caller's choice.
-    ///
-    /// # Errors
-    /// As [`Workqueue::queue`].
-    #[track_caller]
-    pub fn queue_at(&self, at: At, work: &Work) -> Result<Queued, QueueError> {
-        self.inner.table.queue(at, work.header(), || work.hold(), Location::caller(), false)
+    /// This queue, at a place of the caller's choice: `queue.at(At::Node(1)).spawn(f)`.
+    #[inline]
+    pub fn at(&self, place: At) -> PlacedQueue<'_> {
+        PlacedQueue { queue: self, place }
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
@@ -162,18 +159,17 @@ impl Workqueue {
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_at(At::Here, closure)
+        self.spawn_to(At::Here, closure)
     }
 
-    /// As [`Workqueue::spawn`], at a place of the caller's choice.
     #[track_caller]
-    pub fn spawn_at<T, C>(&self, at: At, closure: C) -> JoinHandle<T>
+    fn spawn_to<T, C>(&self, place: At, closure: C) -> JoinHandle<T>
     where
         C: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
         let (item, handle) = Task::make(closure, ());
-        if let Err((item, _)) = self.submit_new(at, item) {
+        if let Err((item, _)) = self.submit_new(place, item) {
             // Nobody else has it.
             item.cancelled();
             item.header().state.give_up();
@@ -234,6 +230,61 @@ impl Workqueue {
         accepted: bool,
     ) -> Result<Queued, QueueError> {
         self.inner.table.queue(place, header, item, site, accepted)
+    }
+}
+
+/// A [`Workqueue`] at a place: what is handed in runs there, and not near the CPU that hands it in.
+/// [`Workqueue::at`] makes one.
+///
+/// ```
+/// # use corewise_topology::Machine;
+/// # use corewise_workqueue::{WorkerPools, Workqueue};
+/// use corewise_workqueue::At;
+/// # let pools = WorkerPools::new(&Machine::live()?);
+/// let queue = Workqueue::builder("shards").build(&pools)?;
+/// let first = queue.at(At::Node(0));
+/// let shard = first.spawn(|| vec![0_u8; 4096]);
+/// first.execute(|| println!("on node 0 too"))?;
+/// assert_eq!(shard.join()?.len(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+#[must_use = "it hands in nothing by itself"]
+pub struct PlacedQueue<'a> {
+    queue: &'a Workqueue,
+    place: At,
+}
+
+impl PlacedQueue<'_> {
+    /// As [`Workqueue::queue`], at this place.
+    ///
+    /// # Errors
+    /// As [`Workqueue::queue`].
+    #[track_caller]
+    #[inline]
+    pub fn queue(&self, work: &Work) -> Result<Queued, QueueError> {
+        let site = Location::caller();
+        self.queue.inner.table.queue(self.place, work.header(), || work.hold(), site, false)
+    }
+
+    /// As [`Workqueue::spawn`], at this place.
+    #[track_caller]
+    pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.queue.spawn_to(self.place, closure)
+    }
+
+    /// As [`Workqueue::execute`], at this place.
+    ///
+    /// # Errors
+    /// As [`Workqueue::execute`].
+    #[track_caller]
+    #[inline]
+    pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), Refused<C>> {
+        self.queue.execute_to(self.place, closure)
     }
 }
 

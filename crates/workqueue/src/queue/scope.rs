@@ -142,7 +142,7 @@ impl Workqueue {
     }
 }
 
-impl<'scope> Scope<'scope, '_> {
+impl<'scope, 'env> Scope<'scope, 'env> {
     /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow whatever
     /// outlives the scope. If it panics the handle says so, and if the handle isn't joined the
     /// scope does.
@@ -152,17 +152,12 @@ impl<'scope> Scope<'scope, '_> {
         C: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.spawn_at(At::Here, closure)
+        self.spawn_from(Location::caller(), At::Here, closure)
     }
 
-    /// As [`Scope::spawn`], at a place of the caller's choice.
-    #[track_caller]
-    pub fn spawn_at<T, C>(&'scope self, at: At, closure: C) -> ScopedJoinHandle<'scope, T>
-    where
-        C: FnOnce() -> T + Send + 'scope,
-        T: Send + 'scope,
-    {
-        self.spawn_from(Location::caller(), at, closure)
+    /// The scope at a place of the caller's choice: `s.at(At::Node(1)).spawn(f)`.
+    pub fn at(&'scope self, place: At) -> PlacedScope<'scope, 'env> {
+        PlacedScope { scope: self, place }
     }
 
     pub(super) fn spawn_from<T, C>(
@@ -208,6 +203,26 @@ impl<'scope> Scope<'scope, '_> {
     /// The queue that it spawns on.
     pub fn queue(&self) -> &Workqueue {
         &self.shared.queue
+    }
+}
+
+/// A [`Scope`] at a place: what it spawns runs there. [`Scope::at`] makes one.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "it spawns nothing by itself"]
+pub struct PlacedScope<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    place: At,
+}
+
+impl<'scope> PlacedScope<'scope, '_> {
+    /// As [`Scope::spawn`], at this place.
+    #[track_caller]
+    pub fn spawn<T, C>(&self, closure: C) -> ScopedJoinHandle<'scope, T>
+    where
+        C: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.scope.spawn_from(Location::caller(), self.place, closure)
     }
 }
 
@@ -708,7 +723,7 @@ impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
     }
 }
 
-// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_at` only.
+// SAFETY: `repr(C)`; the header comes first, and is made in `spawn_from` only.
 unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     fn cancelled(&self) {
         let Some((closure, member)) = self.take_waiting() else { return };

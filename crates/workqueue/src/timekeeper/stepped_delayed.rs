@@ -54,7 +54,7 @@ fn held(queue: &Workqueue, cpu: CpuId) -> Arc<Completion> {
     let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&go), Arc::clone(&begun));
     // It keeps its core: the clock stands still, so nobody finds that out.
-    drop(queue.spawn_at(At::Cpu(cpu), move || {
+    drop(queue.at(At::Cpu(cpu)).spawn(move || {
         says.complete();
         while !waits.is_complete() {
             std::thread::yield_now();
@@ -139,7 +139,7 @@ fn without_a_timer_an_open_queue_refuses_a_delay_and_leaves_all_as_it_was() {
     let (queue, keeper) = queue();
     let ((idle, never), (pending, runs)) = (counting(), counting());
     let go = held(&queue, CpuId::new(0));
-    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &pending), Ok(Queued::Now));
+    assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(&pending), Ok(Queued::Now));
     // As where the system gives it no thread: there is no timer, and the queue takes work.
     keeper.close();
     assert_eq!(queue.queue_delayed(&idle, SEC), Err(QueueError::NoThread));
@@ -185,7 +185,7 @@ fn mod_delayed_steals_an_item_from_the_list() {
     let (queue, keeper) = queue();
     let go = held(&queue, CpuId::new(0));
     let (work, runs) = counting();
-    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &work), Ok(Queued::Now));
+    assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(&work), Ok(Queued::Now));
     assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();
@@ -224,11 +224,11 @@ fn mod_delayed_steals_an_instance_that_was_handed_over() {
         says.complete();
         waits.wait();
     });
-    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &work), Ok(Queued::Now));
+    assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(&work), Ok(Queued::Now));
     begun.wait();
     // Its own pod's next worker pops it, finds it running, and hands it over.
-    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(1)), &work), Ok(Queued::Now));
-    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().expect("no panic");
+    assert_eq!(queue.at(At::Cpu(CpuId::new(1))).queue(&work), Ok(Queued::Now));
+    queue.at(At::Cpu(CpuId::new(1))).spawn(|| ()).join().expect("no panic");
     assert_eq!(queue.mod_delayed(&work, SEC), Ok(Queued::AlreadyPending));
     go.complete();
     queue.flush();

@@ -27,7 +27,8 @@ fn with(queue: &Workqueue, edit: impl FnOnce(&mut Attributes)) -> Attributes {
 
 fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
     queue
-        .spawn_at(At::Cpu(CpuId::new(cpu)), || Placement::current().and_then(|placed| placed.pod))
+        .at(At::Cpu(CpuId::new(cpu)))
+        .spawn(|| Placement::current().and_then(|placed| placed.pod))
         .join()
         .expect("no panic")
 }
@@ -88,10 +89,10 @@ fn changes_while_work_flows_lose_nothing_and_double_nothing() {
                 for n in 0..each {
                     let ran = Arc::clone(&ran);
                     let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
+                    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
-                    assert_eq!(queue.queue_at(At::Cpu(CpuId::new(cpu)), &own), Ok(Queued::Now));
+                    assert_eq!(queue.at(At::Cpu(CpuId::new(cpu))).queue(&own), Ok(Queued::Now));
                     own.flush();
                 }
                 left.fetch_sub(1, Ordering::SeqCst);
@@ -125,7 +126,7 @@ fn an_ordered_queue_keeps_its_order_across_changes() {
     let each = 2_000_usize;
     for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(CpuId::new((n % 16) as u32)), move || log.lock().push(n)));
+        drop(queue.at(At::Cpu(CpuId::new((n % 16) as u32))).spawn(move || log.lock().push(n)));
         if n % 20 == 0 {
             queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
         }
@@ -172,7 +173,7 @@ fn a_change_that_fails_leaves_everything_as_it_was() {
     let gate = Arc::new(Completion::new());
     for _ in 0..4 {
         let gate = Arc::clone(&gate);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(0)), move || gate.wait()));
+        drop(queue.at(At::Cpu(CpuId::new(0))).spawn(move || gate.wait()));
     }
     assert_eq!((queue.active(), queue.held()), (4, 0), "the maximum too");
     gate.complete();
@@ -237,7 +238,7 @@ fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
     let queue = Workqueue::builder("old").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let (inside, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&inside), Arc::clone(&gate));
-    let old = queue.spawn_at(At::Cpu(CpuId::new(3)), move || {
+    let old = queue.at(At::Cpu(CpuId::new(3))).spawn(move || {
         says.complete();
         waits.wait();
         Placement::current().and_then(|placed| placed.pod)

@@ -57,9 +57,9 @@ fn counters_of_queues_links_and_pools_add_up() {
     let first = Workqueue::builder("first").strict(true).build(&pools).unwrap();
     let second = Workqueue::builder("second").scope(AffinityScope::Numa).build(&pools).unwrap();
     for _ in 0..10 {
-        first.spawn_at(At::Cpu(CpuId::new(0)), || ()).join().unwrap();
-        first.spawn_at(At::Cpu(CpuId::new(13)), || ()).join().unwrap();
-        second.spawn_at(At::Node(1), || ()).join().unwrap();
+        first.at(At::Cpu(CpuId::new(0))).spawn(|| ()).join().unwrap();
+        first.at(At::Cpu(CpuId::new(13))).spawn(|| ()).join().unwrap();
+        second.at(At::Node(1)).spawn(|| ()).join().unwrap();
     }
     first.flush();
     second.flush();
@@ -96,7 +96,7 @@ fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
     let queue = Workqueue::builder("moves").scope(AffinityScope::Numa).build(&pools).unwrap();
     // Pods of as many CPUs: what is counted there is counted in the same places, in turn.
     for scope in [AffinityScope::Cache, AffinityScope::Numa] {
-        queue.spawn_at(At::Cpu(CpuId::new(0)), || ()).join().unwrap();
+        queue.at(At::Cpu(CpuId::new(0))).spawn(|| ()).join().unwrap();
         queue.flush();
         let mut attributes = queue.attributes();
         attributes.scope = scope;
@@ -192,12 +192,12 @@ fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
         Workqueue::builder("bound").kind(QueueKind::Bound).max_active(1).build(&pools).unwrap();
     let (release, released) = channel::<()>();
     let (started, starts) = channel();
-    let first = ordered.spawn_at(At::Cpu(CpuId::new(0)), move || {
+    let first = ordered.at(At::Cpu(CpuId::new(0))).spawn(move || {
         started.send(()).unwrap();
         let _ = released.recv();
     });
     starts.recv().unwrap();
-    let second = ordered.spawn_at(At::Cpu(CpuId::new(23)), || ());
+    let second = ordered.at(At::Cpu(CpuId::new(23))).spawn(|| ());
     let dump = pools.dump();
     let queue = |name: &str| dump.queues.iter().find(|queue| queue.name == name).unwrap();
     assert_eq!((queue("limited").nice, queue("limited").max_active), (5, Some(3)));

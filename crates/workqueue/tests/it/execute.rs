@@ -61,10 +61,10 @@ fn each_closure_runs_once_and_is_dropped_also_those_from_inside_items() {
         let [first, second] = inner;
         let taken = queue.execute(move || {
             assert!(inside.execute(first).is_ok());
-            assert!(inside.execute_at(At::Cpu(CpuId::new(1)), second).is_ok());
+            assert!(inside.at(At::Cpu(CpuId::new(1))).execute(second).is_ok());
         });
         assert!(taken.is_ok());
-        assert!(queue.execute_at(At::Node(0), closure()).is_ok());
+        assert!(queue.at(At::Node(0)).execute(closure()).is_ok());
     }
     queue.flush();
     queue.flush();

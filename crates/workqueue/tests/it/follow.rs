@@ -57,7 +57,7 @@ fn own_pod() -> Option<u32> {
 
 /// The pod whose pool runs work that is queued for a CPU.
 fn pod_of_run(queue: &Workqueue, cpu: u32) -> Option<u32> {
-    queue.spawn_at(At::Cpu(CpuId::new(cpu)), own_pod).join().unwrap()
+    queue.at(At::Cpu(CpuId::new(cpu))).spawn(own_pod).join().unwrap()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn cpu_down_work_queued_for_it_still_runs() {
     // The CPU's only worker is busy when the rest is queued, and when the CPU goes.
     let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
-    let busy = queue.spawn_at(At::Cpu(CpuId::new(5)), move || {
+    let busy = queue.at(At::Cpu(CpuId::new(5))).spawn(move || {
         rings.complete();
         // Without telling the pool: it keeps its place.
         while !waits.is_complete() {
@@ -100,7 +100,7 @@ fn cpu_down_work_queued_for_it_still_runs() {
         }
     });
     started.wait();
-    let waiting: Vec<_> = (0..3).map(|_| queue.spawn_at(At::Cpu(CpuId::new(5)), own_pod)).collect();
+    let waiting: Vec<_> = (0..3).map(|_| queue.at(At::Cpu(CpuId::new(5))).spawn(own_pod)).collect();
     offline(&machine, "5");
     gate.complete();
     busy.join().unwrap();
@@ -117,7 +117,7 @@ fn all_workers_of_a_pod_whose_last_cpu_leaves_lose_affinity_and_may_run_anywhere
     assert_eq!(places(&pools), ["0-3", "7"]);
     offline(&machine, "7");
     assert_eq!(places(&pools), ["0-3", "0-3 away"]);
-    assert!(queue.spawn_at(At::Cpu(CpuId::new(6)), || ()).join().is_ok());
+    assert!(queue.at(At::Cpu(CpuId::new(6))).spawn(|| ()).join().is_ok());
     online(&machine, "5");
     assert_eq!(places(&pools), ["0-3", "5"], "and its workers come home");
 }
@@ -158,7 +158,7 @@ fn a_cpuset_that_is_narrowed_and_widened_moves_the_workers() {
     let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
     machine.set_allowed(&set("0-1")).unwrap();
     assert_eq!(places(&pools), ["0-1", "0-1 away"]);
-    assert!(queue.spawn_at(At::Cpu(CpuId::new(5)), || ()).join().is_ok());
+    assert!(queue.at(At::Cpu(CpuId::new(5))).spawn(|| ()).join().is_ok());
     machine.set_allowed(&set("0-7")).unwrap();
     assert_eq!(places(&pools), ["0-3", "4-7"]);
 }
@@ -213,7 +213,7 @@ fn work_without_a_place_goes_round_the_pods_that_have_cpus() {
         assert!(set("3-4,6-7").contains(CpuId::new(pod)), "pod {pod}");
     }
     for _ in 0..4 {
-        let pod = queue.spawn_at(At::Node(1), own_pod).join().unwrap().unwrap();
+        let pod = queue.at(At::Node(1)).spawn(own_pod).join().unwrap().unwrap();
         assert!(set("4,6-7").contains(CpuId::new(pod)), "pod {pod}");
     }
 }
@@ -281,7 +281,7 @@ fn max_active_is_divided_anew_among_the_nodes_that_have_cpus() {
         })
         .collect();
     for work in &works {
-        assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), work), Ok(Queued::Now));
+        assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(work), Ok(Queued::Now));
     }
     // Half of the maximum is node 0's: as many run, and wait.
     half.wait();

@@ -124,7 +124,7 @@ fn a_join_in_an_item_of_another_queue_wakes_a_worker_of_its_own_queue() {
     for cpu in &cpus {
         let of_all = of_all.clone();
         assert!(
-            of_cpus.spawn_at(At::Cpu(cpu), move || is_helped(&of_all)).join().expect("no panic")
+            of_cpus.at(At::Cpu(cpu)).spawn(move || is_helped(&of_all)).join().expect("no panic")
         );
     }
 }

@@ -400,7 +400,7 @@ fn a_future_stays_on_the_pod_it_was_spawned_on_whoever_wakes_it() {
     let home = home.recv().unwrap().expect("a worker is placed");
     let wakes = Arc::clone(&event);
     let elsewhere = At::Cpu(CpuId::new((home + 1) % 4));
-    queue.spawn_at(elsewhere, move || wakes.complete()).join().unwrap();
+    queue.at(elsewhere).spawn(move || wakes.complete()).join().unwrap();
     assert_eq!(handle.join().unwrap(), Some(home));
 }
 

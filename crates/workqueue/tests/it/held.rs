@@ -39,7 +39,7 @@ fn inside<T: Send + 'static>(
     body: impl FnOnce(&Workqueue) -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     let own = queue.clone();
-    queue.spawn_at(At::Cpu(CpuId::new(0)), move || body(&own)).join()
+    queue.at(At::Cpu(CpuId::new(0))).spawn(move || body(&own)).join()
 }
 
 /// A `Work` that counts its runs.
@@ -60,7 +60,7 @@ fn an_item_joins_what_it_has_spawned_on_its_own_limited_queue() {
     for queue in one_at_a_time(&pools) {
         let sum = inside(&queue, |queue| {
             let handles: Vec<_> =
-                (0..10).map(|n| queue.spawn_at(At::Cpu(CpuId::new(0)), move || n)).collect();
+                (0..10).map(|n| queue.at(At::Cpu(CpuId::new(0))).spawn(move || n)).collect();
             handles.into_iter().map(|handle| handle.join().unwrap()).sum::<u32>()
         });
         assert_eq!(sum.unwrap(), 45);
@@ -76,7 +76,7 @@ fn an_item_flushes_what_it_has_queued_on_its_own_limited_queue() {
         let (work, runs) = counting();
         let flushed = work.clone();
         inside(&queue, move |queue| {
-            assert_eq!(queue.queue_at(At::Cpu(CpuId::new(0)), &flushed), Ok(Queued::Now));
+            assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(&flushed), Ok(Queued::Now));
             flushed.flush()
         })
         .unwrap();
@@ -95,7 +95,7 @@ fn the_waiting_item_may_be_further_up_the_stack() {
         let value = inside(&queue, move |queue| {
             let queue = queue.clone();
             let between =
-                between.spawn(move || queue.spawn_at(At::Cpu(CpuId::new(0)), || 4).join().unwrap());
+                between.spawn(move || queue.at(At::Cpu(CpuId::new(0))).spawn(|| 4).join().unwrap());
             between.join().unwrap()
         });
         assert_eq!(value.unwrap(), 4);
@@ -110,7 +110,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
         let deep = inside(&queue, move |queue| {
             let here = thread::current().id();
             let other =
-                queue.spawn_at(At::Cpu(CpuId::new(0)), move || thread::current().id() != here);
+                queue.at(At::Cpu(CpuId::new(0))).spawn(move || thread::current().id() != here);
             blocking("the test", || other.join().unwrap())
         });
         assert!(deep.unwrap(), "another worker ran it");
@@ -120,7 +120,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
                 return 0;
             }
             let own = queue.clone();
-            queue.spawn_at(At::Cpu(CpuId::new(0)), move || depth(&own, left - 1)).join().unwrap()
+            queue.at(At::Cpu(CpuId::new(0))).spawn(move || depth(&own, left - 1)).join().unwrap()
                 + 1
         }
         assert_eq!(inside(&own, |queue| depth(queue, 200)).unwrap(), 200);
@@ -167,19 +167,19 @@ fn bound_work_for_another_cpu_stays_on_that_also_where_a_limit_holds_it_back() {
         .expect("a queue");
     let (started, gate) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (says, waits) = (Arc::clone(&started), Arc::clone(&gate));
-    let first = queue.spawn_at(At::Cpu(CpuId::new(1)), move || {
+    let first = queue.at(At::Cpu(CpuId::new(1))).spawn(move || {
         says.complete();
         waits.wait();
     });
     started.wait();
     let (opens, scoped) = (Arc::clone(&gate), queue.clone());
     let pod = || corewise_sync::context::Placement::current().and_then(|at| at.pod);
-    let pods = queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
+    let pods = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         let own = scoped.clone();
-        let joined = scoped.spawn_at(At::Cpu(CpuId::new(1)), pod);
+        let joined = scoped.at(At::Cpu(CpuId::new(1))).spawn(pod);
         scoped.scope(|s| {
-            let other = s.spawn_at(At::Cpu(CpuId::new(1)), pod);
-            let opener = own.spawn_at(At::Cpu(CpuId::new(0)), move || opens.complete());
+            let other = s.at(At::Cpu(CpuId::new(1))).spawn(pod);
+            let opener = own.at(At::Cpu(CpuId::new(0))).spawn(move || opens.complete());
             opener.join().unwrap();
             [other.join().unwrap(), joined.join().unwrap()]
         })

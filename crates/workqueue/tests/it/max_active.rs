@@ -43,7 +43,7 @@ fn max_active_is_not_multiplied_by_sharding() {
     let items: Vec<_> = (0..300_u32)
         .map(|n| {
             let (crowd, three) = (Arc::clone(&crowd), Arc::clone(&three));
-            queue.spawn_at(At::Cpu(CpuId::new(n * 8 % 32)), move || {
+            queue.at(At::Cpu(CpuId::new(n * 8 % 32))).spawn(move || {
                 crowd.enter();
                 if n < 3 {
                     // The first three, of three shards' CPUs, have to be inside at once.
@@ -68,7 +68,7 @@ fn without_max_active_each_shard_runs_its_own() {
     let items: Vec<_> = (0..32)
         .map(|cpu| {
             let all = Arc::clone(&all);
-            queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
+            queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
                 all.done();
                 all.wait();
             })
@@ -82,7 +82,7 @@ fn occupy(queue: &Workqueue, cpu: u32, n: usize) -> Arc<Completion> {
     let gate = Arc::new(Completion::new());
     for _ in 0..n {
         let inside = Arc::clone(&gate);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || inside.wait()));
+        drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || inside.wait()));
     }
     gate
 }
@@ -153,7 +153,7 @@ fn order(queue: &Workqueue, cpus: &[u32]) -> Vec<(u32, usize)> {
     let log = Arc::new(Mutex::new(Vec::new()));
     for (n, &cpu) in cpus.iter().enumerate() {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || log.lock().push((cpu, n))));
+        drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || log.lock().push((cpu, n))));
     }
     assert_eq!(queue.held(), cpus.len() as u64);
     gate.complete();
@@ -185,7 +185,7 @@ fn a_newcomer_waits_behind_older_inactive_items() {
     let says = Arc::clone(&ran);
     // Two are active, one is held back: this one is the second that waits, though its pod is idle.
     let newcomer =
-        queue.spawn_at(At::Cpu(CpuId::new(8)), move || says.store(true, Ordering::SeqCst));
+        queue.at(At::Cpu(CpuId::new(8))).spawn(move || says.store(true, Ordering::SeqCst));
     assert_eq!(queue.held(), 2);
     assert!(!ran.load(Ordering::SeqCst));
     gate.complete();
@@ -262,7 +262,7 @@ fn a_flush_waits_for_what_is_held_back_too() {
     let ran = Arc::new(AtomicUsize::new(0));
     for cpu in 0..32 {
         let ran = Arc::clone(&ran);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || ran.fetch_add(1, Ordering::SeqCst)));
+        drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
     }
     gate.complete();
     queue.flush();
@@ -276,7 +276,7 @@ fn held_items_run_at_a_shutdown_also_on_pods_without_workers() {
     let queue = Workqueue::builder("held").strict(true).max_active(1).build(&pools).unwrap();
     let gate = occupy(&queue, 0, 1);
     let items: Vec<_> =
-        (0..32).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
+        (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
     std::thread::scope(|scope| {
         let down = scope.spawn(|| pools.shutdown());
         while pools.report().iter().filter(|pool| pool.workers > 0).count() > 1 {
@@ -305,7 +305,7 @@ fn cancelling_an_inactive_item_stalls_nobody() {
         (Arc::clone(&runs), works.collect())
     };
     for (cpu, work) in (0..).zip(&works) {
-        assert_eq!(queue.queue_at(At::Cpu(CpuId::new(cpu * 8 % 32)), work), Ok(Queued::Now));
+        assert_eq!(queue.at(At::Cpu(CpuId::new(cpu * 8 % 32))).queue(work), Ok(Queued::Now));
     }
     for work in works.iter().step_by(2) {
         assert!(work.cancel(), "it was held back");
@@ -337,7 +337,7 @@ fn cancelling_and_letting_through_at_once_lose_no_place() {
             scope.spawn(move || {
                 for n in 0..rounds {
                     let work = &works[(n + thread) % works.len()];
-                    if queue.queue_at(At::Cpu(CpuId::new((n % 16) as u32)), work) == Ok(Queued::Now)
+                    if queue.at(At::Cpu(CpuId::new((n % 16) as u32))).queue(work) == Ok(Queued::Now)
                     {
                         queued.fetch_add(1, Ordering::SeqCst);
                     }
@@ -370,7 +370,7 @@ fn nothing_is_lost_or_doubled_while_the_maximum_changes_under_a_storm() {
                 for n in 0..each {
                     let ran = Arc::clone(&ran);
                     let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
+                    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
                 }

@@ -67,7 +67,8 @@ fn by_turns(queue: &Workqueue, left: u32) -> u32 {
     }
     let own = queue.clone();
     queue
-        .spawn_at(At::Cpu(CpuId::new(left % 2)), move || by_turns(&own, left - 1))
+        .at(At::Cpu(CpuId::new(left % 2)))
+        .spawn(move || by_turns(&own, left - 1))
         .join()
         .expect("no panic")
         + 1

@@ -70,9 +70,9 @@ fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
     let pod = || Placement::current().and_then(|placed| placed.pod);
     for _ in 0..6 {
         let node = At::Node(cpu.number() / 24);
-        assert_eq!(queue.spawn_at(node, pod).join().unwrap(), Some(own), "not the next shard");
-        assert_eq!(queue.spawn_at(At::Here, pod).join().unwrap(), Some(own), "no node is no wish");
-        assert_eq!(queue.spawn_at(At::Node(7), pod).join().unwrap(), Some(own), "nor one unknown");
+        assert_eq!(queue.at(node).spawn(pod).join().unwrap(), Some(own), "not the next shard");
+        assert_eq!(queue.at(At::Here).spawn(pod).join().unwrap(), Some(own), "no node is no wish");
+        assert_eq!(queue.at(At::Node(7)).spawn(pod).join().unwrap(), Some(own), "nor one unknown");
     }
 }
 
@@ -99,16 +99,16 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
         Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let (stop, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(Completion::new()));
     let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
-    let busy = queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
+    let busy = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         says.complete();
         spin_until(|| stopped.load(Ordering::SeqCst));
     });
     inside.wait();
     let pod = || Placement::current().and_then(|placed| placed.pod);
-    let waiting: Vec<_> = (0..4).map(|_| queue.spawn_at(At::Cpu(CpuId::new(0)), pod)).collect();
+    let waiting: Vec<_> = (0..4).map(|_| queue.at(At::Cpu(CpuId::new(0))).spawn(pod)).collect();
     // The other pod's worker runs what is its own, looks for more, and goes idle.
     for _ in 0..4 {
-        queue.queue_at(At::Cpu(CpuId::new(1)), &Work::new(|| ())).unwrap();
+        queue.at(At::Cpu(CpuId::new(1))).queue(&Work::new(|| ())).unwrap();
         spin_until(|| {
             let other = &pools.report()[1];
             other.ran > 0 && other.idle == other.workers
@@ -180,6 +180,6 @@ fn a_worker_that_has_the_callers_cpu_moves_to_the_one_that_the_item_is_for() {
     let queue = Workqueue::builder("test").build(&pools).unwrap();
     spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
     let (tell, told) = std::sync::mpsc::channel();
-    queue.execute_at(At::Cpu(other), move || tell.send(current_cpu()).unwrap()).unwrap();
+    queue.at(At::Cpu(other)).execute(move || tell.send(current_cpu()).unwrap()).unwrap();
     assert_eq!(told.recv().unwrap(), Some(other));
 }

@@ -113,7 +113,7 @@ fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
                 scope.spawn(move || {
                     (0..5_000)
                         .filter(|_| {
-                            queue.queue_at(At::Cpu(CpuId::new(n as u32)), work) == Ok(Queued::Now)
+                            queue.at(At::Cpu(CpuId::new(n as u32))).queue(work) == Ok(Queued::Now)
                         })
                         .count()
                 })
@@ -230,13 +230,15 @@ fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
     let queue = queue.build(&pools).unwrap();
     for cpu in [0, 1, 99] {
         let pod = queue
-            .spawn_at(At::Cpu(CpuId::new(cpu)), || Placement::current().and_then(|p| p.pod))
+            .at(At::Cpu(CpuId::new(cpu)))
+            .spawn(|| Placement::current().and_then(|p| p.pod))
             .join()
             .unwrap();
         assert!(matches!(pod, Some(2 | 3)), "{pod:?}");
     }
     let pod = queue
-        .spawn_at(At::Cpu(CpuId::new(3)), || Placement::current().and_then(|p| p.pod))
+        .at(At::Cpu(CpuId::new(3)))
+        .spawn(|| Placement::current().and_then(|p| p.pod))
         .join()
         .unwrap();
     assert_eq!(pod, Some(3));
@@ -338,8 +340,8 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     let second_ran = Arc::new(Completion::new());
     let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
     // Without telling the pool: pod 0 has no worker left for the second item.
-    let first = queue.spawn_at(At::Cpu(CpuId::new(0)), move || spin_until(|| waits.is_complete()));
-    let second = queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
+    let first = queue.at(At::Cpu(CpuId::new(0))).spawn(move || spin_until(|| waits.is_complete()));
+    let second = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         rings.complete();
         Placement::current().and_then(|p| p.pod)
     });
@@ -349,7 +351,8 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     // The handle is woken a moment before its worker is free again.
     spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
     let home = queue
-        .spawn_at(At::Cpu(CpuId::new(0)), || Placement::current().and_then(|p| p.pod))
+        .at(At::Cpu(CpuId::new(0)))
+        .spawn(|| Placement::current().and_then(|p| p.pod))
         .join()
         .unwrap();
     assert_eq!(home, Some(0), "once its pod has room, work stays at home");
@@ -362,13 +365,13 @@ fn strict_work_never_leaves_its_pod() {
         Workqueue::builder("strict").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
     let release = Arc::new(Completion::new());
     let waits = Arc::clone(&release);
-    let first = queue.spawn_at(At::Cpu(CpuId::new(0)), move || spin_until(|| waits.is_complete()));
+    let first = queue.at(At::Cpu(CpuId::new(0))).spawn(move || spin_until(|| waits.is_complete()));
     let later: Vec<_> = (0..50)
         .map(|_| {
-            queue.spawn_at(At::Cpu(CpuId::new(0)), || Placement::current().and_then(|p| p.pod))
+            queue.at(At::Cpu(CpuId::new(0))).spawn(|| Placement::current().and_then(|p| p.pod))
         })
         .collect();
-    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().unwrap();
+    queue.at(At::Cpu(CpuId::new(1))).spawn(|| ()).join().unwrap();
     assert!(later.iter().all(|handle| !handle.is_finished()));
     release.complete();
     first.join().unwrap();
@@ -392,7 +395,7 @@ fn work_for_a_remote_node_is_spread_over_its_pods() {
     corewise_topology::pin_current_thread(&CpuSet::from_iter([here])).expect("it runs there now");
     let remote = if (24..48).contains(&here.number()) { 0 } else { 1 };
     let mut pods: Vec<_> = (0..12)
-        .map(|_| queue.spawn_at(At::Node(remote), || Placement::current().unwrap()).join().unwrap())
+        .map(|_| queue.at(At::Node(remote)).spawn(|| Placement::current().unwrap()).join().unwrap())
         .inspect(|placement| assert_eq!(placement.node, Some(remote)))
         .filter_map(|placement| placement.pod)
         .collect();
@@ -404,7 +407,7 @@ fn work_for_a_remote_node_is_spread_over_its_pods() {
         [first, first + 1, first + 2],
         "24 cores are three shards, and none is left out"
     );
-    let placed = queue.spawn_at(At::Node(99), Placement::current).join().unwrap();
+    let placed = queue.at(At::Node(99)).spawn(Placement::current).join().unwrap();
     assert!(placed.is_some(), "an unknown node is no error");
 }
 
@@ -584,7 +587,7 @@ fn idle_workers_sleep_and_stay_asleep() {
     // The scope is this test's own, and with it the names of its threads.
     let queue = Workqueue::builder("rest").scope(AffinityScope::Smt).build(&pools).unwrap();
     for cpu in 0..4 {
-        queue.spawn_at(At::Cpu(CpuId::new(cpu)), || ()).join().unwrap();
+        queue.at(At::Cpu(CpuId::new(cpu))).spawn(|| ()).join().unwrap();
     }
     spin_until(|| workers().iter().all(|(_, state, _)| *state == 'S'));
     let asleep = workers();
@@ -609,7 +612,7 @@ fn nothing_is_lost_under_a_storm_from_many_threads() {
             scope.spawn(move || {
                 for n in 0..each {
                     let ran = Arc::clone(ran);
-                    drop(queue.spawn_at(At::Cpu(CpuId::new((thread + n % 2) as u32)), move || {
+                    drop(queue.at(At::Cpu(CpuId::new((thread + n % 2) as u32))).spawn(move || {
                         ran.fetch_add(1, Ordering::Relaxed);
                     }));
                     if n % 1000 == 0 {

@@ -31,7 +31,7 @@ fn build(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> W
 fn occupy(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
     let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));
-    drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
+    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
         says.complete();
         waits.wait();
     }));
@@ -59,10 +59,11 @@ fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let busy = queue
-        .spawn_at(At::Cpu(CpuId::new(2)), move || spin_until(|| stopped.load(Ordering::SeqCst)));
+        .at(At::Cpu(CpuId::new(2)))
+        .spawn(move || spin_until(|| stopped.load(Ordering::SeqCst)));
     let items: Vec<_> =
-        (0..4).map(|cpu| (cpu, queue.spawn_at(At::Cpu(CpuId::new(cpu)), pod))).collect();
-    let second = queue.spawn_at(At::Cpu(CpuId::new(2)), pod);
+        (0..4).map(|cpu| (cpu, queue.at(At::Cpu(CpuId::new(cpu))).spawn(pod))).collect();
+    let second = queue.at(At::Cpu(CpuId::new(2))).spawn(pod);
     for (cpu, item) in items.into_iter().filter(|(cpu, _)| *cpu != 2) {
         assert_eq!(item.join().unwrap(), Some(cpu));
     }
@@ -83,7 +84,7 @@ fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
         .build(&WorkerPools::new(&machine))
         .unwrap();
     for cpu in &machine.online() {
-        let here = queue.spawn_at(At::Cpu(cpu), corewise_topology::current_cpu).join().unwrap();
+        let here = queue.at(At::Cpu(cpu)).spawn(corewise_topology::current_cpu).join().unwrap();
         assert_eq!(here, Some(cpu));
     }
 }
@@ -92,7 +93,7 @@ fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
 fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
     let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     let gate = occupy(&queue, 1);
-    assert_eq!(queue.spawn_at(At::Cpu(CpuId::new(1)), pod).join().unwrap(), Some(1));
+    assert_eq!(queue.at(At::Cpu(CpuId::new(1))).spawn(pod).join().unwrap(), Some(1));
     gate.complete();
 }
 
@@ -107,7 +108,7 @@ fn a_bound_pool_runs_one_item_at_a_time() {
     let items: Vec<_> = (0..200)
         .map(|_| {
             let inside = Arc::clone(&inside);
-            queue.spawn_at(At::Cpu(CpuId::new(3)), move || {
+            queue.at(At::Cpu(CpuId::new(3))).spawn(move || {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                 std::thread::yield_now();
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -145,7 +146,7 @@ fn an_unbound_queues_items_start_as_soon_as_possible() {
     let items: Vec<_> = (0..4)
         .map(|_| {
             let all = Arc::clone(&all);
-            queue.spawn_at(At::Cpu(CpuId::new(0)), move || {
+            queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
                 all.done();
                 spin_until(|| all.is_complete());
             })
@@ -162,7 +163,7 @@ fn a_bottom_half_queue_runs_its_items_in_order_one_at_a_time_on_their_cpu() {
     let log = Arc::new(Mutex::new(Vec::new()));
     for n in 0..300 {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(1)), move || {
+        drop(queue.at(At::Cpu(CpuId::new(1))).spawn(move || {
             assert_eq!(pod(), Some(1));
             log.lock().push(n);
         }));
@@ -187,8 +188,8 @@ fn a_bottom_half_pool_has_one_worker_also_while_that_one_blocks() {
     let pools = pools(FOUR_CPUS);
     let queue = Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
     let gate = occupy(&queue, 0);
-    let second = queue.spawn_at(At::Cpu(CpuId::new(0)), || ());
-    queue.spawn_at(At::Cpu(CpuId::new(1)), || ()).join().unwrap();
+    let second = queue.at(At::Cpu(CpuId::new(0))).spawn(|| ());
+    queue.at(At::Cpu(CpuId::new(1))).spawn(|| ()).join().unwrap();
     gate.complete();
     second.join().unwrap();
     assert!(pools.report().iter().all(|pool| pool.workers <= 1));
@@ -226,7 +227,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
     let (log, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     for n in 0..2_000_u32 {
         let (log, inside) = (Arc::clone(&log), Arc::clone(&inside));
-        drop(queue.spawn_at(At::Cpu(CpuId::new(n % 32)), move || {
+        drop(queue.at(At::Cpu(CpuId::new(n % 32))).spawn(move || {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
             log.lock().push((n, pod()));
             inside.fetch_sub(1, Ordering::SeqCst);
@@ -240,7 +241,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
 fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
     let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
     let gate = occupy(&queue, 0);
-    let next = queue.spawn_at(At::Cpu(CpuId::new(8)), || ());
+    let next = queue.at(At::Cpu(CpuId::new(8))).spawn(|| ());
     assert_eq!((queue.active(), queue.held()), (1, 1));
     gate.complete();
     next.join().unwrap();
@@ -276,7 +277,7 @@ fn a_freeze_keeps_what_is_pending_and_drains_what_runs() {
     let work = Work::new(|| ());
     assert_eq!(queue.queue(&work), Ok(Queued::Now));
     let spawned: Vec<_> =
-        (0..32).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
+        (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
     gate.complete();
     spin_until(|| queue.active() == 0);
     assert!(work.is_pending());
@@ -310,7 +311,7 @@ fn a_thaw_restores_max_active_and_keeps_the_order() {
     let log = Arc::new(Mutex::new(Vec::new()));
     for n in 0..50 {
         let log = Arc::clone(&log);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(0)), move || log.lock().push(n)));
+        drop(queue.at(At::Cpu(CpuId::new(0))).spawn(move || log.lock().push(n)));
     }
     assert_eq!((queue.active(), queue.held()), (0, 50));
     pools.thaw();
@@ -325,7 +326,7 @@ fn a_frozen_queue_that_is_dropped_or_shut_down_runs_what_it_has() {
         let queue = Workqueue::builder("gone").freezable().build(&pools).unwrap();
         pools.freeze();
         let items: Vec<_> =
-            (0..4).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
+            (0..4).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
         if shut_down {
             pools.shutdown();
         } else {
@@ -349,10 +350,11 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
     drop(queue.spawn(move || {
         waits.wait();
         let (again, more) = (inner.clone(), Arc::clone(&links));
-        drop(inner.spawn_at(At::Cpu(CpuId::new(8)), move || {
+        drop(inner.at(At::Cpu(CpuId::new(8))).spawn(move || {
             drop(
                 again
-                    .spawn_at(At::Cpu(CpuId::new(16)), move || more.fetch_add(1, Ordering::SeqCst)),
+                    .at(At::Cpu(CpuId::new(16)))
+                    .spawn(move || more.fetch_add(1, Ordering::SeqCst)),
             );
         }));
     }));
@@ -455,7 +457,7 @@ fn a_destroyed_queue_has_run_what_it_had_and_accepts_nothing() {
     let ran = Arc::new(AtomicUsize::new(0));
     for cpu in 0..32 {
         let ran = Arc::clone(&ran);
-        drop(queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || ran.fetch_add(1, Ordering::SeqCst)));
+        drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
     }
     queue.destroy();
     assert_eq!(ran.load(Ordering::SeqCst), 32);
@@ -471,7 +473,7 @@ fn dropping_a_queue_leaves_its_work_to_run_also_what_is_held_back() {
     let queue = Workqueue::builder("dropped").max_active(1).build(&pools).unwrap();
     let gate = occupy(&queue, 0);
     let items: Vec<_> =
-        (0..32).map(|cpu| queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || cpu)).collect();
+        (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
     drop((queue, pools));
     gate.complete();
     for (cpu, item) in (0..).zip(items) {

@@ -115,7 +115,7 @@ fn more_pods_than_the_quota_has_cpus_run_no_more_than_it_is_worth_but_what_is_fo
     for pod in 0..4 {
         let tell = tell.clone();
         let own = move || tell.send(Placement::current().unwrap().pod).unwrap();
-        assert!(queue.execute_at(At::Cpu(CpuId::new(2 * pod)), own).is_ok());
+        assert!(queue.at(At::Cpu(CpuId::new(2 * pod))).execute(own).is_ok());
     }
     let mut ran = std::collections::HashSet::new();
     while ran.len() < 2 {

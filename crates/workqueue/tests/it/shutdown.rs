@@ -92,7 +92,7 @@ fn items_of_two_pods_may_both_shut_down() {
         let both = Arc::new(Barrier::new(2));
         let items = [0, 1].map(|cpu| {
             let (pools, both) = (pools.clone(), Arc::clone(&both));
-            queue.spawn_at(At::Cpu(CpuId::new(cpu)), move || {
+            queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
                 both.wait();
                 pools.shutdown();
             })

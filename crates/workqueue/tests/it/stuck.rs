@@ -170,17 +170,17 @@ fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     let pools = pools(2, 1).build();
     let bound = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).expect("a queue");
     let (there, back) = (bound.clone(), bound.clone());
-    let item = bound.spawn_at(At::Cpu(CpuId::new(0)), move || {
-        let other = there.spawn_at(At::Cpu(CpuId::new(1)), move || {
-            back.spawn_at(At::Cpu(CpuId::new(0)), || 4).join().unwrap()
-        });
+    let item = bound.at(At::Cpu(CpuId::new(0))).spawn(move || {
+        let other = there
+            .at(At::Cpu(CpuId::new(1)))
+            .spawn(move || back.at(At::Cpu(CpuId::new(0))).spawn(|| 4).join().unwrap());
         other.join()
     });
     let error = item.join().expect("it was told").expect_err("CPU 0 has no worker for it");
     let message = error.message().expect("it panicked");
     assert!(message.contains("it may not run here"), "{message}");
     assert!(!message.contains("RUST_MIN_STACK"), "{message}");
-    assert_eq!(bound.spawn_at(At::Cpu(CpuId::new(0)), || 7).join().unwrap(), 7);
+    assert_eq!(bound.at(At::Cpu(CpuId::new(0))).spawn(|| 7).join().unwrap(), 7);
     pools.shutdown();
 }
 
@@ -192,23 +192,23 @@ fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
     let below = Workqueue::builder("below").kind(QueueKind::BottomHalf).build(&pools).unwrap();
     let plain = queue(&pools);
     let waits: [fn(&Workqueue, &Workqueue); 5] = [
-        |below, _| drop(below.spawn_at(At::Cpu(CpuId::new(0)), || 1).join()),
+        |below, _| drop(below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join()),
         |below, _| {
             let work = Work::new(|| ());
-            below.queue_at(At::Cpu(CpuId::new(0)), &work).expect("the pools are open");
+            below.at(At::Cpu(CpuId::new(0))).queue(&work).expect("the pools are open");
             work.flush();
         },
-        |below, _| below.scope(|s| drop(s.spawn_at(At::Cpu(CpuId::new(0)), || ()))),
+        |below, _| below.scope(|s| drop(s.at(At::Cpu(CpuId::new(0))).spawn(|| ()))),
         |below, plain| {
             let below = below.clone();
             let inner = plain
-                .spawn(move || below.spawn_at(At::Cpu(CpuId::new(0)), || 1).join().map_err(|_| ()));
+                .spawn(move || below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join().map_err(|_| ()));
             let _ = inner.join().expect("the item that it waits for was let go").expect("given up");
         },
         |below, plain| {
             let below = below.clone();
             plain
-                .execute(move || drop(below.spawn_at(At::Cpu(CpuId::new(0)), || 1).join()))
+                .execute(move || drop(below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join()))
                 .expect("open");
             plain.flush();
         },
@@ -216,7 +216,7 @@ fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
     for (way, wait) in waits.into_iter().enumerate() {
         let (own, other) = (below.clone(), plain.clone());
         let site = std::panic::Location::caller();
-        let item = below.spawn_at(At::Cpu(CpuId::new(0)), move || {
+        let item = below.at(At::Cpu(CpuId::new(0))).spawn(move || {
             let waited = catch_unwind(AssertUnwindSafe(|| wait(&own, &other)));
             let told = corewise_sync::context::take_violation().map(|told| told.section.location);
             let message = waited.err().and_then(|payload| payload.downcast::<String>().ok());
@@ -230,7 +230,7 @@ fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
         assert_eq!(told.map(|at| at.file()), Some(site.file()), "way {way}: where it was queued");
         let other = catch_unwind(AssertUnwindSafe(|| plain.flush()));
         assert!(other.is_ok() && (given_up || way > 2), "way {way}: {given_up}");
-        assert_eq!(below.spawn_at(At::Cpu(CpuId::new(0)), || 7).join().ok(), Some(7));
+        assert_eq!(below.at(At::Cpu(CpuId::new(0))).spawn(|| 7).join().ok(), Some(7));
     }
     pools.shutdown();
 }
@@ -330,10 +330,10 @@ fn limited_queues_whose_items_wait_for_each_other_s_queue_let_one_more_through()
         let both = Arc::new(corewise_sync::Countdown::new(2));
         let item = |own: &Workqueue, other: &Workqueue| {
             let (other, both) = (other.clone(), Arc::clone(&both));
-            own.spawn_at(At::Cpu(CpuId::new(0)), move || {
+            own.at(At::Cpu(CpuId::new(0))).spawn(move || {
                 both.done();
                 both.wait();
-                other.spawn_at(At::Cpu(CpuId::new(0)), || 4).join().unwrap()
+                other.at(At::Cpu(CpuId::new(0))).spawn(|| 4).join().unwrap()
             })
         };
         let [one, two] = &queues;
@@ -401,9 +401,9 @@ fn an_item_on_another_worker_may_wait_for_what_its_own_waiter_s_limit_holds_back
     ] {
         let limited = limited.build(&pools).expect("a queue");
         let (between, own) = (other.clone(), limited.clone());
-        let value = limited.spawn_at(At::Cpu(CpuId::new(0)), move || {
+        let value = limited.at(At::Cpu(CpuId::new(0))).spawn(move || {
             let between =
-                between.spawn(move || own.spawn_at(At::Cpu(CpuId::new(0)), || 4).join().unwrap());
+                between.spawn(move || own.at(At::Cpu(CpuId::new(0))).spawn(|| 4).join().unwrap());
             between.join().unwrap()
         });
         assert_eq!(value.join().unwrap(), 4);

@@ -155,7 +155,7 @@ impl World {
             3 => {
                 let cpu = chance.below(self.size.0 + 1) as u32;
                 item.entry.queue(|| {
-                    line.queue.queue_at(At::Cpu(CpuId::new(cpu)), &item.work) == Ok(Queued::Now)
+                    line.queue.at(At::Cpu(CpuId::new(cpu))).queue(&item.work) == Ok(Queued::Now)
                 });
             }
             4 => {

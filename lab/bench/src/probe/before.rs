@@ -76,7 +76,7 @@ impl Twice {
                 all.done();
             };
             let at = how.node.map_or(At::Here, At::Node);
-            let taken = self.asynchronous.execute_at(at, run);
+            let taken = self.asynchronous.at(at).execute(run);
             taken.map_err(|_| BenchError::Nothing { what: "queue that takes work" })?;
         }
         all.wait();
@@ -88,8 +88,8 @@ impl Twice {
 fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) {
     let Some(node) = node else { return device.probe() };
     let placed = match second {
-        Second::On(cpu) => probes.spawn_at(At::Cpu(cpu), move || device.probe()),
-        Second::Near => probes.spawn_at(At::Node(node), move || device.probe()),
+        Second::On(cpu) => probes.at(At::Cpu(cpu)).spawn(move || device.probe()),
+        Second::Near => probes.at(At::Node(node)).spawn(move || device.probe()),
     };
     // Its result has no meaning here: fake devices don't fail.
     let _ = context::blocking("flush_work", || placed.join());

@@ -63,7 +63,7 @@ fn place_for(work: &Work) -> Fact {
 
 /// Queues it there.
 fn queue(limited: &Workqueue, work: &Work) {
-    assert_eq!(limited.queue_at(At::Cpu(CpuId::new(1)), work), Ok(Queued::Now));
+    assert_eq!(limited.at(At::Cpu(CpuId::new(1))).queue(work), Ok(Queued::Now));
 }
 
 /// Changes the wait for the item on the process's list, once it is there.
@@ -93,7 +93,7 @@ fn goes_on_where_it_was_let_through_by(free: impl FnOnce(&Workqueue, &Completion
     let elsewhere = Workqueue::builder("elsewhere").kind(QueueKind::Bound).build(&pools);
     let awaited = Arc::clone(&held);
     let waiter =
-        elsewhere.expect("a queue").spawn_at(At::Cpu(CpuId::new(0)), move || awaited.flush());
+        elsewhere.expect("a queue").at(At::Cpu(CpuId::new(0))).spawn(move || awaited.flush());
     with_wait(&held, |_| ());
     free(&limited, &first);
     while !held.lent().state.snapshot().running() {
