@@ -70,20 +70,22 @@ pub use percpu::map::HwQueues;
 pub use queue::plug::Plug;
 pub use queue::refused::{NotHeld, NowaitError, Refused};
 pub use queue::{Queue, QueueBuilder, Released};
-pub use request::device::{BlockDevice, BlockDeviceExt};
 pub use request::error::{IoError, IoErrorKind};
-pub use request::fill::RequestMut;
 pub use request::geometry::Geometry;
 pub use request::read_only::ReadOnlyLatch;
 pub use request::{
-    AlignedBuf, Buffer, BufferPool, Completed, Extent, ExtentKind, Extents, Flags, Held, Op,
-    PartDone, Payload, Request, Segment, Segments, Whole,
+    AlignedBuf, Buffer, BufferPool, Extent, ExtentKind, Extents, Flags, Op, Payload,
 };
 pub use sched::{Deadline, IoScheduler};
 pub use state::affinity::RqAffinity;
+pub use state::device::{BlockDevice, BlockDeviceExt};
 pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Started};
+pub use state::fill::RequestMut;
 pub use state::lanes::{Completer, CompleterStats};
 pub use state::late::{TimedOut, TimerReturn};
+pub use state::request::{Completed, Request};
+pub use state::segments::{Segment, Segments};
+pub use state::whole::{Held, PartDone, Whole};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
 pub use thread::burst::behind_burst;

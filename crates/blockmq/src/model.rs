@@ -23,7 +23,7 @@ pub use crate::percpu::cache::{Cache, Taken};
 pub use crate::percpu::ctx::{CtxMap, SoftwareQueues};
 pub use crate::percpu::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
-use crate::request::Request;
+use crate::state::request::Request;
 pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
 
 /// How a queue is built that nothing runs but its holder.

@@ -12,7 +12,7 @@ use corewise_sync::per_thread;
 
 use crate::admission::runner::{BUDGET_WORKER, Ran};
 use crate::state::core::Core;
-use crate::state::hctx::Hctx;
+use crate::state::core::Hctx;
 
 per_thread! {
     static HELD: Cell<bool> = Cell::new(false);

@@ -14,7 +14,7 @@ use crate::admission::gate::{Fenced, Recheck};
 use crate::admission::runner::{self, BUDGET_VISITOR, BUDGET_WORKER, Ran};
 use crate::hotplug::policy::slot_for_run;
 use crate::state::core::Core;
-use crate::state::hctx::{Background, Hctx};
+use crate::state::core::{Background, Hctx};
 use crate::state::pending::Pending;
 use crate::stats::bump;
 use crate::thread::nest;

@@ -6,10 +6,10 @@ use corewise_topology::{CpuSet, Masks};
 use crate::hctx::alone;
 use crate::hotplug::policy::heirs;
 use crate::queue::Queue;
-use crate::request::device::refuse_in_atomic_section;
 use crate::state::backlog::Backlog;
 use crate::state::core::Core;
-use crate::state::hctx::Hctx;
+use crate::state::core::Hctx;
+use crate::state::device::refuse_in_atomic_section;
 use crate::state::pending::Pending;
 
 impl Core {

@@ -6,7 +6,7 @@ use super::Queue;
 use crate::admission::gate::{RunGate, Unquiesced};
 use crate::admission::usage::Unfrozen;
 use crate::queue::refused::NotHeld;
-use crate::request::device::refuse_in_atomic_section;
+use crate::state::device::refuse_in_atomic_section;
 
 /// What an [unquiesce](Queue::unquiesce) or an [unfreeze](Queue::unfreeze) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,14 +16,15 @@ use corewise_sync::time::Stamp;
 use corewise_topology::{CpuId, Machine, Subscription};
 
 use crate::queue::refused::{NowaitError, Refused};
-use crate::request::device::BlockDevice;
+use crate::request::Op;
 use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
-use crate::request::{Op, Request};
 use crate::sched::IoScheduler;
 use crate::state::core::Core;
+use crate::state::device::BlockDevice;
 use crate::state::driver::Driver;
+use crate::state::request::Request;
 use crate::stats::{DiskStats, HctxStats};
 use crate::thread::nest;
 

@@ -13,9 +13,9 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::{context, per_thread};
 
-use crate::request::Request;
 use crate::state::core::Core;
 use crate::state::driver::Started;
+use crate::state::request::Request;
 
 /// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
 const PLUG_BYTES: u64 = 128 << 10;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::request::Request;
+use crate::state::request::Request;
 
 /// Why a queue didn't take a request whose submitter doesn't want to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

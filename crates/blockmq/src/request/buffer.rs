@@ -314,7 +314,7 @@ impl fmt::Debug for AlignedBuf {
 /// # Panics
 /// Where the lengths differ.
 #[inline]
-pub(super) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
+pub(crate) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
     room.copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) });
 }

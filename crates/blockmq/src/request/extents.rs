@@ -42,7 +42,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    pub(super) fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32) -> Self {
         Self { most: most.max(1), closed: false, list: Vec::new() }
     }
 
@@ -66,7 +66,7 @@ impl Extents {
     }
 
     /// Adds an extent behind the others, in a range of `len` bytes; whether another one is of use.
-    pub(super) fn push(&mut self, extent: Extent, len: u64) -> bool {
+    pub(crate) fn push(&mut self, extent: Extent, len: u64) -> bool {
         let covered = self.covered();
         let end = covered.saturating_add(extent.len).min(len);
         if self.closed {
@@ -88,28 +88,28 @@ impl Extents {
     }
 
     /// What a request of `len` bytes is answered that ended well.
-    pub(super) fn finish(&mut self, len: u64) {
+    pub(crate) fn finish(&mut self, len: u64) {
         if self.list.is_empty() {
             self.push(Extent { len, kind: ExtentKind::Data }, len);
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.most);
     }
 }
 
 /// What the parts of a request have found, each where it begins in its whole.
 #[derive(Debug, Default)]
-pub(super) struct Found(Vec<(u64, Extents)>);
+pub(crate) struct Found(Vec<(u64, Extents)>);
 
 impl Found {
-    pub(super) fn add(&mut self, at: u64, extents: Extents) {
+    pub(crate) fn add(&mut self, at: u64, extents: Extents) {
         self.0.push((at, extents));
     }
 
     /// Hands what lies without a gap from byte `reached` on to `put`, until that says that no more is of use.
-    pub(super) fn put_into(mut self, mut reached: u64, mut put: impl FnMut(Extent) -> bool) {
+    pub(crate) fn put_into(mut self, mut reached: u64, mut put: impl FnMut(Extent) -> bool) {
         self.0.sort_unstable_by_key(|(at, _)| *at);
         for (at, extents) in self.0 {
             if at != reached {
@@ -127,8 +127,8 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Request;
     use super::*;
+    use crate::state::request::Request;
 
     const DATA: ExtentKind = ExtentKind::Data;
     const HOLE: ExtentKind = ExtentKind::Hole;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use corewise_sync::inbox::Batch;
 
+use crate::request::Op;
 use crate::request::error::{IoError, IoErrorKind};
 use crate::request::geometry::Geometry;
-use crate::request::{Op, Request};
 use crate::state::core::Core;
 use crate::state::pending::Pending;
+use crate::state::request::Request;
 
 /// Whether a change with `fua` is made without, and then flushed.
 pub(crate) fn emulates_fua(driver: &Geometry) -> bool {

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use corewise_sync::SpinLock;
 
 use crate::request::error::{IoError, IoErrorKind};
-use crate::request::{Held, PartDone, Request, Whole};
 use crate::state::core::Core;
 use crate::state::pending::Pending;
+use crate::state::request::Request;
+use crate::state::whole::{Held, PartDone, Whole};
 
 /// Parts of a request that are under way at once, at most.
 const AHEAD: u32 = 32;

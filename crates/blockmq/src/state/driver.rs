@@ -11,15 +11,13 @@ use corewise_topology::CpuId;
 
 use std::time::Duration;
 
-use crate::request::Request;
 use crate::request::error::{IoError, IoErrorKind};
-use crate::request::fill::{RequestMut, fills};
 use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
 use crate::state::core::Core;
 use crate::state::late::{LateOne, TimedOut, TimerReturn};
-use crate::state::pending::Pending;
-use crate::state::pending::Verdict;
+use crate::state::pending::{Pending, Verdict};
+use crate::state::request::Request;
 
 /// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
 pub const DEFAULT_DEPTH: u32 = 128;
@@ -351,15 +349,6 @@ impl Deref for Started {
     #[inline]
     fn deref(&self) -> &Request {
         self.pending().rq()
-    }
-}
-
-fills!(Started);
-
-impl<'a> From<&'a mut Started> for RequestMut<'a> {
-    #[inline]
-    fn from(started: &'a mut Started) -> Self {
-        started.rq_mut().into()
     }
 }
 

@@ -9,10 +9,10 @@ use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::time::Stamp;
 
 use crate::admission::usage::Generation;
-use crate::request::Request;
 use crate::request::error::IoError;
 use crate::state::core::Core;
-use crate::state::hctx::Hctx;
+use crate::state::core::Hctx;
+use crate::state::request::Request;
 use crate::stats::weight;
 
 /// Why a request comes back from the driver.

@@ -11,11 +11,12 @@ use corewise_workqueue::{Work, Workqueue};
 
 use crate::admission::tag_state::Release;
 use crate::admission::watch::Watch;
-use crate::request::{Op, Request};
+use crate::request::Op;
 use crate::state::core::Core;
-use crate::state::hctx::Hctx;
+use crate::state::core::Hctx;
 use crate::state::late::{LateOne, TagSlot, TimedOut, Timeouts, TimerReturn};
 use crate::state::pending::Pending;
+use crate::state::request::Request;
 
 /// The timer doesn't run again sooner than this: as exact as the clock is that it goes by.
 const TICK: Duration = Duration::from_millis(4);

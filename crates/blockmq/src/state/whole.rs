@@ -15,14 +15,13 @@ use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use corewise_sync::panics::caught;
 
-use super::extents::{Extents, Found};
-use super::fill::fills;
-use super::inline_fn::InlineFn;
-use super::segments::{Seg, Table};
-use super::{End, Op, Payload, Request};
 use crate::request::error::{IoError, IoErrorKind};
+use crate::request::inline_fn::InlineFn;
+use crate::request::table::{Seg, Table};
+use crate::request::{Extents, Found, Op, Payload};
 use crate::state::driver::Started;
 use crate::state::pending::Pending;
+use crate::state::request::{End, Request};
 
 /// A request that others do in parts.
 ///
@@ -113,7 +112,7 @@ impl Held {
         Held(Holder::Queued(Queued(Some(pending))))
     }
 
-    fn rq_mut(&mut self) -> &mut Request {
+    pub(super) fn rq_mut(&mut self) -> &mut Request {
         match &mut self.0 {
             Holder::Request(rq) => rq,
             Holder::Started(rq) => rq.rq_mut(),
@@ -148,8 +147,6 @@ impl Deref for Held {
         }
     }
 }
-
-fills!(Held);
 
 impl Whole {
     /// Makes a request to be done in parts: a [`Request`] or a [`Started`]. It allocates once.

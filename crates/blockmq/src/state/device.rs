@@ -8,7 +8,8 @@ use corewise_sync::{Completion, Mutex, context};
 use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
-use crate::request::{Buffer, Completed, Extents, Request};
+use crate::request::{Buffer, Extents};
+use crate::state::request::{Completed, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
 /// else that takes requests. Shared as `Arc<dyn BlockDevice>`, and stackable.

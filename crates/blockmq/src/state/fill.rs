@@ -7,9 +7,10 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
-use super::buffer::write_copy;
-use super::extents::{Extent, Extents};
-use super::{Op, Payload, Request};
+use crate::request::{Extent, Extents, Op, Payload, write_copy};
+use crate::state::driver::Started;
+use crate::state::request::Request;
+use crate::state::whole::Held;
 
 impl Request {
     /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
@@ -140,7 +141,7 @@ macro_rules! fills {
         impl $handle {
             /// As [`Request::rooms`].
             #[inline]
-            pub fn rooms(&mut self) -> impl Iterator<Item = &mut [std::mem::MaybeUninit<u8>]> {
+            pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
                 self.rq_mut().rooms()
             }
 
@@ -158,7 +159,7 @@ macro_rules! fills {
 
             /// As [`Request::put_extent`].
             #[inline]
-            pub fn put_extent(&mut self, extent: $crate::request::Extent) -> bool {
+            pub fn put_extent(&mut self, extent: Extent) -> bool {
                 self.rq_mut().put_extent(extent)
             }
 
@@ -186,7 +187,10 @@ macro_rules! fills {
         }
     };
 }
-pub(crate) use fills;
+
+fills!(Started);
+fills!(Held);
+fills!(RequestMut<'_>);
 
 /// A request that a driver fills, whichever handle it lies in. It isn't exchanged for another one.
 pub struct RequestMut<'a>(&'a mut Request);
@@ -205,6 +209,13 @@ impl<'a> From<&'a mut Request> for RequestMut<'a> {
     }
 }
 
+impl<'a> From<&'a mut Started> for RequestMut<'a> {
+    #[inline]
+    fn from(started: &'a mut Started) -> Self {
+        started.rq_mut().into()
+    }
+}
+
 impl Deref for RequestMut<'_> {
     type Target = Request;
 
@@ -219,5 +230,3 @@ impl fmt::Debug for RequestMut<'_> {
         self.0.fmt(f)
     }
 }
-
-fills!(RequestMut<'_>);

@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use super::Request;
-use super::segments::Seg;
 use crate::request::limits::{Limits, Shape};
+use crate::request::table::Seg;
 use crate::state::pending::Pending;
+use crate::state::request::Request;
 
 impl Request {
     /// How many of its bytes the driver gets first: see [`Limits::first`].

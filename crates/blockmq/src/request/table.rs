@@ -1,13 +1,7 @@
-//! Segments: the pieces of memory in which the bytes of a request lie.
+//! The list of the pieces of memory of a request.
 
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-
-use corewise_sync::list;
-
-use super::Request;
-use crate::state::pending::Pending;
 
 /// A piece of memory, without its owner: an entry of the kernel's `bio_vec`.
 #[derive(Clone, Copy, Debug)]
@@ -78,87 +72,9 @@ impl Table {
     }
 }
 
-/// One piece of memory of a request: raw, for a driver that hands it on to the kernel or to a device.
-///
-/// The memory stays where it is until the request completes. Code that writes through the address of a write's
-/// segment, or reads what a read hasn't filled yet, breaks Rust's rules.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment<'a> {
-    seg: Seg,
-    rq: PhantomData<&'a ()>,
-}
-
-impl Segment<'_> {
-    /// Address of its first byte.
-    #[inline]
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.seg.base.as_ptr()
-    }
-
-    /// Length in bytes, not 0.
-    #[allow(clippy::len_without_is_empty)] // none is empty
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.seg.len
-    }
-}
-
-impl From<Segment<'_>> for Seg {
-    fn from(segment: Segment<'_>) -> Self {
-        segment.seg
-    }
-}
-
-/// The segments of a request, in order: see [`Request::segments`].
-#[derive(Debug)]
-pub struct Segments<'a> {
-    segs: &'a [Seg],
-    /// Bytes of `segs` to leave out in front.
-    skip: u64,
-    /// Bytes to give of `segs`.
-    left: u64,
-    /// Requests that were merged into it.
-    more: list::Iter<'a, Box<Pending>>,
-    /// Bytes to leave out of those.
-    filled: u64,
-}
-
-impl<'a> Segments<'a> {
-    /// What lies behind the first `filled` bytes of a request.
-    #[inline]
-    pub(super) fn new(rq: &'a Request, filled: u64) -> Self {
-        let mut this = Self { segs: &[], skip: 0, left: 0, more: rq.tail.iter(), filled };
-        this.enter(rq);
-        this
-    }
-
-    #[inline]
-    fn enter(&mut self, rq: &'a Request) {
-        let (segs, skip, len) = rq.own_segs();
-        let gone = self.filled.min(len);
-        self.filled -= gone;
-        (self.segs, self.skip, self.left) = (segs, skip + gone, len - gone);
-    }
-}
-
-impl<'a> Iterator for Segments<'a> {
-    type Item = Segment<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Segment<'a>> {
-        loop {
-            if let Some(segment) = next_piece(&mut self.segs, &mut self.skip, &mut self.left) {
-                return Some(Segment { seg: segment, rq: PhantomData });
-            }
-            let next = self.more.next()?;
-            self.enter(next.rq());
-        }
-    }
-}
-
 /// The next of `left` bytes that lie in `segs` behind the first `skip`.
 #[inline]
-fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> Option<Seg> {
+pub(crate) fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> Option<Seg> {
     while *left != 0 {
         let (seg, rest) = segs.split_first()?;
         *segs = rest;
