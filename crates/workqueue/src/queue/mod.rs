@@ -145,7 +145,15 @@ impl Workqueue {
         self.inner.table.queue(At::Here, work.header(), || work.hold(), Location::caller(), false)
     }
 
+    /// Not inline, so that callers in other crates don't have the table's code.
+    #[track_caller]
+    fn queue_to(&self, place: At, work: &Work) -> Result<Queued, QueueError> {
+        self.inner.table.queue(place, work.header(), || work.hold(), Location::caller(), false)
+    }
+
     /// This queue, at a place of the caller's choice: `queue.at(At::Node(1)).spawn(f)`.
+    #[doc(alias = "queue_work_on")]
+    #[doc(alias = "queue_work_node")]
     #[inline]
     pub fn at(&self, place: At) -> PlacedQueue<'_> {
         PlacedQueue { queue: self, place }
@@ -263,8 +271,7 @@ impl PlacedQueue<'_> {
     #[track_caller]
     #[inline]
     pub fn queue(&self, work: &Work) -> Result<Queued, QueueError> {
-        let site = Location::caller();
-        self.queue.inner.table.queue(self.place, work.header(), || work.hold(), site, false)
+        self.queue.queue_to(self.place, work)
     }
 
     /// As [`Workqueue::spawn`], at this place.
