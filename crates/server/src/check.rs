@@ -25,8 +25,8 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
-    let options = limits::of_clients(&server.clients, limits::usual_memory(), server.tls.is_some());
-    problems.extend(tls::server(options, server.tls.as_ref()).err());
+    let options = limits::of_clients(server, limits::usual_memory());
+    problems.extend(tls::server(options, server.tls()).err());
     problems
 }
 

@@ -4,7 +4,7 @@ use corewise::nbd::Options;
 use corewise::topology;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::manifest::Clients;
+use crate::manifest::Server;
 use crate::units;
 
 /// Raises the soft limit of open files as far as the hard one allows. It stays low by default for
@@ -44,21 +44,22 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
 
 /// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or
 /// as many as that has room for.
-pub(crate) fn of_clients(clients: &Clients, usual_memory: u64, tls: bool) -> Options {
+pub(crate) fn of_clients(server: &Server, usual_memory: u64) -> Options {
+    let tls = server.tls().is_some();
     let usual = Options::default();
-    let memory = clients.memory.unwrap_or(usual_memory);
+    let memory = server.memory.unwrap_or(usual_memory);
     let room = Options::connections_for(memory, tls).min(usual.max_connections);
-    let max_connections = clients.most.unwrap_or(room);
+    let max_connections = server.clients.unwrap_or(room);
     usual
         .memory(memory)
         .max_connections(max_connections)
-        .max_per_peer(clients.per_peer)
-        .evict_idle(clients.evict_idle)
+        .max_per_peer(server.clients_per_peer)
+        .evict_idle(server.evict_idle)
         .max_half_open(usual.max_half_open.min(max_connections))
-        .request_timeout(clients.request_timeout.unwrap_or(usual.request_timeout))
-        .reply_timeout(clients.reply_timeout.unwrap_or(usual.reply_timeout))
-        .idle_timeout(clients.idle_timeout)
-        .extended_headers(clients.extended_headers)
+        .request_timeout(server.request_timeout.unwrap_or(usual.request_timeout))
+        .reply_timeout(server.reply_timeout.unwrap_or(usual.reply_timeout))
+        .idle_timeout(server.idle_timeout)
+        .extended_headers(server.extended_headers)
 }
 
 #[cfg(test)]
@@ -78,13 +79,13 @@ mod tests {
 
     #[test]
     fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {
-        let plenty = of_clients(&Clients::default(), 8 << 30, false);
+        let plenty = of_clients(&Server::default(), 8 << 30);
         assert_eq!((plenty.max_connections, plenty.worst_case(false)), (1024, 8 << 30));
-        let little = of_clients(&Clients::default(), 128 << 20, false);
+        let little = of_clients(&Server::default(), 128 << 20);
         assert!(little.max_connections < 200, "{}", little.max_connections);
         assert!(little.worst_case(false) < 140 << 20, "{}", little.worst_case(false));
-        let asked = Clients { memory: Some(1 << 30), most: Some(7), ..Clients::default() };
-        let asked = of_clients(&asked, 128 << 20, false);
+        let asked = Server { memory: Some(1 << 30), clients: Some(7), ..Server::default() };
+        let asked = of_clients(&asked, 128 << 20);
         assert_eq!((asked.max_connections, asked.worst_case(false)), (7, 1 << 30));
     }
 }

@@ -42,7 +42,7 @@ pub struct ClientLimits<'a> {
     /// The limits of their number, memory and time.
     pub options: &'a Options,
     /// The certificate and key of the server; `None`: clients have no TLS.
-    pub tls: Option<&'a Tls>,
+    pub tls: Option<Tls<'a>>,
     /// The reason for which there are fewer than were asked for.
     pub(crate) cut: Option<Cut>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use corewise::device::HangPolicy;
 use corewise::sync::Mutex;
 
-use crate::manifest;
+use crate::manifest::{self, Keys, Reload};
 
 /// What the program says instead of the manifest.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,40 +60,36 @@ impl Settings {
     }
 }
 
-/// The keys of `[server]` that differ: those that a running server follows, and those that need a restart. `most`: so many clients
-/// there is room for. Pure.
+/// Whether a running server follows keys of `[server]` that a reload treats so. `most`: so many
+/// clients there is room for.
+fn follows(reload: Reload, old: &manifest::Server, new: &manifest::Server, most: usize) -> bool {
+    match reload {
+        Reload::Follows => true,
+        // More clients than its memory was shared out for need a restart.
+        Reload::Room => new.clients.is_some_and(|asked| asked <= most),
+        Reload::Renews => old.tls().is_some() == new.tls().is_some(),
+        _ => false,
+    }
+}
+
+/// The keys of `[server]` that differ: those that a running server follows, and those that need a
+/// restart. Files that newcomers are shown are neither: they are read again in any case. Pure.
 pub(crate) fn differ(
     old: &manifest::Server,
     new: &manifest::Server,
     most: usize,
 ) -> (Vec<&'static str>, Vec<&'static str>) {
-    let (was, is) = (&old.clients, &new.clients);
-    // More clients than its memory was shared out for.
-    let room = is.most.is_some_and(|asked| asked <= most);
-    let all = [
-        ("drain", old.drain != new.drain, true),
-        ("shutdown_timeout", old.shutdown_timeout != new.shutdown_timeout, true),
-        ("on_hang", old.on_hang != new.on_hang, true),
-        ("metrics", old.metrics != new.metrics, true),
-        ("clients", was.most != is.most, room),
-        ("clients_per_peer", was.per_peer != is.per_peer, true),
-        ("evict_idle", was.evict_idle != is.evict_idle, true),
-        ("request_timeout", was.request_timeout != is.request_timeout, true),
-        ("reply_timeout", was.reply_timeout != is.reply_timeout, true),
-        ("idle_timeout", was.idle_timeout != is.idle_timeout, true),
-        ("extended_headers", was.extended_headers != is.extended_headers, true),
-        ("memory", was.memory != is.memory, false),
-        ("unix", old.unix != new.unix, false),
-        ("tcp", old.tcp != new.tcp, false),
-        ("control", old.control != new.control, false),
-        ("state", old.state != new.state, false),
-        ("tls_certificate", old.tls.is_some() != new.tls.is_some(), false),
-    ];
-    let keys = |followed| {
-        let these = all.iter().filter(move |(_, differs, can)| *differs && *can == followed);
-        these.map(|(key, _, _)| *key).collect()
-    };
-    (keys(true), keys(false))
+    let (mut follow, mut restart) = (Vec::new(), Vec::new());
+    for change in old.changes(new) {
+        let renews = change.reload == Reload::Renews;
+        match follows(change.reload, old, new, most) {
+            true if renews => {}
+            true => follow.push(change.key),
+            false if renews && change.key != "tls_certificate" => {}
+            false => restart.push(change.key),
+        }
+    }
+    (follow, restart)
 }
 
 /// A server that has followed what it can from `old` to `new`.
@@ -102,21 +98,9 @@ pub(crate) fn followed(
     new: &manifest::Server,
     most: usize,
 ) -> manifest::Server {
-    let mut clients = new.clients;
-    clients.memory = old.clients.memory;
-    if clients.most.is_none_or(|asked| asked > most) {
-        clients.most = old.clients.most;
-    }
-    let tls = if old.tls.is_some() == new.tls.is_some() { &new.tls } else { &old.tls };
-    manifest::Server {
-        drain: new.drain,
-        shutdown_timeout: new.shutdown_timeout,
-        on_hang: new.on_hang,
-        metrics: new.metrics.clone(),
-        clients,
-        tls: tls.clone(),
-        ..old.clone()
-    }
+    let mut server = old.clone();
+    server.take(new, |reload| follows(reload, old, new, most));
+    server
 }
 
 #[cfg(test)]
@@ -139,10 +123,10 @@ mod tests {
             ("clients = 10", vec![], vec!["unix"]),
             ("unix = \"s\"\nclients = 5", vec!["clients"], vec![]),
             ("unix = \"s\"\nclients = 11", vec![], vec!["clients"]),
-            ("unix = \"s\"\nclients = 10\nmemory = \"1G\"\ntcp = 1", vec![], vec!["memory", "tcp"]),
+            ("unix = \"s\"\nclients = 10\nmemory = \"1G\"\ntcp = 1", vec![], vec!["tcp", "memory"]),
             (
                 "unix = \"s\"\nclients = 10\ndrain = \"1s\"\non_hang = \"skip\"\nmetrics = 1\nidle_timeout = \"1m\"",
-                vec!["drain", "on_hang", "metrics", "idle_timeout"],
+                vec!["drain", "metrics", "on_hang", "idle_timeout"],
                 vec![],
             ),
             (

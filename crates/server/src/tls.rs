@@ -12,7 +12,7 @@ use crate::manifest::{Problem, Tls};
 /// A server without exports, and what it shows its clients.
 pub(crate) fn server(
     options: Options,
-    tls: Option<&Tls>,
+    tls: Option<Tls<'_>>,
 ) -> Result<(Server, Option<Seen>), Problem> {
     #[cfg(feature = "tls")]
     if let Some(tls) = tls {
@@ -62,28 +62,28 @@ mod with {
     }
 
     /// What the files hold by now, where a server that shows `seen` has to show something else.
-    pub(crate) fn renewed(tls: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+    pub(crate) fn renewed(tls: Tls<'_>, seen: &Seen) -> Result<Option<Renewed>, Problem> {
         let (found, now) = read(tls)?;
         Ok((now != *seen).then_some(Renewed(found, now)))
     }
 
-    pub(crate) fn read(tls: &Tls) -> Result<(nbd::Tls, Seen), Problem> {
+    pub(crate) fn read(tls: Tls<'_>) -> Result<(nbd::Tls, Seen), Problem> {
         let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
             Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
         };
         let read = |at: &At<PathBuf>| {
             bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
         };
-        let (certificate, key) = (read(&tls.certificate)?, read(&tls.key)?);
-        let client_ca = tls.client_ca.as_ref().map(read).transpose()?;
+        let (certificate, key) = (read(tls.certificate)?, read(tls.key)?);
+        let client_ca = tls.client_ca.map(read).transpose()?;
         let found = nbd::Tls::from_pem(&certificate, &key, client_ca.as_deref());
         let found = found.map_err(|error| {
             let at = match &error {
-                Error::Tls { what: TlsPart::Key, .. } => &tls.key,
+                Error::Tls { what: TlsPart::Key, .. } => tls.key,
                 Error::Tls { what: TlsPart::ClientCa, .. } => {
-                    tls.client_ca.as_ref().unwrap_or(&tls.certificate)
+                    tls.client_ca.unwrap_or(tls.certificate)
                 }
-                _ => &tls.certificate,
+                _ => tls.certificate,
             };
             wrong(at, &error)
         })?;

@@ -526,7 +526,7 @@ pub(crate) struct Dump {
 }
 
 fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
-    PossibleValuesParser::new(manifest::HANG_POLICIES.map(|(name, _)| name))
+    PossibleValuesParser::new(manifest::HANG_POLICIES.iter().map(|(name, _)| *name))
         .try_map(|name| manifest::hang_policy(&name))
 }
 

@@ -414,7 +414,7 @@ impl Live {
     /// What newcomers are to be shown, where it isn't what they are shown now.
     fn renewed(&self, new: &Manifest) -> Result<Option<Renewed>, String> {
         let seen = self.seen.lock();
-        match (&new.server.tls, &*seen) {
+        match (new.server.tls(), &*seen) {
             (Some(tls), Some(seen)) => tls::renewed(tls, seen)
                 .map_err(|problem| problem.display("the manifest").to_string()),
             _ => Ok(None),

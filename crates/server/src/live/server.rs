@@ -114,7 +114,7 @@ impl Live {
 
     /// What the manifest allows clients, as far as memory was shared out for it.
     fn options_of(&self, server: &Server) -> Options {
-        let options = limits::of_clients(&server.clients, self.usual_memory, server.tls.is_some());
+        let options = limits::of_clients(server, self.usual_memory);
         options.max_connections(options.max_connections.min(self.most_clients))
     }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::drivers::Driver;
+use super::export::Export;
 use super::keys::{Keys, Reload};
-use super::model::{Device, Export, Manifest, export_name};
+use super::model::{Device, Manifest, export_name};
 
 /// The difference of two manifests, in the order in which it is made.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +107,7 @@ impl Changes {
             match exports.get(export.name.as_str()).copied() {
                 Some(other) if other.device == export.device && stays(&export.device) => {
                     kept.insert(export.name.as_str());
-                    if (Export { place: other.place, ..export.clone() }) != *other {
+                    if !export.changes(other).is_empty() {
                         replace_exports.push(other.clone());
                     }
                 }
@@ -171,17 +172,18 @@ impl Changes {
     }
 }
 
-/// What a reload does with the difference of two devices, apart from what they are built over.
-fn reloads(device: &Device, other: &Device) -> Vec<Reload> {
-    let mut reloads = device.driver.changes(&other.driver);
-    reloads.extend(device.tuning.changes(&other.tuning));
-    reloads
+/// Whether a reload takes none of these to each key in which two devices differ, apart from their
+/// suppliers.
+fn without(reloads: &[Reload], device: &Device, other: &Device) -> bool {
+    let driver = device.driver.changes(&other.driver);
+    let all = driver.into_iter().chain(device.tuning.changes(&other.tuning));
+    all.into_iter().all(|change| !reloads.contains(&change.reload))
 }
 
 /// Whether a device is to stay as it is.
 fn is_alike(device: &Device, other: &Device) -> bool {
-    let stays = |reload: &Reload| matches!(reload, Reload::Follows | Reload::Ignores);
-    device.suppliers == other.suppliers && reloads(device, other).iter().all(stays)
+    let others = [Reload::Restarts, Reload::Grows, Reload::Legs];
+    device.suppliers == other.suppliers && without(&others, device, other)
 }
 
 /// A mirror that is to be checked at other times.
@@ -197,8 +199,8 @@ fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<
 /// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
 fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let (had, wanted) = (device.driver.size_that_grows()?, other.driver.size_that_grows()?);
-    let stays = |reload: &Reload| !matches!(reload, Reload::Restarts | Reload::Legs);
-    let same = device.suppliers == other.suppliers && reloads(device, other).iter().all(stays);
+    let others = [Reload::Restarts, Reload::Legs];
+    let same = device.suppliers == other.suppliers && without(&others, device, other);
     let alone =
         || old.built_over(&device.name).chain(new.built_over(&device.name)).next().is_none();
     (wanted > had && same && alone()).then(|| (device.name.clone(), wanted))
@@ -209,13 +211,12 @@ fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
     let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
         return None;
     };
-    let stays = |reload: &Reload| *reload != Reload::Restarts;
     let others = |suppliers: &[String], over: &[String]| -> Vec<String> {
         suppliers.iter().filter(|name| !over.contains(name)).cloned().collect()
     };
     let same = others(&device.suppliers, &from.over) == others(&other.suppliers, &to.over);
     let changes = leg_changes(&from.over, &to.over)?;
-    (reloads(device, other).iter().all(stays) && same && !changes.is_empty())
+    (without(&[Reload::Restarts], device, other) && same && !changes.is_empty())
         .then(|| (device.name.clone(), changes))
 }
 

@@ -7,8 +7,8 @@ use corewise::blockmq::Op;
 use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
 use super::keys::{
-    Check, Key, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path, share,
-    size, text_or_number, word, word_or,
+    Change, Check, Key, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path,
+    share, size, text_or_number, word, word_or,
 };
 use super::object::Object;
 use super::problem::{At, Problem, unseen};
@@ -50,11 +50,11 @@ macro_rules! drivers {
                 match self { $(Driver::$driver(_) => $name,)+ }
             }
 
-            /// What a reload does with each of its keys that differs.
-            pub(super) fn changes(&self, other: &Driver) -> Vec<Reload> {
+            /// Its keys that differ.
+            pub(super) fn changes(&self, other: &Driver) -> Vec<Change> {
                 match (self, other) {
                     $((Driver::$driver(keys), Driver::$driver(other)) => keys.changes(other),)+
-                    _ => vec![Reload::Restarts],
+                    _ => vec![Change { key: "driver", reload: Reload::Restarts }],
                 }
             }
         }
@@ -429,7 +429,7 @@ keys! {
         /// The part.
         over: String = part(), Required("over = [\"a\"]");
         /// Operations that may fail: `"read"`, `"write"`, `"flush"`, `"discard"`, `"write-zeroes"`.
-        fails: Option<Vec<Op>> = operations(), Unset("all");
+        fails: Vec<Op> = operations(), Filled("[]", "all");
         /// Only requests that touch bytes in [`from`, `to`) fail.
         from: Option<u64> = size(), Unset("the device's begin");
         /// The end of that range.
@@ -464,7 +464,7 @@ impl Failing {
     /// What its keys say.
     pub(crate) fn fault(&self) -> Fault {
         let fault = Fault::new()
-            .on(self.fails.as_deref().unwrap_or_default())
+            .on(&self.fails)
             .after(self.after.into())
             .every(self.every.into())
             .times(self.times.map_or(u64::MAX, u64::from))

@@ -17,23 +17,39 @@ pub(crate) enum LeftOut {
     Required(&'static str),
     /// This value, as a manifest writes it.
     Usual(&'static str),
-    /// The field is `None` (or it says so in another way), which means this.
+    /// The field is `None`, which means this.
     Unset(&'static str),
+    /// This value, which means what stands behind it.
+    Filled(&'static str, &'static str),
 }
 
 /// What a reload does with a changed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The device is taken down and brought up again, with all that needs it.
+    /// The device is taken down and brought up again, with all that needs it. An export is replaced
+    /// while clients go on. A server has to be restarted by hand.
     Restarts,
     /// A larger size is given to the device while clients go on.
     Grows,
     /// Legs are replaced, added and removed while clients go on.
     Legs,
-    /// The device goes by the new value from then on.
+    /// The new value counts from then on.
     Follows,
+    /// The new value counts from then on, if it isn't more than the server has shared memory out
+    /// for.
+    Room,
+    /// Newcomers are shown what the files hold by then; to have none, or the first, needs a
+    /// restart.
+    Renews,
     /// Nothing: the key says how a device begins.
     Ignores,
+}
+
+/// A key that differs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) key: &'static str,
+    pub(crate) reload: Reload,
 }
 
 /// A key, for the manual and for messages.
@@ -56,8 +72,11 @@ pub(crate) trait Keys: Sized {
     /// required isn't there.
     fn read(fields: &mut Fields<'_, '_>) -> Option<Self>;
 
-    /// What a reload does with each key that differs.
-    fn changes(&self, other: &Self) -> Vec<Reload>;
+    /// The keys that differ.
+    fn changes(&self, other: &Self) -> Vec<Change>;
+
+    /// Takes the values of another one, for keys with which a reload does that.
+    fn take(&mut self, other: &Self, takes: impl Fn(Reload) -> bool);
 }
 
 /// What the keys of a table may not say together.
@@ -68,16 +87,20 @@ pub(super) trait Check {
 
 /// Declares a struct and its keys: `key: TYPE = KIND, LEFT_OUT;`, with a [`Reload`] behind it where
 /// a change doesn't restart the device. TYPE is what KIND gives, in an [`At`] where its place is
-/// wanted, in an `Option` where nothing goes without it.
+/// wanted, in an `Option` where nothing goes without it. A field behind `and` is no key; the reader
+/// leaves it at its default.
 macro_rules! keys {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $(
             $(#[doc = $doc:literal])+
             $key:ident: $type:ty = $kind:expr, $left_out:expr $(, $reload:ident)?;
         )+
-    }) => {
+    } $(and { $(#[$more_meta:meta])+ $more:ident: $more_type:ty })?) => {
         $(#[$meta])*
-        $vis struct $name { $($(#[doc = $doc])+ $vis $key: $type,)+ }
+        $vis struct $name {
+            $($(#[doc = $doc])+ $vis $key: $type,)+
+            $($(#[$more_meta])+ pub(crate) $more: $more_type,)?
+        }
 
         impl $crate::manifest::keys::Keys for $name {
             fn keys() -> Vec<$crate::manifest::keys::Key> {
@@ -93,17 +116,30 @@ macro_rules! keys {
 
             fn read(fields: &mut $crate::manifest::reader::Fields<'_, '_>) -> Option<Self> {
                 use $crate::manifest::keys::LeftOut::*;
-                $(let $key = $kind.get(fields, stringify!($key), $left_out);)+
-                Some($name { $($key: $key?),+ })
+                // All of them, so that each wrong one is complained about.
+                let ($($key,)+) = ($($kind.get(fields, stringify!($key), $left_out),)+);
+                Some($name { $($key: $key?,)+ $($more: Default::default())? })
             }
 
-            fn changes(&self, other: &Self) -> Vec<$crate::manifest::keys::Reload> {
-                use $crate::manifest::keys::Reload;
+            fn changes(&self, other: &Self) -> Vec<$crate::manifest::keys::Change> {
+                use $crate::manifest::keys::{Change, Reload};
                 let mut changes = Vec::new();
                 $(if self.$key != other.$key {
-                    changes.push([$(Reload::$reload,)? Reload::Restarts][0]);
+                    let reload = [$(Reload::$reload,)? Reload::Restarts][0];
+                    changes.push(Change { key: stringify!($key), reload });
                 })+
                 changes
+            }
+
+            fn take(
+                &mut self,
+                other: &Self,
+                takes: impl Fn($crate::manifest::keys::Reload) -> bool,
+            ) {
+                use $crate::manifest::keys::Reload;
+                $(if takes([$(Reload::$reload,)? Reload::Restarts][0]) {
+                    self.$key.clone_from(&other.$key);
+                })+
             }
         }
     };
@@ -204,7 +240,7 @@ impl<T: 'static> Kind<T> {
         let mut found = (self.read)(fields, key);
         match left_out {
             LeftOut::Required(example) if !fields.has(key) => fields.needs(key, example),
-            LeftOut::Usual(value) if found.is_none() => {
+            LeftOut::Usual(value) | LeftOut::Filled(value, _) if found.is_none() => {
                 found = fields.usual(key, value, |fields| (self.read)(fields, key));
             }
             _ => {}
@@ -214,6 +250,23 @@ impl<T: 'static> Kind<T> {
 }
 
 impl Kind<String> {
+    /// Makes something else of the text, or says why it can't be.
+    pub(super) fn parse<U: 'static>(
+        self,
+        parse: impl Fn(&str, &Path) -> Result<U, String> + 'static,
+    ) -> Kind<U> {
+        Kind::new(move |fields, key| {
+            let at = (self.read)(fields, key)?;
+            match parse(&at.value, fields.base) {
+                Ok(value) => Some(At::new(value, at.place)),
+                Err(why) => {
+                    fields.refuse(key, format!("'{key}': {why}"), "");
+                    None
+                }
+            }
+        })
+    }
+
     /// Characters that nobody sees are refused.
     pub(super) fn seen(self, what: &'static str) -> Kind<String> {
         let Kind { read, range } = self;

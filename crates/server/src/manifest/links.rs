@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::drivers::shares_its_part;
-use super::model::{Device, Export, LeftOut, Manifest};
+use super::export::Export;
+use super::model::{Device, LeftOut, Manifest};
 use super::problem::{Place, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
 use crate::suggest;

@@ -4,34 +4,39 @@
 use std::path::Path;
 
 use super::drivers::DRIVERS;
-use super::keys::{Key, LeftOut, Reload};
+use super::export::Export;
+use super::keys::{Key, Keys, LeftOut, Reload};
 use super::raw;
+use super::server::Server;
 
-/// What the manual says of a key.
-fn row(key: &Key) -> String {
+/// What the manual says of a key, whose table says what a reload usually does.
+fn row(key: &Key, usual: Reload) -> String {
     let range = key.range.as_ref().map(|range| {
         let (first, rest) = range.split_at(1);
         format!("{}{rest}.", first.to_uppercase())
     });
     let reload = match key.reload {
-        Reload::Restarts => None,
+        reload if reload == usual => None,
+        Reload::Restarts => Some("A change needs a restart."),
         Reload::Grows => Some("A reload makes it larger while clients go on."),
         Reload::Legs => Some("A reload changes the legs while clients go on."),
         Reload::Follows => Some("A reload follows a change while clients go on."),
+        Reload::Room => Some("A reload follows a change up to what it was at the start."),
+        Reload::Renews => Some("A reload shows a renewed file to newcomers."),
         Reload::Ignores => Some("A reload ignores a change."),
     };
     let left_out = match key.left_out {
         LeftOut::Required(_) => "required".to_owned(),
         LeftOut::Usual(value) => format!("`{value}`"),
-        LeftOut::Unset(meaning) => meaning.to_owned(),
+        LeftOut::Unset(meaning) | LeftOut::Filled(_, meaning) => meaning.to_owned(),
     };
     let text = [Some(key.meaning), range.as_deref(), reload];
     let text: Vec<&str> = text.into_iter().flatten().collect();
     format!("| `{}` | {} | {left_out} |\n", key.name, text.join(" "))
 }
 
-fn table(keys: &[Key]) -> String {
-    let rows: String = keys.iter().map(row).collect();
+fn table(keys: &[Key], usual: Reload) -> String {
+    let rows: String = keys.iter().map(|key| row(key, usual)).collect();
     format!("| key | what it says | if left out |\n| --- | --- | --- |\n{rows}")
 }
 
@@ -50,9 +55,13 @@ fn wrapped(text: &str) -> String {
 
 /// The tables, by the names that the manual has them under.
 fn tables() -> Vec<(&'static str, String)> {
-    let mut tables = vec![("device", table(&raw::keys_of_all_devices()))];
+    let mut tables = vec![
+        ("server", table(&Server::keys(), Reload::Follows)),
+        ("device", table(&raw::keys_of_all_devices(), Reload::Restarts)),
+        ("export", table(&Export::keys(), Reload::Restarts)),
+    ];
     for driver in DRIVERS {
-        let (meaning, keys) = (wrapped(driver.meaning), table(&(driver.keys)()));
+        let (meaning, keys) = (wrapped(driver.meaning), table(&(driver.keys)(), Reload::Restarts));
         tables.push((driver.name, format!("{meaning}\n\n{keys}")));
     }
     tables

@@ -1,13 +1,14 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
-//! `keys` says what a key is. The tables of keys are in `drivers`, `remote` (somebody else's
-//! export), `object` (a volume in an object store) and `tuning` (what every device takes): a new
-//! key is one entry there. `raw` reads the text by them and looks nothing up, `links` follows the
-//! names from device to device, and `resolve` decides what all of it means: `model`. All of it is
+//! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers`, `remote`
+//! (somebody else's export), `object` (a volume in an object store) and `tuning` (what every device
+//! takes): a new key is one entry there. `raw` reads the text by them and looks nothing up, `links`
+//! follows the names from device to device, and `resolve` decides what all of it means: `model`. All of it is
 //! pure: nothing here touches the file system. The format is described in `docs/manifest.md`.
 
 mod changes;
 mod drivers;
+mod export;
 mod keys;
 mod links;
 #[cfg(test)]
@@ -21,34 +22,35 @@ mod raw;
 mod reader;
 mod remote;
 mod resolve;
+mod server;
 #[cfg(test)]
 mod tests;
-mod tls;
 mod tuning;
 
 use std::path::Path;
 
 pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::{Driver, FileDriver, Io, Mirror, driver_names};
-pub(crate) use model::{Clients, MetricsAt, export_name};
-pub use model::{Device, Export, LeftOut, Manifest, Resolved, Server, Tls};
+pub use export::{Export, Limit};
+pub(crate) use keys::{Keys, Reload};
+pub(crate) use model::export_name;
+pub use model::{Device, LeftOut, Manifest, Resolved};
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
 pub use problem::{At, Place, Problem, Subject, too_long};
-pub(crate) use reader::Limit;
 pub(crate) use remote::Remote;
-pub use resolve::{HANG_POLICIES, hang_policy, tcp_address};
+pub use server::{HANG_POLICIES, MetricsAt, Server, Tls, hang_policy, tcp_address};
 
 /// Reads a manifest. Relative paths in it start at `base`.
 pub fn read(text: &str, base: &Path) -> Resolved {
     let (raw, problems) = raw::parse(text, base);
-    resolve::resolve(&raw, problems, base, None)
+    resolve::resolve(&raw, problems, None)
 }
 
 /// Reads the manifest of what is to be added to a server that has all of `server`, and may be built
 /// over that.
 pub(crate) fn read_beside(text: &str, base: &Path, server: &Manifest) -> Resolved {
     let (raw, problems) = raw::parse(text, base);
-    resolve::resolve(&raw, problems, base, Some(server))
+    resolve::resolve(&raw, problems, Some(server))
 }

@@ -1,19 +1,13 @@
 //! What a manifest asks for.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
-use std::time::Duration;
-
-use corewise::device::HangPolicy;
 
 use super::drivers::Driver;
-use super::problem::{At, Place, Problem, Subject};
-use super::reader::Limit;
+use super::export::Export;
+use super::problem::{Place, Problem, Subject};
+use super::server::Server;
 use super::tuning::Tuning;
 use crate::error::Error;
-
-/// How long exports may go on answering what is in flight at shutdown, unless `drain` says else.
-pub(crate) const DEFAULT_DRAIN: Duration = Duration::from_secs(5);
 
 impl Manifest {
     pub(crate) fn device(&self, name: &str) -> Option<&Device> {
@@ -89,54 +83,6 @@ pub struct Manifest {
     pub exports: Vec<Export>,
 }
 
-/// Where to listen, and how long to drain.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Server {
-    /// The Unix socket for clients.
-    pub unix: Option<At<PathBuf>>,
-    /// `HOST:PORT`.
-    pub tcp: Option<At<String>>,
-    pub(crate) drain: Duration,
-    /// Where the control socket is to be, unless in the usual place.
-    pub control: Option<At<PathBuf>>,
-    /// Where Prometheus may ask.
-    pub(crate) metrics: Option<At<MetricsAt>>,
-    /// The folder that records how long devices take to go down.
-    pub state: Option<PathBuf>,
-    /// How long the whole shutdown may take.
-    pub(crate) shutdown_timeout: Option<Duration>,
-    /// What is done about a device whose shutdown hangs.
-    pub on_hang: HangPolicy,
-    pub(crate) clients: Clients,
-    pub(crate) tls: Option<Tls>,
-}
-
-/// Where metrics are to be had.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MetricsAt {
-    /// `HOST:PORT`.
-    Tcp(String),
-    Unix(PathBuf),
-}
-
-/// What clients may have. `None`: as is usual.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Clients {
-    /// Bytes of memory for all of them.
-    pub(crate) memory: Option<u64>,
-    /// How many at the same time.
-    pub(crate) most: Option<usize>,
-    /// How many of one address or user.
-    pub(crate) per_peer: Option<usize>,
-    /// How long one has to be idle to make room for another.
-    pub(crate) evict_idle: Option<Duration>,
-    pub(crate) request_timeout: Option<Duration>,
-    pub(crate) reply_timeout: Option<Duration>,
-    pub(crate) idle_timeout: Option<Duration>,
-    /// Whether they may have extended headers.
-    pub(crate) extended_headers: bool,
-}
-
 /// A volume, or a part of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
@@ -148,32 +94,6 @@ pub struct Device {
     /// Devices that must be up before this one and are shut down after it: the parts it is built
     /// over, then those named in `suppliers`. Each once.
     pub(crate) suppliers: Vec<String>,
-}
-
-/// A device that clients can see.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Export {
-    /// Its name, which may be empty.
-    pub name: String,
-    pub(crate) place: Place,
-    /// The device that clients see.
-    pub device: String,
-    /// Whether clients may only read.
-    pub read_only: bool,
-    pub(crate) description: Option<String>,
-    /// How many clients at the same time.
-    pub clients: Option<usize>,
-    /// The users of this machine that it is for; `None`: all.
-    pub(crate) allow_uids: Option<Vec<u32>>,
-    /// The names in certificates that it is for, beside these.
-    pub(crate) allow_certificates: Option<Vec<String>>,
-    /// What all its clients together may do in a second, and each of them.
-    pub(crate) limit: Option<Limit>,
-    pub(crate) client_limit: Option<Limit>,
-    /// Whether the empty name means it.
-    pub(crate) default: bool,
-    /// As a device's.
-    pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 /// Something that can't be brought up, and why.
@@ -210,15 +130,4 @@ impl Resolved {
         let each = self.problems.iter().map(|problem| problem.display(label).to_string());
         Err(Error::new(each.collect::<Vec<_>>().join("\n")))
     }
-}
-
-/// How clients come in by TLS.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tls {
-    /// Others are refused.
-    pub required: bool,
-    pub(crate) certificate: At<PathBuf>,
-    pub(crate) key: At<PathBuf>,
-    /// The authorities of clients; `None`: they need no certificate.
-    pub client_ca: Option<At<PathBuf>>,
 }

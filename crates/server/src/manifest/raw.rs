@@ -1,50 +1,27 @@
 //! The manifest as it is written: every key with its place, nothing looked up, nothing decided.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use toml::de::DeTable;
 
 use super::drivers::{DRIVERS, Driver, driver_names};
-use super::keys::{Key, Keys, devices, keys, text};
+use super::export::Export;
+use super::keys::{Check, Key, Keys, devices, keys, text};
 use super::problem::{At, Place, Problem, Subject};
-use super::reader::{Fields, Limit, Lines};
+use super::reader::{Fields, Lines};
+use super::server::Server;
 use super::tuning::Tuning;
 use crate::suggest;
 
 /// What the text says.
 #[derive(Debug, Default)]
 pub(crate) struct RawManifest {
-    pub(crate) server: RawServer,
+    pub(crate) server: Server,
     /// Where the `[server]` table is, if there is one.
     pub(crate) has_server: Option<Place>,
     pub(crate) devices: Vec<RawDevice>,
     pub(crate) exports: Vec<RawExport>,
-}
-
-/// The `[server]` table.
-#[derive(Debug, Default)]
-pub(crate) struct RawServer {
-    pub(crate) unix: Option<At<String>>,
-    pub(crate) tcp: Option<At<String>>,
-    pub(crate) drain: Option<At<Duration>>,
-    pub(crate) control: Option<At<String>>,
-    pub(crate) metrics: Option<At<String>>,
-    pub(crate) state: Option<At<String>>,
-    pub(crate) shutdown_timeout: Option<At<Duration>>,
-    pub(crate) on_hang: Option<At<String>>,
-    pub(crate) memory: Option<At<u64>>,
-    pub(crate) clients: Option<At<u32>>,
-    pub(crate) clients_per_peer: Option<At<u32>>,
-    pub(crate) evict_idle: Option<At<Duration>>,
-    pub(crate) request_timeout: Option<At<Duration>>,
-    pub(crate) reply_timeout: Option<At<Duration>>,
-    pub(crate) idle_timeout: Option<At<Duration>>,
-    pub(crate) extended_headers: Option<At<bool>>,
-    pub(crate) tls: Option<At<String>>,
-    pub(crate) tls_certificate: Option<At<String>>,
-    pub(crate) tls_key: Option<At<String>>,
-    pub(crate) tls_client_ca: Option<At<String>>,
 }
 
 /// One `[[device]]` table.
@@ -68,7 +45,7 @@ pub(crate) struct RawDevice {
 
 keys! {
     /// What a device is, and what it needs.
-    #[derive(Debug, Default)]
+    #[derive(Clone, Debug, Default)]
     struct Named {
         /// 1 to 64 letters, digits, `-`, `_`, `.`; unique.
         name: Option<At<String>> = text(), Unset("required");
@@ -76,7 +53,7 @@ keys! {
         driver: Option<At<String>> = text(), Unset("required");
         /// Devices that must be up before this one, and are shut down after it, though it isn't
         /// built over them.
-        suppliers: Vec<At<String>> = devices(), Usual("[]");
+        suppliers: Vec<At<String>> = devices(), Filled("[]", "none");
     }
 }
 
@@ -84,19 +61,20 @@ keys! {
 #[derive(Debug)]
 pub(crate) struct RawExport {
     pub(crate) place: Place,
-    pub(crate) number: usize,
+    /// It has the name of the export, or else that of its device.
+    pub(crate) subject: Subject,
+    /// A value in it could not be read.
     pub(crate) broken: bool,
-    pub(crate) name: Option<At<String>>,
-    pub(crate) device: Option<At<String>>,
-    pub(crate) read_only: Option<At<bool>>,
-    pub(crate) description: Option<At<String>>,
-    pub(crate) clients: Option<At<u32>>,
-    pub(crate) allow_uids: Option<Vec<u32>>,
-    pub(crate) allow_certificates: Option<Vec<At<String>>>,
-    pub(crate) limit: Option<Limit>,
-    pub(crate) client_limit: Option<Limit>,
-    pub(crate) default: Option<At<bool>>,
-    pub(crate) shutdown_timeout: Option<At<Duration>>,
+    /// Where the value of each key is.
+    pub(crate) places: BTreeMap<String, Place>,
+    pub(crate) export: Option<Export>,
+}
+
+impl RawExport {
+    /// Where the value of a key is, or the table if there is none.
+    pub(crate) fn place_of(&self, key: &str) -> Place {
+        self.places.get(key).copied().unwrap_or(self.place)
+    }
 }
 
 /// The tables of a manifest.
@@ -115,15 +93,12 @@ impl Table {
 
     /// The keys that it takes.
     fn keys(self) -> Vec<&'static str> {
-        let (nothing, lines) = (DeTable::new(), Lines::new(""));
-        let mut fields = Fields::new(&nothing, &lines, Path::new(""), Subject::Manifest);
         match self {
-            Table::Manifest => return ROOT.to_vec(),
-            Table::Server => drop(server(&mut fields)),
-            Table::Device => return device_keys(),
-            Table::Export => drop(read_export(&mut fields, Place::default(), 0)),
+            Table::Manifest => ROOT.to_vec(),
+            Table::Server => names(&Server::keys()),
+            Table::Device => device_keys(),
+            Table::Export => names(&Export::keys()),
         }
-        fields.asked()
     }
 
     /// What to do about a key that stands in this table, and belongs elsewhere.
@@ -156,12 +131,13 @@ pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
     let mut manifest = RawManifest::default();
     let mut problems = Vec::new();
     let mut root = Fields::new(document.get_ref(), &lines, base, Subject::Manifest);
-    if let Some((table, place)) = root.table("server") {
-        manifest.has_server = Some(place);
-        let mut fields = Fields::new(table, &lines, base, Subject::Server);
-        manifest.server = server(&mut fields);
-        problems.extend(fields.finish(|key| Table::Server.elsewhere(key)));
-    }
+    let (nothing, server) = (DeTable::new(), root.table("server"));
+    manifest.has_server = server.map(|(_, place)| place);
+    let server = server.map_or(&nothing, |(table, _)| table);
+    let mut fields = Fields::new(server, &lines, base, Subject::Server);
+    manifest.server = Server::read(&mut fields).unwrap_or_default();
+    manifest.server.check(&mut fields);
+    problems.extend(fields.finish(|key| Table::Server.elsewhere(key)));
     for (index, (table, place)) in root.tables("device").into_iter().enumerate() {
         let (device, found) = device(table, &lines, base, place, index + 1);
         manifest.devices.push(device);
@@ -174,31 +150,6 @@ pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
     }
     problems.extend(root.finish(|key| Table::Manifest.elsewhere(key)));
     (manifest, problems)
-}
-
-fn server(fields: &mut Fields<'_, '_>) -> RawServer {
-    RawServer {
-        unix: fields.string("unix"),
-        tcp: fields.string_or_number("tcp"),
-        drain: fields.duration("drain"),
-        control: fields.string("control"),
-        metrics: fields.string_or_number("metrics"),
-        state: fields.string("state"),
-        shutdown_timeout: fields.duration("shutdown_timeout"),
-        on_hang: fields.string("on_hang"),
-        memory: fields.size("memory"),
-        clients: fields.number("clients"),
-        clients_per_peer: fields.number("clients_per_peer"),
-        evict_idle: fields.duration("evict_idle"),
-        request_timeout: fields.duration("request_timeout"),
-        reply_timeout: fields.duration("reply_timeout"),
-        idle_timeout: fields.duration("idle_timeout"),
-        extended_headers: fields.boolean("extended_headers"),
-        tls: fields.string("tls"),
-        tls_certificate: fields.string("tls_certificate"),
-        tls_key: fields.string("tls_key"),
-        tls_client_ca: fields.string("tls_client_ca"),
-    }
 }
 
 fn device(
@@ -278,37 +229,23 @@ fn export(
     place: Place,
     number: usize,
 ) -> (RawExport, Vec<Problem>) {
-    let subject = Subject::Export(name_of(table).ok_or(number));
-    let mut fields = Fields::new(table, lines, base, subject);
-    let mut export = read_export(&mut fields, place, number);
+    let name =
+        name_of(table).or_else(|| Some(table.get("device")?.get_ref().as_str()?.to_string()));
+    let subject = Subject::Export(name.ok_or(number));
+    let mut fields = Fields::new(table, lines, base, subject.clone());
+    fields.declares("an export".to_string(), place);
+    let mut export = Export::read(&mut fields);
+    if let Some(export) = &mut export {
+        export.place = place;
+        if !fields.has("name") {
+            export.name.clone_from(&export.device);
+        }
+        export.check(&mut fields);
+    }
+    let places = fields.places();
     let problems = fields.finish(|key| Table::Export.elsewhere(key));
-    export.broken = !problems.is_empty();
-    (export, problems)
-}
-
-fn read_export(fields: &mut Fields<'_, '_>, place: Place, number: usize) -> RawExport {
-    let export = RawExport {
-        place,
-        number,
-        broken: false,
-        name: fields.string("name"),
-        device: fields.string("device"),
-        read_only: fields.boolean("read_only"),
-        description: fields.string("description"),
-        clients: fields.number("clients"),
-        allow_uids: fields.numbers("allow_uids", "a list of numbers of users, such as [0, 1000]"),
-        allow_certificates: fields.names(
-            "allow_certificates",
-            "a list of names in certificates, such as [\"vm1\", \"vm2.example\"]",
-        ),
-        limit: fields.limit("limit"),
-        client_limit: fields.limit("client_limit"),
-        default: fields.boolean("default"),
-        shutdown_timeout: fields.duration("shutdown_timeout"),
-    };
-    fields.refuse_empty("allow_uids");
-    fields.refuse_empty("allow_certificates");
-    export
+    let broken = !problems.is_empty();
+    (RawExport { place, subject, broken, places, export }, problems)
 }
 
 fn name_of(table: &DeTable<'_>) -> Option<String> {
@@ -324,6 +261,11 @@ fn syntax(error: &toml::de::Error, lines: &Lines) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use corewise::device::HangPolicy;
+
     use super::*;
 
     fn messages(text: &str) -> Vec<String> {
@@ -379,9 +321,6 @@ shutdown_timeout = "5s"
             Path::new("/"),
         );
         assert_eq!(problems, []);
-        assert_eq!(manifest.server.tcp.unwrap().value, "10809");
-        assert_eq!(manifest.server.control.unwrap().value, "c.sock");
-        assert_eq!(manifest.server.drain.unwrap().value, Duration::from_secs(2));
         let device = &manifest.devices[0];
         assert_eq!(device.place.line, 15);
         let Some(Driver::File(file)) = &device.made else { panic!("no file") };
@@ -391,21 +330,26 @@ shutdown_timeout = "5s"
         );
         assert_eq!(file.block_size, 4096);
         assert_eq!(device.suppliers[0].value, "b");
-        assert_eq!(manifest.exports[0].device.as_ref().unwrap().place.line, 36);
-        let seconds = |at: &Option<At<Duration>>| at.as_ref().map(|at| at.value.as_secs());
+        let export = &manifest.exports[0];
+        assert_eq!((export.place.line, export.place_of("device").line), (34, 36));
         let tuning = device.tuning.as_ref().unwrap();
         let times = [tuning.probe_timeout, tuning.shutdown_timeout, tuning.timeout];
         assert_eq!(times.map(|time| time.unwrap().as_secs()), [3, 4, 6]);
-        assert_eq!(seconds(&manifest.exports[0].shutdown_timeout), Some(5));
-        assert_eq!(seconds(&manifest.server.shutdown_timeout), Some(60));
-        assert_eq!(seconds(&manifest.server.request_timeout), Some(7));
-        assert_eq!(seconds(&manifest.server.reply_timeout), Some(8));
-        assert_eq!(seconds(&manifest.server.idle_timeout), Some(9));
-        assert_eq!(manifest.server.memory.unwrap().value, 1 << 30);
-        assert_eq!(manifest.server.clients.unwrap().value, 7);
-        assert!(manifest.server.extended_headers.unwrap().value);
-        assert_eq!(manifest.server.state.unwrap().value, "known");
-        assert_eq!(manifest.server.on_hang.unwrap().value, "skip");
+        let server = manifest.server;
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
+        assert_eq!(seconds(export.export.as_ref().unwrap().shutdown_timeout), Some(5));
+        assert_eq!(
+            (seconds(Some(server.drain)), seconds(server.shutdown_timeout)),
+            (Some(2), Some(60))
+        );
+        let times = [server.request_timeout, server.reply_timeout, server.idle_timeout];
+        assert_eq!(times.map(seconds), [Some(7), Some(8), Some(9)]);
+        assert_eq!((server.memory, server.clients), (Some(1 << 30), Some(7)));
+        assert_eq!(server.tcp.unwrap().value, "127.0.0.1:10809");
+        let paths =
+            [server.unix.unwrap().value, server.control.unwrap().value, server.state.unwrap()];
+        assert_eq!(paths, ["/s.sock", "/c.sock", "/known"].map(PathBuf::from));
+        assert!(server.extended_headers && server.on_hang == HangPolicy::Skip);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! serde would stop at the first wrong key and could not say which device it belongs to, so the
 //! parsed document is walked here, and everything that is wrong is collected.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,13 +12,6 @@ use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::problem::{At, Place, Problem, Subject};
 use crate::{suggest, units};
-
-/// How much may go through in a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limit {
-    pub(crate) iops: Option<u64>,
-    pub(crate) bytes: Option<u64>,
-}
 
 /// Turns byte offsets into lines and columns.
 pub(crate) struct Lines {
@@ -81,6 +75,12 @@ impl<'t, 'i> Fields<'t, 'i> {
         value.map_or(self.header.0, |value| self.lines.place(value.span().start))
     }
 
+    /// Where the value of each key is.
+    pub(super) fn places(&self) -> BTreeMap<String, Place> {
+        let place = |value: &Spanned<DeValue<'_>>| self.lines.place(value.span().start);
+        self.table.iter().map(|(key, value)| (key.get_ref().to_string(), place(value))).collect()
+    }
+
     pub(super) fn push(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
@@ -95,6 +95,15 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(super) fn needs(&mut self, key: &str, example: &str) {
         let message = format!("{} needs '{key}'", self.header.1);
         self.refuse(key, message, &format!("such as {example}"));
+    }
+
+    /// Complains about one of two keys without the other.
+    pub(super) fn both(&mut self, one: &str, other: &str) {
+        for (key, other) in [(one, other), (other, one)] {
+            if self.has(key) && !self.has(other) {
+                self.refuse(key, format!("'{key}' needs its '{other}'"), "");
+            }
+        }
     }
 
     /// Reads the value that a key has where it is left out.
@@ -307,17 +316,6 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// Refuses an empty list that lets nobody in.
-    pub(crate) fn refuse_empty(&mut self, key: &str) {
-        let Some(value) = self.table.get(key) else { return };
-        if matches!(value.get_ref(), DeValue::Array(array) if array.is_empty()) {
-            let place = self.lines.place(value.span().start);
-            let message = format!("'{key}' is empty, so it lets nobody in");
-            let help = "name those that may attach, or leave it out";
-            self.problems.push(Problem::new(place, self.subject.clone(), message).help(help));
-        }
-    }
-
     /// A list of whole numbers; `wanted` says of what.
     pub(crate) fn numbers(&mut self, key: &'static str, wanted: &str) -> Option<Vec<u32>> {
         let value = self.value(key)?;
@@ -334,24 +332,24 @@ impl<'t, 'i> Fields<'t, 'i> {
         numbers
     }
 
-    /// How much may go through in a second: one of the two keys at least.
-    pub(crate) fn limit(&mut self, key: &'static str) -> Option<Limit> {
+    /// What `read` makes of a table that is a key's value. `None` where something is wrong with it.
+    pub(super) fn inline<T>(
+        &mut self,
+        key: &'static str,
+        wanted: &str,
+        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<T>,
+    ) -> Option<T> {
         let value = self.value(key)?;
-        let wanted = "a limit such as { iops = 1000, bytes = \"100M\" }, or one of the two";
         let DeValue::Table(table) = value.get_ref() else {
             self.wrong_type(key, value, wanted);
             return None;
         };
         let mut fields = Fields::new(table, self.lines, self.base, self.subject.clone());
-        let (iops, bytes) = (fields.number("iops"), fields.size("bytes"));
-        let limit = Limit { iops: iops.map(|at| at.value.into()), bytes: bytes.map(|at| at.value) };
+        let read = read(&mut fields);
         let found = fields.finish(|_| None);
-        let is_said = limit != Limit::default() && ![limit.iops, limit.bytes].contains(&Some(0));
-        if found.is_empty() && !is_said {
-            self.complain(value, format!("'{key}' must be {wanted}, and each at least 1"));
-        }
+        let read = read.filter(|_| found.is_empty());
         self.problems.extend(found);
-        Some(limit)
+        read
     }
 
     /// A table of its own, with the place of its header.
@@ -384,11 +382,6 @@ impl<'t, 'i> Fields<'t, 'i> {
             }
         }
         tables
-    }
-
-    /// The keys that were asked for.
-    pub(crate) fn asked(self) -> Vec<&'static str> {
-        self.asked
     }
 
     /// Ends the reading: the problems found, an unknown key being one of them. `elsewhere` says

@@ -5,23 +5,14 @@ use std::time::Duration;
 
 use corewise::nbd::Uri;
 
-use super::keys::{Check, Kind, duration, flag, keys, number, path};
+use super::keys::{Check, Kind, duration, flag, keys, number, path, text};
 use super::problem::{At, too_long};
 use super::reader::Fields;
 
 fn uri() -> Kind<Uri> {
-    Kind::new(|fields, key| {
-        let at = fields.string(key)?;
-        let uri = at.value.parse::<Uri>().map_err(|why| format!("'{}': {why}", at.value));
-        let uri = uri.map(|uri| uri.within(fields.base));
-        let short = uri.and_then(|uri| uri.socket().and_then(too_long).map_or(Ok(uri), Err));
-        match short {
-            Ok(uri) => Some(At::new(uri, at.place)),
-            Err(why) => {
-                fields.refuse(key, why, "");
-                None
-            }
-        }
+    text().parse(|text, base| {
+        let uri = text.parse::<Uri>().map_err(|why| format!("'{text}': {why}"))?.within(base);
+        uri.socket().and_then(too_long).map_or(Ok(uri), Err)
     })
 }
 
@@ -82,11 +73,7 @@ impl Check for Remote {
             let help = "tls_ca = \"ca.pem\", the certificate of the authority of the other side";
             fields.refuse("uri", "TLS needs a 'tls_ca'", help);
         }
-        for (key, other) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
-            if fields.has(key) && !fields.has(other) {
-                fields.refuse(key, format!("'{key}' needs its '{other}'"), "a file");
-            }
-        }
+        fields.both("tls_certificate", "tls_key");
     }
 }
 

@@ -4,28 +4,20 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
-
-use corewise::device::HangPolicy;
 
 use super::drivers::Driver;
+use super::export::Export;
 use super::links::{self, Links};
-use super::model::{
-    Clients, DEFAULT_DRAIN, Device, Export, LeftOut, Manifest, MetricsAt, Resolved, Server,
-};
-use super::problem::{At, Place, Problem, Subject, too_long, unseen};
-use super::raw::{RawDevice, RawExport, RawManifest, RawServer};
-use super::tls::tls;
+use super::model::{Device, LeftOut, Manifest, Resolved};
+use super::problem::{Place, Problem, Subject};
+use super::raw::{RawDevice, RawExport, RawManifest};
 
-/// The port that IANA gave to NBD.
-const NBD_PORT: u16 = 10809;
 /// Decides what `raw` means. `problems` are those that reading it found already.
 ///
 /// `beside`: what the server has already that all of it is added to.
 pub(super) fn resolve(
     raw: &RawManifest,
     mut problems: Vec<Problem>,
-    base: &Path,
     beside: Option<&Manifest>,
 ) -> Resolved {
     let mut links = Links::follow(raw, beside, &mut problems);
@@ -38,7 +30,6 @@ pub(super) fn resolve(
     }
     let mut left_out = links.left_out();
     let exports = exports(raw, &links, beside, &mut problems, &mut left_out);
-    let server = server(&raw.server, base, &mut problems);
     let nothing = raw.devices.is_empty() && (beside.is_none() || raw.exports.is_empty());
     if nothing && problems.is_empty() {
         problems.push(Problem {
@@ -58,7 +49,7 @@ pub(super) fn resolve(
             suppliers: links.suppliers(index),
         })
     });
-    let manifest = Manifest { server, devices: devices.collect(), exports };
+    let manifest = Manifest { server: raw.server.clone(), devices: devices.collect(), exports };
     problems.sort_by_key(|problem| problem.place);
     let of_all = |problem: &Problem| matches!(problem.subject, Subject::Manifest | Subject::Server);
     let fatal = problems.iter().any(of_all);
@@ -153,10 +144,10 @@ impl Home {
     }
 }
 
-/// Two devices over one file would overwrite each other, unless both only read it, and two over one volume in an object store fence each other;
-/// one volume in the folder of another one may be taken for a part of it.
-/// Paths that differ but lead to one folder (links, bind mounts) are found here, those that lead to
-/// one file when the files are locked.
+/// Two devices over one file would overwrite each other, unless both only read it, and two over one
+/// volume in an object store fence each other; one volume in the folder of another one may be taken
+/// for a part of it. Paths that differ but lead to one folder (links, bind mounts) are found here,
+/// those that lead to one file when the files are locked.
 fn shared_homes(
     devices: &[RawDevice],
     beside: Option<&Manifest>,
@@ -231,328 +222,82 @@ fn exports(
     let mut exports: Vec<Export> = Vec::new();
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
     let mut default_line = None;
-    let server = &raw.server;
-    let knows_names = match beside {
-        Some(server) => server.server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
-        None => raw.server.tls_client_ca.is_some(),
-    };
+    let knows_names = beside.map_or(&raw.server, |server| &server.server).tls_client_ca.is_some();
     let default_up = beside.and_then(|server| server.exports.iter().find(|export| export.default));
+    let most = raw.server.clients;
     for raw in &raw.exports {
-        let name = raw.name.as_ref().or(raw.device.as_ref()).map(|name| name.value.as_str());
-        let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
-        let mut why = raw.broken.then(|| "it has an error of its own".to_string());
-        if let Some(name) = name {
+        let mut found = Vec::new();
+        let mut refuse = |key: &str, message: String| {
+            found.push(Problem::new(raw.place_of(key), raw.subject.clone(), message));
+        };
+        if let Subject::Export(Ok(name)) = &raw.subject {
             let line = *first_line.entry(name).or_insert(raw.place.line);
-            let is_up = beside.is_some_and(|server| server.export(name).is_some());
-            if is_up || line != raw.place.line {
-                let message = match is_up {
-                    true => "the server has an export of this name already".to_string(),
-                    false => format!("the export on line {line} has the same name"),
-                };
-                let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
-                problems.push(Problem::new(place, subject.clone(), message));
-                why = Some("it has an error of its own".to_string());
+            if beside.is_some_and(|server| server.export(name).is_some()) {
+                refuse("name", "the server has an export of this name already".to_string());
+            } else if line != raw.place.line {
+                refuse("name", format!("the export on line {line} has the same name"));
             }
         }
-        if let Some(at) = raw.default.as_ref().filter(|default| default.value) {
-            let line = *default_line.get_or_insert(at.place.line);
-            if default_up.is_some() || line != at.place.line {
-                let message = match default_up {
-                    Some(export) => {
-                        format!("the server's export '{}' is the default already", export.name)
-                    }
-                    None => format!("the one on line {line} is the default export already"),
-                };
-                problems.push(Problem::new(at.place, subject.clone(), message));
-                why = Some("it has an error of its own".to_string());
+        if raw.export.as_ref().is_some_and(|export| export.default) {
+            let here = raw.place_of("default").line;
+            let line = *default_line.get_or_insert(here);
+            if let Some(up) = default_up {
+                let message = format!("the server's export '{}' is the default already", up.name);
+                refuse("default", message);
+            } else if line != here {
+                let message = format!("the one on line {line} is the default export already");
+                refuse("default", message);
             }
         }
-        let first = raw.allow_certificates.as_ref().and_then(|names| names.first());
-        if let Some(at) = first.filter(|_| !knows_names) {
+        let by_name = |export: &Export| export.allow_certificates.is_some();
+        if !knows_names && raw.export.as_ref().is_some_and(by_name) {
             let message = "'allow_certificates' needs a 'tls_client_ca' in [server]";
-            problems.push(Problem::new(at.place, subject.clone(), message));
-            why = Some("it has an error of its own".to_string());
+            refuse("allow_certificates", message.to_string());
         }
-        match export(raw, name, links, server, problems.len() < links::ADVISED) {
-            Ok(export) if why.is_none() => {
-                match links.find(&export.device).filter(|device| links.is_bad(*device)) {
-                    Some(_) => why = Some(format!("it needs '{}'", export.device)),
-                    None => exports.push(export),
-                }
-            }
-            Ok(_) => {}
-            Err(problem) => {
-                // A 'device' of a wrong type has been complained about.
-                if !(raw.broken && raw.device.is_none()) {
-                    problems.push(problem);
-                }
-                why = Some("it has an error of its own".to_string());
-            }
+        let advised = problems.len() < links::ADVISED;
+        let device = raw.export.as_ref().map(|export| of_device(raw, export, links, advised));
+        found.extend(device.flatten());
+        let clients = raw.export.as_ref().and_then(|export| export.clients).zip(most);
+        if let Some((clients, all)) = clients.filter(|(clients, all)| clients > all) {
+            let message = format!("'clients' is {clients}, and there are never so many");
+            let problem = Problem::new(raw.place_of("clients"), raw.subject.clone(), message);
+            let help = format!("[server] lets in {all} in all, by its own 'clients'");
+            found.push(problem.help(help));
         }
-        left_out.extend(why.map(|why| LeftOut { subject, why }));
+        let export = raw.export.as_ref().filter(|_| !raw.broken && found.is_empty());
+        problems.extend(found);
+        let why = match export {
+            None => "it has an error of its own".to_string(),
+            Some(export) if links.find(&export.device).is_some_and(|at| links.is_bad(at)) => {
+                format!("it needs '{}'", export.device)
+            }
+            Some(export) => {
+                exports.push(export.clone());
+                continue;
+            }
+        };
+        left_out.push(LeftOut { subject: raw.subject.clone(), why });
     }
     exports
 }
 
-fn export(
+/// Why an export can't have its device.
+fn of_device(
     raw: &RawExport,
-    name: Option<&str>,
+    export: &Export,
     links: &Links<'_>,
-    server: &RawServer,
     advised: bool,
-) -> Result<Export, Problem> {
-    let subject = Subject::Export(name.map(str::to_string).ok_or(raw.number));
-    let Some(device) = &raw.device else {
-        return Err(Problem::new(raw.place, subject, "an export needs a 'device'"));
-    };
-    let name = name.unwrap_or(&device.value);
-    if links.find(&device.value).is_none() && !links.is_up(&device.value) {
-        let message = format!("there is no device '{}'", device.value);
-        let problem = Problem::new(device.place, subject, message);
-        return Err(if advised { problem.help(links.meant(&device.value)) } else { problem });
+) -> Option<Problem> {
+    let device = export.device.as_str();
+    let problem =
+        |message| Some(Problem::new(raw.place_of("device"), raw.subject.clone(), message));
+    if links.find(device).is_none() && !links.is_up(device) {
+        let problem = problem(format!("there is no device '{device}'"));
+        return problem.map(|found| if advised { found.help(links.meant(device)) } else { found });
     }
-    let place = raw.name.as_ref().map_or(raw.place, |name| name.place);
-    let its_name = At::new(name.to_string(), place);
-    let named = [("an export's name", &its_name)].into_iter();
-    for (what, at) in named.chain(raw.description.as_ref().map(|text| ("a description", text))) {
-        // The protocol allows no more.
-        if at.value.len() > 4096 {
-            let message = format!("{what} has at most 4096 bytes");
-            return Err(Problem::new(at.place, subject, message));
-        }
-        if let Some(problem) = unseen(what, at, &subject) {
-            return Err(problem);
-        }
-    }
-    for at in raw.allow_certificates.iter().flatten() {
-        if let Some(problem) = unseen("a name in a certificate", at, &subject) {
-            return Err(problem);
-        }
-    }
-    let read_only = raw.read_only.as_ref().is_some_and(|read_only| read_only.value);
-    if let (false, Some(above)) = (read_only, links.built_over(&device.value)) {
-        let message = format!("device '{}' is a part of '{above}'", device.value);
-        return Err(Problem::new(device.place, subject, message).help(format!(
-            "writes that bypass '{above}' would damage it: export '{above}', or set read_only = \
-             true"
-        )));
-    }
-    if let Some(at) = raw.clients.as_ref().filter(|at| at.value == 0) {
-        return Err(Problem::new(at.place, subject, "'clients' must be at least 1"));
-    }
-    if let (Some(at), Some(all)) = (&raw.clients, &server.clients) {
-        let help = format!("[server] lets in {} in all, by its own 'clients'", all.value);
-        if at.value > all.value {
-            let message = format!("'clients' is {}, and there are never so many", at.value);
-            return Err(Problem::new(at.place, subject, message).help(help));
-        }
-    }
-    if let (Some(each), Some(all)) = (raw.client_limit, raw.limit) {
-        let above = |each: Option<u64>, all: Option<u64>| {
-            each.zip(all).is_some_and(|(each, all)| each > all)
-        };
-        if above(each.iops, all.iops) || above(each.bytes, all.bytes) {
-            let message = "'client_limit', of each client, is more than 'limit', of all of them";
-            return Err(Problem::new(raw.place, subject, message)
-                .help("lower it, or leave it out: a client alone may have all of 'limit'"));
-        }
-    }
-    Ok(Export {
-        name: name.to_string(),
-        place: raw.place,
-        device: device.value.clone(),
-        read_only,
-        description: raw.description.as_ref().map(|text| text.value.clone()),
-        clients: raw.clients.as_ref().map(|at| at.value as usize),
-        allow_uids: raw.allow_uids.clone(),
-        allow_certificates: raw
-            .allow_certificates
-            .as_ref()
-            .map(|names| names.iter().map(|name| name.value.clone()).collect()),
-        limit: raw.limit,
-        client_limit: raw.client_limit,
-        default: raw.default.as_ref().is_some_and(|default| default.value),
-        shutdown_timeout: raw.shutdown_timeout.as_ref().map(|at| at.value),
-    })
-}
-
-fn server(raw: &RawServer, base: &Path, problems: &mut Vec<Problem>) -> Server {
-    for at in [&raw.unix, &raw.control, &raw.metrics, &raw.state].into_iter().flatten() {
-        problems.extend(unseen("a path", at, &Subject::Server));
-    }
-    let mut socket = |at: &Option<At<String>>| {
-        let at = at.as_ref()?;
-        let path = base.join(&at.value);
-        if at.value.is_empty() {
-            let message = "a socket's path is empty: leave the key out, or name a path";
-            problems.push(Problem::new(at.place, Subject::Server, message));
-            return None;
-        }
-        if let Some(message) = too_long(&path) {
-            problems.push(Problem::new(at.place, Subject::Server, message));
-            return None;
-        }
-        Some(At::new(path, at.place))
-    };
-    let (unix, control) = (socket(&raw.unix), socket(&raw.control));
-    if let (Some(unix), Some(control)) = (&unix, &control) {
-        if unix.value == control.value {
-            let message = "'control' and 'unix' are one path: give each a socket of its own";
-            problems.push(Problem::new(control.place, Subject::Server, message));
-        }
-    }
-    let tcp = raw.tcp.as_ref().and_then(|at| match tcp_address(&at.value) {
-        Ok(address) => Some(At::new(address, at.place)),
-        Err(message) => {
-            problems.push(Problem::new(at.place, Subject::Server, format!("'tcp': {message}")));
-            None
-        }
-    });
-    let metrics = raw.metrics.as_ref().and_then(|at| match metrics_at(&at.value, base) {
-        Ok(place) => Some(At::new(place, at.place)),
-        Err(message) => {
-            let message = format!("'metrics': {message}");
-            problems.push(Problem::new(at.place, Subject::Server, message));
-            None
-        }
-    });
-    let drain = raw.drain.as_ref().map_or(DEFAULT_DRAIN, |drain| drain.value);
-    if let Some(at) = raw.state.as_ref().filter(|at| at.value.is_empty()) {
-        let message = "'state' is empty: leave it out, or name a folder";
-        problems.push(Problem::new(at.place, Subject::Server, message));
-    }
-    let state = raw.state.as_ref().map(|at| base.join(&at.value));
-    let shutdown_timeout = raw.shutdown_timeout.as_ref().map(|at| at.value);
-    let on_hang = raw.on_hang.as_ref().map(|at| match hang_policy(&at.value) {
-        Ok(policy) => policy,
-        Err(message) => {
-            let message = format!("'on_hang': {message}");
-            problems.push(Problem::new(at.place, Subject::Server, message));
-            HangPolicy::default()
-        }
-    });
-    let on_hang = on_hang.unwrap_or_default();
-    let (clients, tls) = (clients(raw, problems), tls(raw, base, problems));
-    Server { unix, tcp, drain, control, metrics, state, shutdown_timeout, on_hang, clients, tls }
-}
-
-/// The least memory that a server can do with, in bytes: for one client that reads as much as it may at a time.
-const LEAST_MEMORY: u64 = 64 << 20;
-
-/// What clients may have.
-fn clients(raw: &RawServer, problems: &mut Vec<Problem>) -> Clients {
-    let mut told = |place, message: String| {
-        problems.push(Problem::new(place, Subject::Server, message));
-    };
-    if let Some(at) = raw.memory.as_ref().filter(|at| at.value < LEAST_MEMORY) {
-        told(at.place, format!("'memory' is {} bytes: at least 64M are needed", at.value));
-    }
-    for (key, at) in [("clients", &raw.clients), ("clients_per_peer", &raw.clients_per_peer)] {
-        if let Some(at) = at.as_ref().filter(|at| at.value == 0) {
-            told(at.place, format!("'{key}' must be at least 1"));
-        }
-    }
-    if let (Some(each), Some(all)) = (&raw.clients_per_peer, &raw.clients) {
-        if each.value > all.value {
-            let message = "'clients_per_peer' is more than 'clients', of all peers together: lower \
-                           it, or leave it out";
-            told(each.place, message.to_string());
-        }
-    }
-    if let (Some(evict), Some(idle)) = (&raw.evict_idle, &raw.idle_timeout) {
-        if evict.value >= idle.value {
-            let message = "'evict_idle' must be less than 'idle_timeout', after which idle clients \
-                           are gone in any case";
-            told(evict.place, message.to_string());
-        }
-    }
-    let mut time = |key, at: &Option<At<Duration>>| {
-        if let Some(at) = at.as_ref().filter(|at| at.value.is_zero()) {
-            told(at.place, format!("'{key}' must be greater than 0"));
-        }
-        at.as_ref().map(|at| at.value)
-    };
-    Clients {
-        request_timeout: time("request_timeout", &raw.request_timeout),
-        reply_timeout: time("reply_timeout", &raw.reply_timeout),
-        idle_timeout: time("idle_timeout", &raw.idle_timeout),
-        memory: raw.memory.as_ref().map(|at| at.value),
-        most: raw.clients.as_ref().map(|at| at.value as usize),
-        per_peer: raw.clients_per_peer.as_ref().map(|at| at.value as usize),
-        evict_idle: raw.evict_idle.as_ref().map(|at| at.value),
-        extended_headers: raw.extended_headers.as_ref().is_some_and(|at| at.value),
-    }
-}
-
-/// What may be done about a device whose shutdown hangs.
-pub const HANG_POLICIES: [(&str, HangPolicy); 3] =
-    [("wait", HangPolicy::WaitOn), ("skip", HangPolicy::Skip), ("give-up", HangPolicy::GiveUp)];
-
-/// One of [`HANG_POLICIES`] by its name.
-pub fn hang_policy(text: &str) -> Result<HangPolicy, String> {
-    let found = HANG_POLICIES.iter().find(|(name, _)| *name == text);
-    found
-        .map(|(_, policy)| *policy)
-        .ok_or_else(|| format!("'{text}' is not a policy: write wait, skip or give-up"))
-}
-
-/// Where metrics are to be had, from `HOST:PORT`, a port alone, or a path with a slash in it.
-fn metrics_at(text: &str, base: &Path) -> Result<MetricsAt, String> {
-    let wrong = || {
-        format!("'{text}' is no place for them: write HOST:PORT, PORT, or a path with a '/' in it")
-    };
-    if text.contains('/') && !text.contains("://") {
-        let path = base.join(text);
-        return too_long(&path).map_or(Ok(MetricsAt::Unix(path)), Err);
-    }
-    match host_and_port(text)?.ok_or_else(wrong)? {
-        (host, Some(port)) if !text.starts_with(':') => {
-            Ok(MetricsAt::Tcp(format!("{host}:{port}")))
-        }
-        _ => Err(wrong()),
-    }
-}
-
-/// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a
-/// port it is 10809; port 0 lets the system choose.
-pub fn tcp_address(text: &str) -> Result<String, String> {
-    match host_and_port(text)? {
-        Some((host, port)) => Ok(format!("{host}:{}", port.unwrap_or(NBD_PORT))),
-        None => Err(format!("'{text}' is not an address: write HOST:PORT, HOST or PORT")),
-    }
-}
-
-/// A host, or the loopback where there is none, and a port. `None`: it is nothing of that kind.
-fn host_and_port(text: &str) -> Result<Option<(String, Option<u16>)>, String> {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        let address = rest.split('/').next().unwrap_or_default();
-        return Err(format!("leave '{scheme}://' out: write '{address}'"));
-    }
-    if text.contains('/') {
-        return Err(format!("'{text}' is a path: write unix = \"{text}\" for a Unix socket"));
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        // No host begins so; it is a number below 0.
-        _ if text.starts_with('-') => ("", text),
-        _ if text.chars().all(|c| c.is_ascii_digit()) => ("", text),
-        // [::1] without a port: the colon found is inside the brackets.
-        Some(_) if text.ends_with(']') => (text, ""),
-        Some((host, _)) if host.contains(':') && !host.starts_with('[') => {
-            return Err(format!("write the address as [{text}] or [{text}]:{NBD_PORT}"));
-        }
-        Some((host, port)) => (host, port),
-        None => (text, ""),
-    };
-    let suffix = if port.is_empty() { String::new() } else { format!(":{port}") };
-    if host == "*" {
-        return Err(format!(
-            "'*' is no host: write 0.0.0.0{suffix} for all IPv4 addresses of this machine, or [::]{suffix} for all its addresses"
-        ));
-    }
-    if host.contains(['*', ' ', '@', ',']) {
-        return Ok(None);
-    }
-    let host = if host.is_empty() { "127.0.0.1" } else { host };
-    let port = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
-    Ok(port.ok().filter(|_| !text.is_empty()).map(|port| (host.to_string(), port)))
+    let above = links.built_over(device).filter(|_| !export.read_only)?;
+    let help = format!(
+        "writes that bypass '{above}' would damage it: export '{above}', or set read_only = true"
+    );
+    Some(problem(format!("device '{device}' is a part of '{above}'"))?.help(help))
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use corewise::drivers::Fault;
 
-use super::model::*;
-use super::reader::Limit;
+use super::drivers::*;
+use super::export::Limit;
 use super::tuning::Tuning;
 use super::*;
 
@@ -306,7 +306,7 @@ fn devices_share_a_file_that_all_of_them_only_read() {
 fn exports_are_checked_like_devices() {
     let export = |text: &str| memory("a") + "[[export]]\n" + text;
     for (text, says) in [
-        ("name = \"x\"\n", "export 'x': an export needs a 'device'"),
+        ("name = \"x\"\n", "export 'x': an export needs 'device'"),
         ("device = \"b\"\n", "export 'b': there is no device 'b'"),
         ("device = \"a\"\n[[export]]\ndevice = \"a\"\n", "the export on line 5 has the same name"),
         ("device = \"a\"\nreadonly = true\n", "did you mean 'read_only'?"),
@@ -520,9 +520,14 @@ fn an_export_says_how_much_may_go_through_in_a_second() {
     let found = &resolved.manifest.exports[0];
     assert_eq!(found.limit, Some(Limit { iops: Some(1000), bytes: Some(10 << 20) }));
     assert_eq!(found.client_limit, Some(Limit { iops: None, bytes: Some(4096) }));
-    for limit in ["7", "{}", "{ iops = 0 }", "{ bytes = 0, iops = 1 }"] {
+    for (limit, says) in [
+        ("7", "'limit' must be a limit such as { iops = 1000,"),
+        ("{}", "'limit' must be a limit such as { iops = 1000,"),
+        ("{ iops = 0 }", "'iops' must be at least 1, not 0"),
+        ("{ bytes = 0, iops = 1 }", "'bytes' must be at least 1, not 0"),
+    ] {
         let found = problem(&export(&format!("limit = {limit}")));
-        assert!(found.contains("'limit' must be a limit such as { iops = 1000,"), "{found}");
+        assert!(found.contains(says), "{found}");
     }
     let found = problem(&export("client_limit = { iop = 1 }"));
     assert!(found.contains("unknown key 'iop'") && found.contains("'iops'"), "{found}");
@@ -543,12 +548,12 @@ fn settings_that_contradict_each_other_or_let_nobody_in_are_refused_with_a_way_o
             "'evict_idle' must be less than 'idle_timeout'",
         ),
         (server("unix = \"s\"\ncontrol = \"s\""), "'control' and 'unix' are one path"),
-        (server("state = \"\""), "'state' is empty: leave it out"),
+        (server("state = \"\""), "'state': it is empty: leave it out"),
         (
             export("allow_uids = []"),
-            "'allow_uids' is empty, so it lets nobody in\n  help: name those",
+            "'allow_uids' must be a list that isn't empty\n  help: an empty one lets nobody in",
         ),
-        (export("allow_certificates = []"), "'allow_certificates' is empty, so it lets nobody in"),
+        (export("allow_certificates = []"), "'allow_certificates' must be a list that isn't empty"),
         (
             export("clients = 6"),
             "'clients' is 6, and there are never so many\n  help: [server] lets in 5 in all",

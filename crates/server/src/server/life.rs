@@ -250,7 +250,7 @@ impl Prepared {
     }
 
     fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
-        let tls = self.manifest.server.tls.as_ref();
+        let tls = self.manifest.server.tls();
         let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
         for endpoint in endpoints.iter().filter(|_| !knows_clients) {
             if let Endpoint::Tcp(address) = endpoint {

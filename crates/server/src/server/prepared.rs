@@ -148,11 +148,11 @@ impl Prepared {
             .map_err(|error| Error::new(format!("cannot make an eventfd: {error}")))?;
         let usual_memory = limits::usual_memory();
         let server = &manifest.server;
-        let of_clients = limits::of_clients(&server.clients, usual_memory, server.tls.is_some());
-        let room = options.room.with_tls(server.tls.is_some());
+        let of_clients = limits::of_clients(server, usual_memory);
+        let room = options.room.with_tls(server.tls().is_some());
         let (of_clients, cut) =
             room.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
-        let too_much_memory = limits::too_much(&of_clients, server.tls.is_some());
+        let too_much_memory = limits::too_much(&of_clients, server.tls().is_some());
         let is_unix = |one: &Listener| matches!(one.endpoint(), Endpoint::Unix(_));
         let has_unix = match options.passed.is_empty() {
             true => server.unix.is_some(),
@@ -207,7 +207,7 @@ impl Prepared {
     pub(super) fn build(&mut self, machine: Machine) -> Result<Running, Error> {
         let devices = self.manifest.devices.iter();
         self.room.reserve(&self.options, devices).map_err(Error::new)?;
-        let server = tls::server(self.options, self.manifest.server.tls.as_ref());
+        let server = tls::server(self.options, self.manifest.server.tls());
         let (server, seen) = server.map_err(|problem| {
             self.report.problem(&self.label, &problem);
             Error::Told
