@@ -5,7 +5,6 @@ mod core;
 mod follow;
 mod hold;
 pub(crate) mod plug;
-pub(crate) mod policy;
 pub(crate) mod refused;
 
 use std::fmt;

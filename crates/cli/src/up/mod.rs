@@ -3,7 +3,6 @@
 //! Everything is checked before anything is touched.
 
 mod parent;
-mod passed;
 mod progress;
 mod signals;
 mod stop;
@@ -11,6 +10,7 @@ mod terminal;
 mod text;
 
 use std::io::Write;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,13 @@ use corewise_server::control::place;
 use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
 use corewise_server::units::count;
 use corewise_server::{Cleanup, Options, Room, Server, Source};
-
-use crate::args;
-use crate::bars::Bars;
-use crate::exit::Failure;
-use crate::screen;
-use crate::timeline;
 use parent::Parent;
 use stop::Stop;
 use terminal::Terminal;
+
+use crate::bars::Bars;
+use crate::exit::Failure;
+use crate::{args, screen, timeline};
 
 /// A place for what comes from the command line, and so from no line of the manifest.
 const NOWHERE: Place = Place { line: 0, column: 0 };
@@ -39,7 +37,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Before there are threads.
     nbd::limit_heap();
     // Before anything else is opened.
-    let passed = passed::passed(&args)?;
+    let passed = passed(&args)?;
     let parent = args.exit_with_parent.then(Parent::find).transpose()?;
     let source = match &args.manifest {
         Some(path) => Source::read(path)?,
@@ -129,7 +127,7 @@ fn prepare(
     override_addresses(&mut server, &args, !passed.is_empty(), built_in, &mut scratch)?;
     let terminal = Terminal {
         json: args.json,
-        quiet: passed::is_client(&passed),
+        quiet: is_client(&passed),
         label: source.label.clone(),
         timeline: args.timeline,
         stop: Arc::clone(stop),
@@ -286,4 +284,41 @@ impl<'c> Scratch<'c> {
         self.cleanup.folder(folder.path());
         Ok(folder.keep())
     }
+}
+
+/// The sockets that were passed (LISTEN_FDS), in their order. For the beginning of the program.
+pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
+    let wrong =
+        |why: String| Failure::new(format!("cannot use the sockets that were passed: {why}"));
+    let passed = sd_notify::listen_fds().map_err(|error| {
+        let found = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().escape_debug().to_string();
+        let (fds, pid) = (found("LISTEN_FDS"), found("LISTEN_PID"));
+        wrong(format!("{error}: LISTEN_FDS is '{fds}', and LISTEN_PID '{pid}'")).help(
+            "LISTEN_FDS has to be how many sockets are passed, from file descriptor 3 on, and LISTEN_PID the id of this process",
+        )
+    })?;
+    if args.check {
+        return Ok(Vec::new());
+    }
+    if passed.len() > 0 && (args.socket.is_some() || args.tcp.is_some()) {
+        return Err(Failure::new(
+            "--socket and --tcp say where to listen, and so do the sockets that were passed",
+        )
+        .help("leave these flags out, or start the server without LISTEN_FDS"));
+    }
+    let listeners = passed.map(|fd| {
+        // SAFETY: it is open, since `listen_fds` has set its flags just now. It is nobody else's: LISTEN_PID names this process,
+        // by which its starter says that it left these to us, and nothing of ours was opened before: this is called once, first.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Listener::try_from(socket).map_err(|error| {
+            wrong(format!("file descriptor {fd}: {error}"))
+                .help("each has to be a stream socket that listens, Unix or TCP; in a .socket unit, ListenStream= and Accept=no")
+        })
+    });
+    listeners.collect()
+}
+
+/// Whether a client started the server, as libnbd's do, and not a service manager with a journal: then stdout is the client's.
+pub(crate) fn is_client(passed: &[Listener]) -> bool {
+    !passed.is_empty() && std::env::var_os("JOURNAL_STREAM").is_none()
 }

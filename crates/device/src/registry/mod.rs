@@ -11,7 +11,6 @@ mod devices_state;
 mod info;
 mod inside;
 mod leave;
-mod lines;
 mod links;
 mod matching;
 mod policy;

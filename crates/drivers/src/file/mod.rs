@@ -8,7 +8,6 @@
 
 mod alarm;
 mod cached;
-mod calm;
 mod direct;
 mod error;
 mod extents;
