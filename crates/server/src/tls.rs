@@ -115,7 +115,7 @@ mod without {
         }
     }
 
-    pub(crate) fn renewed(_: &Tls, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+    pub(crate) fn renewed(_: Tls<'_>, seen: &Seen) -> Result<Option<Renewed>, Problem> {
         match *seen {}
     }
 }

@@ -3,8 +3,9 @@
 //! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers`, `remote`
 //! (somebody else's export), `object` (a volume in an object store) and `tuning` (what every device
 //! takes): a new key is one entry there. `raw` reads the text by them and looks nothing up, `links`
-//! follows the names from device to device, and `resolve` decides what all of it means: `model`. All of it is
-//! pure: nothing here touches the file system. The format is described in `docs/manifest.md`.
+//! follows the names from device to device, and `resolve` decides what all of it means: `model`.
+//! All of it is pure: nothing here touches the file system. The format is described in
+//! `docs/manifest.md`.
 
 mod changes;
 mod drivers;

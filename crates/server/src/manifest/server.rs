@@ -106,8 +106,10 @@ pub enum MetricsAt {
 pub struct Tls<'a> {
     /// Others are refused.
     pub required: bool,
-    pub(crate) certificate: &'a At<PathBuf>,
-    pub(crate) key: &'a At<PathBuf>,
+    /// The server's certificate.
+    pub certificate: &'a At<PathBuf>,
+    /// The key of the certificate.
+    pub key: &'a At<PathBuf>,
     /// The authorities of clients; `None`: they need no certificate.
     pub client_ca: Option<&'a At<PathBuf>>,
 }
