@@ -7,7 +7,7 @@ use corewise::blockmq::Op;
 use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 
 use super::keys::{
-    Change, Check, Key, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path,
+    Change, Check, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path,
     share, size, text_or_number, word, word_or,
 };
 use super::object::Object;
@@ -16,11 +16,14 @@ use super::reader::Fields;
 use super::remote::Remote;
 
 /// A driver's table.
-#[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
 pub(super) struct DriverKeys {
     pub(super) name: &'static str,
+    /// The names of its keys.
+    pub(super) names: &'static [&'static str],
+    #[cfg(test)]
     pub(super) meaning: &'static str,
-    pub(super) keys: fn() -> Vec<Key>,
+    #[cfg(test)]
+    pub(super) keys: fn() -> Vec<super::keys::Key>,
     /// Reads and checks them.
     pub(super) read: fn(&mut Fields<'_, '_>) -> Option<Driver>,
 }
@@ -35,7 +38,10 @@ macro_rules! drivers {
         /// Each driver.
         pub(super) const DRIVERS: &[DriverKeys] = &[$(DriverKeys {
             name: $name,
+            names: <$keys>::NAMES,
+            #[cfg(test)]
             meaning: concat!($($doc),+).trim_ascii(),
+            #[cfg(test)]
             keys: <$keys>::keys,
             read: |fields| {
                 let keys = <$keys>::read(fields)?;

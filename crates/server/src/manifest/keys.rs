@@ -52,8 +52,8 @@ pub(crate) struct Change {
     pub(crate) reload: Reload,
 }
 
-/// A key, for the manual and for messages.
-#[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
+/// A key, for the manual.
+#[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
@@ -65,7 +65,11 @@ pub(crate) struct Key {
 
 /// A struct whose fields are keys.
 pub(crate) trait Keys: Sized {
+    /// The names of its keys, in order.
+    const NAMES: &[&str];
+
     /// Its keys, in order.
+    #[cfg(test)]
     fn keys() -> Vec<Key>;
 
     /// Reads them, and complains about each that can't be what it says. `None`: one that is
@@ -103,6 +107,9 @@ macro_rules! keys {
         }
 
         impl $crate::manifest::keys::Keys for $name {
+            const NAMES: &[&str] = &[$(stringify!($key)),+];
+
+            #[cfg(test)]
             fn keys() -> Vec<$crate::manifest::keys::Key> {
                 use $crate::manifest::keys::{Key, LeftOut::*, Reload};
                 vec![$(Key {
@@ -225,7 +232,8 @@ impl<T: 'static> Kind<T> {
         Kind { read: Box::new(read), range }
     }
 
-    /// What the manual and messages say that it must be.
+    /// What the manual says that it must be.
+    #[cfg(test)]
     pub(super) fn range(&self) -> Option<String> {
         self.range.clone()
     }
@@ -242,6 +250,7 @@ impl<T: 'static> Kind<T> {
             LeftOut::Required(example) if !fields.has(key) => fields.needs(key, example),
             LeftOut::Usual(value) | LeftOut::Filled(value, _) if found.is_none() => {
                 found = fields.usual(key, value, |fields| (self.read)(fields, key));
+                debug_assert!(found.is_some(), "the usual value of '{key}' is none");
             }
             _ => {}
         }

@@ -18,9 +18,9 @@ const BLOCK: u32 = 4096;
 
 /// There are others that need memory, too.
 fn cached() -> Kind<u64> {
-    let most = topology::memory().map_or(u64::MAX, |bytes| bytes / 2);
-    let range = "at most half of the memory that there is";
-    size().within(range, "", move |bytes| *bytes <= most)
+    size().within("at most half of the memory that there is", "", |bytes| {
+        topology::memory().is_none_or(|memory| *bytes <= memory / 2)
+    })
 }
 
 keys! {

@@ -7,7 +7,7 @@ use toml::de::DeTable;
 
 use super::drivers::{DRIVERS, Driver, driver_names};
 use super::export::Export;
-use super::keys::{Check, Key, Keys, devices, keys, text};
+use super::keys::{Check, Keys, devices, keys, text};
 use super::problem::{At, Place, Problem, Subject};
 use super::reader::{Fields, Lines};
 use super::server::Server;
@@ -95,9 +95,9 @@ impl Table {
     fn keys(self) -> Vec<&'static str> {
         match self {
             Table::Manifest => ROOT.to_vec(),
-            Table::Server => names(&Server::keys()),
-            Table::Device => device_keys(),
-            Table::Export => names(&Export::keys()),
+            Table::Server => Server::NAMES.to_vec(),
+            Table::Device => device_keys().collect(),
+            Table::Export => Export::NAMES.to_vec(),
         }
     }
 
@@ -195,31 +195,27 @@ fn made(fields: &mut Fields<'_, '_>, driver: Option<&At<String>>, place: Place) 
     };
     fields.declares(format!("driver '{name}'"), place);
     let made = (driver.read)(fields);
-    let own: Vec<&str> = names(&(driver.keys)());
     for key in fields.keys() {
         let word = key.value.as_str();
-        if !fields.is_asked(word) && device_keys().contains(&word) {
+        if !fields.is_asked(word) && device_keys().any(|key| key == word) {
             let message = format!("driver '{name}' takes no '{word}'");
             let problem = Problem::new(key.place, fields.subject().clone(), message);
-            fields.push(problem.help(format!("it takes: {}", own.join(", "))));
+            fields.push(problem.help(format!("it takes: {}", driver.names.join(", "))));
         }
     }
     made
 }
 
 /// The keys that a device may have, by whatever driver.
-fn device_keys() -> Vec<&'static str> {
-    let drivers = DRIVERS.iter().flat_map(|driver| (driver.keys)());
-    keys_of_all_devices().into_iter().chain(drivers).map(|key| key.name).collect()
+fn device_keys() -> impl Iterator<Item = &'static str> {
+    let drivers = DRIVERS.iter().flat_map(|driver| driver.names);
+    Named::NAMES.iter().chain(Tuning::NAMES).chain(drivers).copied()
 }
 
 /// The keys that every device takes.
-pub(super) fn keys_of_all_devices() -> Vec<Key> {
+#[cfg(test)]
+pub(super) fn keys_of_all_devices() -> Vec<super::keys::Key> {
     Named::keys().into_iter().chain(Tuning::keys()).collect()
-}
-
-fn names(keys: &[Key]) -> Vec<&'static str> {
-    keys.iter().map(|key| key.name).collect()
 }
 
 fn export(
