@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Extent, Geometry, Op, Payload, Queue, Request, Started,
+    BlockDevice, Dispatch, Driver, Extent, Geometry, Info, Op, Payload, Queue, Request, Started,
 };
 use corewise_nbd::model::fuzzed;
 use corewise_nbd::wire::{
@@ -43,18 +43,10 @@ struct Catcher {
 }
 
 impl Driver for Catcher {
-    fn kind(&self) -> &'static str {
-        "catcher"
-    }
-
-    fn geometry(&self) -> Geometry {
+    fn info(&self) -> Info {
         let mut geometry = Geometry::new(SIZE);
         (geometry.can_discard, geometry.can_prefetch) = (true, true);
-        geometry
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+        Info { knows_extents: true, ..Info::new("catcher", geometry) }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

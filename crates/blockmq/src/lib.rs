@@ -2,7 +2,7 @@
 //!
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
 //! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The crate
-//! `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of one's own is three functions,
+//! `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of one's own is two functions,
 //! and [`Driver`] has an example; what one with threads of its own needs is in [`for_drivers`].
 //!
 //! # Life of a request
@@ -45,7 +45,7 @@
 //! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the workqueue that they are given: so
 //! that workqueue may be drained, destroyed, frozen or full, also by items that wait for requests. Drain block queues
 //! before you shut their worker pools down. Where there are no workers any more, the thread that submits or completes does what
-//! they would have done; a request to a driver that [may block](Driver::may_block) completes with
+//! they would have done; a request to a driver that [may block](Info::may_block) completes with
 //! [`IoErrorKind::Gone`]; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
 mod admission;
@@ -79,7 +79,7 @@ pub use request::{
 pub use sched::{Deadline, IoScheduler};
 pub use state::affinity::RqAffinity;
 pub use state::device::{BlockDevice, BlockDeviceExt};
-pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Started};
+pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Info, Started};
 pub use state::fill::RequestMut;
 pub use state::lanes::{Completer, CompleterStats};
 pub use state::late::{TimedOut, TimerReturn};

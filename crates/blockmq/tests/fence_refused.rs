@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use common::{Rig, block};
-use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Queue, Started};
+use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Info, Queue, Started};
 use corewise_sync::fence::{self, Way};
 
 /// Completes on the spot, and notes when it is called.
@@ -20,12 +20,8 @@ struct Noting {
 }
 
 impl Driver for Noting {
-    fn kind(&self) -> &'static str {
-        "noting"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 20)
+    fn info(&self) -> Info {
+        Info::new("noting", Geometry::new(1 << 20))
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use common::{Rig, storm};
-use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Released, Started};
+use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Info, Released, Started};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,17 +35,12 @@ impl Elsewhere {
 }
 
 impl Driver for Elsewhere {
-    fn kind(&self) -> &'static str {
-        "elsewhere"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-    fn hw_queues(&self) -> usize {
-        self.hw_queues
-    }
-    fn depth(&self) -> u32 {
-        4
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: self.hw_queues,
+            depth: 4,
+            ..Info::new("elsewhere", Geometry::new(1 << 30))
+        }
     }
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         assert_eq!(self.inside[hctx].fetch_add(1, Ordering::SeqCst), 0, "two runners at once");
@@ -128,11 +123,8 @@ fn after_a_quiesce_no_dispatch_is_in_progress() {
         left: Arc<AtomicBool>,
     }
     impl Driver for Slow {
-        fn kind(&self) -> &'static str {
-            "slow"
-        }
-        fn geometry(&self) -> Geometry {
-            Geometry::new(1 << 20)
+        fn info(&self) -> Info {
+            Info::new("slow", Geometry::new(1 << 20))
         }
         fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
             self.entered.lock().send(()).unwrap();

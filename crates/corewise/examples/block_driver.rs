@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use corewise::blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Op, Queue, Request, Started, Whole,
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, Op, Queue, Request, Started,
+    Whole,
 };
 use corewise::prelude::*;
 
@@ -60,18 +61,13 @@ fn serve(requests: &Receiver<Started>) {
 }
 
 impl Driver for Disk {
-    fn kind(&self) -> &'static str {
-        "disk"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_flush: false, ..Geometry::new(self.size) }
-    }
-
-    /// As many as the thread is to know of at once. The others wait in the queue, are merged there where they touch, and
-    /// ordered by its scheduler.
-    fn depth(&self) -> u32 {
-        32
+    fn info(&self) -> Info {
+        Info {
+            // As many as the thread is to know of at once. The others wait in the queue, are merged
+            // there where they touch, and ordered by its scheduler.
+            depth: 32,
+            ..Info::new("disk", Geometry { can_flush: false, ..Geometry::new(self.size) })
+        }
     }
 
     /// Called inside an atomic section, by one thread at a time for each hardware queue: it hands over, and doesn't wait.
@@ -113,18 +109,11 @@ impl Key {
 }
 
 impl Driver for Scramble {
-    fn kind(&self) -> &'static str {
-        "scramble"
-    }
-
-    fn geometry(&self) -> Geometry {
+    /// One hardware queue for each CPU: it has no queue of its own to keep short.
+    fn info(&self) -> Info {
+        let over = Info::over("scramble", &*self.below);
         // Zeroes below aren't zeroes here: clients have to write them.
-        Geometry { can_write_zeroes: false, ..self.below.geometry() }
-    }
-
-    /// It has no queue of its own to keep short: as many as there are CPUs.
-    fn hw_queues(&self) -> usize {
-        usize::MAX
+        Info { geometry: Geometry { can_write_zeroes: false, ..over.geometry }, ..over }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise_blockmq::for_drivers::EndOfWorkers;
-use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Op, ReadOnlyLatch, Started};
+use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Info, Op, Started};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
@@ -208,34 +208,16 @@ impl Line {
 }
 
 impl Driver for Delay {
-    fn kind(&self) -> &'static str {
-        "delay"
-    }
-
-    fn geometry(&self) -> Geometry {
-        let below = self.line.below.geometry();
+    fn info(&self) -> Info {
+        let over = Info::over("delay", &*self.line.below);
         // A flush that has nothing to do below may yet have to take its time here.
-        Geometry { can_flush: below.can_flush || !self.line.delays.flush.is_zero(), ..below }
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+        let can_flush = over.geometry.can_flush || !self.line.delays.flush.is_zero();
+        let geometry = Geometry { can_flush, ..over.geometry };
+        Info { geometry, knows_extents: true, ..over }
     }
 
     fn is_outdated(&self) -> bool {
         self.line.below.is_outdated()
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        self.line.below.read_only_latch()
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

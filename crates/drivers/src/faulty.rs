@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, IoError, Op, ReadOnlyLatch, Request, Started,
+    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, Op, Request, Started,
 };
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,33 +183,15 @@ impl Faulty {
 }
 
 impl Driver for Faulty {
-    fn kind(&self) -> &'static str {
-        "error"
-    }
-
-    fn geometry(&self) -> Geometry {
+    fn info(&self) -> Info {
+        let over = Info::over("error", &*self.below);
         // A flush that has nothing to do below may yet have to fail here.
-        Geometry { can_flush: true, ..self.below.geometry() }
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+        let geometry = Geometry { can_flush: true, ..over.geometry };
+        Info { geometry, knows_extents: true, ..over }
     }
 
     fn is_outdated(&self) -> bool {
         self.below.is_outdated()
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        self.below.read_only_latch()
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

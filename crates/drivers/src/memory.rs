@@ -15,7 +15,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, RequestMut, Started};
+use corewise_blockmq::{
+    Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, RequestMut, Started,
+};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -127,24 +129,13 @@ impl Memory {
 }
 
 impl Driver for Memory {
-    fn kind(&self) -> &'static str {
-        "memory"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            merges: false,
+            knows_extents: true,
+            ..Info::new("memory", self.geometry)
+        }
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

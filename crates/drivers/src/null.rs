@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use corewise_blockmq::for_drivers::Queued;
 use corewise_blockmq::{
-    DEFAULT_DEPTH, Dispatch, Driver, Extent, ExtentKind, Geometry, Op, Started,
+    DEFAULT_DEPTH, Dispatch, Driver, Extent, ExtentKind, Geometry, Info, Op, Started,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::hint::{computed, spin_loop};
@@ -223,29 +223,22 @@ impl Null {
 }
 
 impl Driver for Null {
-    fn kind(&self) -> &'static str {
-        "null"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_flush: false, can_fast_zero: true, ..Geometry::new(self.options.size) }
-    }
-
-    fn hw_queues(&self) -> usize {
-        self.options.hw_queues
-    }
-
-    fn depth(&self) -> u32 {
-        self.options.depth
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        // Reads that leave the memory as it is don't read as zeroes.
-        !self.options.leave_reads
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: self.options.hw_queues,
+            depth: self.options.depth,
+            merges: false,
+            // Reads that leave the memory as it is don't read as zeroes.
+            knows_extents: !self.options.leave_reads,
+            ..Info::new(
+                "null",
+                Geometry {
+                    can_flush: false,
+                    can_fast_zero: true,
+                    ..Geometry::new(self.options.size)
+                },
+            )
+        }
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {

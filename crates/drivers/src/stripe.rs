@@ -8,7 +8,7 @@ use crate::below::{self, StackError};
 
 /// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Op, ReadOnlyLatch, Started, Whole,
+    BlockDevice, Dispatch, Driver, Geometry, Info, Op, ReadOnlyLatch, Started, Whole,
 };
 
 ///
@@ -121,32 +121,20 @@ impl Layout {
 }
 
 impl Driver for Stripe {
-    fn kind(&self) -> &'static str {
-        "stripe"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            merges: false,
+            knows_extents: true,
+            read_only_latch: ReadOnlyLatch::any(
+                self.children.iter().map(|child| child.read_only_latch()),
+            ),
+            ..Info::new("stripe", self.geometry)
+        }
     }
 
     fn is_outdated(&self) -> bool {
         self.children.iter().any(|child| child.is_outdated())
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        ReadOnlyLatch::any(self.children.iter().map(|child| child.read_only_latch()))
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_blockmq::{
-    Dispatch, Displaced, Driver, Extent, ExtentKind, Geometry, IoError, IoErrorKind, Op, Started,
+    Dispatch, Displaced, Driver, Extent, ExtentKind, Geometry, Info, IoError, IoErrorKind, Op,
+    Started,
 };
 use corewise_sync::time::BootStamp;
 use corewise_sync::{context, text, thread};
@@ -418,12 +419,13 @@ async fn perform(volume: &Arc<Volume>, rq: &mut Started) -> Result<(), Fault> {
 }
 
 impl Driver for ObjectDriver {
-    fn kind(&self) -> &'static str {
-        "object"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            depth: DEPTH,
+            knows_extents: true,
+            ..Info::new("object", self.geometry)
+        }
     }
 
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
@@ -438,18 +440,6 @@ impl Driver for ObjectDriver {
         }
         self.ask(|told| Message::Grow(size, told))?;
         Ok(size)
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn depth(&self) -> u32 {
-        DEPTH
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
     }
 
     fn condition(&self) -> Option<String> {

@@ -260,7 +260,7 @@ impl Hctx {
                     // The unwinding dropped the request, which completed it.
                     *started += 1;
                     tracing::error!(
-                        queue = %core.name, driver = driver.kind(),
+                        queue = %core.name, driver = core.kind,
                         "the driver panicked while it started a request"
                     );
                 }

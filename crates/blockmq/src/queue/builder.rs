@@ -72,7 +72,7 @@ impl QueueBuilder {
     }
 
     /// At most this many requests of each hardware queue in the driver at once; also at most the
-    /// driver's own [depth](Driver::depth), and 10 240.
+    /// driver's own [depth](crate::Info::depth), and 10 240.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
@@ -115,8 +115,8 @@ impl QueueBuilder {
     }
 
     /// How long a request may be in the driver before [`Driver::timeout`](crate::Driver::timeout) is called, to some
-    /// milliseconds; `None`: as long as it takes. Else what the driver says ([`Driver::io_timeout`](
-    /// crate::Driver::io_timeout)). The time in which a request waits for the driver doesn't count.
+    /// milliseconds; `None`: as long as it takes. Else what the driver says ([`Info::io_timeout`](crate::Info::io_timeout)).
+    /// The time in which a request waits for the driver doesn't count.
     pub fn timeout(mut self, after: Option<Duration>) -> Self {
         self.timeout = Some(after);
         self
@@ -131,7 +131,7 @@ impl QueueBuilder {
     /// so under a raw spinlock.)
     ///
     /// # Panics
-    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](Driver::depth) for, or the
+    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](crate::Info::depth) for, or the
     /// driver's [`Geometry`](crate::Geometry) has a field out of the range that its documentation says.
     #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
@@ -149,26 +149,23 @@ impl QueueBuilder {
     #[track_caller]
     fn make(self, wq: Option<&Workqueue>) -> Arc<Queue> {
         let driver = self.driver;
-        let geometry = driver.geometry();
-        if let Some(why) = geometry.cannot_be() {
-            panic!("the geometry of a '{}' driver: {why}", driver.kind());
+        let info = driver.info();
+        if let Some(why) = info.geometry.cannot_be() {
+            panic!("the geometry of a '{}' driver: {why}", info.kind);
         }
         if let Some(tags) = &self.tags {
-            let (most, room) = (tags.depth(), driver.depth());
+            let (most, room) = (tags.depth(), info.depth);
             assert!(most <= room, "a set of {most} tags for a driver that has room for {room}");
         }
         let map = CpuMap::new(places(&self.machine));
-        let room = driver.hw_queues().clamp(1, map.slots());
+        let room = info.hw_queues.clamp(1, map.slots());
         let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
         let first = map.divide(how, room);
-        let depth = self.depth.unwrap_or(u32::MAX).min(driver.depth()).max(1);
-        let timeout = self.timeout.unwrap_or_else(|| driver.io_timeout());
         let core = Core::new(Parts {
-            name: self.name.unwrap_or_else(|| driver.kind().to_owned()).into(),
+            name: self.name.unwrap_or_else(|| info.kind.to_owned()).into(),
             layout: Layout::new(map, &first),
             driver,
-            geometry,
-            depth,
+            depth: self.depth.unwrap_or(u32::MAX).min(info.depth).max(1),
             nr_requests: self.nr_requests,
             tags: self.tags,
             scheduler: self.scheduler,
@@ -176,7 +173,8 @@ impl QueueBuilder {
             wq: wq.map(Workqueue::below),
             iostats: self.iostats,
             placement: self.placement,
-            timeout,
+            timeout: self.timeout.unwrap_or(info.io_timeout),
+            info,
         });
         // Subscribed before it looks, so that it misses no change.
         let follower = Arc::downgrade(&core);

@@ -23,7 +23,7 @@ use crate::request::op::{Flags, Op};
 use crate::sched::IoScheduler;
 use crate::shape::{flush, split};
 use crate::state::core::{Core, Hctx};
-use crate::state::driver::Driver;
+use crate::state::driver::{Driver, Info};
 use crate::state::lanes::Placement;
 use crate::state::late::Timeouts;
 use crate::state::pending::Pending;
@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) name: Box<str>,
     pub(super) driver: Arc<dyn Driver>,
     /// What the driver said of itself.
-    pub(super) geometry: Geometry,
+    pub(super) info: Info,
     pub(super) layout: Layout,
     pub(super) depth: u32,
     pub(super) nr_requests: u32,
@@ -76,19 +76,20 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
-        let theirs = parts.geometry;
+        let theirs = parts.info.geometry;
         let core = Arc::new_cyclic(|core| {
             let hctxs = hctxs(core, &parts);
             Self {
                 name: parts.name,
-                may_block: parts.driver.may_block(),
+                kind: parts.info.kind,
+                may_block: parts.info.may_block,
                 geometry: limits::outer(&theirs),
                 size: AtomicU64::new(theirs.size),
-                read_only: parts.driver.read_only_latch(),
+                read_only: parts.info.read_only_latch,
                 growing: Mutex::new(()),
                 limits: Limits::new(&theirs),
-                merges: parts.driver.merges(),
-                knows_extents: parts.driver.knows_extents(),
+                merges: parts.info.merges,
+                knows_extents: parts.info.knows_extents,
                 emulates_fua: flush::emulates_fua(&theirs),
                 flusher: Flusher::new(),
                 losses: AtomicU64::new(0),

@@ -66,6 +66,11 @@ impl Queue {
         &self.core.driver
     }
 
+    /// The [kind](crate::Info::kind) of the driver.
+    pub fn kind(&self) -> &'static str {
+        self.core.kind
+    }
+
     /// How many hardware queues there are.
     pub fn hw_queues(&self) -> usize {
         self.core.layout.hw_queues()
@@ -225,7 +230,7 @@ impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue")
             .field("name", &self.core.name)
-            .field("driver", &self.core.driver.kind())
+            .field("driver", &self.core.kind)
             .field("hw_queues", &self.hw_queues())
             .field("inside", &self.inside())
             .field("gate", &self.core.gate)

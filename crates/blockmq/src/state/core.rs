@@ -35,6 +35,8 @@ use crate::tags::TagUser;
 /// long as it runs.
 pub(crate) struct Core {
     pub(crate) name: Box<str>,
+    /// The driver's.
+    pub(crate) kind: &'static str,
     /// What the queue takes: see [`outer`](crate::request::limits::outer). Its size is that at the beginning.
     pub(crate) geometry: Geometry,
     /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire where a request is taken.

@@ -9,6 +9,7 @@ use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
 use crate::request::{Buffer, Extents};
+use crate::state::driver::Info;
 use crate::state::request::{Completed, Request};
 
 /// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
@@ -62,6 +63,19 @@ pub trait BlockDevice: Send + Sync {
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
         for rq in batch {
             self.submit(rq);
+        }
+    }
+}
+
+impl Info {
+    /// Describes a driver that passes requests on to `below`: with the geometry and the latch of that device, a hardware
+    /// queue for each CPU, and without merging, which the device below does.
+    pub fn over(kind: &'static str, below: &(impl BlockDevice + ?Sized)) -> Self {
+        Self {
+            hw_queues: usize::MAX,
+            merges: false,
+            read_only_latch: below.read_only_latch(),
+            ..Self::new(kind, below.geometry())
         }
     }
 }

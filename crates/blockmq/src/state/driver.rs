@@ -31,13 +31,75 @@ pub struct Displaced {
     pub blocks_changes: bool,
 }
 
+/// What a driver says of itself and its device, once, when a queue is built over it.
+///
+/// [`Info::new`] has what every driver needs, and each other field's default. A driver writes what is different:
+///
+/// ```
+/// # use corewise_blockmq::{Geometry, Info};
+/// let info = Info { depth: 32, merges: false, ..Info::new("disk", Geometry::new(1 << 30)) };
+/// # assert_eq!((info.hw_queues, info.depth), (1, 32));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The kind of the driver, in a word: `"memory"`, `"file"`. The queue's name where its builder gives none, and in
+    /// the log.
+    pub kind: &'static str,
+    /// What the device looks like. The queue checks and cuts requests by it. The size is that at the time of the call;
+    /// later the device only [grows](Driver::grow).
+    pub geometry: Geometry,
+    /// Hardware queues that the driver has room for, at least 1, which is the default. The queue makes as many, though
+    /// never more than there are CPUs: `usize::MAX` is one for each CPU.
+    pub hw_queues: usize,
+    /// Requests that each hardware queue may have in the driver at once: 1 to 10 240, the kernel's `BLK_MQ_MAX_DEPTH`. Less
+    /// counts as 1, more as 10 240. By default [`DEFAULT_DEPTH`]. The queue makes as many tags, unless its
+    /// [builder](crate::QueueBuilder::depth) wants fewer.
+    pub depth: u32,
+    /// [`Driver::queue_request`] and [`Driver::commit`] may block; `false` by default. The queue then calls them on
+    /// workers only, outside of atomic sections, and each request costs a switch to a worker. Where the driver blocks, it
+    /// tells the worker's pool by [`context::blocking`](corewise_sync::context::blocking). (The kernel's
+    /// `BLK_MQ_F_BLOCKING`.)
+    pub may_block: bool,
+    /// The driver gains by few large requests instead of many small ones that touch; `true` by default. The queue then
+    /// merges what waits.
+    pub merges: bool,
+    /// The driver knows which parts of the device are allocated and which read as zeroes; `false` by default. Otherwise the
+    /// queue answers such questions itself: all counts as data. It isn't taken from the device below, since a filter that
+    /// changes bytes can't hand on what is known there.
+    pub knows_extents: bool,
+    /// The longest time that a request may be in the driver before the queue calls [`Driver::timeout`]. `None`, the
+    /// default: as long as it takes. [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
+    pub io_timeout: Option<Duration>,
+    /// The latch that tells that nothing of the device can be changed any more, though its geometry says so; by default
+    /// it is [never](ReadOnlyLatch::never) set. Once it is set, the queue's geometry is read-only. Requests still go to the
+    /// driver, which says why it refuses them.
+    pub read_only_latch: ReadOnlyLatch,
+}
+
+impl Info {
+    /// Describes a driver that has one hardware queue of [`DEFAULT_DEPTH`], and gains by merged requests.
+    pub const fn new(kind: &'static str, geometry: Geometry) -> Self {
+        Self {
+            kind,
+            geometry,
+            hw_queues: 1,
+            depth: DEFAULT_DEPTH,
+            may_block: false,
+            merges: true,
+            knows_extents: false,
+            io_timeout: None,
+            read_only_latch: ReadOnlyLatch::never(),
+        }
+    }
+}
+
 /// A driver: it starts requests, and finishes each of them once.
 ///
-/// A driver is shared by all hardware queues of its queue and called on any thread. It needs three functions:
+/// A driver is shared by all hardware queues of its queue and called on any thread. It needs two functions:
 ///
 /// ```
 /// use std::sync::Arc;
-/// use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Op, Queue, Started};
+/// use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Info, Op, Queue, Started};
 /// # use corewise_topology::Machine;
 /// # use corewise_workqueue::{WorkerPools, Workqueue};
 ///
@@ -45,11 +107,8 @@ pub struct Displaced {
 /// struct Zeroes;
 ///
 /// impl Driver for Zeroes {
-///     fn kind(&self) -> &'static str {
-///         "zeroes"
-///     }
-///     fn geometry(&self) -> Geometry {
-///         Geometry::new(1 << 30)
+///     fn info(&self) -> Info {
+///         Info::new("zeroes", Geometry::new(1 << 30))
 ///     }
 ///     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
 ///         if rq.op() == Op::Read {
@@ -74,8 +133,12 @@ pub struct Displaced {
 /// `block_driver` of the `corewise` crate has both kinds: one that completes on a thread of its own, and a filter that changes
 /// the bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// What kind of driver this is, in a word: `"memory"`, `"file"`.
-    fn kind(&self) -> &'static str;
+    /// Says what doesn't change while the device lives. The queue asks once, when it is [built](crate::QueueBuilder::build):
+    /// there a geometry that can't be is refused.
+    ///
+    /// A driver around another one hands on what it doesn't change: `Info { depth: 1, ..self.inner.info() }`. One that
+    /// stands on a device begins with [`Info::over`].
+    fn info(&self) -> Info;
 
     /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has by now. The new size;
     /// no request lies beyond the old one before this has returned. It is never made shorter. One call at a time. May block.
@@ -85,45 +148,8 @@ pub trait Driver: Send + Sync + 'static {
     /// `NoSpace` for one that the medium hasn't got.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let _ = size;
-        let why = format!("a '{}' device cannot grow", self.kind());
+        let why = format!("a '{}' device cannot grow", self.info().kind);
         Err(IoError::with(IoErrorKind::NotSupported, why))
-    }
-
-    /// What the device looks like. Asked once, when the queue is built; what can't be is refused
-    /// [there](crate::QueueBuilder::build).
-    fn geometry(&self) -> Geometry;
-
-    /// For how many hardware queues the driver has room, at least 1. The queue makes as many,
-    /// though never more than there are CPUs. Asked when the queue is built.
-    fn hw_queues(&self) -> usize {
-        1
-    }
-
-    /// How many requests each hardware queue may have in the driver at once: 1 to 10 240, the kernel's
-    /// `BLK_MQ_MAX_DEPTH`. Less counts as 1, more as 10 240.
-    fn depth(&self) -> u32 {
-        DEFAULT_DEPTH
-    }
-
-    /// Whether [`Driver::queue_request`] and [`Driver::commit`] may block. Asked once, when the queue is built. Such
-    /// a driver is called on workers only, outside of atomic sections; it tells the worker's pool by
-    /// [`context::blocking`](corewise_sync::context::blocking) where it blocks. Each request then costs a switch
-    /// to a worker. (The kernel's `BLK_MQ_F_BLOCKING`.)
-    fn may_block(&self) -> bool {
-        false
-    }
-
-    /// Whether the driver gains by few large requests instead of many small ones that touch: the queue then
-    /// merges what waits.
-    fn merges(&self) -> bool {
-        true
-    }
-
-    /// Whether the driver knows which parts of the device are allocated and which read as zeroes. Where it doesn't, it is
-    /// asked nothing, and all counts as data. It isn't taken from the device below: a filter that changes bytes can't hand on
-    /// what is known there. Asked once, when the queue is built.
-    fn knows_extents(&self) -> bool {
-        false
     }
 
     /// How the device is, in a few words for people; `None` where there is nothing to tell. Any context.
@@ -150,13 +176,6 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
-    /// What tells that nothing of the device can be changed any more, though its geometry says so.
-    /// A newcomer that asks the queue for its geometry from then on finds it read-only; requests go
-    /// on to the driver, which says why it refuses them. Asked once, when the queue is built.
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        ReadOnlyLatch::never()
-    }
-
     /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
     /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built;
     /// never on a synthetic machine. May block for a moment.
@@ -164,10 +183,10 @@ pub trait Driver: Send + Sync + 'static {
         let _ = (hctx, cpus);
     }
 
-    /// Starts a request of hardware queue `hctx` (an index below [`Driver::hw_queues`]).
+    /// Starts a request of hardware queue `hctx` (an index below [`Info::hw_queues`]).
     ///
     /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
-    /// block (but see [`Driver::may_block`]). The range is inside the device and in whole blocks, the operation is
+    /// block (but see [`Info::may_block`]). The range is inside the device and in whole blocks, the operation is
     /// one that the geometry allows, all its limits are kept, and a read's memory is there. There is one flush at a
     /// time. A panic here is caught: the request, which its unwinding drops, completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
@@ -177,12 +196,6 @@ pub trait Driver: Send + Sync + 'static {
     /// something.
     fn commit(&self, hctx: usize) {
         let _ = hctx;
-    }
-
-    /// How long a request may be in the driver before [`Driver::timeout`] is called; `None`: as long as it takes.
-    /// Asked once, when the queue is built; [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
-    fn io_timeout(&self) -> Option<Duration> {
-        None
     }
 
     /// A request has been in the driver for longer than its time. The driver may complete it (with
@@ -254,7 +267,7 @@ impl Started {
         self.pending.as_ref().expect(HELD)
     }
 
-    /// The request's tag: below [`Driver::depth`], and no other request that is inside the driver
+    /// The request's tag: below [`Info::depth`], and no other request that is inside the driver
     /// through the same hardware queue has it.
     #[inline]
     pub fn tag(&self) -> u32 {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{
-    BlockDevice, Completed, Dispatch, Driver, Geometry, IoError, Op, Queue, Request, Started, Whole,
+    BlockDevice, Completed, Dispatch, Driver, Geometry, Info, IoError, Op, Queue, Request, Started,
+    Whole,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Countdown, Mutex};
@@ -149,20 +150,12 @@ impl Held {
 }
 
 impl Driver for Held {
-    fn kind(&self) -> &'static str {
-        "held"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry.unwrap_or(Geometry::new(1 << 30))
-    }
-
-    fn hw_queues(&self) -> usize {
-        self.queues.max(1)
-    }
-
-    fn merges(&self) -> bool {
-        self.merges
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: self.queues.max(1),
+            merges: self.merges,
+            ..Info::new("held", self.geometry.unwrap_or(Geometry::new(1 << 30)))
+        }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
@@ -188,14 +181,8 @@ pub struct Slow {
 }
 
 impl Driver for Slow {
-    fn kind(&self) -> &'static str {
-        "slow"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-    fn may_block(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        Info { may_block: true, ..Info::new("slow", Geometry::new(1 << 30)) }
     }
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         rq.complete(Ok(()));
@@ -217,20 +204,12 @@ impl Ram {
 }
 
 impl Driver for Ram {
-    fn kind(&self) -> &'static str {
-        "ram"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_flush: false, ..Geometry::new(self.1) }
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            merges: false,
+            ..Info::new("ram", Geometry { can_flush: false, ..Geometry::new(self.1) })
+        }
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
@@ -253,20 +232,12 @@ impl Driver for Ram {
 pub struct Front(pub Arc<dyn BlockDevice>, pub u64);
 
 impl Driver for Front {
-    fn kind(&self) -> &'static str {
-        "front"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { size: self.1, ..self.0.geometry() }
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            merges: false,
+            ..Info::new("front", Geometry { size: self.1, ..self.0.geometry() })
+        }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::common::{Held, Rig, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
-use corewise_blockmq::{BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Queue, Started};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, Queue, Started,
+};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_sync::{Completion, Mutex};
@@ -101,14 +103,8 @@ struct Sleepy {
 }
 
 impl Driver for Sleepy {
-    fn kind(&self) -> &'static str {
-        "sleepy"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-    fn may_block(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        Info { may_block: true, ..Info::new("sleepy", Geometry::new(1 << 30)) }
     }
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         self.in_section.fetch_or(context::in_atomic_section(), Ordering::SeqCst);

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use crate::common::{Rig, Rng};
-use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Op, Request, Started};
+use corewise_blockmq::{BlockDeviceExt, Dispatch, Driver, Geometry, Info, Op, Request, Started};
 use corewise_sync::Mutex;
 
 const THREADS: u64 = 4;
@@ -81,12 +81,8 @@ impl Cached {
 }
 
 impl Driver for Cached {
-    fn kind(&self) -> &'static str {
-        "cached"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_fua: false, ..Geometry::new(1 << 20) }
+    fn info(&self) -> Info {
+        Info::new("cached", Geometry { can_fua: false, ..Geometry::new(1 << 20) })
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

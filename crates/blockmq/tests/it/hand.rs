@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use crate::common::{Front, Held, Ram, Rig, Rng, STALL, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Queue, Released, Request, Started,
+    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Info, Queue, Released, Request, Started,
 };
 use corewise_sync::Mutex;
 use corewise_topology::{CpuId, Machine};
@@ -57,16 +57,8 @@ fn nor_where_the_dispatch_of_a_device_below_is_in_between() {
 struct InCommit(Mutex<Vec<Started>>);
 
 impl Driver for InCommit {
-    fn kind(&self) -> &'static str {
-        "in commit"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry::new(4096)
-    }
-
-    fn merges(&self) -> bool {
-        false
+    fn info(&self) -> Info {
+        Info { merges: false, ..Info::new("in commit", Geometry::new(4096)) }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
@@ -257,20 +249,8 @@ impl World {
 struct Moody(Arc<World>);
 
 impl Driver for Moody {
-    fn kind(&self) -> &'static str {
-        "moody"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 20)
-    }
-
-    fn hw_queues(&self) -> usize {
-        2
-    }
-
-    fn merges(&self) -> bool {
-        false
+    fn info(&self) -> Info {
+        Info { hw_queues: 2, merges: false, ..Info::new("moody", Geometry::new(1 << 20)) }
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, IoErrorKind, Queue,
+    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, Info, IoErrorKind, Queue,
     Request, Started, TagSet,
 };
 
@@ -131,14 +131,8 @@ fn a_geometry_that_cannot_be_is_refused_where_the_queue_is_built() {
 struct Deep;
 
 impl Driver for Deep {
-    fn kind(&self) -> &'static str {
-        "deep"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 20)
-    }
-    fn depth(&self) -> u32 {
-        u32::MAX
+    fn info(&self) -> Info {
+        Info { depth: u32::MAX, ..Info::new("deep", Geometry::new(1 << 20)) }
     }
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         rq.complete(Ok(()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, IoError, IoErrorKind, Queue, Started, TimedOut,
+    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Queue, Started, TimedOut,
     TimerReturn,
 };
 use corewise_sync::Mutex;
@@ -56,20 +56,8 @@ fn give_up(table: &Table, late: &TimedOut<'_>) -> TimerReturn {
 struct Shared(Arc<Table>);
 
 impl Driver for Shared {
-    fn kind(&self) -> &'static str {
-        "table"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
-    }
-
-    fn depth(&self) -> u32 {
-        DEPTH
-    }
-
-    fn io_timeout(&self) -> Option<Duration> {
-        Some(AFTER)
+    fn info(&self) -> Info {
+        Info { depth: DEPTH, io_timeout: Some(AFTER), ..Info::new("table", Geometry::new(1 << 30)) }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

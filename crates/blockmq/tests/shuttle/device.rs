@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use corewise_blockmq::{Dispatch, Driver, Geometry, Started, TimedOut, TimerReturn};
+use corewise_blockmq::{Dispatch, Driver, Geometry, Info, Started, TimedOut, TimerReturn};
 use corewise_sync::model::choose;
 use corewise_sync::{Condvar, Mutex};
 
@@ -57,20 +57,15 @@ pub(crate) struct Disk {
 }
 
 impl Driver for Disk {
-    fn kind(&self) -> &'static str {
-        "chance"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { max_discard: 2 * BLOCK, can_fua: false, ..Geometry::new(64 * BLOCK) }
-    }
-
-    fn hw_queues(&self) -> usize {
-        self.hw_queues
-    }
-
-    fn depth(&self) -> u32 {
-        self.depth
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: self.hw_queues,
+            depth: self.depth,
+            ..Info::new(
+                "chance",
+                Geometry { max_discard: 2 * BLOCK, can_fua: false, ..Geometry::new(64 * BLOCK) },
+            )
+        }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

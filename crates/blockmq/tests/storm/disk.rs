@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use corewise_blockmq::{
-    Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Started, TimedOut, TimerReturn,
+    Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started, TimedOut, TimerReturn,
 };
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -221,32 +221,24 @@ pub fn number_in(block: &[u8]) -> Option<u64> {
 }
 
 impl Driver for Disk {
-    fn kind(&self) -> &'static str {
-        "shaky"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            max_transfer: AT_ONCE as u32 * BLOCK as u32,
-            max_segments: PIECES,
-            chunk: CHUNK as u32 * BLOCK as u32,
-            max_discard: AT_ONCE_EMPTY * BLOCK as u64,
-            max_write_zeroes: AT_ONCE_EMPTY * BLOCK as u64,
-            can_fua: false,
-            ..Geometry::new(LANES * BLOCKS * BLOCK as u64)
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: CPUS as usize,
+            depth: DEPTH,
+            may_block: self.inner.build.may_block,
+            ..Info::new(
+                "shaky",
+                Geometry {
+                    max_transfer: AT_ONCE as u32 * BLOCK as u32,
+                    max_segments: PIECES,
+                    chunk: CHUNK as u32 * BLOCK as u32,
+                    max_discard: AT_ONCE_EMPTY * BLOCK as u64,
+                    max_write_zeroes: AT_ONCE_EMPTY * BLOCK as u64,
+                    can_fua: false,
+                    ..Geometry::new(LANES * BLOCKS * BLOCK as u64)
+                },
+            )
         }
-    }
-
-    fn hw_queues(&self) -> usize {
-        CPUS as usize
-    }
-
-    fn depth(&self) -> u32 {
-        DEPTH
-    }
-
-    fn may_block(&self) -> bool {
-        self.inner.build.may_block
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {

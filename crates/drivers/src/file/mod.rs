@@ -26,7 +26,7 @@ mod write_log;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    Dispatch, Displaced, Driver, Geometry, IoError, ReadOnlyLatch, Started, TimedOut, TimerReturn,
+    Dispatch, Displaced, Driver, Geometry, Info, IoError, Started, TimedOut, TimerReturn,
 };
 use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
@@ -241,12 +241,17 @@ impl FileDriver {
 }
 
 impl Driver for FileDriver {
-    fn kind(&self) -> &'static str {
-        "file"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: self.queues,
+            depth: self.depth,
+            knows_extents: true,
+            read_only_latch: self.volume.store().read_only_latch(),
+            ..Info::new(
+                "file",
+                Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry },
+            )
+        }
     }
 
     /// A regular file that may be written is made longer (what is added reads as zeroes, and takes no room); of any other
@@ -258,20 +263,9 @@ impl Driver for FileDriver {
         Ok(new)
     }
 
-    fn hw_queues(&self) -> usize {
-        self.queues
-    }
-
-    fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
-    }
-
     fn condition(&self) -> Option<String> {
-        let how = if self.read_only_latch().is_set() { "lost, only read" } else { "lost" };
+        let how =
+            if self.volume.store().read_only_latch().is_set() { "lost, only read" } else { "lost" };
         let Some(why) = self.lost() else {
             let in_words = |misplaced: Misplaced| {
                 let is_stuck = misplaced.displaced().blocks_changes;
@@ -292,10 +286,6 @@ impl Driver for FileDriver {
 
     fn displaced(&self) -> Option<Displaced> {
         self.misplaced().map(|misplaced| misplaced.displaced())
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        self.volume.store().read_only_latch()
     }
 
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {

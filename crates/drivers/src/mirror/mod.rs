@@ -27,7 +27,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, IoError, Op, Started, Whole};
+use corewise_blockmq::{
+    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, Op, Started, Whole,
+};
 use corewise_sync::atomic::Ordering;
 use corewise_workqueue::EndNotice;
 
@@ -567,24 +569,13 @@ fn list(legs: u32) -> Vec<usize> {
 }
 
 impl Driver for Mirror {
-    fn kind(&self) -> &'static str {
-        "mirror"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        Info {
+            hw_queues: usize::MAX,
+            merges: false,
+            knows_extents: true,
+            ..Info::new("mirror", self.inner.geometry)
+        }
     }
 
     fn is_outdated(&self) -> bool {

@@ -5,8 +5,7 @@ mod table;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, ReadOnlyLatch, Started,
-    Whole,
+    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started, Whole,
 };
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
@@ -71,32 +70,13 @@ impl Partition {
 }
 
 impl Driver for Partition {
-    fn kind(&self) -> &'static str {
-        "partition"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn hw_queues(&self) -> usize {
-        usize::MAX
-    }
-
-    fn merges(&self) -> bool {
-        false
-    }
-
-    fn knows_extents(&self) -> bool {
-        true
+    fn info(&self) -> Info {
+        let over = Info::over("partition", &*self.below);
+        Info { geometry: self.geometry, knows_extents: true, ..over }
     }
 
     fn is_outdated(&self) -> bool {
         self.below.is_outdated()
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        self.below.read_only_latch()
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Started,
+    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started,
 };
 use corewise_sync::Mutex;
 
@@ -130,14 +130,13 @@ pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<dyn Bl
 }
 
 impl Driver for Port {
-    fn kind(&self) -> &'static str {
-        "platter"
-    }
-
-    fn geometry(&self) -> Geometry {
+    fn info(&self) -> Info {
         let platter = self.platter.lock();
         let can_fua = platter.can_fua;
-        Geometry { can_fua, can_flush: true, ..Geometry::new(platter.now.len() as u64) }
+        Info::new(
+            "platter",
+            Geometry { can_fua, can_flush: true, ..Geometry::new(platter.now.len() as u64) },
+        )
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {

@@ -248,7 +248,7 @@ fn stripes_agree_with_the_model_for_every_number_of_children_and_chunk() {
         let legs = (0..children).map(|_| memory(&rig, SIZE / 4)).collect();
         let stripe = Stripe::new(legs, chunk).unwrap();
         assert_eq!(
-            stripe.geometry().size,
+            stripe.info().geometry.size,
             SIZE / 4 / u64::from(chunk) * u64::from(chunk) * children
         );
         check(&rig, stripe, 5 + children);

@@ -273,7 +273,7 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
             driver.look().unwrap();
             let over: Arc<dyn BlockDevice> = queue.clone();
             let stripe = Stripe::new(vec![over], 512).unwrap();
-            assert!(!stripe.read_only_latch().is_set());
+            assert!(!stripe.info().read_only_latch.is_set());
             assert!(driver.lost().is_none() && !queue.geometry().read_only);
             if unlink {
                 fs::remove_file(&path).unwrap();
@@ -298,7 +298,7 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
             assert_eq!(queue.read_at(0, 512).unwrap()[0], first);
             // Newcomers are told, as the owner was, once.
             assert_eq!(queue.geometry().read_only, expected.is_err());
-            assert_eq!(stripe.read_only_latch().is_set(), expected.is_err());
+            assert_eq!(stripe.info().read_only_latch.is_set(), expected.is_err());
             assert!(driver.lost().unwrap().to_string().contains(word));
             let condition = driver.condition().unwrap();
             assert!(condition.contains(word) && condition.starts_with("lost"), "{condition}");

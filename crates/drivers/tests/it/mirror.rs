@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use crate::common::mirrors::{LEG, until_alike};
 use crate::common::{Held, Rig, STALL, submit};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Queue,
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Queue,
     Request, Started, Whole,
 };
 use corewise_drivers::{LegState, Memory, Mirror, MirrorEvent, MirrorOptions};
@@ -39,12 +39,8 @@ impl Failing {
 }
 
 impl Driver for Failing {
-    fn kind(&self) -> &'static str {
-        "failing"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_flush: true, ..self.below.geometry() }
+    fn info(&self) -> Info {
+        Info::new("failing", Geometry { can_flush: true, ..self.below.geometry() })
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

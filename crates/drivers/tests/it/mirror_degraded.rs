@@ -367,12 +367,8 @@ fn an_unsuitable_device_stays_out() {
 struct Shaped(Geometry);
 
 impl corewise_blockmq::Driver for Shaped {
-    fn kind(&self) -> &'static str {
-        "shaped"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.0
+    fn info(&self) -> corewise_blockmq::Info {
+        corewise_blockmq::Info::new("shaped", self.0)
     }
 
     fn queue_request(

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::common::mirrors::{LEG, Legs, REGION, SIZE, Up, until_alike};
 use crate::common::{Rng, STALL};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Queue,
-    Request, Started, Whole,
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Info, IoError, IoErrorKind, Op, Queue, Request,
+    Started, Whole,
 };
 use corewise_drivers::{
     Degraded, Fault, Faulty, LegState, Memory, Mirror, MirrorEvent, MirrorLeg, MirrorOptions,
@@ -78,12 +78,8 @@ struct Noting {
 }
 
 impl Driver for Noting {
-    fn kind(&self) -> &'static str {
-        "noting"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
+    fn info(&self) -> Info {
+        Info::new("noting", self.below.geometry())
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
@@ -232,12 +228,8 @@ struct BadBlock {
 }
 
 impl Driver for BadBlock {
-    fn kind(&self) -> &'static str {
-        "bad block"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
+    fn info(&self) -> Info {
+        Info::new("bad block", self.below.geometry())
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

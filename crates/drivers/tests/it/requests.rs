@@ -7,7 +7,7 @@ use crate::common::mirrors::unrecorded;
 use crate::common::{Held, Rig, Rng, STALL, submit, watched};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::{
-    AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, Dispatch, Driver, Geometry, IoError,
+    AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, Dispatch, Driver, Geometry, Info, IoError,
     IoErrorKind, Op, Payload, Request, Started, Whole,
 };
 use corewise_drivers::{FileDriver, FileOptions, IoPath, Memory, Stripe};
@@ -108,12 +108,8 @@ struct Strict {
 }
 
 impl Driver for Strict {
-    fn kind(&self) -> &'static str {
-        "strict"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
+    fn info(&self) -> Info {
+        Info::new("strict", self.geometry)
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

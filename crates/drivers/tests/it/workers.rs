@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, IoError, IoErrorKind, Op,
-    Queue, Request, Started, TimedOut, TimerReturn, Whole,
+    BlockDevice, BlockDeviceExt, Completed, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind,
+    Op, Queue, Request, Started, TimedOut, TimerReturn, Whole,
 };
 use corewise_drivers::{
     Delay, Delays, Fault, Faulty, FileDriver, FileOptions, IoPath, LegState, Memory, MirrorLeg,
@@ -36,11 +36,8 @@ fn file(rig: &Rig, folder: &tempfile::TempDir) -> Arc<Queue> {
 struct Busy(AtomicU64);
 
 impl Driver for Busy {
-    fn kind(&self) -> &'static str {
-        "busy"
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry::new(1 << 30)
+    fn info(&self) -> Info {
+        Info::new("busy", Geometry::new(1 << 30))
     }
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         if self.0.load(Ordering::SeqCst) != 0 {
@@ -126,11 +123,8 @@ fn a_late_request_is_found_while_the_workqueue_is_drained() {
     /// Ends what is late.
     struct Late(Mutex<Vec<Started>>);
     impl Driver for Late {
-        fn kind(&self) -> &'static str {
-            "late"
-        }
-        fn geometry(&self) -> Geometry {
-            Geometry::new(1 << 30)
+        fn info(&self) -> Info {
+            Info::new("late", Geometry::new(1 << 30))
         }
         fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
             self.0.lock().push(rq);

@@ -36,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Started};
+use corewise_blockmq::{Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Started};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{Mutex, context, text, thread};
@@ -413,12 +413,14 @@ impl Remote {
 }
 
 impl Driver for Remote {
-    fn kind(&self) -> &'static str {
-        "nbd"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
+    fn info(&self) -> Info {
+        Info {
+            // One for each connection that it began with.
+            hw_queues: self.hw_queues,
+            depth: policy::DEPTH,
+            knows_extents: self.knows_extents,
+            ..Info::new("nbd", self.geometry)
+        }
     }
 
     /// To what the other side said when it was connected the last time: nothing tells of a size while a connection lasts.
@@ -442,19 +444,6 @@ impl Driver for Remote {
         }
         sizes.device = new;
         Ok(new)
-    }
-
-    /// One for each connection that it began with.
-    fn hw_queues(&self) -> usize {
-        self.hw_queues
-    }
-
-    fn depth(&self) -> u32 {
-        policy::DEPTH
-    }
-
-    fn knows_extents(&self) -> bool {
-        self.knows_extents
     }
 
     fn condition(&self) -> Option<String> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use corewise_blockmq::{Dispatch, Driver, Geometry, IoError, IoErrorKind, Op, Started};
+use corewise_blockmq::{Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started};
 use corewise_sync::model::choose;
 use corewise_sync::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
@@ -307,17 +307,9 @@ pub(crate) struct Port {
 }
 
 impl Driver for Port {
-    fn kind(&self) -> &'static str {
-        "simulated"
-    }
-
-    fn geometry(&self) -> Geometry {
+    fn info(&self) -> Info {
         let can_fua = self.machine.world.lock().disks[self.n].can_fua;
-        Geometry { can_fua, ..Geometry::new(DISK) }
-    }
-
-    fn depth(&self) -> u32 {
-        8
+        Info { depth: 8, ..Info::new("simulated", Geometry { can_fua, ..Geometry::new(DISK) }) }
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -329,7 +329,7 @@ impl Disk {
             handed_over: stats.handed_over,
             after_unquiesce: stats.after_unquiesce,
         };
-        let (driver, condition) = (queue.driver().kind(), queue.driver().condition());
+        let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
             (Kind::Over(over), _) => over.clone(),
             // One that was removed has no name.

@@ -61,12 +61,12 @@ pub(super) fn open(
         }
     })?;
     if driver.created() {
-        let (device, size) = (name.to_owned(), driver.geometry().size);
+        let (device, size) = (name.to_owned(), driver.info().geometry.size);
         let file = NewFile { device, path: path.clone(), size };
         house.cleanup.new_file(file).map_err(|error| failed(error.to_string()))?;
     }
     if let Some(asked) = &file.size {
-        same_size(driver.geometry(), asked.value).map_err(failed)?;
+        same_size(driver.info().geometry, asked.value).map_err(failed)?;
     }
     if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
         house.notes.add(format!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise::blockmq::{Dispatch, Driver, Geometry, Started};
+use corewise::blockmq::{Dispatch, Driver, Geometry, Info, Started};
 use corewise::device::ProbeError;
 use corewise::drivers::{Memory, Null};
 
@@ -27,30 +27,11 @@ struct Coarse<D> {
 }
 
 impl<D: Driver> Driver for Coarse<D> {
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
-    }
-
-    fn geometry(&self) -> Geometry {
-        let inner = self.inner.geometry();
-        let block_size = inner.block_size.max(self.block_size);
-        Geometry { block_size, preferred: inner.preferred.max(block_size), ..inner }
-    }
-
-    fn hw_queues(&self) -> usize {
-        self.inner.hw_queues()
-    }
-
-    fn depth(&self) -> u32 {
-        self.inner.depth()
-    }
-
-    fn merges(&self) -> bool {
-        self.inner.merges()
-    }
-
-    fn knows_extents(&self) -> bool {
-        self.inner.knows_extents()
+    fn info(&self) -> Info {
+        let inner = self.inner.info();
+        let block_size = inner.geometry.block_size.max(self.block_size);
+        let preferred = inner.geometry.preferred.max(block_size);
+        Info { geometry: Geometry { block_size, preferred, ..inner.geometry }, ..inner }
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {

@@ -174,7 +174,7 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
 /// There is none.
 #[cfg(not(feature = "object"))]
 mod without {
-    use corewise::blockmq::{Dispatch, Driver, Geometry, IoError, Started};
+    use corewise::blockmq::{Dispatch, Driver, Info, IoError, Started};
 
     #[derive(Debug)]
     pub(crate) enum ObjectDriver {}
@@ -186,11 +186,7 @@ mod without {
     }
 
     impl Driver for ObjectDriver {
-        fn kind(&self) -> &'static str {
-            match *self {}
-        }
-
-        fn geometry(&self) -> Geometry {
+        fn info(&self) -> Info {
             match *self {}
         }
 

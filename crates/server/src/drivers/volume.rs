@@ -427,7 +427,7 @@ impl Bound for Volume {
     fn has_shutdown(&self) -> bool {
         self.made.get().is_none_or(|made| {
             // One that is only read since it lost data has writes whose flush has to fail.
-            let geometry = made.queue.driver().geometry();
+            let geometry = made.queue.driver().info().geometry;
             geometry.can_flush && !geometry.read_only
         })
     }
