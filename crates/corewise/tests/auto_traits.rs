@@ -85,7 +85,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
         blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
             Displaced, Dispatch, Extent,
-            ExtentKind, Extents, Flags, Geometry, HctxStats, Held, HwQueues, IoError, IoErrorKind, IoScheduler, IoStats, NotHeld,
+            ExtentKind, Extents, Flags, Geometry, HctxStats, Held, HwQueues, Info, IoError, IoErrorKind, IoScheduler, IoStats, NotHeld,
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, ReadOnlyLatch, Refused, Released, Request, RequestMut<'static>,
             RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
