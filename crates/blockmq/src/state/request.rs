@@ -231,8 +231,8 @@ impl Request {
         self.with_quiet(true)
     }
 
-    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part of a [`Whole`] is
-    /// as quiet as that, unless this says otherwise.
+    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part of a
+    /// [`Whole`](crate::Whole) is as quiet as that, unless this says otherwise.
     #[must_use]
     #[inline]
     pub fn with_quiet(mut self, quiet: bool) -> Self {
@@ -261,7 +261,7 @@ impl Request {
     /// A closure of up to six words is stored in the request; a larger one is boxed.
     ///
     /// # Panics
-    /// On a part of a [`Whole`], which tells its whole.
+    /// On a part of a [`Whole`](crate::Whole), which tells its whole.
     #[must_use]
     pub fn on_complete(mut self, f: impl FnOnce(Completed) + Send + 'static) -> Self {
         assert!(
