@@ -248,7 +248,7 @@ impl DeviceMemory {
         match &device.driver {
             Driver::Memory(asked) => DeviceMemory { mapped: asked.size, allocated: 0 },
             Driver::Remote(asked) => {
-                let lines = asked.connections.unwrap_or(4) as u64;
+                let lines = asked.connections as u64;
                 DeviceMemory { mapped: lines * THREAD, allocated: lines * LINE }
             }
             Driver::Object(asked) => DeviceMemory {

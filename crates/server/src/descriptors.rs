@@ -155,7 +155,7 @@ impl Descriptors {
 fn of_device(device: &Device) -> u64 {
     match &device.driver {
         Driver::File(_) => FILE,
-        Driver::Remote(asked) => REMOTE + asked.connections.unwrap_or(4) as u64,
+        Driver::Remote(asked) => REMOTE + asked.connections as u64,
         Driver::Object(asked) => {
             let store = match asked.location.value.starts_with("file://") {
                 true => STORE_IN_FOLDER,

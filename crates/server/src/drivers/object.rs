@@ -27,6 +27,8 @@ pub(super) fn open(
     let (report, name) = (house.report.clone(), device.to_owned());
     let mut options = corewise_object::ObjectOptions::new(&asked.location.value)
         .name(device)
+        .lease(asked.lease)
+        .patience(asked.request_timeout)
         .observer(move |event| report.object(&name, event));
     if let Some(why) = house.missing.why_not_made(device).filter(|_| is_there(asked) == Some(false))
     {
@@ -35,17 +37,11 @@ pub(super) fn open(
     if let Some(size) = &asked.size {
         options = options.size(size.value);
     }
-    if let Some(lease) = asked.lease {
-        options = options.lease(lease);
-    }
     if let Some(file) = &asked.flush_file {
         options = options.flush_file(file);
     }
     if let Some(opening) = &asked.accept_lost_flushes {
         options = options.accept_lost_flushes(opening.parse().map_err(ProbeError::failed)?);
-    }
-    if let Some(time) = asked.request_timeout {
-        options = options.patience(time);
     }
     if let Some(by) = asked.compression {
         options = options.compression(by.parse().map_err(ProbeError::failed)?);

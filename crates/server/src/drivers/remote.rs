@@ -15,24 +15,21 @@ pub(super) fn open(
     asked: &manifest::Remote,
 ) -> Result<Arc<Remote>, ProbeError> {
     let (report, name) = (house.report.clone(), device.to_owned());
-    let mut options = RemoteOptions::new(asked.uri.value.clone())
+    let options = RemoteOptions::new(asked.uri.value.clone())
         .read_only(asked.read_only)
+        .connections(asked.connections)
+        .connect_timeout(asked.connect_timeout)
+        .timeout(asked.request_timeout)
         .name(device)
         .observer(move |event| report.remote(&name, event));
-    if let Some(connections) = asked.connections {
-        options = options.connections(connections);
-    }
-    if let Some(time) = asked.connect_timeout {
-        options = options.connect_timeout(time);
-    }
-    if let Some(time) = asked.request_timeout {
-        options = options.timeout(time);
-    }
     #[cfg(feature = "tls")]
-    if let Some(ca) = &asked.tls_ca {
-        let identity = asked.tls_certificate.as_ref().zip(asked.tls_key.as_ref());
-        options = options.tls(tls::read(ca, identity)?);
-    }
+    let options = match &asked.tls_ca {
+        Some(ca) => {
+            let identity = asked.tls_certificate.as_ref().zip(asked.tls_key.as_ref());
+            options.tls(tls::read(ca, identity)?)
+        }
+        None => options,
+    };
     Remote::connect(options).map(Arc::new).map_err(ProbeError::failed)
 }
 

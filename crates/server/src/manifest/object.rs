@@ -42,11 +42,11 @@ keys! {
         snapshot: Option<At<String>> = text(), Unset("required with `clone_of`"), Ignores;
         /// How long one check for another server stays valid. If this server is killed, the next
         /// one waits this long before its first write.
-        lease: Option<Duration> = duration().within(
+        lease: Duration = duration().within(
             "at least \"100ms\"",
             "so often, a server that reads asks the store whether there is another one",
             |time| time.as_millis() >= 100,
-        ), Unset("`\"5s\"`");
+        ), Usual("\"5s\"");
         /// What a flush waits for: `"store"`, or `"local"`: a file of this machine, `flush_file`,
         /// which is much faster, and promises less: see
         /// [object.md](object.md#flushes-in-a-local-file).
@@ -62,8 +62,7 @@ keys! {
             |text| is_opening(text),
         ), Unset("none"), Ignores;
         /// How long a request may take, all attempts together; then it fails.
-        request_timeout: Option<Duration> = duration().positive("such as \"60s\""),
-            Unset("`\"60s\"`");
+        request_timeout: Duration = duration().positive("such as \"60s\""), Usual("\"60s\"");
         /// The URL of the server of `s3://`.
         endpoint: Option<String> = text(), Unset("`AWS_ENDPOINT` of the environment");
         /// The region of `s3://`.
@@ -255,8 +254,8 @@ mod tests {
         assert_eq!(object.size.as_ref().map(|at| at.value), Some(1 << 30));
         assert_eq!(object.flush_file.as_deref(), Some(Path::new("/base/f")));
         assert_eq!(object.accept_lost_flushes.as_deref(), Some("17-3fa29c41"));
-        assert_eq!(object.lease, Some(Duration::from_secs(1)));
-        assert_eq!(object.request_timeout, Some(Duration::from_secs(2)));
+        assert_eq!(object.lease, Duration::from_secs(1));
+        assert_eq!(object.request_timeout, Duration::from_secs(2));
         assert_eq!(object.compression, Some("lz4"));
         let key = object.key().map(|at| at.value);
         assert_eq!(key, Some(KeyFrom::File(Path::new("/base/k"))));

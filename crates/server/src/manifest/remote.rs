@@ -31,13 +31,11 @@ keys! {
         uri: At<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
         /// How many connections at most; one where the other side doesn't say that a flush on one
         /// covers all.
-        connections: Option<usize> = connections(), Unset("4");
+        connections: usize = connections(), Usual("4");
         /// How long an attempt to connect may take, its handshake included.
-        connect_timeout: Option<Duration> = duration().positive("such as \"10s\""),
-            Unset("`\"5s\"`");
+        connect_timeout: Duration = duration().positive("such as \"10s\""), Usual("\"5s\"");
         /// How long a request may take, all attempts together; then it fails.
-        request_timeout: Option<Duration> = duration().positive("such as \"10s\""),
-            Unset("`\"30s\"`");
+        request_timeout: Duration = duration().positive("such as \"10s\""), Usual("\"30s\"");
         /// Whether the export isn't changed.
         read_only: bool = flag(), Usual("false");
         /// A file (PEM) with the authorities that vouch for the other side.
@@ -102,8 +100,8 @@ mod tests {
         let Driver::Remote(remote) = &found.manifest.devices[0].driver else { panic!("no nbd") };
         let same: Uri = "nbd+unix:///x?socket=run/s".parse().unwrap();
         assert_eq!(remote.uri.value, same.within(Path::new("/base")));
-        assert_eq!((remote.connections, remote.read_only), (Some(2), true));
-        assert_eq!(remote.request_timeout, Some(Duration::from_secs(2)));
+        assert_eq!((remote.connections, remote.read_only), (2, true));
+        assert_eq!(remote.request_timeout, Duration::from_secs(2));
     }
 
     #[cfg(feature = "tls")]
