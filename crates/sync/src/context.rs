@@ -160,9 +160,10 @@ pub trait BlockingObserver {
     }
 }
 
-/// Makes `observer` this thread's observer until the guard is dropped. For worker loops.
+/// Makes `observer` this thread's observer until the guard is dropped. For worker loops. A thread
+/// that ends, in the destructors of whose thread-locals there is no place for an observer, has none.
 pub fn observe(observer: Rc<dyn BlockingObserver>) -> ObserverGuard {
-    let outer = OBSERVER.with(|o| o.borrow_mut().replace(observer));
+    let outer = OBSERVER.try_with(|o| o.borrow_mut().replace(observer)).ok().flatten();
     ObserverGuard { outer, not_send: PhantomData }
 }
 
@@ -183,7 +184,7 @@ impl Drop for ObserverGuard {
     fn drop(&mut self) {
         let outer = self.outer.take();
         // Dropped after the borrow: an observer's destructor may look for the observer.
-        drop(OBSERVER.with(|o| std::mem::replace(&mut *o.borrow_mut(), outer)));
+        drop(OBSERVER.try_with(|o| std::mem::replace(&mut *o.borrow_mut(), outer)));
     }
 }
 

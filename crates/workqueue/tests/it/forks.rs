@@ -429,6 +429,30 @@ fn an_item_that_a_thief_takes_back_forks_nothing_that_the_waiting_owner_would_ca
     assert_eq!(foreign, 0, "parts of another item ran inside the join");
 }
 
+/// The library's thread-locals, which are younger, are gone by then.
+#[test]
+fn a_destructor_of_a_thread_local_that_is_older_than_the_library_s_joins() {
+    struct Joins(mpsc::Sender<(u32, u32)>, Workqueue);
+    impl Drop for Joins {
+        fn drop(&mut self) {
+            self.0.send(self.1.join(|| 1, || 2)).expect("the test waits");
+        }
+    }
+    thread_local! {
+        static JOINS: std::cell::RefCell<Option<Joins>> = const { std::cell::RefCell::new(None) };
+    }
+    let pools = WorkerPools::new(&Machine::live().expect("this machine"));
+    let queue = Workqueue::builder("outside").scope(AffinityScope::System).build(&pools);
+    let queue = queue.expect("a queue");
+    let (tells, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        JOINS.with(|joins| *joins.borrow_mut() = Some(Joins(tells, queue.clone())));
+        queue.join(|| (), || ());
+    });
+    thread.join().expect("no panic");
+    assert_eq!(told.recv(), Ok((1, 2)));
+}
+
 #[test]
 fn a_worker_s_loop_that_is_run_on_another_worker_s_thread_is_lost_and_harms_no_lane() {
     let (pools, queue) = queue(2);
