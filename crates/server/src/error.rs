@@ -32,7 +32,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Told => f.write_str("the server did not come up"),
+            Error::Told => f.write_str("the server did not come up; its observer was told why"),
             Error::Message { message, help: None } => f.write_str(message),
             Error::Message { message, help: Some(help) } => write!(f, "{message}; {help}"),
         }

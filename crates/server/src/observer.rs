@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use corewise::device::Event;
 use corewise::nbd::{Endpoint, Options};
+use corewise::sync::panics::caught;
 use corewise::timeline::Timeline;
 
 use crate::control::changes::Changed;
@@ -126,7 +128,9 @@ pub enum Notice<'a> {
     },
 }
 
-/// The program that runs a server. The server calls it from any thread.
+/// The program that runs a server. The server calls it from any thread, waits for each call, and
+/// makes none from inside another one. A panic in a call is caught, and logged as an error: the
+/// server goes on.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// Takes a message for people.
     fn message(&self, severity: Severity, message: fmt::Arguments<'_>) {
@@ -180,3 +184,62 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
 /// The observer of a program that reads its log.
 impl Observer for () {}
+
+/// An observer whose panics end nothing.
+#[derive(Debug)]
+pub(crate) struct Caught(pub(crate) Arc<dyn Observer>);
+
+impl Caught {
+    fn or<R>(&self, usual: R, call: impl FnOnce(&dyn Observer) -> R) -> R {
+        caught(|| call(&*self.0)).unwrap_or_else(|| {
+            tracing::error!("the observer of the server panicked; the server goes on");
+            usual
+        })
+    }
+}
+
+impl Observer for Caught {
+    fn message(&self, severity: Severity, message: fmt::Arguments<'_>) {
+        self.or((), |observer| observer.message(severity, message));
+    }
+
+    fn notice(&self, notice: &Notice<'_>) {
+        self.or((), |observer| observer.notice(notice));
+    }
+
+    fn wants_events(&self) -> bool {
+        self.or(false, |observer| observer.wants_events())
+    }
+
+    fn event(&self, line: &str) {
+        self.or((), |observer| observer.event(line));
+    }
+
+    fn phase_begins(&self, phase: Phase, devices: usize, blocker: Blocker) {
+        self.or((), |observer| observer.phase_begins(phase, devices, blocker));
+    }
+
+    fn device(&self, event: &Event<'_>) {
+        self.or((), |observer| observer.device(event));
+    }
+
+    fn phase_ends(&self) {
+        self.or((), |observer| observer.phase_ends());
+    }
+
+    fn begins(&self, handle: &Handle) {
+        self.or((), |observer| observer.begins(handle));
+    }
+
+    fn interruption(&self) -> Option<&'static str> {
+        self.or(None, |observer| observer.interruption())
+    }
+
+    fn keep_timelines(&self, timelines: &[&Timeline]) -> bool {
+        self.or(false, |observer| observer.keep_timelines(timelines))
+    }
+
+    fn unread(&self) -> Vec<(&'static str, u64)> {
+        self.or(Vec::new(), |observer| observer.unread())
+    }
+}

@@ -138,7 +138,7 @@ const CHANGE_EXAMPLES: &str = "\
 Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
 side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: devices that aren't in it \
 go, and a device that changed is restarted with all that stands on it. Where only the keys of an export changed its \
-clients stay, and a file on which nothing stands grows under them. `reload` doesn't follow [server]. docs/control.md \
+clients stay, and a file on which nothing stands grows under them. of [server] `reload` follows what docs/manifest.md says. docs/control.md \
 explains the rest. The commands find the server as `corewise dump` does.
 
 Examples:

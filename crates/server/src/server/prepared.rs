@@ -26,6 +26,7 @@ use crate::known::Known;
 use crate::live::Live;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
 
+use crate::observer::{Caught, Observer};
 use crate::report::Report;
 use crate::room::{Cut, Room};
 use crate::service::{self, Service};
@@ -158,8 +159,9 @@ impl Prepared {
             true => server.unix.is_some(),
             false => options.passed.iter().any(is_unix),
         };
+        let observer: Arc<dyn Observer> = Arc::new(Caught(options.observer));
         Ok(Prepared {
-            report: Report { observer: options.observer, quiet: false, events: Arc::new(events) },
+            report: Report { observer, quiet: false, events: Arc::new(events) },
             keep_going: options.keep_going,
             control: options.control,
             ends_process: options.ends_process,
@@ -307,6 +309,10 @@ impl Prepared {
         let unix =
             server.unix.as_ref().map(|at| (listen::unix(&at.value, &self.cleanup), at.place));
         let tcp = server.tcp.as_ref().map(|at| (listen::tcp(&at.value), at.place));
+        if unix.is_none() && tcp.is_none() {
+            let message = "the server has no place to listen at";
+            return Err(Error::new(message).help("give [server] a 'unix' or a 'tcp'"));
+        }
         let mut listeners = Vec::new();
         for (bound, place) in unix.into_iter().chain(tcp) {
             match bound {
