@@ -359,12 +359,16 @@ shutdown_timeout = "5s"
     #[test]
     fn an_unknown_key_is_named_with_the_one_that_was_meant() {
         let found = messages(
-            "[[device]]\nname = \"a\"\nblok_size = 512\ndriver = \"mirror\"\nover = [\"b\"]\n",
+            "[[device]]\nname = \"a\"\nblok_size = 512\ndriver = \"memory\"\nsize = \"1M\"\n",
         );
         assert_eq!(
             found,
             ["m.toml:3:1: device 'a': unknown key 'blok_size'\n  help: did you mean 'block_size'?"]
         );
+        let found = messages("[[device]]\nname = \"a\"\ndriver = \"partition\"\nof = \"b\"\n");
+        let help = found.last().and_then(|found| found.split_once("known keys: ")).expect("help");
+        let own = [Named::NAMES, Tuning::NAMES, &["over", "partition"]].concat();
+        assert_eq!(help.1, own.join(", "), "those of this driver");
         let found = messages("[servers]\n");
         assert_eq!(found, ["m.toml:1:2: unknown key 'servers'\n  help: did you mean 'server'?"]);
     }

@@ -4,6 +4,7 @@
 //! parsed document is walked here, and everything that is wrong is collected.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct Fields<'t, 'i> {
     /// Where its header is, and what it declares, in words.
     header: (Place, String),
     asked: Vec<&'static str>,
+    /// Keys of other tables like this one: no help lists them, and they aren't unknown.
+    others: Vec<&'static str>,
     problems: Vec<Problem>,
 }
 
@@ -52,7 +55,16 @@ impl<'t, 'i> Fields<'t, 'i> {
         subject: Subject,
     ) -> Self {
         let header = (Place::default(), String::new());
-        Fields { table, lines, base, subject, header, asked: Vec::new(), problems: Vec::new() }
+        Fields {
+            table,
+            lines,
+            base,
+            subject,
+            header,
+            asked: Vec::new(),
+            others: Vec::new(),
+            problems: Vec::new(),
+        }
     }
 
     /// What is said to need a key that isn't there: `what`, at its header.
@@ -134,9 +146,7 @@ impl<'t, 'i> Fields<'t, 'i> {
 
     /// Keys that are none of this table's, and aren't unknown either.
     pub(super) fn know(&mut self, keys: impl IntoIterator<Item = &'static str>) {
-        let new = |key: &&str| !self.asked.contains(key);
-        let new: Vec<&'static str> = keys.into_iter().filter(new).collect();
-        self.asked.extend(new);
+        self.others.extend(keys);
     }
 
     /// Whether a key was asked for.
@@ -389,12 +399,14 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         for key in self.keys() {
             let name = key.value.as_str();
-            if self.asked.contains(&name) {
+            if self.asked.contains(&name) || self.others.contains(&name) {
                 continue;
             }
-            let known = || match suggest::closest(name, self.asked.iter().copied()) {
+            let mut seen = HashSet::new();
+            let own: Vec<_> = self.asked.iter().copied().filter(|key| seen.insert(*key)).collect();
+            let known = || match suggest::closest(name, own.iter().copied()) {
                 Some(close) => format!("did you mean '{close}'?"),
-                None => format!("known keys: {}", self.asked.join(", ")),
+                None => format!("known keys: {}", own.join(", ")),
             };
             self.problems.push(
                 Problem::new(key.place, self.subject.clone(), format!("unknown key '{name}'"))
