@@ -4,7 +4,6 @@
 //! parsed document is walked here, and everything that is wrong is collected.
 
 use std::collections::BTreeMap;
-use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -166,7 +165,9 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
-        self.asked.push(key);
+        if !self.is_asked(key) {
+            self.asked.push(key);
+        }
         self.table.get(key)
     }
 
@@ -399,14 +400,12 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         for key in self.keys() {
             let name = key.value.as_str();
-            if self.asked.contains(&name) || self.others.contains(&name) {
+            if self.is_asked(name) || self.others.contains(&name) {
                 continue;
             }
-            let mut seen = HashSet::new();
-            let own: Vec<_> = self.asked.iter().copied().filter(|key| seen.insert(*key)).collect();
-            let known = || match suggest::closest(name, own.iter().copied()) {
+            let known = || match suggest::closest(name, self.asked.iter().copied()) {
                 Some(close) => format!("did you mean '{close}'?"),
-                None => format!("known keys: {}", own.join(", ")),
+                None => format!("known keys: {}", self.asked.join(", ")),
             };
             self.problems.push(
                 Problem::new(key.place, self.subject.clone(), format!("unknown key '{name}'"))

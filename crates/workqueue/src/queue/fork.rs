@@ -117,15 +117,15 @@ impl Workqueue {
             running.is_some_and(|running| {
                 let ForksTo { queue, lane } = running.forks.get();
                 // SAFETY: as in `lane_of`.
-                self.is(queue) && unsafe { &*lane.cast::<Lane>() }.keeps_here()
+                queue == self.fork_key() && unsafe { &*lane.cast::<Lane>() }.keeps_here()
             })
         })
     }
 
-    /// Whether this stands for it.
+    /// What stands for it where items say to whom they offer forks.
     #[inline(always)]
-    fn is(&self, queue: *const ()) -> bool {
-        queue == Arc::as_ptr(self.shared()).cast()
+    pub(super) fn fork_key(&self) -> *const () {
+        Arc::as_ptr(self.shared()).cast()
     }
 
     /// Where the item of this queue that runs here offers its forks.
@@ -138,7 +138,7 @@ impl Workqueue {
     #[inline]
     pub(super) fn lane_of(&self, running: &Running) -> Option<&Lane> {
         let ForksTo { queue, lane } = running.forks.get();
-        if self.is(queue) {
+        if queue == self.fork_key() {
             // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
             // item is over.
             Some(unsafe { &*lane.cast::<Lane>() })
@@ -173,7 +173,7 @@ impl Workqueue {
             return None;
         }
         let lane = pwq.group.pools[pool].lanes.own(stack::floor)?;
-        let queue = Arc::as_ptr(self.shared()).cast();
+        let queue = self.fork_key();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane).cast() });
         // SAFETY: the lane is there as long as its pool, which its worker, the calling thread,
         // keeps.
@@ -202,7 +202,7 @@ impl Workqueue {
             // already.
             let may_be_stolen = pwq.slot.has_place() && stack::chain() < pwq.at.longest_chain;
             if lane.ring.has_room() && may_be_stolen {
-                fork(site, lane, (ticket, Arc::as_ptr(self.shared()).cast()), a, b)
+                fork(site, lane, (ticket, self.fork_key()), a, b)
             } else {
                 one_by_one(a, b)
             }

@@ -91,7 +91,7 @@ impl Workqueue {
         // given.
         let item = unsafe { ItemRef::kept(NonNull::from(&guest).cast()) };
         let mut running = Running::new(item, Job { ticket: ticket.into(), site });
-        let queue = Arc::as_ptr(self.shared()).cast();
+        let queue = self.fork_key();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane.lane).cast() });
         let placed = group.pools[pool].placement().enter();
         // A worker of other pools tells these.
