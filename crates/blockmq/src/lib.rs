@@ -1,9 +1,10 @@
 //! Multi-queue block dispatch whose common path takes no sleeping lock.
 //!
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
-//! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The crate
-//! `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of one's own is two functions,
-//! and [`Driver`] has an example; what one with threads of its own needs is in [`for_drivers`].
+//! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
+//! crate `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of
+//! one's own is two functions, and [`Driver`] has an example; what one with threads of its own
+//! needs is in [`for_drivers`].
 //!
 //! # Life of a request
 //!
@@ -30,8 +31,8 @@
 //!
 //! # Changing a queue
 //!
-//! A queue [grows](Queue::grow) while requests go on. It follows its machine: a hardware queue that loses its last CPU
-//! finishes what its driver has, and hands the rest on.
+//! A queue [grows](Queue::grow) while requests go on. It follows its machine: a hardware queue that
+//! loses its last CPU finishes what its driver has, and hands the rest on.
 //!
 //! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
 //! checked with loom in `tests/loom/`.

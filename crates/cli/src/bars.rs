@@ -2,7 +2,8 @@
 
 use indicatif::{MultiProgress, ProgressBar};
 
-/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them above.
+/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them
+/// above.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bars(MultiProgress);
 

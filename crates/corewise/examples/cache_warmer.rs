@@ -3,10 +3,10 @@
 //!
 //! `cargo run --release -p corewise --example cache_warmer -- [--synthetic SPEC] [--mib N]`
 //!
-//! Linux puts a page on the node of the CPU that touches it first. So a cache that is filled by
-//! the thread that happens to run ends up anywhere; one that is filled through `s.at(At::Node(n))` lies where its
-//! readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the placement is the
-//! same, but its CPUs don't exist, so the times mean nothing.
+//! Linux puts a page on the node of the CPU that touches it first. So a cache that is filled by the
+//! thread that happens to run ends up anywhere; one that is filled through `s.at(At::Node(n))` lies
+//! where its readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the
+//! placement is the same, but its CPUs don't exist, so the times mean nothing.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::collections::HashSet;

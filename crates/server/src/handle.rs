@@ -1,4 +1,5 @@
-//! A running server as a signal handler needs it, and its devices that are left at the end, in words.
+//! A running server as a signal handler needs it, and its devices that are left at the end, in
+//! words.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -81,7 +82,8 @@ pub(crate) fn waiting(left: &[Remaining]) -> String {
     sorted.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The one that has been at it for longest, and those that wait for it: what a progress bar has room for.
+/// The one that has been at it for longest, and those that wait for it: what a progress bar has
+/// room for.
 pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     let running = left.iter().filter_map(|one| match one.state {
         RemainingState::Running { elapsed } => Some((elapsed, &one.device)),

@@ -15,9 +15,9 @@
 //! In reading order: `manifest` reads and checks what to bring up without touching anything;
 //! `control` is what a running server and its clients say to each other; `drivers` makes block
 //! devices and exports of a manifest, `live` changes them while they serve, `answers` is the end of
-//! the control socket that answers, and `server` is the life of it all, from the first socket to the
-//! last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] is told
-//! what happens.
+//! the control socket that answers, and `server` is the life of it all, from the first socket to
+//! the last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] is
+//! told what happens.
 
 mod address_space;
 mod answers;

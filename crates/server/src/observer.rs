@@ -149,8 +149,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Takes what happened, for programs: a line of JSON, as listeners on the control socket get it,
-    /// but for the time.
+    /// Takes what happened, for programs: a line of JSON, as listeners on the control socket get
+    /// it, but for the time.
     fn event(&self, _line: &str) {}
 
     /// A phase begins in which so many devices change.

@@ -1,4 +1,5 @@
-//! Exports that nobody could reach: they are for users of this machine alone, and only a Unix socket says who these are.
+//! Exports that nobody could reach: they are for users of this machine alone, and only a Unix
+//! socket says who these are.
 
 use crate::manifest::{Export, LeftOut, Manifest, Problem, Subject};
 

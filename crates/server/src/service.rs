@@ -1,4 +1,5 @@
-//! The service manager, systemd's protocol: what it is told. Where there is none, nothing happens here.
+//! The service manager, systemd's protocol: what it is told. Where there is none, nothing happens
+//! here.
 //!
 //! What it is told comes from a thread, `service`. That wakes as often as the watchdog asks for it, and else now and then to see whether the
 //! status changed. A watchdog's beat says that the server gets on: before each one a work item has run on the queue of the

@@ -1,5 +1,5 @@
-//! What this machine can tell of a volume in an object store, which nobody asks for that: the folder
-//! that it lies in, and the file of its key.
+//! What this machine can tell of a volume in an object store, which nobody asks for that: the
+//! folder that it lies in, and the file of its key.
 
 #[cfg(feature = "object")]
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Servers in this process: what comes up can be used, looked at, changed and taken down, and leaves nothing behind.
+//! Servers in this process: what comes up can be used, looked at, changed and taken down, and
+//! leaves nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::fmt;

@@ -48,8 +48,8 @@ impl<C: Fn() -> bool> Drop for UntilOver<C> {
 }
 
 impl Smp {
-    /// Runs `f` on one CPU and waits for its value. `f` may borrow from the caller; nothing of it is
-    /// copied or boxed. Its writes are visible after.
+    /// Runs `f` on one CPU and waits for its value. `f` may borrow from the caller; nothing of it
+    /// is copied or boxed. Its writes are visible after.
     ///
     /// As [`Smp::call`] and [`Call::wait`](crate::Call::wait) otherwise: it may block, so it is
     /// reported where a handler does it (to another CPU than its own).

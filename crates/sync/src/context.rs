@@ -161,7 +161,8 @@ pub trait BlockingObserver {
 }
 
 /// Makes `observer` this thread's observer until the guard is dropped. For worker loops. A thread
-/// that ends, in the destructors of whose thread-locals there is no place for an observer, has none.
+/// that ends, in the destructors of whose thread-locals there is no place for an observer, has
+/// none.
 pub fn observe(observer: Rc<dyn BlockingObserver>) -> ObserverGuard {
     let outer = OBSERVER.try_with(|o| o.borrow_mut().replace(observer)).ok().flatten();
     ObserverGuard { outer, not_send: PhantomData }

@@ -1,9 +1,9 @@
-//! Each public function has a caller outside of its crate: in the program, another library, an example
-//! or the laboratory. `xtask/unused.txt` lists those that have none, each with a reason.
+//! Each public function has a caller outside of its crate: in the program, another library, an
+//! example or the laboratory. `xtask/unused.txt` lists those that have none, each with a reason.
 //!
 //! The functions are those of docs/api. A caller of a method is a mention behind `.` or `::`, so a
-//! method that has its name in common with a used one isn't found. A type that only a hidden module shows is there
-//! for the crate and its models: its methods need a caller in the crate itself.
+//! method that has its name in common with a used one isn't found. A type that only a hidden module
+//! shows is there for the crate and its models: its methods need a caller in the crate itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

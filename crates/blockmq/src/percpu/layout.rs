@@ -9,7 +9,8 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use crate::percpu::map::CpuMap;
 
-/// The layout of a queue: its CPUs and their hardware queues, which stay, and which of the CPUs are online.
+/// The layout of a queue: its CPUs and their hardware queues, which stay, and which of the CPUs are
+/// online.
 pub(crate) struct Layout {
     pub(crate) map: CpuMap,
     /// The hardware queue of each slot.
@@ -18,9 +19,9 @@ pub(crate) struct Layout {
     first: Box<[usize]>,
     /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed, it is advice.
     online: Box<[AtomicBool]>,
-    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one at a time,
-    /// changes which CPUs are online, and the marks of hardware queues that follow from it. Held for short: no user
-    /// code, no wait inside.
+    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one
+    /// at a time, changes which CPUs are online, and the marks of hardware queues that follow from
+    /// it. Held for short: no user code, no wait inside.
     pub(crate) changing: Mutex<u64>,
 }
 
@@ -55,7 +56,8 @@ impl Layout {
         }
     }
 
-    /// A slot in whose counters a run is counted that nobody's CPU asked for: the first one of the hardware queue.
+    /// A slot in whose counters a run is counted that nobody's CPU asked for: the first one of the
+    /// hardware queue.
     pub(crate) fn some_slot_of(&self, hctx: usize) -> usize {
         self.first[hctx]
     }

@@ -114,25 +114,28 @@ impl QueueBuilder {
         self
     }
 
-    /// How long a request may be in the driver before [`Driver::timeout`](crate::Driver::timeout) is called, to some
-    /// milliseconds; `None`: as long as it takes. Else what the driver says ([`Info::io_timeout`](crate::Info::io_timeout)).
-    /// The time in which a request waits for the driver doesn't count.
+    /// How long a request may be in the driver before [`Driver::timeout`](crate::Driver::timeout)
+    /// is called, to some milliseconds; `None`: as long as it takes. Else what the driver says
+    /// ([`Info::io_timeout`](crate::Info::io_timeout)). The time in which a request waits for the
+    /// driver doesn't count.
     pub fn timeout(mut self, after: Option<Duration>) -> Self {
         self.timeout = Some(after);
         self
     }
 
-    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It follows the machine: a hardware
-    /// queue that has lost its last CPU hands what waits in it on to the one that is nearest, and gives its driver
-    /// nothing more until one of its CPUs comes back.
+    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It
+    /// follows the machine: a hardware queue that has lost its last CPU hands what waits in it on
+    /// to the one that is nearest, and gives its driver nothing more until one of its CPUs comes
+    /// back.
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
     /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did
     /// so under a raw spinlock.)
     ///
     /// # Panics
-    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has [room](crate::Info::depth) for, or the
-    /// driver's [`Geometry`](crate::Geometry) has a field out of the range that its documentation says.
+    /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has
+    /// [room](crate::Info::depth) for, or the driver's [`Geometry`](crate::Geometry) has a field
+    /// out of the range that its documentation says.
     #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
         context::might_block("QueueBuilder::build");

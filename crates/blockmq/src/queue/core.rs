@@ -262,12 +262,12 @@ impl Core {
     pub(super) fn accept(self: &Arc<Self>, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
         let size = self.size.load(Ordering::Acquire);
         match judge(&self.geometry, size, rq.op(), rq.offset(), rq.len(), rq.flags()) {
-            Verdict::Queue if rq.op() != Op::Extents || self.knows_extents => {}
-            Verdict::Queue | Verdict::Nothing => {
+            Judgement::Queue if rq.op() != Op::Extents || self.knows_extents => {}
+            Judgement::Queue | Judgement::Nothing => {
                 rq.complete(Ok(()));
                 return None;
             }
-            Verdict::Refuse(error) => {
+            Judgement::Refuse(error) => {
                 rq.complete(Err(error));
                 return None;
             }
@@ -480,9 +480,9 @@ impl Drop for Owed<'_> {
     }
 }
 
-/// What becomes of a request before it is queued.
+/// The judgement about a request before it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Judgement {
     /// It is queued.
     Queue,
     /// There is nothing to do: it completes at once, successfully.
@@ -500,13 +500,13 @@ pub(crate) fn judge(
     offset: u64,
     len: u64,
     flags: Flags,
-) -> Verdict {
+) -> Judgement {
     use IoErrorKind::{InvalidInput, NoSpace, NotSupported, OutOfRange, ReadOnly};
-    let refuse = |kind, why: String| Verdict::Refuse(IoError::with(kind, why));
+    let refuse = |kind, why: String| Judgement::Refuse(IoError::with(kind, why));
     let asked = || format!("{op} of {len} bytes at {offset}");
 
     if op == Op::Flush {
-        return if g.can_flush { Verdict::Queue } else { Verdict::Nothing };
+        return if g.can_flush { Judgement::Queue } else { Judgement::Nothing };
     }
     if op.is_change() && g.read_only {
         return refuse(ReadOnly, asked());
@@ -542,7 +542,7 @@ pub(crate) fn judge(
         let kind = if matches!(op, Op::Write | Op::WriteZeroes) { NoSpace } else { OutOfRange };
         return refuse(kind, format!("{}: the device has {size} bytes", asked()));
     }
-    if len == 0 { Verdict::Nothing } else { Verdict::Queue }
+    if len == 0 { Judgement::Nothing } else { Judgement::Queue }
 }
 
 #[cfg(test)]
@@ -551,16 +551,16 @@ mod tests {
 
     const G: Geometry = Geometry { max_transfer: 4096, ..Geometry::new(8192) };
 
-    fn kind(g: &Geometry, op: Op, offset: u64, len: u64) -> Result<Verdict, IoErrorKind> {
+    fn kind(g: &Geometry, op: Op, offset: u64, len: u64) -> Result<Judgement, IoErrorKind> {
         match judge(g, g.size, op, offset, len, Flags::default()) {
-            Verdict::Refuse(error) => Err(error.kind()),
+            Judgement::Refuse(error) => Err(error.kind()),
             taken => Ok(taken),
         }
     }
 
     #[test]
     fn the_last_block_is_in_range_and_one_beyond_is_not() {
-        assert_eq!(kind(&G, Op::Read, 7680, 512), Ok(Verdict::Queue));
+        assert_eq!(kind(&G, Op::Read, 7680, 512), Ok(Judgement::Queue));
         assert_eq!(kind(&G, Op::Read, 7680, 1024), Err(IoErrorKind::OutOfRange));
         assert_eq!(kind(&G, Op::Discard, 8192, 512), Err(IoErrorKind::OutOfRange));
         assert_eq!(kind(&G, Op::Write, 8192, 512), Err(IoErrorKind::NoSpace));
@@ -583,16 +583,16 @@ mod tests {
 
     #[test]
     fn transfers_are_limited_and_discards_are_not() {
-        assert_eq!(kind(&G, Op::Read, 0, 4096), Ok(Verdict::Queue));
+        assert_eq!(kind(&G, Op::Read, 0, 4096), Ok(Judgement::Queue));
         assert_eq!(kind(&G, Op::Write, 0, 4608), Err(IoErrorKind::InvalidInput));
-        assert_eq!(kind(&G, Op::Discard, 0, 8192), Ok(Verdict::Queue));
+        assert_eq!(kind(&G, Op::Discard, 0, 8192), Ok(Judgement::Queue));
     }
 
     #[test]
     fn a_read_only_device_reads_and_flushes() {
         let g = Geometry { read_only: true, ..G };
-        assert_eq!(kind(&g, Op::Read, 0, 512), Ok(Verdict::Queue));
-        assert_eq!(kind(&g, Op::Flush, 0, 0), Ok(Verdict::Queue));
+        assert_eq!(kind(&g, Op::Read, 0, 512), Ok(Judgement::Queue));
+        assert_eq!(kind(&g, Op::Flush, 0, 0), Ok(Judgement::Queue));
         for op in [Op::Write, Op::Discard, Op::WriteZeroes] {
             assert_eq!(kind(&g, op, 0, 512), Err(IoErrorKind::ReadOnly));
         }
@@ -600,7 +600,7 @@ mod tests {
 
     #[test]
     fn an_empty_transfer_succeeds_where_a_full_one_would() {
-        assert_eq!(kind(&G, Op::Read, 8192, 0), Ok(Verdict::Nothing));
+        assert_eq!(kind(&G, Op::Read, 8192, 0), Ok(Judgement::Nothing));
         assert_eq!(kind(&G, Op::Read, 8704, 0), Err(IoErrorKind::OutOfRange));
     }
 
@@ -609,13 +609,13 @@ mod tests {
         let g = Geometry { can_discard: false, can_fua: false, ..G };
         assert_eq!(kind(&g, Op::Discard, 0, 512), Err(IoErrorKind::NotSupported));
         let fua = Flags { fua: true, ..Flags::default() };
-        assert!(matches!(judge(&g, g.size, Op::Write, 0, 512, fua), Verdict::Refuse(_)));
+        assert!(matches!(judge(&g, g.size, Op::Write, 0, 512, fua), Judgement::Refuse(_)));
         let durable = Geometry { can_flush: false, ..g };
-        assert_eq!(judge(&durable, durable.size, Op::Write, 0, 512, fua), Verdict::Queue);
-        assert_eq!(judge(&durable, durable.size, Op::Flush, 0, 0, fua), Verdict::Nothing);
+        assert_eq!(judge(&durable, durable.size, Op::Write, 0, 512, fua), Judgement::Queue);
+        assert_eq!(judge(&durable, durable.size, Op::Flush, 0, 0, fua), Judgement::Nothing);
         assert_eq!(
             judge(&g, g.size, Op::Read, 0, 512, fua),
-            Verdict::Queue,
+            Judgement::Queue,
             "fua means nothing to a read"
         );
     }

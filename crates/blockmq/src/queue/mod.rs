@@ -93,9 +93,10 @@ impl Queue {
         self.core.scheduler
     }
 
-    /// Makes the device longer while requests flow: to `size` bytes, or, where that is `None`, to what its medium has by now.
-    /// Returns the new size, which [`geometry`](crate::BlockDevice::geometry) has from then on. Devices that were built
-    /// over it know the old one. May block.
+    /// Makes the device longer while requests flow: to `size` bytes, or, where that is `None`, to
+    /// what its medium has by now. Returns the new size, which
+    /// [`geometry`](crate::BlockDevice::geometry) has from then on. Devices that were built over it
+    /// know the old one. May block.
     ///
     /// # Errors
     /// Those of [`Driver::grow`](crate::Driver::grow): it isn't longer then.

@@ -49,11 +49,13 @@ pub struct Chore {
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
 ///
-/// Earlier where 32 requests are held back, after one of 128 KiB or more, when the thread drops a queue, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any other [blocking
-/// region](corewise_sync::context::blocking). A thread that waits in other ways calls [`Plug::flush`] before. Flushes and batches are
-/// never held back, and what is held back isn't inside its queue yet: a queue that goes meanwhile completes it as
-/// gone. Plugs nest; the outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go reach the driver: those that
-/// completion functions and drivers submit meanwhile go at once, too.
+/// Earlier where 32 requests are held back, after one of 128 KiB or more, when the thread drops a
+/// queue, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any
+/// other [blocking region](corewise_sync::context::blocking). A thread that waits in other ways
+/// calls [`Plug::flush`] before. Flushes and batches are never held back, and what is held back
+/// isn't inside its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the
+/// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
+/// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
 ///
 /// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what is held back goes on; in a work item it
 /// lasts as long as that, and the log is told. An item that this thread runs while it waits for it has no plug.

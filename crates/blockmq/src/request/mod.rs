@@ -1,4 +1,5 @@
-//! What a request is made of: what it asks for, its memory, its errors; and what a device says of itself.
+//! What a request is made of: what it asks for, its memory, its errors; and what a device says of
+//! itself.
 
 mod buffer;
 pub(crate) mod error;

@@ -1,4 +1,5 @@
-//! The data of a queue, and of its hardware queues. It outlives the handle: requests inside need it.
+//! The data of a queue, and of its hardware queues. It outlives the handle: requests inside need
+//! it.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -121,8 +122,8 @@ pub(crate) struct Hctx {
     pub(crate) backlog: UnsafeCell<Backlog<Box<Pending>>>,
     /// What the runner holds beside the backlog.
     pub(crate) hand: Hand<Box<Pending>>,
-    /// A: length of `backlog` as the runner left it; it may be too large while a runner works, never
-    /// too small once one has ended or has armed the tags.
+    /// A: length of `backlog` as the runner left it; it may be too large while a runner works,
+    /// never too small once one has ended or has armed the tags.
     pub(crate) left: AtomicUsize,
     pub(crate) runner_stats: RunnerStats,
     pub(crate) background: Background,
@@ -130,7 +131,8 @@ pub(crate) struct Hctx {
     pub(crate) turn: AtomicUsize,
     /// Whether it has a CPU.
     pub(crate) activity: Activity,
-    /// A: the CPU slot that gets its requests while it has none. Set before the mark in `activity`, which carries it.
+    /// A: the CPU slot that gets its requests while it has none. Set before the mark in `activity`,
+    /// which carries it.
     pub(crate) heir: AtomicUsize,
     /// A: Relaxed counter of what is rare.
     pub(crate) timeouts: AtomicU64,
@@ -201,8 +203,8 @@ pub(crate) enum Background {
     Workers {
         wq: Workqueue,
         work: Work,
-        /// The same, some time later. An item of its own, so that its timer keeps no other run waiting.
-        /// Made when it is first needed.
+        /// The same, some time later. An item of its own, so that its timer keeps no other run
+        /// waiting. Made when it is first needed.
         later: OnceLock<Work>,
         core: Weak<Core>,
     },

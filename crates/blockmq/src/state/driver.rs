@@ -33,7 +33,8 @@ pub struct Displaced {
 
 /// What a driver says of itself and its device, once, when a queue is built over it.
 ///
-/// [`Info::new`] has what every driver needs, and each other field's default. A driver writes what is different:
+/// [`Info::new`] has what every driver needs, and each other field's default. A driver writes what
+/// is different:
 ///
 /// ```
 /// # use corewise_blockmq::{Geometry, Info};
@@ -42,42 +43,45 @@ pub struct Displaced {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// The kind of the driver, in a word: `"memory"`, `"file"`. The queue's name where its builder gives none, and in
-    /// the log.
+    /// The kind of the driver, in a word: `"memory"`, `"file"`. The queue's name where its builder
+    /// gives none, and in the log.
     pub kind: &'static str,
-    /// What the device looks like. The queue checks and cuts requests by it. The size is that at the time of the call;
-    /// later the device only [grows](Driver::grow).
+    /// What the device looks like. The queue checks and cuts requests by it. The size is that at
+    /// the time of the call; later the device only [grows](Driver::grow).
     pub geometry: Geometry,
-    /// Hardware queues that the driver has room for, at least 1, which is the default. The queue makes as many, though
-    /// never more than there are CPUs: `usize::MAX` is one for each CPU.
+    /// Hardware queues that the driver has room for, at least 1, which is the default. The queue
+    /// makes as many, though never more than there are CPUs: `usize::MAX` is one for each CPU.
     pub hw_queues: usize,
-    /// Requests that each hardware queue may have in the driver at once: 1 to 10 240, the kernel's `BLK_MQ_MAX_DEPTH`. Less
-    /// counts as 1, more as 10 240. By default [`DEFAULT_DEPTH`]. The queue makes as many tags, unless its
-    /// [builder](crate::QueueBuilder::depth) wants fewer.
+    /// Requests that each hardware queue may have in the driver at once: 1 to 10 240, the kernel's
+    /// `BLK_MQ_MAX_DEPTH`. Less counts as 1, more as 10 240. By default [`DEFAULT_DEPTH`]. The
+    /// queue makes as many tags, unless its [builder](crate::QueueBuilder::depth) wants fewer.
     pub depth: u32,
-    /// [`Driver::queue_request`] and [`Driver::commit`] may block; `false` by default. The queue then calls them on
-    /// workers only, outside of atomic sections, and each request costs a switch to a worker. Where the driver blocks, it
-    /// tells the worker's pool by [`context::blocking`](corewise_sync::context::blocking). (The kernel's
-    /// `BLK_MQ_F_BLOCKING`.)
+    /// [`Driver::queue_request`] and [`Driver::commit`] may block; `false` by default. The queue
+    /// then calls them on workers only, outside of atomic sections, and each request costs a switch
+    /// to a worker. Where the driver blocks, it tells the worker's pool by
+    /// [`context::blocking`](corewise_sync::context::blocking). (The kernel's `BLK_MQ_F_BLOCKING`.)
     pub may_block: bool,
-    /// The driver gains by few large requests instead of many small ones that touch; `true` by default. The queue then
-    /// merges what waits.
+    /// The driver gains by few large requests instead of many small ones that touch; `true` by
+    /// default. The queue then merges what waits.
     pub merges: bool,
-    /// The driver knows which parts of the device are allocated and which read as zeroes; `false` by default. Otherwise the
-    /// queue answers such questions itself: all counts as data. It isn't taken from the device below, since a filter that
-    /// changes bytes can't hand on what is known there.
+    /// The driver knows which parts of the device are allocated and which read as zeroes; `false`
+    /// by default. Otherwise the queue answers such questions itself: all counts as data. It isn't
+    /// taken from the device below, since a filter that changes bytes can't hand on what is known
+    /// there.
     pub knows_extents: bool,
-    /// The longest time that a request may be in the driver before the queue calls [`Driver::timeout`]. `None`, the
-    /// default: as long as it takes. [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
+    /// The longest time that a request may be in the driver before the queue calls
+    /// [`Driver::timeout`]. `None`, the default: as long as it takes.
+    /// [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
     pub io_timeout: Option<Duration>,
-    /// The latch that tells that nothing of the device can be changed any more, though its geometry says so; by default
-    /// it is [never](ReadOnlyLatch::never) set. Once it is set, the queue's geometry is read-only. Requests still go to the
-    /// driver, which says why it refuses them.
+    /// The latch that tells that nothing of the device can be changed any more, though its geometry
+    /// says so; by default it is [never](ReadOnlyLatch::never) set. Once it is set, the queue's
+    /// geometry is read-only. Requests still go to the driver, which says why it refuses them.
     pub read_only_latch: ReadOnlyLatch,
 }
 
 impl Info {
-    /// Describes a driver that has one hardware queue of [`DEFAULT_DEPTH`], and gains by merged requests.
+    /// Describes a driver that has one hardware queue of [`DEFAULT_DEPTH`], and gains by merged
+    /// requests.
     pub const fn new(kind: &'static str, geometry: Geometry) -> Self {
         Self {
             kind,
@@ -95,7 +99,8 @@ impl Info {
 
 /// A driver: it starts requests, and finishes each of them once.
 ///
-/// A driver is shared by all hardware queues of its queue and called on any thread. It needs two functions:
+/// A driver is shared by all hardware queues of its queue and called on any thread. It needs two
+/// functions:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -133,11 +138,11 @@ impl Info {
 /// `block_driver` of the `corewise` crate has both kinds: one that completes on a thread of its own, and a filter that changes
 /// the bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// Says what doesn't change while the device lives. The queue asks once, when it is [built](crate::QueueBuilder::build):
-    /// there a geometry that can't be is refused.
+    /// Says what doesn't change while the device lives. The queue asks once, when it is
+    /// [built](crate::QueueBuilder::build): there a geometry that can't be is refused.
     ///
-    /// A driver around another one hands on what it doesn't change: `Info { depth: 1, ..self.inner.info() }`. One that
-    /// stands on a device begins with [`Info::over`].
+    /// A driver around another one hands on what it doesn't change: `Info { depth: 1,
+    /// ..self.inner.info() }`. One that stands on a device begins with [`Info::over`].
     fn info(&self) -> Info;
 
     /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has by now. The new size;
@@ -185,10 +190,11 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Starts a request of hardware queue `hctx` (an index below [`Info::hw_queues`]).
     ///
-    /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not
-    /// block (but see [`Info::may_block`]). The range is inside the device and in whole blocks, the operation is
-    /// one that the geometry allows, all its limits are kept, and a read's memory is there. There is one flush at a
-    /// time. A panic here is caught: the request, which its unwinding drops, completes with an error.
+    /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not block
+    /// (but see [`Info::may_block`]). The range is inside the device and in whole blocks, the
+    /// operation is one that the geometry allows, all its limits are kept, and a read's memory is
+    /// there. There is one flush at a time. A panic here is caught: the request, which its
+    /// unwinding drops, completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
 
     /// Everything that was queued since the last call may be started together now: for drivers

@@ -1,4 +1,5 @@
-//! Requests, and the data of a queue: those inside it, its core, its hardware queues, and the driver.
+//! Requests, and the data of a queue: those inside it, its core, its hardware queues, and the
+//! driver.
 
 pub(crate) mod affinity;
 pub(crate) mod backlog;

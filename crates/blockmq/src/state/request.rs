@@ -231,8 +231,8 @@ impl Request {
         self.with_quiet(true)
     }
 
-    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part of a
-    /// [`Whole`](crate::Whole) is as quiet as that, unless this says otherwise.
+    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part
+    /// of a [`Whole`](crate::Whole) is as quiet as that, unless this says otherwise.
     #[must_use]
     #[inline]
     pub fn with_quiet(mut self, quiet: bool) -> Self {

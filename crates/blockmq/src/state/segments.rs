@@ -9,10 +9,11 @@ use crate::request::table::{Seg, next_piece};
 use crate::state::pending::Pending;
 use crate::state::request::Request;
 
-/// One piece of memory of a request: raw, for a driver that hands it on to the kernel or to a device.
+/// One piece of memory of a request: raw, for a driver that hands it on to the kernel or to a
+/// device.
 ///
-/// The memory stays where it is until the request completes. Code that writes through the address of a write's
-/// segment, or reads what a read hasn't filled yet, breaks Rust's rules.
+/// The memory stays where it is until the request completes. Code that writes through the address
+/// of a write's segment, or reads what a read hasn't filled yet, breaks Rust's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     seg: Seg,
@@ -41,8 +42,9 @@ impl From<Segment<'_>> for Seg {
 }
 
 impl Request {
-    /// The pieces of memory in which the request's bytes lie, in order: of a write, all of them; of a
-    /// read, those that are still to be filled. There may be any number, and each may have any length.
+    /// The pieces of memory in which the request's bytes lie, in order: of a write, all of them; of
+    /// a read, those that are still to be filled. There may be any number, and each may have any
+    /// length.
     ///
     /// A read that no queue has taken in may have no memory yet: see [`Request::rooms`].
     #[inline]
@@ -61,8 +63,9 @@ impl Request {
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let segments = (self.op == Op::Write).then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
-            // SAFETY: a write's segments are initialized bytes of its own buffers, or of its whole's,
-            // which nobody changes before the request is finished, and that takes it mutably.
+            // SAFETY: a write's segments are initialized bytes of its own buffers, or of its
+            // whole's, which nobody changes before the request is finished, and that takes it
+            // mutably.
             unsafe { std::slice::from_raw_parts(segment.as_ptr(), segment.len()) }
         })
     }

@@ -18,8 +18,9 @@ pub struct HctxStats {
     pub merged: u64,
     /// Requests that the driver finished.
     pub completed: u64,
-    /// Requests that have a tag now: inside the driver, or about to end. For a moment also tags that a runner has taken
-    /// and gives back unused: so of a queue at rest it is exact only where none runs (it is quiesced).
+    /// Requests that have a tag now: inside the driver, or about to end. For a moment also tags
+    /// that a runner has taken and gives back unused: so of a queue at rest it is exact only where
+    /// none runs (it is quiesced).
     pub in_flight: u64,
     /// Times that the driver gave a request back that it had started.
     pub requeues: u64,

@@ -334,8 +334,8 @@ pub(crate) struct Up {
     /// Write the timelines of bring-up and shutdown to FILE (.svg, .html, .json or .trace.json)
     #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
-    /// Record in this folder how long devices take to go down, and shut the slow ones down first next
-    /// time
+    /// Record in this folder how long devices take to go down, and shut the slow ones down first
+    /// next time
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     /// Deadline of the whole shutdown; devices that hang then are reported, and --on-hang applies
@@ -436,7 +436,8 @@ pub(crate) enum ClientMode {
     Safe,
     /// Let them go on, and no others in; the rest is done when the last one has left
     Hide,
-    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the manifest
+    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the
+    /// manifest
     Soft,
     /// Disconnect them at once
     Hard,

@@ -23,7 +23,8 @@ fails), 2 wrong usage.";
 pub(crate) struct Args {
     /// Name of the device, a volume in an object store
     pub(crate) name: String,
-    /// What the new snapshot is called: up to 64 letters, digits, dots, dashes and underscores, the first a letter [default: its number]
+    /// What the new snapshot is called: up to 64 letters, digits, dots, dashes and underscores, the
+    /// first a letter [default: its number]
     #[arg(conflicts_with_all = ["list", "delete"])]
     pub(crate) snapshot: Option<String>,
     /// List its snapshots, with the clones that need them

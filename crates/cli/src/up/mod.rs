@@ -182,7 +182,8 @@ fn has_unix(server: &manifest::Server, args: &args::Up, passed: &[Listener]) -> 
     server.unix.is_some() || args.socket.is_some() || !has_tcp
 }
 
-/// Tells of exports that nobody could reach. False: the server is not to start; else they are left out.
+/// Tells of exports that nobody could reach. False: the server is not to start; else they are left
+/// out.
 fn reachable(
     manifest: &mut Manifest,
     label: &str,
@@ -307,8 +308,9 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
         .help("leave these flags out, or start the server without LISTEN_FDS"));
     }
     let listeners = passed.map(|fd| {
-        // SAFETY: it is open, since `listen_fds` has set its flags just now. It is nobody else's: LISTEN_PID names this process,
-        // by which its starter says that it left these to us, and nothing of ours was opened before: this is called once, first.
+        // SAFETY: it is open, since `listen_fds` has set its flags just now. It is nobody else's:
+        // LISTEN_PID names this process, by which its starter says that it left these to us, and
+        // nothing of ours was opened before: this is called once, first.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Listener::try_from(socket).map_err(|error| {
             wrong(format!("file descriptor {fd}: {error}"))
@@ -318,7 +320,8 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
     listeners.collect()
 }
 
-/// Whether a client started the server, as libnbd's do, and not a service manager with a journal: then stdout is the client's.
+/// Whether a client started the server, as libnbd's do, and not a service manager with a journal:
+/// then stdout is the client's.
 pub(crate) fn is_client(passed: &[Listener]) -> bool {
     !passed.is_empty() && std::env::var_os("JOURNAL_STREAM").is_none()
 }

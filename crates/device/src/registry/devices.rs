@@ -452,7 +452,8 @@ pub(super) struct Lines {
 struct Line {
     /// Near which its devices are.
     node: Option<u32>,
-    /// Those that stand in line. None do where there is no prober: the last one that leaves finds none.
+    /// Those that stand in line. None do where there is no prober: the last one that leaves finds
+    /// none.
     dues: VecDeque<Due>,
     /// Items that are queued for it, or run.
     probers: usize,
@@ -490,7 +491,8 @@ impl Devices {
         }
     }
 
-    /// Next: a prober is through with its device, and takes the next one; `None`: there is none, and it leaves.
+    /// Next: a prober is through with its device, and takes the next one; `None`: there is none,
+    /// and it leaves.
     pub(crate) fn next_in_line(&mut self, node: Option<u32>) -> Option<Due> {
         let line = self.lines.of(node);
         let next = line.dues.pop_front();
@@ -504,7 +506,8 @@ impl Devices {
         fx.queue.extend(next.map(|due| (due, node)));
     }
 
-    /// A prober will never come, as its pools are shut down. Those for whom none is left, which nobody probes.
+    /// A prober will never come, as its pools are shut down. Those for whom none is left, which
+    /// nobody probes.
     pub(crate) fn prober_is_lost(&mut self, node: Option<u32>) -> VecDeque<Due> {
         let line = self.lines.of(node);
         line.probers -= 1;

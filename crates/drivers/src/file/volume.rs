@@ -192,7 +192,8 @@ impl Calm {
         (done, self.note(began, time::now()))
     }
 
-    /// Runs `change` in a submitter; `None` where so many are at one already that it would only wait for them.
+    /// Runs `change` in a submitter; `None` where so many are at one already that it would only
+    /// wait for them.
     pub(super) fn one_of_few<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let others = self.submitters.fetch_add(1, Ordering::Relaxed);
         let _place = Place(self);

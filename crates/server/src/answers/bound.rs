@@ -22,7 +22,8 @@ pub(crate) struct Bound {
 pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
     let listener = listen::unix_for_owner(path, cleanup)?;
     for folder in place::folders() {
-        // A client that looks for us there doesn't find us if this fails, and can still say where we are.
+        // A client that looks for us there doesn't find us if this fails, and can still say where
+        // we are.
         let link = folder.join(place::name(std::process::id()));
         let made = in_folder(&folder, cleanup, || {
             remove_leftover(&link)?;

@@ -16,7 +16,8 @@ pub enum Mode {
     Safe,
     /// They go on, and no others come in; the rest is done when the last one has left.
     Hide,
-    /// They are answered what they have asked for, at most as long as `drain` in the manifest, and then disconnected.
+    /// They are answered what they have asked for, at most as long as `drain` in the manifest, and
+    /// then disconnected.
     Soft,
     /// They are disconnected at once.
     Hard,

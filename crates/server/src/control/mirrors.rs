@@ -201,7 +201,7 @@ pub(crate) fn take_back_todo(mirror: &str, leg: &str) -> String {
 pub struct Leg {
     /// The leg's device.
     pub name: String,
-    /// What it is good for now.
+    /// How it stands in the mirror.
     pub state: State,
     /// Why it is out.
     pub why: Option<String>,

@@ -168,7 +168,8 @@ impl Live {
         }
     }
 
-    /// Makes a change, or says why nothing was changed. Tells the observer, too. Blocks as long as it takes.
+    /// Makes a change, or says why nothing was changed. Tells the observer, too. Blocks as long as
+    /// it takes.
     pub(crate) fn change(
         self: &Arc<Self>,
         wish: Wish,

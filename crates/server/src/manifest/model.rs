@@ -18,7 +18,8 @@ impl Manifest {
         self.exports.iter().find(|export| export.name == name)
     }
 
-    /// Keeps what `keep` says of the names of devices, which those of exports begin with `export:` among.
+    /// Keeps what `keep` says of the names of devices, which those of exports begin with `export:`
+    /// among.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.devices.retain(|device| keep(&device.name));
         self.exports.retain(|export| keep(&export_name(&export.name)));

@@ -26,7 +26,8 @@ use crate::report::Report;
 use crate::service::Service;
 use crate::shown::Shown;
 
-/// Exports that drain at a time: half of the workers that a pool may have, since what they wait for needs workers, too.
+/// Exports that drain at a time: half of the workers that a pool may have, since what they wait for
+/// needs workers, too.
 const MOST_HELPERS: usize = 128;
 
 /// What a shutdown came to.
@@ -337,7 +338,8 @@ impl Prepared {
             let took = duration(took);
             self.report.error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
-            // A client that has not chosen an export yet is on nobody's list. Nothing is left that could be flushed.
+            // A client that has not chosen an export yet is on nobody's list. Nothing is left that
+            // could be flushed.
             let _ = running.server.drain(Duration::ZERO);
             self.tell_notes(running);
         }
@@ -356,7 +358,8 @@ impl Prepared {
         };
         let settings = running.live.settings.now();
         let usual = ShutdownOptions::new();
-        // An export's callback may block for as long as its clients may drain; so many of them do so side by side.
+        // An export's callback may block for as long as its clients may drain; so many of them do
+        // so side by side.
         let helpers = usual.max_helpers.max(running.server.exports().len().min(MOST_HELPERS));
         usual
             .max_helpers(helpers)

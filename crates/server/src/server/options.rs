@@ -21,7 +21,8 @@ pub struct Options {
     pub label: String,
     /// The manifest's file, where it can be read again.
     pub source: Option<PathBuf>,
-    /// What the manifest asks for and can't have, as was told. With any of it the server is incomplete.
+    /// What the manifest asks for and can't have, as was told. With any of it the server is
+    /// incomplete.
     pub left_out: Vec<LeftOut>,
     /// Sockets that listen already; with any, no other is bound.
     pub passed: Vec<Listener>,
@@ -31,12 +32,14 @@ pub struct Options {
     pub control: bool,
     /// Tell the service manager that NOTIFY_SOCKET names how the server is.
     pub service_manager: bool,
-    /// The process ends with the server, and its threads with that: joined one after the other, they
-    /// would take as many turns of the scheduler.
+    /// The process ends with the server, and its threads with that: joined one after the other,
+    /// they would take as many turns of the scheduler.
     pub ends_process: bool,
-    /// The deadline of the whole shutdown, in place of the manifest's, also of one that is read again.
+    /// The deadline of the whole shutdown, in place of the manifest's, also of one that is read
+    /// again.
     pub shutdown_timeout: Option<Duration>,
-    /// What is done about devices that hang, in place of what the manifest says, also one that is read again.
+    /// What is done about devices that hang, in place of what the manifest says, also one that is
+    /// read again.
     pub on_hang: Option<HangPolicy>,
     /// What the process may have.
     pub room: Room,

@@ -122,7 +122,8 @@ impl Running {
         ticks.ok()
     }
 
-    /// Tells the service manager, where there is one, that the server is up, and goes on to tell it how it is.
+    /// Tells the service manager, where there is one, that the server is up, and goes on to tell it
+    /// how it is.
     pub(super) fn service(&self, about: &Arc<About>) -> Service {
         let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
         let status = move || service::status(&server.exports(), &answers::health(&about));
@@ -187,8 +188,8 @@ impl Prepared {
         })
     }
 
-    /// Looks whether the NUMA nodes are there that devices are to be near to. With `keep_going` such a device has no
-    /// preference; whether there was none.
+    /// Looks whether the NUMA nodes are there that devices are to be near to. With `keep_going`
+    /// such a device has no preference; whether there was none.
     pub(super) fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();
         let is_there = |node: u32| topology.node(node).is_some();

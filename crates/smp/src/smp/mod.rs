@@ -143,8 +143,8 @@ impl Smp {
         targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
     }
 
-    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. The answer is waited for
-    /// with [`Call::wait`], or awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
+    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. The answer is waited
+    /// for with [`Call::wait`], or awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
     ///
     /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
     /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
@@ -180,8 +180,8 @@ impl Smp {
     /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
     /// have been told.
     ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of the
-    /// call last: the caller or one of the targets, inside its handler.
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of
+    /// the call last: the caller or one of the targets, inside its handler.
     #[doc(alias = "smp_call_function_many")]
     #[track_caller]
     pub fn call_each<F, R>(&self, targets: impl Targets, f: F) -> ManyCall<R>

@@ -118,7 +118,8 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         Section::enter(slots, unsafe { &*slot })
     }
 
-    /// A place that a model takes before it begins: the lock under which a thread takes its own would order the rest.
+    /// A place that a model takes before it begins: the lock under which a thread takes its own
+    /// would order the rest.
     #[doc(hidden)]
     pub fn reader(&self) -> Reader<A> {
         Reader { epochs: self.clone(), slot: self.slots().take(), not_sync: PhantomData }

@@ -7,8 +7,8 @@ use corewise_topology::CpuId;
 pub(crate) enum Errand {
     /// An item that was queued on the caller's CPU.
     Here,
-    /// An item in this list, that of other CPUs, and nothing on the caller's. It is for the owner of
-    /// one of these. (Without that, on 16 simulated CPUs: a storm of two producers makes 0.89
+    /// An item in this list, that of other CPUs, and nothing on the caller's. It is for the owner
+    /// of one of these. (Without that, on 16 simulated CPUs: a storm of two producers makes 0.89
     /// [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
     There(u32),
     /// Nothing is queued: a fork of the caller, which goes on.
@@ -70,10 +70,10 @@ pub(crate) struct Choice {
 /// `away`: it sleeps in an item, and what is queued meanwhile would wait for other CPUs to wake up. One
 /// that has another CPU moves only if there is no other.
 ///
-/// One that has the CPU of a caller that goes on is woken for other CPUs only where there is no other, and
-/// moves to one of these where that is nobody's: else the caller waits for it, and the other CPU for nothing.
-/// So it is for a thief. (On two CPUs, a guest sums a tree of a million nodes in 6.5 ms. With its own CPU's worker
-/// as the thief, beside an idle CPU, it took 12.1 ms.)
+/// One that has the CPU of a caller that goes on is woken for other CPUs only where there is no
+/// other, and moves to one of these where that is nobody's: else the caller waits for it, and the
+/// other CPU for nothing. So it is for a thief. (On two CPUs, a guest sums a tree of a million
+/// nodes in 6.5 ms. With its own CPU's worker as the thief, beside an idle CPU, it took 12.1 ms.)
 ///
 /// On 16 simulated CPUs (ab2d844), four of them burnt: without preference for a worker that spins, the p99 of mix/50 is 0.9 to 7.0
 /// times as long. None burnt: without one for the owner of the CPU, that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU
