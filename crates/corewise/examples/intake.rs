@@ -5,7 +5,7 @@
 //!
 //! It uses of a workqueue: a capacity and `try_spawn` (the queue gives a job back instead of growing), `mod_delayed` (each
 //! change puts the reload off: a debounce), `every` (a tick, until its handle is dropped), a `Work` with a state of its own,
-//! `join_timeout` and `abort_on_drop` (a job that takes too long is dropped).
+//! `wait_timeout` and `abort_on_drop` (a job that takes too long is dropped).
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -124,7 +124,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // One that will never be over.
     let stuck = server.queue.spawn_future(pending::<()>()).abort_on_drop();
-    if stuck.join_timeout(Duration::from_millis(5)).is_err() {
+    if !stuck.wait_timeout(Duration::from_millis(5)) {
+        drop(stuck);
         println!("one job took too long, and was dropped");
     }
     let (done, refused) = (server.done.total(), server.refused.total());

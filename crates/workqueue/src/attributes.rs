@@ -4,8 +4,8 @@ use std::fmt;
 
 use corewise_topology::{AffinityScope, CpuId, CpuSet, current_cpu};
 
-/// The niceness of high-priority queues: the kernel's `HIGHPRI_NICE_LEVEL`, the least that there is.
-pub(crate) const HIGH_PRIORITY: i32 = -20;
+/// The lowest niceness, which goes first: the kernel's `HIGHPRI_NICE_LEVEL`.
+const MIN_NICE: i32 = -20;
 /// The most that `max_active` may be: the kernel's `WQ_MAX_ACTIVE`. More is cut to it, with a
 /// warning.
 pub(crate) const MAX_ACTIVE_LIMIT: usize = 2048;
@@ -39,7 +39,7 @@ impl Attributes {
     /// What a queue has that is asked for these: nothing out of range.
     pub(crate) fn in_range(self) -> Attributes {
         Attributes {
-            nice: self.nice.clamp(HIGH_PRIORITY, 19),
+            nice: self.nice.clamp(MIN_NICE, 19),
             max_active: self.max_active.min(MAX_ACTIVE_LIMIT),
             ..self
         }
@@ -59,11 +59,6 @@ pub enum QueueKind {
     /// Its work runs on the CPU that queued it, as the kernel's `WQ_PERCPU`. Its scope is that of a CPU, strictly, and
     /// can't be changed. While its CPU is offline, work for it runs anywhere.
     Bound,
-    /// As bound, with one worker a CPU that runs one item after the other, in order, each in an atomic section: items
-    /// must not block, and that is reported where they do. The kernel's `WQ_BH`. Of the options it takes
-    /// [`high_priority`](crate::QueueBuilder::high_priority), [`timed`](crate::QueueBuilder::timed) and
-    /// [`lowest`](crate::QueueBuilder::lowest) only.
-    BottomHalf,
 }
 
 impl QueueKind {
@@ -73,20 +68,18 @@ impl QueueKind {
             QueueKind::Unbound => "unbound",
             QueueKind::Ordered => "ordered",
             QueueKind::Bound => "bound",
-            QueueKind::BottomHalf => "bottom-half",
         }
     }
 
     /// Whether its scope is that of a CPU, for ever.
     pub(crate) fn per_cpu(self) -> bool {
-        matches!(self, QueueKind::Bound | QueueKind::BottomHalf)
+        matches!(self, QueueKind::Bound)
     }
 
     /// How high its `max_active` may be set.
     pub(crate) fn most_active(self) -> usize {
         match self {
             QueueKind::Ordered => 1,
-            QueueKind::BottomHalf => 0,
             QueueKind::Unbound | QueueKind::Bound => usize::MAX,
         }
     }
@@ -164,7 +157,7 @@ mod tests {
         assert_eq!(key(&plain), other(|a| a.max_active = 7));
         assert_eq!(key(&plain), PoolKey::of(QueueKind::Ordered, &plain));
         assert_ne!(key(&plain), PoolKey::of(QueueKind::Bound, &plain));
-        assert_ne!(key(&plain), other(|a| a.nice = HIGH_PRIORITY));
+        assert_ne!(key(&plain), other(|a| a.nice = MIN_NICE));
         assert_ne!(key(&plain), other(|a| a.cpus = Some(CpuSet::full(1))));
     }
 }

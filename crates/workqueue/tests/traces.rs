@@ -196,7 +196,7 @@ fn a_wait_of_an_item_for_itself_is_reported_with_both_places() {
 #[test]
 fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_flushes_one_without() {
     let (pools, plain) = queue("no rescuer");
-    let build = |name| Workqueue::builder(name).scope(AffinityScope::System).rescuer();
+    let build = |name| Workqueue::builder(name).scope(AffinityScope::System).rescuer(true);
     let rescued = build("rescued").build(&pools).unwrap();
     let other = build("rescued too").build(&pools).unwrap();
     let line = line!() + 2;
@@ -220,7 +220,7 @@ fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_waits_for_an_item_of_one_
     capture();
     let pools = WorkerPools::new(&Machine::synthetic("core:1 pu:1").expect("valid"));
     let plain = Workqueue::builder("helpless").strict(true).build(&pools).unwrap();
-    let rescued = Workqueue::builder("saved").rescuer().build(&pools).unwrap();
+    let rescued = Workqueue::builder("saved").rescuer(true).build(&pools).unwrap();
     // The only worker of the plain queue's pool is busy, and says nothing.
     let (stop, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));

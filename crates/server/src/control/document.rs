@@ -90,8 +90,6 @@ pub struct Queue {
     pub(crate) capacity: Option<usize>,
     /// Items that found it full.
     pub refused: u64,
-    pub(crate) freezable: bool,
-    pub(crate) frozen: bool,
     /// Items that are queued or run.
     pub in_flight: u64,
     pub(crate) running: u64,
@@ -229,8 +227,6 @@ impl From<&Dump> for Document {
             max_active: queue.max_active,
             capacity: queue.capacity,
             refused: queue.refused,
-            freezable: queue.freezable,
-            frozen: queue.frozen,
             in_flight: queue.in_flight,
             running: queue.running,
             started: queue.started(),

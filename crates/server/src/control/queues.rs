@@ -132,8 +132,6 @@ impl Tables<'_> {
             let marks = [
                 (queue.strict && queue.kind == QueueKind::Unbound, " strict"),
                 (queue.rescuer, " rescuer"),
-                (queue.freezable && !queue.frozen, " freezable"),
-                (queue.frozen, " frozen"),
             ];
             let marks = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark);
             let room =
@@ -475,12 +473,8 @@ mod tests {
     #[test]
     fn marks_limits_and_what_is_held_back_are_shown() {
         let pools = two_nodes();
-        let ordered = Workqueue::builder("ordered")
-            .kind(QueueKind::Ordered)
-            .freezable()
-            .build(&pools)
-            .unwrap();
-        let _careful = Workqueue::builder("careful").rescuer().build(&pools).unwrap();
+        let ordered = Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).unwrap();
+        let _careful = Workqueue::builder("careful").rescuer(true).build(&pools).unwrap();
         let (release, released) = channel::<()>();
         let full = Workqueue::builder("full").capacity(0).build(&pools).unwrap();
         assert!(full.try_spawn(|| ()).is_err());
@@ -489,10 +483,7 @@ mod tests {
         let second = ordered.at(At::Cpu(CpuId::new(23))).spawn(|| ());
         let parts = ["Active instances", "  ordered  the queue           1/1     1\n"];
         has(&text(&pools.dump(), 100).to_string(), &parts);
-        has(&text(&pools.dump(), 100).to_string(), &["general freezable", "general rescuer"]);
-        pools.freeze();
-        has(&text(&pools.dump(), 100).to_string(), &["general frozen"]);
-        pools.thaw();
+        has(&text(&pools.dump(), 100).to_string(), &["general rescuer"]);
         drop(release);
         first.join().unwrap();
         second.join().unwrap();
@@ -514,7 +505,7 @@ mod tests {
         let queue = Workqueue::builder("nasty\x1b[2J\nname").build(&pools).unwrap();
         let long = Workqueue::builder("a name that is longer than any table has room for")
             .kind(QueueKind::Ordered);
-        let long = long.freezable().high_priority().strict(true).timed(true).build(&pools).unwrap();
+        let long = long.nice(-20).strict(true).timed(true).build(&pools).unwrap();
         let (release, released) = channel::<()>();
         let running = long.spawn(move || released.recv().is_ok());
         queue.spawn(|| ()).join().unwrap();

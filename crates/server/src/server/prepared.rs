@@ -220,7 +220,7 @@ impl Prepared {
             // Two clock readings an item are nothing beside its IO; `corewise dump` shows the sum.
             .timed(true)
             // For block devices only.
-            .lowest()
+            .lowest(true)
             .build(&pools)
             .map_err(|error| failed("make a workqueue", &error))?;
         let manager =

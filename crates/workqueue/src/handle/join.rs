@@ -95,15 +95,9 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// As [`JoinHandle::join`], for `timeout` at most. It runs nothing on this thread, which would not end in time: so an
-    /// item that waits so for a closure that its own place or order holds back waits in vain. May block; on a worker the
-    /// pool starts other work meanwhile.
-    ///
-    /// # Errors
-    /// The handle, where it isn't over in time: it goes on, and can be joined later, or [aborted](JoinHandle::abort).
-    ///
-    /// # Panics
-    /// Where the handle was polled before and has given its value then.
+    /// Waits for `timeout` at most. Returns true if it is over, so that [`JoinHandle::join`] won't block. It runs nothing
+    /// on this thread, which would not end in time: so an item that waits so for a closure that its own place or order
+    /// holds back waits in vain. May block; on a worker the pool starts other work meanwhile.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -111,25 +105,15 @@ impl<T> JoinHandle<T> {
     /// # use corewise_workqueue::{WorkerPools, Workqueue};
     /// # let pools = WorkerPools::new(&Machine::live()?);
     /// let queue = Workqueue::builder("queries").build(&pools)?;
-    /// let mut answer = queue.spawn(|| 42);
-    /// let answer = loop {
-    ///     match answer.join_timeout(Duration::from_secs(1)) {
-    ///         Ok(value) => break value?,
-    ///         Err(handle) => answer = handle,
-    ///     }
+    /// let answer = queue.spawn(|| 42);
+    /// while !answer.wait_timeout(Duration::from_secs(1)) {
     ///     eprintln!("still at it");
-    /// };
-    /// assert_eq!(answer, 42);
+    /// }
+    /// assert_eq!(answer.join()?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, Self> {
-        if self.wait_timeout(timeout) { Ok(self.task().take().expect(TAKEN)) } else { Err(self) }
-    }
-
-    /// Whether it is over in time.
-    #[track_caller]
-    fn wait_timeout(&self, timeout: Duration) -> bool {
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.is_finished() || self.task().done().wait_timeout(timeout)
     }
 
@@ -144,7 +128,8 @@ impl<T> JoinHandle<T> {
     /// let queue = Workqueue::builder("watchers").build(&pools)?;
     /// // It may watch for so long, and not longer.
     /// let watcher = queue.spawn_future(pending::<()>()).abort_on_drop();
-    /// assert!(watcher.join_timeout(Duration::from_millis(1)).is_err());
+    /// assert!(!watcher.wait_timeout(Duration::from_millis(1)));
+    /// drop(watcher);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn abort_on_drop(self) -> AbortOnDrop<T> {
@@ -221,18 +206,6 @@ impl<T> AbortOnDrop<T> {
     pub fn join(self) -> Result<T, JoinError> {
         self.wait();
         self.detach().join()
-    }
-
-    /// As [`JoinHandle::join_timeout`]: who drops the error aborts what isn't over.
-    ///
-    /// # Errors
-    /// The handle, where it isn't over in time.
-    ///
-    /// # Panics
-    /// As [`JoinHandle::join_timeout`].
-    #[track_caller]
-    pub fn join_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, Self> {
-        if self.wait_timeout(timeout) { Ok(self.detach().join()) } else { Err(self) }
     }
 
     /// The plain handle: from here on it goes on to its end.

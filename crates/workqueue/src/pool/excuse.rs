@@ -1,6 +1,5 @@
 //! Workers that are excused: they run something, but aren't counted for the pod's cores, so that
-//! another may start. Either they said so (a blocking region, a CPU-intensive queue), or the
-//! timekeeper caught them.
+//! another may start. Either they said so (a blocking region, a long run), or the timekeeper caught them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +19,16 @@ use crate::task::publication::Shown;
 pub(crate) enum Excuse {
     /// It is inside a blocking region.
     Region = 1,
-    /// Its item is of a queue that is CPU-intensive.
-    Declared = 1 << 1,
     /// The timekeeper found that its item computes without a pause.
-    Intensive = 1 << 2,
+    Intensive = 1 << 1,
     /// The timekeeper found that its item sleeps, and hadn't said so.
-    Asleep = 1 << 3,
+    Asleep = 1 << 2,
     /// It said that what it does now may compute or sleep for long.
-    Long = 1 << 4,
+    Long = 1 << 3,
 }
 
 /// The excuses that end with the item.
-const OF_THE_ITEM: u32 = Excuse::Declared as u32 | Excuse::Intensive as u32 | Excuse::Asleep as u32;
+const OF_THE_ITEM: u32 = Excuse::Intensive as u32 | Excuse::Asleep as u32;
 
 /// What the timekeeper sees of a pool at a look.
 pub(crate) struct Look {
@@ -97,13 +94,6 @@ impl Worker {
     /// Under the pool's lock: it is a worker no more.
     pub(super) fn is_excused_no_more(&self, counts: &mut Counts) {
         self.set_excuses(counts, |_| 0);
-    }
-
-    /// Under the pool's lock: it begins an item of such a queue.
-    pub(super) fn begins(&self, counts: &mut Counts, cpu_intensive: bool) {
-        if cpu_intensive {
-            self.set_excuses(counts, |bits| bits | Excuse::Declared as u32);
-        }
     }
 
     /// Under the pool's lock: its item is over, and what it was excused for with it.

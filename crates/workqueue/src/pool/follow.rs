@@ -24,7 +24,7 @@ impl<F: FencePolicy> Group<F> {
     /// May start threads, and waits for a moment where running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
         let wants = match (self.kind, &self.cpus) {
-            (QueueKind::Bound | QueueKind::BottomHalf, _) => Wants::Own,
+            (QueueKind::Bound, _) => Wants::Own,
             (_, Some(cpus)) => Wants::These(cpus),
             (_, None) => Wants::Housekeeping,
         };

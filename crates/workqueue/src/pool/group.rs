@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::context::{AtomicSection, Site};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Mutex, thread};
 use corewise_topology::{AffinityScope, CpuSet, current_cpu};
@@ -329,7 +328,7 @@ impl<F: FencePolicy> Group<F> {
     #[inline(always)]
     fn carries_out(self: &Arc<Self>, me: &Worker, running: &mut Running, taken_over: bool) {
         me.carry.starts(running.ticket());
-        self.took(me, running);
+        self.took(me);
         if taken_over {
             running.overflowed();
         }
@@ -365,31 +364,29 @@ impl<F: FencePolicy> Group<F> {
     /// `me` has found something. Where it was the searcher, or something else is to be seen to, that
     /// is a transition.
     #[inline(always)]
-    fn took(self: &Arc<Self>, me: &Worker, running: &Running) {
-        let (searched, intensive) = (me.is_searching(), running.is_cpu_intensive());
-        let tells = me.batch.with(|batch| batch.tells);
-        if searched || intensive || tells || self.pools[me.pool].reading().concerns_taker() {
-            self.took_slowly(me, intensive);
+    fn took(self: &Arc<Self>, me: &Worker) {
+        let (searched, tells) = (me.is_searching(), me.batch.with(|batch| batch.tells));
+        if searched || tells || self.pools[me.pool].reading().concerns_taker() {
+            self.took_slowly(me);
         }
     }
 
     /// `me` has stolen a fork.
     pub(super) fn has_stolen(self: &Arc<Self>, me: &Worker) {
         if me.is_searching() || self.pools[me.pool].reading().concerns_taker() {
-            self.took_slowly(me, false);
+            self.took_slowly(me);
         }
     }
 
     /// It is no searcher any more, and somebody else may have to be.
     #[cold]
-    fn took_slowly(self: &Arc<Self>, me: &Worker, intensive: bool) {
+    fn took_slowly(self: &Arc<Self>, me: &Worker) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
             me.stop_searching(&mut inner.counts);
             if let Some(each) = me.batch.with(|batch| batch.tells.then(|| batch.tell())) {
                 self.learns(me, &mut inner, each);
             }
-            me.begins(&mut inner.counts, intensive);
             // The timekeeper asks again too, but only where work waits, and if there is one.
             if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
                 inner.refused = None;
@@ -669,9 +666,6 @@ impl<F: FencePolicy> Group<F> {
     /// Runs an instance. The thread has the pod's placement token.
     #[inline(always)]
     fn run(&self, me: &Worker, running: &mut Running) -> u64 {
-        let bottom_half = self.kind == QueueKind::BottomHalf;
-        let site = || Site { what: running.name(), location: running.job.site };
-        let _section = bottom_half.then(|| AtomicSection::enter_for(site()));
         running.run(&me.shown, Some(&me.carry))
     }
 }

@@ -100,8 +100,8 @@ impl PoolsBuilder {
         self
     }
 
-    /// How long an item may compute without a pause before other work may start beside it, as if its
-    /// queue were [CPU-intensive](crate::QueueBuilder::cpu_intensive): then it is counted and, where
+    /// How long an item may compute without a pause before other work may start beside it, as if it had
+    /// called [`long_running`](corewise_sync::context::long_running): then it is counted and, where
     /// its function is caught often, logged (at debug level). Looked at only while work waits for a core, and first
     /// after 100 us, since an item that sleeps without saying so is found by two looks that far apart;
     /// while there are no such items the looks get rarer, up to this time and to 10 ms (and at least

@@ -14,7 +14,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::hazard::Hazards;
 use corewise_topology::{AffinityScope, CpuSet, Machine, Masks, Pods, Subscription, Topology};
 
-use crate::attributes::{PoolKey, QueueKind};
+use crate::attributes::PoolKey;
 use crate::error::BuildError;
 use crate::pool::PoolSpec;
 use crate::pool::group::{Group, Setup};
@@ -112,36 +112,10 @@ impl WorkerPools {
         self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Holds back, on each freezable queue, what isn't active already: what is pending stays so,
-    /// what was let through to a pool runs to its end. Queues that are made later are frozen too.
-    /// Doesn't wait: [`Workqueue::active`](crate::Workqueue::active) says how many still run. The
-    /// kernel's `freeze_workqueues_begin`.
-    pub fn freeze(&self) {
-        self.set_frozen(true);
-    }
-
-    /// Ends a [`WorkerPools::freeze`]: what was held back goes, in order.
-    pub fn thaw(&self) {
-        self.set_frozen(false);
-    }
-
-    fn set_frozen(&self, frozen: bool) {
-        // Under the lock, so that a freeze and a thaw at once leave all queues the same.
-        let queues = {
-            let mut queues = self.inner.keeper.queues.lock();
-            queues.frozen = frozen;
-            let all = queues.alive();
-            all.iter().for_each(|queue| queue.set_frozen(frozen));
-            all
-        };
-        queues.iter().for_each(|queue| queue.settle());
-    }
-
     /// Makes a queue known.
     pub(crate) fn register(&self, queue: Arc<dyn Registered>) {
         let mut queues = self.inner.keeper.queues.lock();
         queues.add(&queue);
-        queue.set_frozen(queues.frozen);
         if queues.closed {
             // It got its pools just before the shutdown, which doesn't see it.
             queue.close();
@@ -266,7 +240,7 @@ impl Inner {
 
     /// A pool for each pod that has any of the CPUs, online or not.
     fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
-        let max = if key.kind == QueueKind::BottomHalf { 1 } else { self.asked.max_workers };
+        let max = self.asked.max_workers;
         let mut specs: Vec<PoolSpec> = self
             .pods
             .scope(key.scope)
@@ -295,7 +269,7 @@ impl Inner {
     }
 
     fn close(&self) -> Vec<Arc<Group>> {
-        // Frozen queues too: what they hold back runs, as everything that is queued.
+        // Held items run, as everything that is queued.
         let queues = {
             let mut queues = self.keeper.queues.lock();
             queues.closed = true;

@@ -1,5 +1,5 @@
-//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues,
-//! freezing and draining.
+//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues
+//! and draining.
 //!
 //! Read `limit.md` beside this file first.
 
@@ -189,36 +189,6 @@ mod stepped {
         slot.settle(&mut |item| out.push(item));
         assert_eq!(out, [0, 1, 2, 3, 4]);
         assert!(slot.gate().open());
-    }
-
-    #[test]
-    fn stepped_freezing_keeps_what_is_pending_and_the_thaw_lets_it_through_in_order() {
-        let (slot, mut out) = (Slot::<u32>::new(2), Vec::new());
-        queue(&slot, 0, 0, &mut out);
-        slot.set_frozen(true);
-        slot.settle(&mut |item| out.push(item));
-        for n in 1..4 {
-            queue(&slot, 0, n, &mut out);
-        }
-        put(&slot, &mut out);
-        assert_eq!(out, [0], "what runs ends, and nothing takes its place");
-        slot.set_frozen(false);
-        slot.settle(&mut |item| out.push(item));
-        assert_eq!(out, [0, 1, 2]);
-    }
-
-    #[test]
-    fn stepped_a_closed_slot_lets_everything_through_frozen_or_not() {
-        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
-        slot.set_frozen(true);
-        queue(&slot, 0, 0, &mut out);
-        queue(&slot, 0, 1, &mut out);
-        slot.close();
-        slot.set_frozen(true);
-        slot.settle(&mut |item| out.push(item));
-        assert!(slot.gate().closed() && !slot.gate().frozen());
-        put(&slot, &mut out);
-        assert_eq!(out, [0, 1]);
     }
 
     #[test]

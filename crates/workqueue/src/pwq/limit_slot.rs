@@ -15,12 +15,10 @@ use super::limit_policy::UNLIMITED;
 const LIMITED: u32 = 1;
 /// Instances are held back, or somebody is about to push some that were.
 const HELD: u32 = 1 << 1;
-/// Nothing is let through until the thaw.
-const FROZEN: u32 = 1 << 2;
 /// Only what the queue's own items queue is accepted.
-const DRAINING: u32 = 1 << 3;
+const DRAINING: u32 = 1 << 2;
 /// Nothing is accepted any more.
-const CLOSED: u32 = 1 << 4;
+const CLOSED: u32 = 1 << 3;
 
 /// What a slot can hold back, and in what.
 pub(crate) trait Hold: Sized + Send {
@@ -53,12 +51,9 @@ impl Gate {
     pub(crate) fn closed(self) -> bool {
         self.0 & CLOSED != 0
     }
-    pub(crate) fn frozen(self) -> bool {
-        self.0 & FROZEN != 0
-    }
     /// Whether one may try to get through without the lock: nobody is before it.
     fn unobstructed(self) -> bool {
-        self.0 & (HELD | FROZEN) == 0
+        self.0 & HELD == 0
     }
     fn limited(self) -> bool {
         self.0 & LIMITED != 0
@@ -83,7 +78,7 @@ pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
     gate: AtomicU32,
     /// A: instances that are counted: let through and not over.
     active: AtomicUsize,
-    /// A: how many may be; written under the lock of `inner`. 0 while frozen.
+    /// A: how many may be; written under the lock of `inner`.
     max: AtomicUsize,
     /// L: is the lock; guards those that are held back, and what the gate mirrors.
     inner: Mutex<Inner<T>>,
@@ -213,18 +208,12 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         self.change(|inner| inner.limit = limit);
     }
 
-    /// Lets nothing through from now on, or lets it through again: then `settle` has to follow.
-    pub(crate) fn set_frozen(&self, frozen: bool) {
-        self.mark(FROZEN, frozen);
-    }
-
     /// Whether only chained work is accepted.
     pub(crate) fn set_draining(&self, draining: bool) {
         self.mark(DRAINING, draining);
     }
 
-    /// Accepts nothing from now on; what is held back goes on to be let through, whether it is frozen
-    /// or not: `settle` has to follow.
+    /// Accepts nothing from now on; what is held back goes on to be let through.
     pub(crate) fn close(&self) {
         self.mark(CLOSED, true);
     }
@@ -243,13 +232,11 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
-    /// may go at once, let through by any thread, or a freeze holds them all back. And how often the limit or the marks
-    /// were set.
+    /// may go at once, let through by any thread. And how often the limit or the marks were set.
     pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
         let inner = self.inner.lock();
         let active = self.active.load(Ordering::Relaxed);
-        let free = active < inner.limit || Gate(inner.gate()).frozen();
-        ((!free).then_some(active), inner.changes)
+        ((active >= inner.limit).then_some(active), inner.changes)
     }
 
     /// How many are held back, and how often that has changed.
@@ -274,8 +261,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
     fn publish(&self, inner: &Inner<T>) {
         let gate = inner.gate();
-        let max = if Gate(gate).frozen() { 0 } else { inner.limit };
-        self.max.store(max, Ordering::Relaxed);
+        self.max.store(inner.limit, Ordering::Relaxed);
         if self.gate.load(Ordering::Relaxed) != gate {
             self.gate.store(gate, Ordering::SeqCst);
         }
@@ -325,12 +311,9 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
 impl<T: Hold> Inner<T> {
     fn gate(&self) -> u32 {
-        // A closed queue can't be frozen: it only has its end before it.
-        let closed = self.marks & CLOSED != 0;
-        let marks = if closed { self.marks & !FROZEN } else { self.marks };
         let held = self.moving || !self.held.is_empty();
         let limited = self.limit != UNLIMITED;
-        marks | (LIMITED * u32::from(limited)) | (HELD * u32::from(held))
+        self.marks | (LIMITED * u32::from(limited)) | (HELD * u32::from(held))
     }
 
     fn append(&mut self, pwq: usize, item: T) {

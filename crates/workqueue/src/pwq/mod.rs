@@ -140,8 +140,8 @@ impl Drop for Pwq {
 
 impl InSlot for Pwq {
     fn home(&self) -> Home {
-        let QueueCore { id, traits: Traits { cpu_intensive, timed, .. }, .. } = *self.shared;
-        Home { queue: id, cpu_intensive, timed, schedule: &OfPwq }
+        let QueueCore { id, traits: Traits { timed, .. }, .. } = *self.shared;
+        Home { queue: id, timed, schedule: &OfPwq }
     }
 
     fn collected(&self) {

@@ -58,10 +58,6 @@ pub(crate) struct QueueCore {
 pub(crate) struct Traits {
     /// I: what it is.
     pub(crate) kind: QueueKind,
-    /// I: whether a freeze of the pools holds its work back.
-    pub(crate) freezable: bool,
-    /// I: whether its items aren't counted for the cores that they compute on.
-    pub(crate) cpu_intensive: bool,
     /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
     /// I: how many closures of `try_spawn` it takes at once, if it counts them.
@@ -143,6 +139,27 @@ impl QueueCore {
         before.0 == 0 && before == after
     }
 
+    /// Instances that were let through to a pool and aren't over (a moment ago).
+    pub(crate) fn active(&self) -> u64 {
+        let held = || {
+            let of_slot = self.limiter.slots().map(|slot| slot.held());
+            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
+        };
+        let mut before = held();
+        for _ in 0..4 {
+            let in_flight = self.stats().in_flight();
+            let after = held();
+            // One that is cancelled between two readings would be taken for one that is held and
+            // not in flight, and hide an active one.
+            if after == before {
+                return in_flight.saturating_sub(after.0);
+            }
+            before = after;
+        }
+        // They come and go too fast to tell.
+        self.stats().in_flight().saturating_sub(before.0).max(1)
+    }
+
     /// Divides the maximum among the slots, by its CPUs that can be used now: under the lock of the
     /// attributes, so that the last word stands. `settle` has to follow, and [`QueueCore::warn_of_cut`] once
     /// that is released.
@@ -204,38 +221,6 @@ impl Registered for QueueCore {
 
     fn counters(&self) -> &Counters {
         &self.former
-    }
-
-    fn is_frozen(&self) -> bool {
-        self.limiter.slots().any(|slot| slot.gate().frozen())
-    }
-
-    fn set_frozen(&self, frozen: bool) {
-        let frozen = frozen && self.traits.freezable;
-        self.limiter.slots().for_each(|slot| slot.set_frozen(frozen));
-    }
-
-    fn active(&self) -> u64 {
-        let held = || {
-            let of_slot = self.limiter.slots().map(|slot| slot.held());
-            of_slot.fold((0, 0), |sum, slot| (sum.0 + slot.0 as u64, sum.1 + slot.1))
-        };
-        // Pairs with the queuers' Enter and ReadGate: who read the gate before it was closed by a
-        // freeze, which came before this, is counted below.
-        fence(Ordering::SeqCst);
-        let mut before = held();
-        for _ in 0..4 {
-            let in_flight = self.stats().in_flight();
-            let after = held();
-            // One that is cancelled between two readings would be taken for one that is held and
-            // not in flight, and hide an active one.
-            if after == before {
-                return in_flight.saturating_sub(after.0);
-            }
-            before = after;
-        }
-        // They come and go too fast to tell.
-        self.stats().in_flight().saturating_sub(before.0).max(1)
     }
 
     fn divide_again(&self) {

@@ -14,9 +14,8 @@ use crate::pwq::limit_policy::{UNLIMITED, effective};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::PwqSlot;
 use crate::report::{LinkDump, QueueDump, QueueStats, SlotDump, SlotPlace};
-use crate::timekeeper::registered::Registered;
 
-/// See [`Registered::dump`].
+/// See [`Registered::dump`](crate::timekeeper::registered::Registered::dump).
 pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
     let attributes = queue.attributes.lock().clone();
     let PoolKey { scope, strict, cpus, nice, .. } = PoolKey::of(queue.traits.kind, &attributes);
@@ -31,8 +30,6 @@ pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) 
         max_active: limit(effective(attributes.max_active)),
         capacity: queue.room.as_ref().map(|room| room.places()),
         refused: queue.room.as_ref().map_or(0, |room| room.refused()),
-        freezable: queue.traits.freezable,
-        frozen: queue.is_frozen(),
         timed: queue.traits.timed,
         rescuer: queue.rescuer.is_some(),
         ..QueueDump::default()

@@ -10,8 +10,7 @@ impl Workqueue {
     /// wait for, such as a block device. (The kernel's block layer has a queue of its own for that, `kblockd`.)
     ///
     /// It has the same pools, and this queue's kind and attributes, also as they change; but it isn't ordered,
-    /// has no `max_active`, and no freeze holds it. So this queue may be drained, destroyed, frozen, or full
-    /// of items that wait: what they wait for goes on. It takes work until the pools are shut down, also while
+    /// has no `max_active`. So this queue may be drained, destroyed, or full of items that wait: what they wait for goes on. It takes work until the pools are shut down, also while
     /// somebody drains it. Its name is this one's with `/below` behind. Where this queue has a rescuer, it has
     /// one of its own. The queue below the queue below is itself, as that of
     /// a queue that is the [`lowest`](QueueBuilder::lowest).

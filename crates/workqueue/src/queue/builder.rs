@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corewise_sync::text;
 use corewise_topology::{AffinityScope, CpuSet};
 
-use crate::attributes::{Attributes, HIGH_PRIORITY, PoolKey, QueueKind};
+use crate::attributes::{Attributes, PoolKey, QueueKind};
 use crate::error::BuildError;
 use crate::pools::{WorkerPools, nodes};
 use crate::pwq::limit::CountedBy;
@@ -24,8 +24,6 @@ use crate::queue::Workqueue;
 /// | [`nice`](Self::nice) | 0 |
 /// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once, or what the [CPU quota](crate::PoolsBuilder::concurrency) gives |
 /// | [`capacity`](Self::capacity) | no bound for [`try_spawn`](Workqueue::try_spawn) |
-/// | [`freezable`](Self::freezable) | no |
-/// | [`cpu_intensive`](Self::cpu_intensive) | no: items that turn out to be are found |
 /// | [`rescuer`](Self::rescuer) | no |
 /// | [`timed`](Self::timed) | no |
 /// | [`lowest`](Self::lowest) | no |
@@ -55,10 +53,10 @@ impl QueueBuilder {
 
     /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is its own queue
     /// [`below`](Workqueue::below), and takes work also while it is drained. Not for use with
-    /// [`max_active`](Self::max_active), [`QueueKind::Ordered`] or [`freezable`](Self::freezable), which
-    /// would hold up what is waited for. Default: no.
-    pub fn lowest(mut self) -> Self {
-        self.traits.is_below = true;
+    /// [`max_active`](Self::max_active) or [`QueueKind::Ordered`], which would hold up what is waited for.
+    /// Default: no.
+    pub fn lowest(mut self, lowest: bool) -> Self {
+        self.traits.is_below = lowest;
         self
     }
 
@@ -67,13 +65,7 @@ impl QueueBuilder {
         let per_cpu = above.traits.kind.per_cpu();
         let kind = if per_cpu { above.traits.kind } else { QueueKind::Unbound };
         QueueBuilder {
-            traits: Traits {
-                kind,
-                freezable: false,
-                capacity: None,
-                is_below: true,
-                ..above.traits
-            },
+            traits: Traits { kind, capacity: None, is_below: true, ..above.traits },
             attributes: Attributes { max_active: 0, ..attributes },
             rescuer: above.rescuer.is_some(),
             ..QueueBuilder::new(format!("{}/below", above.name))
@@ -107,12 +99,6 @@ impl QueueBuilder {
         self
     }
 
-    /// High priority: [`nice`](Self::nice) of -20, the kernel's `WQ_HIGHPRI`. Its pools are its
-    /// own, and don't interact with those of other priorities.
-    pub fn high_priority(self) -> Self {
-        self.nice(HIGH_PRIORITY)
-    }
-
     /// How many instances may be active at once: let through to a pool and not over. The others
     /// are held back, in order. More than 2048 is cut to that, with a warning; 0 is no limit. Default: 0.
     ///
@@ -142,23 +128,6 @@ impl QueueBuilder {
         self
     }
 
-    /// Whether [`WorkerPools::freeze`] holds its work back. Default: no.
-    pub fn freezable(mut self) -> Self {
-        self.traits.freezable = true;
-        self
-    }
-
-    /// Says that its items compute for long: they aren't counted for the cores that they take, so
-    /// that they hold back no other work of the pod; the scheduler shares the cores among them. Each
-    /// needs a thread while it runs, up to
-    /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers). Default: no; items that turn
-    /// out to compute for long are found, see
-    /// [`PoolsBuilder::cpu_intensive_after`](crate::PoolsBuilder::cpu_intensive_after).
-    pub fn cpu_intensive(mut self) -> Self {
-        self.traits.cpu_intensive = true;
-        self
-    }
-
     /// Whether it is counted how long its items run ([`QueueStats::run_time`]): two readings of the
     /// clock an item. Default: no.
     ///
@@ -173,8 +142,8 @@ impl QueueBuilder {
     /// be made for one, for 10 ms. Then it runs that work itself, on any CPU, until the pool has a
     /// worker again; so the queue always makes progress, as the kernel's `WQ_MEM_RECLAIM`. For work
     /// that other work waits for. Default: no.
-    pub fn rescuer(mut self) -> Self {
-        self.rescuer = true;
+    pub fn rescuer(mut self, rescuer: bool) -> Self {
+        self.rescuer = rescuer;
         self
     }
 
@@ -197,7 +166,7 @@ impl QueueBuilder {
         let counted_by = match kind {
             QueueKind::Unbound => (CountedBy::Node, nodes(pools.machine().topology())),
             QueueKind::Ordered => (CountedBy::Queue, 1),
-            QueueKind::Bound | QueueKind::BottomHalf => (CountedBy::Pool, lease.group.pools.len()),
+            QueueKind::Bound => (CountedBy::Pool, lease.group.pools.len()),
         };
         let rescuer = self.rescuer.then(|| pools.rescuer(&name)).transpose();
         let rescuer = rescuer.map_err(|error| BuildError::threads(&name, &error))?;
@@ -212,22 +181,14 @@ impl QueueBuilder {
 
     /// What it is to be, where that takes the other options.
     fn checked_kind(&self) -> Result<QueueKind, BuildError> {
-        let Traits { kind, freezable, capacity, cpu_intensive, is_below: lowest, .. } = self.traits;
-        let Attributes { scope, ref cpus, nice, max_active, .. } = self.attributes;
+        let Traits { kind, is_below: lowest, .. } = self.traits;
+        let Attributes { scope, max_active, .. } = self.attributes;
         let pods = self.scoped && scope != AffinityScope::Cpu;
-        let bottom_half = kind == QueueKind::BottomHalf;
         let conflicts = [
             (kind.per_cpu() && pods, "scope", kind.name()),
             (max_active > kind.most_active(), "max_active", kind.name()),
-            (bottom_half && ![0, HIGH_PRIORITY].contains(&nice), "nice", kind.name()),
-            (bottom_half && capacity.is_some(), "capacity", kind.name()),
-            (bottom_half && freezable, "freezable", kind.name()),
-            (bottom_half && cpus.is_some(), "cpus", kind.name()),
-            (bottom_half && cpu_intensive, "cpu_intensive", kind.name()),
-            (bottom_half && self.rescuer, "rescuer", kind.name()),
             (lowest && kind == QueueKind::Ordered, "lowest", kind.name()),
             (lowest && max_active != 0, "lowest", "max_active"),
-            (lowest && freezable, "lowest", "freezable"),
         ];
         if let Some((_, asked, with)) = conflicts.into_iter().find(|(conflict, ..)| *conflict) {
             return Err(BuildError::Conflict { queue: self.name.clone(), asked, with });

@@ -1,5 +1,5 @@
 //! What can be done to a queue as a whole while work flows: other attributes, another maximum,
-//! freezing, draining, the end.
+//! draining, the end.
 
 use std::mem;
 use std::panic::Location;
@@ -38,8 +38,7 @@ impl Workqueue {
     /// new. So it may block, though not on the queue's work: an item may call it.
     ///
     /// # Errors
-    /// [`BuildError::Fixed`] for a bound or bottom-half queue, whose attributes are what they are
-    /// (but see [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an
+    /// [`BuildError::Fixed`] for a bound queue, whose attributes are what they are (but see [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an
     /// ordered queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then
     /// as it was.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
@@ -78,8 +77,7 @@ impl Workqueue {
     /// that had none counts what is queued from then on. Bound queues too. Takes short locks.
     ///
     /// # Errors
-    /// [`BuildError::Conflict`] on an ordered queue (but for 0 and 1) and on a bottom-half one (but
-    /// for 0).
+    /// [`BuildError::Conflict`] on an ordered queue, but for 0 and 1.
     pub fn set_max_active(&self, max_active: usize) -> Result<(), BuildError> {
         let shared = self.shared();
         self.takes_max_active(max_active)?;
@@ -106,8 +104,7 @@ impl Workqueue {
     /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
     ///
     /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
-    /// meanwhile. May block. On a frozen queue it waits for the thaw. It says nothing about the queue
-    /// [`below`](Workqueue::below), on which block devices run.
+    /// meanwhile. May block. It says nothing about the queue [`below`](Workqueue::below), on which block devices run.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -160,15 +157,10 @@ impl Workqueue {
         self.shared().active()
     }
 
-    /// Instances that are held back (a moment ago): by `max_active`, by the order of an ordered
-    /// queue, or by a freeze.
+    /// Instances that are held back (a moment ago): by `max_active`, or by the order of an ordered
+    /// queue.
     pub fn held(&self) -> u64 {
         self.shared().limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
-    }
-
-    /// Whether [`WorkerPools::freeze`](crate::WorkerPools::freeze) holds its work back now.
-    pub fn is_frozen(&self) -> bool {
-        self.shared().is_frozen()
     }
 
     #[track_caller]

@@ -34,14 +34,12 @@ use crate::task::claim::Claimed;
 use crate::task::header::Header;
 use crate::task::vtable::ItemRef;
 use crate::timekeeper::delayed::Destination;
-use crate::timekeeper::registered::Registered;
 use crate::wait::messages;
 
 /// A workqueue: work that is handed in runs on a worker of a pool, as a rule in the pod that it was
 /// queued from; see [`QueueBuilder`] for the kinds there are.
 ///
-/// A cheap handle: clones are the same queue. Dropping it leaves queued work to run, and thaws it
-/// where it was frozen.
+/// A cheap handle: clones are the same queue. Dropping it leaves queued work to run.
 #[derive(Clone)]
 pub struct Workqueue {
     inner: Arc<Inner>,
@@ -58,13 +56,6 @@ struct Inner {
     drains: Mutex<usize>,
     /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
     below: Mutex<Option<Workqueue>>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.table.shared().set_frozen(false);
-        self.table.shared().settle();
-    }
 }
 
 impl Destination for Inner {

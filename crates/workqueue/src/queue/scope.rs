@@ -36,7 +36,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{CleanAt, Completion, Mutex, panics, thread, time};
+use corewise_sync::{CleanAt, Completion, Mutex, context, panics, thread, time};
 use tracing::Span;
 
 use crate::attributes::At;
@@ -86,15 +86,12 @@ impl Workqueue {
     ///   the pool starts other work meanwhile. So a scope inside an item of the same queue, on its
     ///   only worker, goes on; also where the queue is ordered or its `max_active` is reached:
     ///   closures that are held back run in the place of the item that waits for them.
-    /// * Outside of such an item, on a frozen queue, it waits for the thaw.
     /// * In an atomic section it is reported as a wait
     ///   ([`might_block`](corewise_sync::context::might_block)), before the body runs.
     ///
     /// # Panics
     /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
-    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped. Before the body runs, where
-    /// this is a bottom-half queue, and the caller an item of one: it can't wait there for what the
-    /// CPU's only bottom-half worker is to run.
+    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -115,7 +112,7 @@ impl Workqueue {
         &self,
         body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
     ) -> R {
-        messages::for_scope(self.shared());
+        context::might_block("Workqueue::scope");
         let shared = Arc::new(Shared {
             queue: self.clone(),
             left: AtomicUsize::new(1),

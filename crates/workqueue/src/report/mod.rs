@@ -165,10 +165,6 @@ pub struct QueueDump {
     pub capacity: Option<usize>,
     /// How many closures it gave back because it was full.
     pub refused: u64,
-    /// Whether a freeze holds its work back.
-    pub freezable: bool,
-    /// Whether one does.
-    pub frozen: bool,
     /// What it has done, in all pools.
     pub stats: QueueStats,
     /// Instances queued and not over, held back ones included.

@@ -130,11 +130,6 @@ impl Running {
         (self.table.name)()
     }
 
-    /// Whether its queue says that its items compute for long.
-    pub(crate) fn is_cpu_intensive(&self) -> bool {
-        self.ticket().is_some_and(|ticket| ticket.home().cpu_intensive)
-    }
-
     /// The instance runs away from its home pod; counted.
     pub(crate) fn overflowed(&self) {
         self.note(Event::Overflowed);

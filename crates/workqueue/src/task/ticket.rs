@@ -75,8 +75,6 @@ pub(crate) enum Event {
 pub(crate) struct Home {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) queue: u64,
-    /// I: whether its items aren't counted for the cores that they compute on.
-    pub(crate) cpu_intensive: bool,
     /// I: whether it is counted how long its items run.
     pub(crate) timed: bool,
     /// I: what it is the head of knows.

@@ -297,7 +297,7 @@ impl Timekeeper {
                     Excuse::Asleep => {
                         "blocks without saying so: wrap the blocking call in `blocking`"
                     }
-                    _ => "computes for long: make its queue cpu_intensive",
+                    _ => "computes for long: say so with `context::long_running`",
                 };
                 // For the author of the item, not for an operator.
                 tracing::debug!(queue = name, %function, %site, hits, "a work item {said}");

@@ -19,12 +19,6 @@ pub(crate) trait Registered: Send + Sync {
     fn rescuer(&self) -> Option<&Rescuer>;
     /// Where the timekeeper and the rescuer count.
     fn counters(&self) -> &Counters;
-    /// Holds everything back that isn't active, if it is freezable, or lets it go: then `settle` has to follow.
-    fn set_frozen(&self, frozen: bool);
-    /// Whether it is frozen now.
-    fn is_frozen(&self) -> bool;
-    /// Instances that were let through and aren't over (a moment ago). On a frozen queue 0 is sure.
-    fn active(&self) -> u64;
     /// Instances that were queued and aren't over (a moment ago).
     fn in_flight(&self) -> u64;
     /// The same maximum, where other CPUs can be used now: then `settle` has to follow.
@@ -45,7 +39,6 @@ pub(crate) struct Queues {
     /// By number. Those that are gone are taken out now and then.
     all: BTreeMap<u64, Weak<dyn Registered>>,
     clean_at: CleanAt,
-    pub(crate) frozen: bool,
     pub(crate) closed: bool,
 }
 

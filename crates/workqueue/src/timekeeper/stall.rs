@@ -68,7 +68,7 @@ impl Doing {
             Doing::Blocked
         } else if worker.is_excused(Excuse::Asleep) {
             Doing::BlockedUntold
-        } else if worker.is_excused(Excuse::Declared) || worker.is_excused(Excuse::Intensive) {
+        } else if worker.is_excused(Excuse::Intensive) {
             Doing::CpuIntensive
         } else {
             Doing::Running

@@ -58,7 +58,7 @@ impl Stuck {
     }
 
     fn queue(&self, name: &str) -> Workqueue {
-        builder(name).rescuer().build(&self.pools).expect("a queue")
+        builder(name).rescuer(true).build(&self.pools).expect("a queue")
     }
 
     /// What the timekeeper would call the queue's rescuer with.

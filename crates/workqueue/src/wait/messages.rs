@@ -4,9 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr;
 
-use corewise_sync::{context, text};
+use corewise_sync::text;
 
-use crate::attributes::QueueKind;
 use crate::error::quietly;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
@@ -69,35 +68,6 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
     });
 }
 
-/// Somebody is about to open a scope, and so to wait for its closures.
-///
-/// # Panics
-/// Where both the queue and the current item's are bottom-half: while the item waits, its worker
-/// runs nothing else.
-#[track_caller]
-pub(crate) fn for_scope(queue: &QueueCore) {
-    context::might_block("Workqueue::scope");
-    if queue.traits.kind != QueueKind::BottomHalf {
-        return;
-    }
-    let location = Location::caller();
-    running::current(|running| {
-        let Some(running) = running else { return };
-        if running.ticket().is_some_and(|own| Pwq::of(own).shared.traits.kind == queue.traits.kind)
-        {
-            refused(
-                running,
-                format_args!(
-                    "opens a scope on the bottom-half queue '{}' at {location}, and cannot wait for it: the only bottom-half \
-                     worker of its CPU runs this item; use a scope on a queue of another kind, outside of bottom-half items, \
-                     or spawn the closures and don't wait",
-                    queue.name
-                ),
-            );
-        }
-    });
-}
-
 /// Somebody is about to wait for an item.
 ///
 /// # Panics
@@ -151,10 +121,9 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
         let shared = ticket.map(|ticket| &Pwq::of(ticket).shared);
-        let kind = shared.map(|shared| shared.traits.kind);
         let most = shared.map_or(0, |shared| shared.pools.max_workers());
         let placed = ticket.is_none_or(is_placed);
-        (job.site, job.queue_name().to_owned(), kind, most, placed, item.is_held())
+        (job.site, job.queue_name().to_owned(), most, placed, item.is_held())
     });
     let name = text::name(item.name());
     let complaint = match (seen, needs) {
@@ -163,20 +132,14 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
              back for items that wait for this one: wait outside of the queue's items, or raise its \
              max_active"
         ),
-        (Some((site, queue, Some(QueueKind::BottomHalf), .., false)), Needs::Worker) => format!(
-            "waits for {name}, queued on '{queue}' at {site}, but the only bottom-half worker of \
-             its CPU waits as well: don't wait inside an item of a bottom-half queue, or for an \
-             item that such an item may wait for"
-        ),
-        (Some((site, queue, _, most, placed, false)), Needs::Worker) => {
+        (Some((site, queue, most, placed, false)), Needs::Worker) => {
             let (cause, remedy) = match placed {
                 true => (
                     "the rest of this stack is too small to run it here",
                     "raise max_workers, or give the workers more stack (RUST_MIN_STACK)",
                 ),
                 false => (
-                    "it may not run here: its queue is bound, strict, bottom-half or of another \
-                     niceness, and this thread is not a worker of its pool",
+                    "it may not run here: its queue is bound, strict or of another niceness, and this thread is not a worker of its pool",
                     "raise max_workers, or wait for it in items of its own queue and CPU (more stack \
                      does not help)",
                 ),

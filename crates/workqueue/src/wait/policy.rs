@@ -27,8 +27,6 @@ pub(crate) struct TakeBack {
     /// The item is for the pool's own threads alone: because it must not leave its pod (other
     /// threads may be moved at any time), or for their niceness.
     pub(crate) only_own: bool,
-    /// The item is for the pool's bottom-half worker alone.
-    pub(crate) bottom_half: bool,
 }
 
 impl TakeBack {
@@ -50,14 +48,14 @@ impl TakeBack {
     /// Whether it is where the item may run.
     pub(crate) fn placed(&self) -> bool {
         let near = self.near || self.need;
-        (self.own_pool || near && !self.only_own) && !self.bottom_half
+        self.own_pool || near && !self.only_own
     }
 
     /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that,
     /// so it needn't be near.
     pub(crate) fn allowed_in_place(&self) -> bool {
         let placed = self.own_pool || !self.only_own;
-        self.waiter_may() && placed && !self.bottom_half
+        self.waiter_may() && placed
     }
 }
 
@@ -124,7 +122,6 @@ mod tests {
         for may in [near, own] {
             assert!(!TakeBack { atomic: true, ..may }.allowed());
             assert!(!TakeBack { blocking: true, ..may }.allowed());
-            assert!(!TakeBack { bottom_half: true, ..may }.allowed());
             assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
             assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
             let stack = |left| Some(StackLeft { left, size: 2 << 20 });
@@ -171,6 +168,5 @@ mod tests {
         assert!(!TakeBack { only_own: true, ..enough }.allowed());
         assert!(TakeBack { only_own: true, own_pool: true, ..enough }.allowed());
         assert!(!TakeBack { atomic: true, ..enough }.allowed());
-        assert!(!TakeBack { bottom_half: true, ..enough }.allowed());
     }
 }

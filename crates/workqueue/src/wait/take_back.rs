@@ -152,8 +152,7 @@ fn listed(item: Lent<'_>) -> bool {
     ran
 }
 
-/// Where an instance is held back, and an item on this stack has a place under the same limit (or is
-/// what a freeze lets come to its end): that one might have the very place that the instance needs, and
+/// Where an instance is held back, and an item on this stack has a place under the same limit: that one might have the very place that the instance needs, and
 /// doesn't use it while it waits. So the instance runs in that place: here, or where that isn't allowed on
 /// a worker of its pool, to which the place is lent. True where it ran: it is over now.
 ///
@@ -271,7 +270,6 @@ fn of_pwq(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
         own_pool: current_worker::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
         only_own: !group.soft || group.nice != 0,
-        bottom_half: group.kind == QueueKind::BottomHalf,
         ..waiter
     }
 }

@@ -59,21 +59,15 @@ fn work_that_items_of_a_drained_queue_wait_for_goes_on_below() {
 }
 
 #[test]
-fn a_limit_an_order_and_a_freeze_hold_nothing_below() {
+fn a_limit_and_an_order_hold_nothing_below() {
     let pools = pools();
-    for set in [
-        |q: QueueBuilder| q.max_active(1),
-        |q: QueueBuilder| q.kind(QueueKind::Ordered),
-        |q: QueueBuilder| q.freezable(),
-    ] {
+    for set in [|q: QueueBuilder| q.max_active(1), |q: QueueBuilder| q.kind(QueueKind::Ordered)] {
         let upper = build(&pools, set);
         let (gate, below) = (occupy(&upper), upper.below());
-        pools.freeze();
         let one = occupy(&below);
         assert_eq!(below.spawn(|| 7).join().unwrap(), 7);
         [one, gate].iter().for_each(|gate| gate.complete());
         upper.flush();
-        pools.thaw();
     }
     pools.shutdown();
 }
@@ -116,9 +110,8 @@ fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
     let of = |set: fn(QueueBuilder) -> QueueBuilder| build(&pools, set).below().kind();
     assert_eq!(of(|q| q.kind(QueueKind::Ordered)), QueueKind::Unbound);
     assert_eq!(of(|q| q.kind(QueueKind::Bound)), QueueKind::Bound);
-    assert_eq!(of(|q| q.kind(QueueKind::BottomHalf).high_priority()), QueueKind::BottomHalf);
-    assert_eq!(of(|q| q.rescuer().timed(true)), QueueKind::Unbound);
-    let lowest = build(&pools, QueueBuilder::lowest);
+    assert_eq!(of(|q| q.rescuer(true).timed(true)), QueueKind::Unbound);
+    let lowest = build(&pools, |q| q.lowest(true));
     assert_eq!((lowest.name(), lowest.below().name()), ("upper", "upper"));
     pools.shutdown();
 }
@@ -126,12 +119,8 @@ fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
 #[test]
 fn the_lowest_queue_is_refused_what_would_hold_it_up() {
     let pools = pools();
-    for set in [
-        |q: QueueBuilder| q.max_active(1),
-        |q: QueueBuilder| q.kind(QueueKind::Ordered),
-        |q: QueueBuilder| q.freezable(),
-    ] {
-        let error = set(Workqueue::builder("upper").lowest()).build(&pools).unwrap_err();
+    for set in [|q: QueueBuilder| q.max_active(1), |q: QueueBuilder| q.kind(QueueKind::Ordered)] {
+        let error = set(Workqueue::builder("upper").lowest(true)).build(&pools).unwrap_err();
         assert!(error.to_string().contains("lowest"), "{error}");
     }
     pools.shutdown();

@@ -195,7 +195,7 @@ fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobo
     let (full, roomy) = (pools(1, 1).build(), pools(1, 8).build());
     // Their flusher can't run what lies there.
     let strict = |builder: QueueBuilder| builder.strict(true).build(&full).expect("a queue");
-    let (rescued, plain) = (strict(builder("rescued").rescuer()), strict(builder("plain")));
+    let (rescued, plain) = (strict(builder("rescued").rescuer(true)), strict(builder("plain")));
     let other = queue(&roomy, "other");
     let (go, goes) = mpsc::channel::<()>();
     let (begins, begun) = mpsc::channel();

@@ -250,25 +250,24 @@ fn occupy(queue: &Workqueue) -> Arc<Completion> {
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_join_with_a_timeout_runs_nothing_and_gives_the_handle_back() {
+fn a_wait_with_a_timeout_runs_nothing() {
     let (_pools, queue) = queue(1);
     let gate = occupy(&queue);
     let here = std::thread::current().id();
     let handle = queue.spawn(move || std::thread::current().id() != here);
-    let handle = handle.join_timeout(Duration::ZERO).expect_err("nobody runs it");
-    assert!(!handle.is_finished());
+    assert!(!handle.wait_timeout(Duration::ZERO) && !handle.is_finished(), "nobody runs it");
     gate.complete();
-    assert!(handle.join_timeout(LONG).expect("its turn comes").unwrap(), "on a worker");
+    assert!(handle.wait_timeout(LONG) && handle.join().unwrap(), "on a worker");
     let panics = queue.spawn(|| panic!("on purpose"));
-    assert!(panics.join_timeout(LONG).expect("it is over").unwrap_err().is_panic());
+    assert!(panics.wait_timeout(LONG) && panics.join().unwrap_err().is_panic());
 }
 
 #[test]
-fn an_item_that_joins_with_a_timeout_leaves_its_worker_to_others_meanwhile() {
+fn an_item_that_waits_with_a_timeout_leaves_its_worker_to_others_meanwhile() {
     let (_pools, queue) = queue(1);
     let inner = queue.clone();
-    let joins = queue.spawn(move || inner.spawn(|| 7).join_timeout(LONG).map(Result::unwrap));
-    assert_eq!(joins.join().unwrap().expect("the only worker takes it"), 7);
+    let waits = queue.spawn(move || inner.spawn(|| 7).wait_timeout(LONG));
+    assert!(waits.join().unwrap(), "the only worker takes it");
 }
 
 #[test]
@@ -284,7 +283,7 @@ fn a_handle_that_aborts_does_so_when_it_is_dropped_and_not_when_it_is_detached()
         };
         queue.spawn(closure).abort_on_drop()
     };
-    drop(spawn().join_timeout(Duration::ZERO));
+    assert!(!spawn().wait_timeout(Duration::ZERO));
     assert!(dropped.load(Ordering::SeqCst) && queue.active() == 1, "it has left the queue");
     let (joined, detached) = (spawn(), spawn().detach());
     gate.complete();
@@ -330,21 +329,6 @@ fn an_aborted_future_whose_poll_is_queued_leaves_the_queue() {
     gate.complete();
     busy.join().unwrap();
     assert_eq!(next.join().unwrap(), 2);
-}
-
-#[test]
-fn a_future_of_a_frozen_queue_is_polled_after_the_thaw() {
-    let pools = WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap());
-    let queue = Workqueue::builder("cold").freezable().build(&pools).unwrap();
-    let (polls, event) = (Arc::new(AtomicUsize::new(0)), Arc::new(Completion::new()));
-    let handle = queue.spawn_future(counted(&polls, &event));
-    queue.flush();
-    pools.freeze();
-    event.complete();
-    assert_eq!((queue.held(), polls.load(Ordering::SeqCst)), (1, 1));
-    pools.thaw();
-    handle.join().unwrap();
-    assert_eq!(polls.load(Ordering::SeqCst), 2);
 }
 
 #[test]

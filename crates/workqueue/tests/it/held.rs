@@ -1,4 +1,4 @@
-//! An item of a limited, ordered or frozen queue that waits for what is held back there until it is over
+//! An item of a limited or ordered queue that waits for what is held back there until it is over
 //! itself: that runs in its place, as a scope's closures do, or the wait ends with a panic that says why.
 
 use std::sync::Arc;
@@ -267,22 +267,6 @@ fn a_wait_for_oneself_is_told_on_stderr_where_nobody_subscribes_to_the_log() {
         1,
         "{said}"
     );
-}
-
-#[test]
-fn an_item_that_a_freeze_lets_end_may_wait_for_what_that_holds_back() {
-    let pools = pools(1);
-    let queue = builder().freezable().build(&pools).expect("a queue");
-    let freezing = pools.clone();
-    let value = inside(&queue, move |queue| {
-        freezing.freeze();
-        let (work, runs) = counting();
-        assert_eq!(queue.queue(&work), Ok(Queued::Now));
-        work.flush();
-        queue.spawn(|| 3).join().unwrap() + runs.load(Ordering::SeqCst)
-    });
-    assert_eq!(value.unwrap(), 4);
-    pools.thaw();
 }
 
 #[test]

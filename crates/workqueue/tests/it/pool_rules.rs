@@ -80,7 +80,7 @@ fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
 fn a_queue_of_any_name_may_have_a_rescuer() {
     let pools = pools("core:2 pu:1");
     for name in ["", "a\0b", "\u{1f980} and much more than fifteen bytes"] {
-        let queue = Workqueue::builder(name).rescuer().build(&pools).expect("a queue");
+        let queue = Workqueue::builder(name).rescuer(true).build(&pools).expect("a queue");
         assert_eq!(queue.spawn(|| 1).join().unwrap(), 1);
     }
 }

@@ -1,16 +1,14 @@
 //! The rules of "Flags", and of draining and destroying, one test each, on real threads. Those of
 //! `max_active` and of the attributes have files of their own.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_sync::context::{self, Placement};
+use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown, Mutex};
-use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
-    At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools,
-    Workqueue,
+    At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Work, WorkerPools, Workqueue,
 };
 
 use crate::spin::spin_until;
@@ -155,70 +153,6 @@ fn an_unbound_queues_items_start_as_soon_as_possible() {
     items.into_iter().for_each(|item| item.join().unwrap());
 }
 
-// Bottom half.
-
-#[test]
-fn a_bottom_half_queue_runs_its_items_in_order_one_at_a_time_on_their_cpu() {
-    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::BottomHalf));
-    let log = Arc::new(Mutex::new(Vec::new()));
-    for n in 0..300 {
-        let log = Arc::clone(&log);
-        drop(queue.at(At::Cpu(CpuId::new(1))).spawn(move || {
-            assert_eq!(pod(), Some(1));
-            log.lock().push(n);
-        }));
-    }
-    queue.flush();
-    assert!(log.lock().iter().copied().eq(0..300));
-}
-
-#[test]
-fn a_bottom_half_item_must_not_block_and_that_is_reported() {
-    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::BottomHalf));
-    let reported = queue.spawn(|| {
-        assert!(context::in_atomic_section());
-        context::blocking("test", || ());
-        context::violations()
-    });
-    assert_eq!(reported.join().unwrap(), 1);
-}
-
-#[test]
-fn a_bottom_half_pool_has_one_worker_also_while_that_one_blocks() {
-    let pools = pools(FOUR_CPUS);
-    let queue = Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
-    let gate = occupy(&queue, 0);
-    let second = queue.at(At::Cpu(CpuId::new(0))).spawn(|| ());
-    queue.at(At::Cpu(CpuId::new(1))).spawn(|| ()).join().unwrap();
-    gate.complete();
-    second.join().unwrap();
-    assert!(pools.report().iter().all(|pool| pool.workers <= 1));
-}
-
-#[test]
-fn a_bottom_half_queue_takes_no_option_but_high_priority() {
-    let pools = pools(FOUR_CPUS);
-    let bh = || Workqueue::builder("bh").kind(QueueKind::BottomHalf);
-    bh().high_priority().build(&pools).unwrap();
-    let refused = [
-        bh().max_active(1),
-        bh().capacity(1),
-        bh().freezable(),
-        bh().nice(3),
-        bh().scope(AffinityScope::Numa),
-        bh().cpus(CpuSet::full(2)),
-        bh().cpu_intensive(),
-        bh().rescuer(),
-    ];
-    for queue in refused {
-        let error = queue.clone().build(&pools).expect_err("it doesn't go together");
-        assert!(matches!(error, BuildError::Conflict { .. }), "{queue:?}: {error}");
-        assert!(error.to_string().contains("bottom-half"), "{error}");
-    }
-    let queue = bh().build(&pools).unwrap();
-    assert!(matches!(queue.set_max_active(1), Err(BuildError::Conflict { .. })));
-}
-
 // Ordered.
 
 #[test]
@@ -261,81 +195,8 @@ fn an_ordered_queue_has_no_other_maximum_and_a_bound_one_no_other_scope() {
 
 #[test]
 fn a_queue_is_of_the_kind_that_was_asked_for_last() {
-    let queue = Workqueue::builder("o").kind(QueueKind::BottomHalf).kind(QueueKind::Ordered);
+    let queue = Workqueue::builder("o").kind(QueueKind::Bound).kind(QueueKind::Ordered);
     assert_eq!(queue.build(&pools(FOUR_CPUS)).unwrap().kind(), QueueKind::Ordered);
-}
-
-// Freezable.
-
-#[test]
-fn a_freeze_keeps_what_is_pending_and_drains_what_runs() {
-    let pools = pools(FOUR_SHARDS);
-    let queue = Workqueue::builder("freezes").freezable().build(&pools).unwrap();
-    let gate = occupy(&queue, 0);
-    pools.freeze();
-    assert!(queue.is_frozen() && queue.active() > 0, "one item still runs");
-    let work = Work::new(|| ());
-    assert_eq!(queue.queue(&work), Ok(Queued::Now));
-    let spawned: Vec<_> =
-        (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
-    gate.complete();
-    spin_until(|| queue.active() == 0);
-    assert!(work.is_pending());
-    assert_eq!((queue.active(), queue.held()), (0, 33));
-    pools.thaw();
-    for (cpu, item) in (0..).zip(spawned) {
-        assert_eq!(item.join().unwrap(), cpu);
-    }
-    work.flush();
-    assert!(!queue.is_frozen());
-}
-
-#[test]
-fn a_freeze_concerns_freezable_queues_also_those_made_meanwhile() {
-    let pools = pools(FOUR_CPUS);
-    let other = Workqueue::builder("other").build(&pools).unwrap();
-    pools.freeze();
-    let late = Workqueue::builder("late").freezable().max_active(1).build(&pools).unwrap();
-    let held = late.spawn(|| ());
-    other.spawn(|| ()).join().unwrap();
-    assert!(late.is_frozen() && !other.is_frozen() && !held.is_finished());
-    pools.thaw();
-    held.join().unwrap();
-}
-
-#[test]
-fn a_thaw_restores_max_active_and_keeps_the_order() {
-    let pools = pools(FOUR_SHARDS);
-    let queue = Workqueue::builder("thaws").freezable().max_active(1).build(&pools).unwrap();
-    pools.freeze();
-    let log = Arc::new(Mutex::new(Vec::new()));
-    for n in 0..50 {
-        let log = Arc::clone(&log);
-        drop(queue.at(At::Cpu(CpuId::new(0))).spawn(move || log.lock().push(n)));
-    }
-    assert_eq!((queue.active(), queue.held()), (0, 50));
-    pools.thaw();
-    queue.flush();
-    assert!(log.lock().iter().copied().eq(0..50));
-}
-
-#[test]
-fn a_frozen_queue_that_is_dropped_or_shut_down_runs_what_it_has() {
-    for shut_down in [false, true] {
-        let pools = pools(FOUR_CPUS);
-        let queue = Workqueue::builder("gone").freezable().build(&pools).unwrap();
-        pools.freeze();
-        let items: Vec<_> =
-            (0..4).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
-        if shut_down {
-            pools.shutdown();
-        } else {
-            drop(queue);
-        }
-        for (cpu, item) in (0..).zip(items) {
-            assert_eq!(item.join().unwrap(), cpu);
-        }
-    }
 }
 
 // Draining.
@@ -501,30 +362,4 @@ fn items_queued_from_inside_are_counted_and_flushed_as_all_others() {
     assert_eq!(ran.load(Ordering::SeqCst), 3_000);
     let stats = queue.stats();
     assert_eq!((stats.queued, stats.completed), (3_000, 3_000));
-}
-
-#[test]
-fn a_bottom_half_item_that_opens_a_scope_where_it_cannot_wait_is_told_so_before_the_body_runs() {
-    let pools = pools(FOUR_CPUS);
-    let bh = || Workqueue::builder("bh").kind(QueueKind::BottomHalf).build(&pools).unwrap();
-    let plain = Workqueue::builder("plain").build(&pools).unwrap();
-    let (own, other) = (bh(), bh());
-    for on in [own.clone(), other] {
-        let said = own.spawn(move || {
-            let opened = AssertUnwindSafe(|| on.scope(|_| unreachable!("the body isn't run")));
-            *catch_unwind(opened).unwrap_err().downcast::<String>().expect("a message")
-        });
-        let said = said.join().unwrap();
-        assert!(said.contains("cannot wait") && said.contains("queue_rules.rs"), "{said}");
-    }
-    // Elsewhere it could wait, and must not: that is told at once, too.
-    let told = own.spawn(move || {
-        context::take_violation();
-        plain.scope(|_| context::take_violation())
-    });
-    let told = told.join().unwrap();
-    assert_eq!(
-        told.map(|told| told.blocked.what),
-        cfg!(debug_assertions).then_some("Workqueue::scope")
-    );
 }

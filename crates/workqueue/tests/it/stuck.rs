@@ -184,57 +184,6 @@ fn a_wait_for_what_may_only_run_elsewhere_is_not_blamed_on_the_stack() {
     pools.shutdown();
 }
 
-/// A bottom-half item must not wait, and is told so with the places of both. Its wait is found nevertheless, and the plain
-/// items' of the same circle: its CPU has one worker, and this runs nothing beside.
-#[test]
-fn a_bottom_half_item_that_waits_for_one_of_its_own_cpu_is_found() {
-    let pools = pools(1, 8).build();
-    let below = Workqueue::builder("below").kind(QueueKind::BottomHalf).build(&pools).unwrap();
-    let plain = queue(&pools);
-    let waits: [fn(&Workqueue, &Workqueue); 5] = [
-        |below, _| drop(below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join()),
-        |below, _| {
-            let work = Work::new(|| ());
-            below.at(At::Cpu(CpuId::new(0))).queue(&work).expect("the pools are open");
-            work.flush();
-        },
-        |below, _| below.scope(|s| drop(s.at(At::Cpu(CpuId::new(0))).spawn(|| ()))),
-        |below, plain| {
-            let below = below.clone();
-            let inner = plain
-                .spawn(move || below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join().map_err(|_| ()));
-            let _ = inner.join().expect("the item that it waits for was let go").expect("given up");
-        },
-        |below, plain| {
-            let below = below.clone();
-            plain
-                .execute(move || drop(below.at(At::Cpu(CpuId::new(0))).spawn(|| 1).join()))
-                .expect("open");
-            plain.flush();
-        },
-    ];
-    for (way, wait) in waits.into_iter().enumerate() {
-        let (own, other) = (below.clone(), plain.clone());
-        let site = std::panic::Location::caller();
-        let item = below.at(At::Cpu(CpuId::new(0))).spawn(move || {
-            let waited = catch_unwind(AssertUnwindSafe(|| wait(&own, &other)));
-            let told = corewise_sync::context::take_violation().map(|told| told.section.location);
-            let message = waited.err().and_then(|payload| payload.downcast::<String>().ok());
-            if let Some(message) = &message {
-                assert!(message.contains("the only bottom-half worker of its CPU"), "{message}");
-                assert!(!message.contains("max_workers"), "that wouldn't help: {message}");
-            }
-            (message.is_some(), told)
-        });
-        let (given_up, told) = item.join().expect("what it panics with is caught");
-        assert_eq!(told.map(|at| at.file()), Some(site.file()), "way {way}: where it was queued");
-        let other = catch_unwind(AssertUnwindSafe(|| plain.flush()));
-        assert!(other.is_ok() && (given_up || way > 2), "way {way}: {given_up}");
-        assert_eq!(below.at(At::Cpu(CpuId::new(0))).spawn(|| 7).join().ok(), Some(7));
-    }
-    pools.shutdown();
-}
-
 #[test]
 fn items_that_wait_in_a_circle_are_found() {
     let pools = pools(1, 8).build();

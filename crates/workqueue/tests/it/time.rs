@@ -59,25 +59,6 @@ fn an_item_that_blocks_without_telling_gets_a_replacement() {
 }
 
 #[test]
-fn declared_cpu_intensive_running_items_are_not_counted_for_concurrency() {
-    // Nothing is found here: the queue says it.
-    let pools = one_cpu().cpu_intensive_after(Duration::ZERO).build();
-    let queue = Workqueue::builder("test").scope(AffinityScope::System).cpu_intensive();
-    let queue = queue.build(&pools).expect("a queue");
-    let (tell, told) = mpsc::channel();
-    let computes = queue.spawn(move || {
-        while told.try_recv().is_err() {
-            std::hint::spin_loop();
-        }
-    });
-    // Not joined, or the item might be taken back and run here.
-    drop(queue.spawn(move || tell.send(()).expect("it listens")));
-    computes.join().expect("it saw that the other ran");
-    let stats = queue.stats();
-    assert_eq!((stats.cpu_intensive, stats.blocked_untold), (0, 0));
-}
-
-#[test]
 fn a_spawn_handler_makes_the_workers_and_shutdown_waits_for_them() {
     let made = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&made);

@@ -1,11 +1,10 @@
 //! The part of the scenario that changes queues while work flows: other attributes, another maximum,
-//! drains, freezing; and the machine under them.
+//! drains; and the machine under them.
 
-use corewise_sync::thread;
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
-use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind, WorkerPools};
+use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind};
 
-use super::ledger::{Gauge, Ledger, Span};
+use super::ledger::{Gauge, Ledger};
 use super::{Chance, Item, Line};
 
 /// What the queue that holds work back is.
@@ -15,7 +14,6 @@ pub(crate) fn held<C: Chance>(
     gauge: &Gauge,
     chance: &mut C,
 ) -> QueueBuilder {
-    let builder = builder.freezable();
     let most = 1 + chance.below(2);
     let max_active = usize::try_from(most).unwrap_or(usize::MAX);
     match chance.below(5) {
@@ -66,7 +64,7 @@ impl Line {
     ) {
         let most = 1 + chance.below(3);
         self.gauge.allow(match self.queue.kind() {
-            QueueKind::Ordered | QueueKind::BottomHalf => return,
+            QueueKind::Ordered => return,
             QueueKind::Bound => most * cpus,
             _ => most * slots(nodes),
         });
@@ -100,25 +98,6 @@ impl Line {
         for (item, before) in self.items.iter().zip(before) {
             item.entry.flushed(before, "Workqueue::drain");
         }
-    }
-
-    /// Freezes, waits until nothing is active, sees that nothing begins, and thaws.
-    pub(crate) fn freeze(&self, pools: &WorkerPools, thaws: &Span, ledger: &Ledger) {
-        // Another actor may thaw at any time, and a shutdown does.
-        let calm = thaws.calm();
-        pools.freeze();
-        let still = || calm.is_some() && thaws.calm() == calm && !ledger.is_closing();
-        while still() && self.queue.is_frozen() && self.queue.active() > 0 {
-            thread::yield_now();
-        }
-        let begun = || self.items.iter().map(|item| item.entry.begun()).sum::<u64>();
-        let before = begun();
-        (0..3).for_each(|_| thread::yield_now());
-        let after = begun();
-        ledger.check(before == after || !still(), || {
-            format!("{} instances began on a frozen queue", after - before)
-        });
-        thaws.during(|| pools.thaw());
     }
 
     /// Closes it for good: it is empty then, and takes nothing.

@@ -58,8 +58,6 @@ struct World {
     /// Whether there are drains: they refuse a delayed item when its time comes.
     drains: bool,
     tasks: Tasks,
-    /// The freezable queue is thawed.
-    thaws: Span,
 }
 
 /// What a work item can do to itself; filled after it was made, emptied at the end.
@@ -135,7 +133,6 @@ impl World {
             late: wanderer("late"),
             drains: chance.one_in(2),
             tasks: Tasks::new(&ledger),
-            thaws: Span::default(),
             ledger,
             pools,
             size,
@@ -174,8 +171,7 @@ impl World {
             12 if held => line.set_max_active(self.size, &self.ledger, chance),
             13 if self.drains => line.drain(),
             13 => self.flush(line),
-            14 => self.lines[1].freeze(&self.pools, &self.thaws, &self.ledger),
-            15 | 16 => self.cancel(chance),
+            14..17 => self.cancel(chance),
             17 => {
                 let Item { work, entry } = item;
                 let at_rest = || !work.is_pending() && !work.is_running();

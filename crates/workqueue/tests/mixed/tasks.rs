@@ -89,10 +89,11 @@ impl Tasks {
                 self.said(&handle.join(), &fate);
             }
             3 => drop(handle),
-            4 => match handle.join_timeout(Duration::from_millis(chance.below(2))) {
-                Ok(said) => self.said(&said, &fate),
-                Err(handle) => self.said(&handle.abort_on_drop().detach().join(), &fate),
-            },
+            4 => {
+                let over = handle.wait_timeout(Duration::from_millis(chance.below(2)));
+                let handle = if over { handle } else { handle.abort_on_drop().detach() };
+                self.said(&handle.join(), &fate);
+            }
             _ => self.said(&handle.join(), &fate),
         }
     }

@@ -131,7 +131,7 @@ impl<C: Care, L: InSlot> Colours<C, L> {
 
 impl InSlot for () {
     fn home(&self) -> Home {
-        Home { queue: 0, cpu_intensive: false, timed: false, schedule: OfModel::<Careful>::NEW }
+        Home { queue: 0, timed: false, schedule: OfModel::<Careful>::NEW }
     }
 
     fn collected(&self) {}

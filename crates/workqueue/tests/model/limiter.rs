@@ -50,12 +50,6 @@ impl<F: FencePolicy> SlotModel<F> {
         self.slot.put(&mut |t| self.push(t));
     }
 
-    /// Freezes or thaws.
-    pub fn set_frozen(&self, frozen: bool) {
-        self.slot.set_frozen(frozen);
-        self.slot.settle(&mut |t| self.push(t));
-    }
-
     /// Accepts only chained work from now on.
     pub fn set_draining(&self) {
         self.slot.set_draining(true);

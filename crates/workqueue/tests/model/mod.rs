@@ -486,7 +486,7 @@ impl<C: Care> Drop for ModelPwq<C> {
 
 impl<C: Care> InSlot for ModelPwq<C> {
     fn home(&self) -> QueueHome {
-        QueueHome { queue: 1, cpu_intensive: false, timed: false, schedule: OfModel::<C>::NEW }
+        QueueHome { queue: 1, timed: false, schedule: OfModel::<C>::NEW }
     }
 
     fn collected(&self) {
