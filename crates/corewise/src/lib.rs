@@ -108,9 +108,11 @@
 //! `block_driver` (a block driver of one's own, and a filter on top of it). The guide on
 //! the front page of [`workqueue`] says which queue suits which work.
 //!
-//! Each module but [`topology`] and [`sync`] is a feature of its name, and so is `xml`
-//! ([`topology::Topology::from_xml`]). All are on by default, unlike `tls`, the NBD server's, which compiles C; a program that only queues work takes
-//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and compiles no other.
+//! Each module but [`topology`] and [`sync`] is a feature of its name. `workqueue`, `smp`, `device` (with
+//! `timeline`) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `xml`
+//! ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it compiles C) are
+//! asked for. A program that only queues work takes `default-features = false, features = ["workqueue"]`,
+//! or the crate `corewise-workqueue`, and compiles no other.
 //!
 //! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
 //! worker lets its pool start other work. No handle is global: several machines, pools and servers
