@@ -109,10 +109,11 @@
 //! the front page of [`workqueue`] says which queue suits which work.
 //!
 //! Each module but [`topology`] and [`sync`] is a feature of its name. `workqueue`, `smp`, `device` (with
-//! `timeline`) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `xml`
-//! ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it compiles C) are
-//! asked for. A program that only queues work takes `default-features = false, features = ["workqueue"]`,
-//! or the crate `corewise-workqueue`, and compiles no other.
+//! [`timeline`]) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `timeline` (its JSON, HTML
+//! and traces), `serde` ([`device::History`] can be written and read), `xml` ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it
+//! compiles C) are asked for. A program that only queues work takes
+//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and compiles no
+//! other.
 //!
 //! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
 //! worker lets its pool start other work. No handle is global: several machines, pools and servers
@@ -131,7 +132,7 @@ pub use corewise_nbd as nbd;
 #[cfg(feature = "smp")]
 pub use corewise_smp as smp;
 pub use corewise_sync as sync;
-#[cfg(feature = "timeline")]
+#[cfg(any(feature = "device", feature = "timeline"))]
 pub use corewise_timeline as timeline;
 pub use corewise_topology as topology;
 #[cfg(feature = "workqueue")]

@@ -1,18 +1,8 @@
-//! How long shutdowns took in earlier runs, kept in a small file.
+//! How long shutdowns took in earlier runs.
 
 use corewise_timeline::{Outcome, SpanKind, Timeline};
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::Path;
 use std::time::Duration;
-
-/// The file's name in its folder.
-const FILE: &str = "device-history.json";
-
-/// The longest history that is read, in bytes. One of a hundred thousand devices has 8 MiB.
-const LONGEST: u64 = 64 << 20;
 
 /// A device that was not seen in so many runs is forgotten.
 const FORGET_AFTER: u32 = 20;
@@ -26,19 +16,21 @@ const FORGET_AFTER: u32 = 20;
 /// and one that has become quick is after some runs. A median would put those last that are slow
 /// every third time.
 ///
-/// Plain data: nothing here blocks, but [`load`](History::load) and [`save`](History::save).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Plain data: nothing here blocks. With the feature `serde` a program can keep it from run to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct History {
     devices: HashMap<String, Known>,
 }
 
 /// What is known of a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Known {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     shutdown_ns: Option<u64>,
     /// Runs since it was last seen.
-    #[serde(default)]
+    #[cfg_attr(feature = "serde", serde(default))]
     unseen: u32,
 }
 
@@ -46,65 +38,6 @@ impl History {
     /// Knows nothing.
     pub fn new() -> History {
         History::default()
-    }
-
-    /// Reads the history of a folder; an empty one where there is none. Blocks on the file.
-    ///
-    /// A file that can't be read or understood is no reason not to start: the history is empty then,
-    /// and the text says what is wrong. The next [`save`](History::save) replaces the file.
-    pub fn load(folder: &Path) -> (History, Option<String>) {
-        let file = folder.join(FILE);
-        let text = match read(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
-            Err(error) => {
-                let damage = format!(
-                    "cannot read {} ({error}); the run starts without a history",
-                    file.display()
-                );
-                return (History::new(), Some(damage));
-            }
-        };
-        match serde_json::from_str(&text) {
-            Ok(history) => (history, None),
-            Err(error) => {
-                let damage = format!(
-                    "{} is damaged ({error}); the run starts without a history, and replaces it",
-                    file.display()
-                );
-                (History::new(), Some(damage))
-            }
-        }
-    }
-
-    /// Writes it into the folder, which is made if there is none. The file is replaced at once: a process that
-    /// reads it sees the old one or the new one. Blocks on the disk.
-    ///
-    /// # Errors
-    ///
-    /// What the system says; the old file is as it was.
-    pub fn save(&self, folder: &Path) -> io::Result<()> {
-        let said = |error: io::Error| {
-            let said = format!("cannot save the device history in {}: {error}", folder.display());
-            io::Error::new(error.kind(), said)
-        };
-        self.write(folder).map_err(said)
-    }
-
-    fn write(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
-        let new = folder.join(format!("{FILE}.{}.new", std::process::id()));
-        let text = serde_json::to_string(self).map_err(io::Error::other)?;
-        let written = File::create(&new).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        });
-        let done = written.and_then(|()| fs::rename(&new, folder.join(FILE)));
-        if done.is_err() {
-            // It may not be there.
-            let _ = fs::remove_file(&new);
-        }
-        done
     }
 
     /// Takes in what a bring-up or a shutdown did: the spans that ended well. Devices that were not
@@ -145,15 +78,6 @@ impl History {
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
-}
-
-fn read(file: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(file)?.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other("it has more than 64 MiB"));
-    }
-    Ok(text)
 }
 
 /// See [`History`].
@@ -210,42 +134,5 @@ mod tests {
         assert_eq!(history.len(), 2);
         history.note(&run(SpanKind::Probe, &[("there", 3)]));
         assert_eq!(history.len(), 1);
-    }
-
-    #[test]
-    fn a_saved_history_is_loaded_and_no_other_file_is_left() {
-        let folder = tempfile::tempdir().unwrap();
-        let state = folder.path().join("made/if/need be");
-        let mut history = History::new();
-        history.note(&run(SpanKind::Shutdown, &[("disk", 7), ("odd \"name\"\n", 8)]));
-        history.save(&state).unwrap();
-        history.note(&run(SpanKind::Probe, &[("disk", 9)]));
-        history.save(&state).unwrap();
-        assert_eq!(History::load(&state), (history, None));
-        assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn no_file_is_an_empty_history_and_a_damaged_one_says_so() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(History::load(folder.path()), (History::new(), None));
-        for damaged in
-            ["", "{\"devices\":{\"disk\":", "[]", "{\"devices\":{\"disk\":{\"shutdown_ns\":-1}}}"]
-        {
-            fs::write(folder.path().join(FILE), damaged).unwrap();
-            let (history, damage) = History::load(folder.path());
-            assert!(history.is_empty() && damage.unwrap().contains("damaged"), "{damaged}");
-        }
-        History::new().save(folder.path()).unwrap();
-        assert_eq!(History::load(folder.path()).1, None, "it was replaced");
-    }
-
-    #[test]
-    fn a_folder_that_can_t_be_made_is_said() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a file");
-        fs::write(&file, "").unwrap();
-        let error = History::new().save(&file).unwrap_err().to_string();
-        assert!(error.contains("a file") && error.contains("cannot save"), "{error}");
     }
 }

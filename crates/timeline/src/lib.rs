@@ -18,10 +18,10 @@
 //!
 //! # Renderers
 //!
-//! A timeline's `Display` and [`text::render`] for a terminal, [`svg::render`] for a picture, [`html::render`] for a page to
-//! zoom into, [`json::render`] for programs, [`perfetto::render`] for the tools that read Chrome's
-//! traces.
-//! [`markup`] is what other pictures share with them.
+//! A timeline's `Display` and [`text::render`] serve a terminal, [`svg::render`] makes a picture. With the
+//! feature `json`, [`html::render`] makes a page to zoom into, [`json::render`] serves programs, and
+//! [`perfetto::render`] the tools that read Chrome's traces. [`markup`] is what other pictures share with
+//! them.
 //!
 //! # What it is not
 //!
@@ -56,12 +56,15 @@
 
 pub mod analysis;
 mod driver;
+#[cfg(feature = "json")]
 pub mod html;
+#[cfg(feature = "json")]
 pub mod json;
 mod lanes;
 mod length;
 pub mod markup;
 mod path;
+#[cfg(feature = "json")]
 pub mod perfetto;
 mod select;
 mod span;

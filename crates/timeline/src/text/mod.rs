@@ -4,7 +4,7 @@
 //! [`Length`]'s text. In a bar, `·` waits for a dependency, `░` waits for a worker,
 //! `█` runs, `▒` may have run, and `▏` runs for less than half a column.
 
-mod analysis;
+pub(crate) mod analysis;
 
 use crate::driver::Driver;
 use crate::length::Length;
@@ -17,7 +17,6 @@ use std::fmt;
 use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
-pub(crate) use analysis::{at_least, probes_alone};
 
 /// More spans than that are cut down to those that matter most.
 const MAX_ROWS: usize = 40;
