@@ -24,10 +24,10 @@
 //! | [`Queue::quiesce`] | are queued | wait | aren't waited for |
 //! | [`Queue::freeze`] | wait outside | are finished | are finished |
 //! | [`Queue::drain`] | wait outside until it is over | are finished | are finished |
-//! | [`Queue::stop`] | are queued | wait (one hardware queue) | aren't waited for |
 //!
-//! All of them nest, but for `stop`. Each has a form that doesn't wait (`quiesce_nowait`, `start_freeze`), and the
-//! others are refused in atomic sections; [`Queue::quiesce_all`] quiesces many with one wait.
+//! Quiesce and freeze return guards, which let go when they are dropped; they nest. Each has a form that doesn't wait
+//! (`quiesce_nowait`, `start_freeze`), and the others are refused in atomic sections; [`Queue::quiesce_all`] quiesces
+//! many with one wait.
 //!
 //! # Changing a queue
 //!
@@ -69,8 +69,8 @@ mod timeout;
 
 pub use percpu::map::HwQueues;
 pub use queue::plug::Plug;
-pub use queue::refused::{NotHeld, NowaitError, Refused};
-pub use queue::{Queue, QueueBuilder, Released};
+pub use queue::refused::{NowaitError, Refused};
+pub use queue::{FreezeGuard, Queue, QueueBuilder, QuiesceGuard};
 pub use request::error::{IoError, IoErrorKind};
 pub use request::geometry::Geometry;
 pub use request::read_only::ReadOnlyLatch;

@@ -9,22 +9,22 @@ use std::sync::Arc;
 use corewise_sync::time::Stamp;
 use corewise_topology::CpuId;
 
-pub use crate::admission::activity::Activity;
 pub use crate::admission::end::End as EndOfWorkers;
 pub use crate::admission::flusher::Flusher;
-pub use crate::admission::gate::{Fenced, Recheck, RunGate, Unquiesced};
+pub use crate::admission::gate::{Fenced, Recheck, RunGate};
 pub use crate::admission::grace::Grace;
 pub use crate::admission::run_state::{Claim, End, RunNumber, RunState};
 pub use crate::admission::runner::{Pass, Ran, Source, run, run_by, run_claimed};
 pub use crate::admission::tag_state::{Release, TagState};
-pub use crate::admission::usage::{Unfrozen, Usage};
+pub use crate::admission::usage::Usage;
 pub use crate::admission::watch::Watch;
 pub use crate::percpu::cache::{Cache, Taken};
 pub use crate::percpu::ctx::{CtxMap, SoftwareQueues};
 pub use crate::percpu::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
 use crate::state::request::Request;
-pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter};
+use crate::tags::TagSet;
+pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter, Tags};
 
 /// How a queue is built that nothing runs but its holder.
 pub trait BuildByHand {
@@ -79,5 +79,24 @@ impl ByHand for Queue {
     fn run_by(&self, hctx: usize, recheck: &impl Recheck) {
         let core = self.core();
         core.hctx(hctx).visit_by(core, core.here(), false, recheck);
+    }
+}
+
+/// The line of those who wait for a tag, one step at a time.
+pub trait LineUp {
+    /// As [`Tags::line_up`].
+    fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize);
+
+    /// As [`Tags::leave`].
+    fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32>;
+}
+
+impl LineUp for TagSet {
+    fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
+        self.tags().line_up(waiter, cpu);
+    }
+
+    fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
+        self.tags().leave(waiter, cpu)
     }
 }

@@ -48,7 +48,7 @@ impl Drop for Over<'_> {
 
 /// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
 /// lost.
-fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
+fn storm(queue: &Arc<Queue>, driver: &Noting, rounds: usize, midway: impl Fn()) {
     let over = AtomicBool::new(false);
     let sent_by_all = AtomicU64::new(0);
     let completed = Arc::new(AtomicU64::new(0));
@@ -77,14 +77,14 @@ fn storm(queue: &Queue, driver: &Noting, rounds: usize, midway: impl Fn()) {
             if round == rounds / 2 {
                 midway();
             }
-            queue.freeze();
+            let frozen = queue.freeze();
             let calls = driver.calls.load(SeqCst);
             (0..round % 64).for_each(|_| std::hint::spin_loop());
             assert_eq!(driver.calls.load(SeqCst), calls, "a request got into a frozen queue");
-            queue.unfreeze().unwrap();
-            queue.quiesce();
+            drop(frozen);
+            let quiesced = queue.quiesce();
             assert_eq!(driver.inside.load(SeqCst), 0, "dispatched while quiesced");
-            queue.unquiesce().unwrap();
+            drop(quiesced);
         }
         drop(ends);
         submitters.map(|submitter| submitter.join().unwrap()).iter().sum()

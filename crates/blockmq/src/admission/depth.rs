@@ -5,18 +5,6 @@
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 
-/// What a [`Depth::lower`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Lowered {
-    /// From 1 to 0: it is open.
-    Open,
-    /// Somebody else still keeps it closed.
-    Nested,
-    /// It wasn't closed. Nothing was changed.
-    Underflow,
-}
-
 /// How many closings are in force.
 #[derive(Debug)]
 pub(crate) struct Depth {
@@ -34,30 +22,11 @@ impl Depth {
         self.number.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Opens by one level, if it is closed at all: check and decrement are one step, so two of them
-    /// can't take the number below zero.
-    pub(crate) fn lower(&self) -> Lowered {
-        let mut number = self.number.load(Ordering::Relaxed);
-        loop {
-            if number == 0 {
-                return Lowered::Underflow;
-            }
-            match self.number.compare_exchange_weak(
-                number,
-                number - 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(1) => return Lowered::Open,
-                Ok(_) => return Lowered::Nested,
-                Err(now) => number = now,
-            }
-        }
-    }
-
-    /// Opens it at once. Only where nobody else raises or lowers any more.
-    pub(crate) fn reset(&self) {
-        self.number.store(0, Ordering::Release);
+    /// Undoes one [`raise`](Self::raise) of the caller's. True: that was the last one, and it is open.
+    pub(crate) fn lower(&self) -> bool {
+        let was = self.number.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(was != 0, "only what was raised is lowered");
+        was == 1
     }
 
     /// The number, a moment ago. Relaxed.

@@ -8,20 +8,7 @@ use std::marker::PhantomData;
 
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
-use crate::admission::depth::{Depth, Lowered};
-
-/// What an [`RunGate::unquiesce`] did, and what its caller owes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "`Opened` obliges the caller to run every hardware queue"]
-pub enum Unquiesced {
-    /// The depth went from 1 to 0, and the heavy fence has been issued: now look at every hardware
-    /// queue and run those that have something pending.
-    Opened,
-    /// Somebody else still keeps the gate closed; nothing to do.
-    Nested,
-    /// The gate wasn't closed: one unquiesce too many. Nothing was changed.
-    Underflow,
-}
+use crate::admission::depth::Depth;
 
 /// A nested gate in front of dispatch. See `../README.md` for the protocol.
 ///
@@ -64,27 +51,17 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         F::heavy(); // CloseFence
     }
 
-    /// Opens the gate by one level, if it is closed at all: check and decrement are one step, so
-    /// two of them can't take the depth below zero.
-    pub fn unquiesce(&self) -> Unquiesced {
+    /// Undoes one quiesce of the caller's. True: the depth went from 1 to 0, and the heavy fence has been issued.
+    #[must_use = "true obliges the caller to look at every hardware queue, and run those with something pending"]
+    pub fn unquiesce(&self) -> bool {
         // Open. Release: what the quiescer changed is seen by the next runner.
-        match self.depth.lower() {
-            Lowered::Open => {
-                // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
-                // caller's look at the queues sees the submitter's request.
-                F::heavy();
-                Unquiesced::Opened
-            }
-            Lowered::Nested => Unquiesced::Nested,
-            Lowered::Underflow => Unquiesced::Underflow,
+        let opened = self.depth.lower();
+        if opened {
+            // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
+            // caller's look at the queues sees the submitter's request.
+            F::heavy();
         }
-    }
-
-    /// Opens it, whatever quiesces are in force: for a queue that is being dropped, which nobody else holds.
-    pub fn open_for_good(&self) {
-        self.depth.reset();
-        // OpenFence.
-        F::heavy();
+        opened
     }
 
     /// How many quiesces are in force, a moment ago.
@@ -161,19 +138,10 @@ pub(crate) mod tests {
         assert_eq!(gate.quiesce(), 1);
         assert_eq!(gate.quiesce(), 2);
         assert!(!gate.must_run(|| true));
-        assert_eq!(gate.unquiesce(), Unquiesced::Nested);
+        assert!(!gate.unquiesce());
         assert!(!gate.must_run(|| true));
-        assert_eq!(gate.unquiesce(), Unquiesced::Opened);
+        assert!(gate.unquiesce());
         assert!(gate.must_run(|| true));
-    }
-
-    #[test]
-    fn an_unquiesce_too_many_changes_nothing() {
-        let gate = RunGate::<Asymmetric>::new();
-        assert_eq!(gate.unquiesce(), Unquiesced::Underflow);
-        assert_eq!(gate.depth(), 0);
-        assert_eq!(gate.quiesce(), 1);
-        assert!(!gate.is_open(), "the underflow left no credit behind");
     }
 
     /// Counts the fences of its thread.

@@ -1,7 +1,5 @@
 //! The grace period of a quiesce: wait until the runner that may have missed it has ended.
 
-use corewise_sync::fence::AsymmetricPolicy;
-
 use crate::admission::run_state::RunState;
 use crate::admission::wait_queue::WaitQueue;
 
@@ -22,7 +20,7 @@ impl Grace {
 
     /// Blocks until the runner of this moment (if there is one) has ended. With the gate closed
     /// before, no dispatch is in progress afterwards and none starts.
-    pub fn wait<F: AsymmetricPolicy>(&self, state: &RunState<F>) {
+    pub fn wait(&self, state: &RunState) {
         if !state.is_running() {
             return;
         }

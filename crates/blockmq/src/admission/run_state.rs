@@ -6,22 +6,18 @@
 //! end while RERUN is set. The steps have names in `../README.md`.
 
 use std::fmt;
-use std::marker::PhantomData;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
 /// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
 const RUNNING: u64 = 1;
 /// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the
 /// runner.
 const RERUN: u64 = 1 << 1;
-/// The driver asked for no more requests. Set by `stop`, cleared by `start`.
-const STOPPED: u64 = 1 << 2;
 /// Somebody waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
-const WAITER: u64 = 1 << 3;
+const WAITER: u64 = 1 << 2;
 /// The number of the run, above the bits: each new runner adds one. It never wraps.
-const RUN: u64 = 1 << 4;
+const RUN: u64 = 1 << 3;
 
 /// Which run it is, of all the runs of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +31,6 @@ pub enum Claim {
     Runner,
     /// Somebody else is the runner and will look again after this moment: the caller may leave.
     Joined,
-    /// The queue is stopped; its starter looks at what is pending.
-    Stopped,
 }
 
 /// What a runner that wants to end is told.
@@ -53,38 +47,27 @@ pub enum End {
 }
 
 /// The packed state word of one hardware queue.
-pub struct RunState<F: AsymmetricPolicy = Asymmetric> {
+pub struct RunState {
     /// A: the bits above, and the number of the run.
     word: AtomicU64,
-    fence: PhantomData<F>,
 }
 
-impl<F: AsymmetricPolicy> Default for RunState<F> {
+impl Default for RunState {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<F: AsymmetricPolicy> RunState<F> {
-    /// Idle and started.
+impl RunState {
+    /// Idle.
     pub fn new() -> Self {
-        F::prepare();
-        Self { word: AtomicU64::new(0), fence: PhantomData }
+        Self { word: AtomicU64::new(0) }
     }
 
     /// Becomes the runner, or leaves word with the one there is.
     pub fn claim(&self) -> Claim {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            if word & STOPPED != 0 {
-                // StopFence, pairs with StartFence: the caller published its request before; either
-                // it sees here that the queue was started, or the starter sees the request.
-                F::light();
-                word = self.word.load(Ordering::Relaxed);
-                if word & STOPPED != 0 {
-                    return Claim::Stopped;
-                }
-            }
             let running = word & RUNNING != 0;
             let next = if running { word | RERUN } else { (word | RUNNING) + RUN };
             // Claim / Join. Acquire: a new runner sees what the last one left in the lists.
@@ -99,13 +82,12 @@ impl<F: AsymmetricPolicy> RunState<F> {
         }
     }
 
-    /// Becomes the runner where there is none and the queue isn't stopped; else changes nothing, and may say so
-    /// for no reason. For a thread that has published nothing yet, and does that where it gets a no.
+    /// Becomes the runner where there is none; else changes nothing, and may say so for no reason. For a thread that has published nothing yet, and does that where it gets a no.
     #[inline]
     pub fn try_claim(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         // Claim, as above.
-        word & (RUNNING | STOPPED) == 0
+        word & RUNNING == 0
             && self
                 .word
                 .compare_exchange_weak(
@@ -160,36 +142,13 @@ impl<F: AsymmetricPolicy> RunState<F> {
         let word = self.word.load(Ordering::Acquire);
         word & RUNNING != 0 && word / RUN == run.0
     }
-
-    /// Asks for no more requests; what runs at this moment may go on for a while.
-    pub fn stop(&self) {
-        self.word.fetch_or(STOPPED, Ordering::AcqRel);
-    }
-
-    /// Undoes [`stop`](RunState::stop). True where the queue was stopped: the caller then looks at
-    /// what is pending, and runs it.
-    #[must_use = "true obliges the caller to run the queue where something is pending"]
-    pub fn start(&self) -> bool {
-        let was = self.word.fetch_and(!STOPPED, Ordering::AcqRel) & STOPPED != 0;
-        // StartFence, pairs with StopFence.
-        F::heavy();
-        was
-    }
-
-    /// Whether the driver asked for no more requests, a moment ago.
-    #[inline]
-    pub fn is_stopped(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & STOPPED != 0
-    }
 }
 
-impl<F: AsymmetricPolicy> fmt::Debug for RunState<F> {
+impl fmt::Debug for RunState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = self.word.load(Ordering::Relaxed);
         let mut set = f.debug_set();
-        for (bit, name) in
-            [(RUNNING, "RUNNING"), (RERUN, "RERUN"), (STOPPED, "STOPPED"), (WAITER, "WAITER")]
-        {
+        for (bit, name) in [(RUNNING, "RUNNING"), (RERUN, "RERUN"), (WAITER, "WAITER")] {
             if word & bit != 0 {
                 set.entry(&format_args!("{name}"));
             }
@@ -204,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_second_claim_joins_and_makes_the_runner_look_again() {
-        let state = RunState::<Asymmetric>::new();
+        let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
         assert_eq!(state.claim(), Claim::Joined);
         assert_eq!(state.claim(), Claim::Joined);
@@ -215,19 +174,16 @@ mod tests {
 
     #[test]
     fn a_failed_try_to_claim_leaves_no_trace() {
-        let state = RunState::<Asymmetric>::new();
-        state.stop();
-        assert!(!state.try_claim());
-        assert_eq!(format!("{state:?}"), "{STOPPED}");
-        let _ = state.start();
+        let state = RunState::new();
         assert!(state.try_claim());
+        assert_eq!(format!("{state:?}"), "{RUNNING}");
         assert!(!state.try_claim());
         assert_eq!(state.end(), End::Ended { wake: false }, "nobody asked it to look again");
     }
 
     #[test]
     fn a_hand_over_ends_even_where_somebody_came() {
-        let state = RunState::<Asymmetric>::new();
+        let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
         assert_eq!(state.claim(), Claim::Joined);
         assert!(!state.hand_over());
@@ -237,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_waiter_is_announced_only_to_a_runner_and_woken_by_its_end() {
-        let state = RunState::<Asymmetric>::new();
+        let state = RunState::new();
         assert_eq!(state.announce_waiter(), None);
         assert_eq!(state.claim(), Claim::Runner);
         let run = state.announce_waiter().unwrap();
@@ -246,16 +202,5 @@ mod tests {
         assert!(!state.is_running() && !state.is_run(run));
         assert_eq!(state.claim(), Claim::Runner);
         assert!(!state.is_run(run), "the next run is another one");
-    }
-
-    #[test]
-    fn a_stopped_queue_has_no_runner_until_it_is_started() {
-        let state = RunState::<Asymmetric>::new();
-        state.stop();
-        assert_eq!(state.claim(), Claim::Stopped);
-        assert_eq!(format!("{state:?}"), "{STOPPED}");
-        assert!(state.start());
-        assert!(!state.start());
-        assert_eq!(state.claim(), Claim::Runner);
     }
 }

@@ -51,7 +51,7 @@ pub trait Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
 pub enum Ran {
-    /// Nothing to run, or the queue is quiesced or stopped; its opener will look.
+    /// Nothing to run, or the queue is quiesced; its opener will look.
     Refused,
     /// Somebody else is running and looks again.
     Joined,
@@ -79,7 +79,7 @@ pub enum Ran {
 /// the source whether anything is pending. After `budget` passes the thread is let go.
 pub fn run<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
-    state: &RunState<F>,
+    state: &RunState,
     grace: &Grace,
     source: &S,
     published: bool,
@@ -92,7 +92,7 @@ pub fn run<F: AsymmetricPolicy, S: Source>(
 #[inline]
 pub fn run_by<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
-    state: &RunState<F>,
+    state: &RunState,
     grace: &Grace,
     source: &S,
     published: bool,
@@ -105,7 +105,6 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     match state.claim() {
         Claim::Runner => {}
         Claim::Joined => return Ran::Joined,
-        Claim::Stopped => return Ran::Refused,
     }
     run_claimed(gate, state, grace, source, budget)
 }
@@ -115,7 +114,7 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
 #[inline]
 pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
-    state: &RunState<F>,
+    state: &RunState,
     grace: &Grace,
     source: &S,
     budget: u32,
@@ -123,10 +122,10 @@ pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
     let mut passes = 0;
     loop {
         // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
-        // RUNNING). Towards an unquiescer or starter: the requests that a pass left were published
-        // before; pairs with OpenFence and StartFence.
+        // RUNNING). Towards an unquiescer: the requests that a pass left were published
+        // before; pairs with OpenFence.
         F::light();
-        let halted = || !gate.is_open() || state.is_stopped();
+        let halted = || !gate.is_open();
         let mut idle = halted();
         if idle && source.put_down() {
             // The look that counts comes behind the publication, and a fence.

@@ -78,20 +78,8 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy, FullFence}
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Mutex};
 
-use crate::admission::depth::{Depth, Lowered};
+use crate::admission::depth::Depth;
 use crate::admission::wait_queue::WaitQueue;
-
-/// What a [`Usage::unfreeze`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "`Thawed` obliges the caller to let in those who wait outside"]
-pub enum Unfrozen {
-    /// The last freeze is gone, and the heavy fence has been issued: let in the waiters outside.
-    Thawed,
-    /// Somebody else still freezes.
-    Nested,
-    /// Nobody had frozen; nothing was changed.
-    Underflow,
-}
 
 /// Those who wait for room through a slot are told when there is room for so many, or for half of all where that is less.
 const ROOM_BATCH: u64 = 64;
@@ -320,16 +308,14 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         self.left.wait(|| self.is_empty().then_some(()));
     }
 
-    /// Undoes one freeze.
-    pub fn unfreeze(&self) -> Unfrozen {
-        match self.depth.lower() {
-            Lowered::Open => {
-                F::heavy(); // ThawFence, pairs with the ParkFence of the waiters outside
-                Unfrozen::Thawed
-            }
-            Lowered::Nested => Unfrozen::Nested,
-            Lowered::Underflow => Unfrozen::Underflow,
+    /// Undoes one freeze of the caller's. True: nobody else freezes, and the heavy fence has been issued.
+    #[must_use = "true obliges the caller to let in those who wait outside"]
+    pub fn unfreeze(&self) -> bool {
+        let thawed = self.depth.lower();
+        if thawed {
+            F::heavy(); // ThawFence, pairs with the ParkFence of the waiters outside
         }
+        thawed
     }
 
     /// Whether somebody freezes, behind the light fence: for a thread that has just published that it waits
@@ -373,10 +359,9 @@ mod tests {
         assert!(!usage.is_empty(), "one is still inside");
         usage.exit(1, inside);
         usage.wait_empty();
-        assert_eq!(usage.unfreeze(), Unfrozen::Nested);
+        assert!(!usage.unfreeze());
         assert_eq!(usage.enter(0), None);
-        assert_eq!(usage.unfreeze(), Unfrozen::Thawed);
-        assert_eq!(usage.unfreeze(), Unfrozen::Underflow);
+        assert!(usage.unfreeze());
         assert!(usage.enter(0).is_some());
     }
 

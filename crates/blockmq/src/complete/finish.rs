@@ -60,7 +60,6 @@ impl Pending {
         };
         let hctx = self.core.hctx(self.hctx);
         let freed = hctx.tags.free(self.slot, self.tag);
-        hctx.activity.tag_freed();
         let now = self.count_in_driver();
         if self.post_flush || self.rq().is_merged() {
             return self.complete_each(freed, result);
@@ -111,7 +110,6 @@ impl Pending {
         hctx.count_requeue();
         // A waiter for the tag is served by the run below, as everybody.
         let (Freed::Quiet | Freed::Restart) = hctx.tags.free(self.slot, self.tag);
-        hctx.activity.tag_freed();
         hctx.requeued.push(self); // Publish
         if core.is_dead() {
             hctx.run_to_the_end(&core);

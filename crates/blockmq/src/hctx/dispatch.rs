@@ -45,16 +45,13 @@ impl Hctx {
     fn return_tags(&self, cpu: usize, tags: TagBatch) {
         if !tags.is_empty() {
             self.tags.put_back(cpu, tags);
-            self.activity.tag_freed();
         }
     }
 
     /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now, is for others.
     /// Where something is pending and may go, the giver of the tag is about to run it.
     pub(super) fn decline_tag(&self, core: &Core) {
-        if self.tags.has_grant()
-            && (!core.gate.is_open() || self.state.is_stopped() || !self.has_pending())
-        {
+        if self.tags.has_grant() && (!core.gate.is_open() || !self.has_pending()) {
             self.tags.decline(0);
         }
     }
@@ -215,17 +212,13 @@ impl Hctx {
             if *started == PASS_QUOTA || halted() {
                 return Pass::More;
             }
-            if self.activity.is_inactive() && self.hand_on(core, backlog) {
+            if self.is_inactive() && self.hand_on(core, backlog) {
                 continue;
             }
             if tags.is_empty() {
                 let most = (PASS_QUOTA - *started).min(backlog.len() as u32);
                 let cpu = backlog.slot().unwrap_or_default();
                 *tags = self.tags_for_next(backlog, cpu, most);
-                if self.activity.is_inactive_behind_tag() && self.hand_on(core, backlog) {
-                    self.return_tags(cpu, mem::take(tags));
-                    continue;
-                }
                 fresh = true;
             }
             let Some(tag) = tags.pop() else { return Pass::Idle };

@@ -16,7 +16,6 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::Inbox;
 use corewise_workqueue::Workqueue;
 
-use crate::admission::activity::Activity;
 use crate::admission::grace::Grace;
 use crate::admission::run_state::RunState;
 use crate::percpu::ctx::CtxMap;
@@ -66,7 +65,7 @@ impl Hctx {
             runner_stats: RunnerStats::default(),
             background,
             turn: AtomicUsize::new(0),
-            activity: Activity::new(),
+            inactive: AtomicBool::new(false),
             heir: AtomicUsize::new(0),
             timeouts: AtomicU64::new(0),
             requeues: AtomicU64::new(0),

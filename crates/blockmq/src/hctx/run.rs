@@ -133,20 +133,6 @@ impl Hctx {
         }
     }
 
-    /// As [`Hctx::run_after`], for a thread that asks this of many hardware queues: a run that is to come already comes
-    /// when it was to. Else who asks again and again, perhaps for another hardware queue's sake, would put this one's
-    /// off for ever. (The kernel's `blk_mq_delay_run_hw_queues`.)
-    pub(crate) fn run_later(&self, core: &Core, delay: Duration) {
-        match &self.background {
-            Background::Workers { wq, later, core: ours, .. } => {
-                let later = later.get_or_init(|| work(ours, self.index));
-                let _ = wq.queue_delayed(later, delay);
-                self.unless_alone(core);
-            }
-            Background::ByHand { wanted } => wanted.store(true, Ordering::Release),
-        }
-    }
-
     pub(super) fn run_as_worker(&self, core: &Core) {
         let ran = self.run(core, false, BUDGET_WORKER);
         self.count(core, core.layout.some_slot_of(self.index), ran);
@@ -211,8 +197,7 @@ impl Hctx {
         }
     }
 
-    /// The part of an unquiesce or start that this hardware queue owes: OpenFence or StartFence has
-    /// been issued by the caller.
+    /// The part of an unquiesce that this hardware queue owes: the caller has issued OpenFence.
     pub(crate) fn run_if_pending(&self, core: &Core) {
         if self.has_pending() {
             bump(&core.visitor_stats.of(core.layout.some_slot_of(self.index)).after_unquiesce);

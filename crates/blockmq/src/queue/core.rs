@@ -422,9 +422,7 @@ impl Core {
         self.dead.store(true, Ordering::Release);
         self.cache.close();
         self.take_outside().for_each(drop);
-        self.gate.open_for_good();
         for hctx in self.hctxs() {
-            let _was_stopped = hctx.state.start();
             hctx.run_to_the_end(self);
         }
         self.errors.take_left_out().tell(|left_out| {

@@ -1,15 +1,13 @@
 //! What a queue does when its CPUs change.
 
-use corewise_sync::context;
+use corewise_sync::atomic::Ordering;
 use corewise_topology::{CpuSet, Masks};
 
 use crate::hctx::alone;
 use crate::hotplug::policy::heirs;
-use crate::queue::Queue;
 use crate::state::backlog::Backlog;
 use crate::state::core::Core;
 use crate::state::core::Hctx;
-use crate::state::device::refuse_in_atomic_section;
 use crate::state::pending::Pending;
 
 impl Core {
@@ -54,15 +52,12 @@ impl Core {
             match heir {
                 Some(slot) => {
                     hctx.set_heir(slot);
-                    if !hctx.activity.is_inactive() {
-                        hctx.activity.deactivate();
-                    }
+                    hctx.inactive.store(true, Ordering::Release);
                     // The requests there go to the heir, by its runner.
                     hctx.run_async(self);
                 }
                 None => {
-                    if hctx.activity.activate() {
-                        hctx.activity.give_up_waiting();
+                    if hctx.inactive.swap(false, Ordering::AcqRel) {
                         hctx.run_async(self);
                     }
                 }
@@ -87,30 +82,5 @@ impl Hctx {
         }
         heir.run_async(core);
         true
-    }
-}
-
-impl Queue {
-    /// Whether hardware queue `hctx` has a CPU that is online.
-    ///
-    /// # Panics
-    /// If there is no such hardware queue.
-    pub fn is_active(&self, hctx: usize) -> bool {
-        !self.core().hctx(hctx).activity.is_inactive()
-    }
-
-    /// Waits until the driver has no request any more that came through a hardware queue without CPUs. Of those
-    /// that get a CPU again meanwhile it doesn't wait for the rest. May block, for as long as the driver needs.
-    ///
-    /// # Panics
-    /// Inside an atomic section, where it might wait for itself.
-    #[track_caller]
-    pub fn wait_drained(&self) {
-        refuse_in_atomic_section("wait_drained", "is_active");
-        for hctx in self.core().hctxs().filter(|hctx| hctx.activity.is_inactive()) {
-            context::blocking("drain of a hardware queue", || {
-                hctx.activity.wait(|| hctx.tags.in_use())
-            });
-        }
     }
 }

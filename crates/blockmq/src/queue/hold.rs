@@ -1,25 +1,30 @@
-//! Holding a queue: quiesce, stop, freeze, drain. `README.md` beside the crate root has the fence pairs.
+//! Holding a queue: quiesce, freeze, drain. `README.md` beside the crate root has the fence pairs.
+
+use std::sync::Arc;
 
 use corewise_sync::context;
 
 use super::Queue;
-use crate::admission::gate::{RunGate, Unquiesced};
-use crate::admission::usage::Unfrozen;
-use crate::queue::refused::NotHeld;
+use crate::admission::gate::RunGate;
 use crate::state::device::refuse_in_atomic_section;
 
-/// What an [unquiesce](Queue::unquiesce) or an [unfreeze](Queue::unfreeze) did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Released {
-    /// It undid the last one: requests go on.
-    Open,
-    /// Another one is still in force.
-    StillHeld,
-}
+/// Keeps requests of a queue from its driver until it is dropped: see [`Queue::quiesce`].
+///
+/// When the last one of a queue is dropped, workers run each hardware queue on which requests arrived meanwhile. The
+/// drop never blocks; any context.
+#[derive(Debug)]
+#[must_use = "a queue is quiesced only as long as the guard lives"]
+pub struct QuiesceGuard(Arc<Queue>);
+
+/// Keeps requests out of a queue until it is dropped: see [`Queue::freeze`].
+///
+/// When the last one of a queue is dropped, the requests that wait outside come in. The drop never blocks; any context.
+#[derive(Debug)]
+#[must_use = "a queue is frozen only as long as the guard lives"]
+pub struct FreezeGuard(Arc<Queue>);
 
 impl Queue {
-    /// Keeps requests from the driver until [`Queue::unquiesce`], nested; returns once no dispatch
+    /// Keeps requests from the driver until the guard is dropped, nested; returns once no dispatch
     /// is in progress. Requests are still taken in, and wait; those that the driver has already may
     /// still be in flight and complete.
     ///
@@ -29,10 +34,11 @@ impl Queue {
     /// Inside an atomic section, that is in a driver's `queue_request` or in a completion function:
     /// there it could only wait for itself. Use [`Queue::quiesce_nowait`] there.
     #[track_caller]
-    pub fn quiesce(&self) {
+    pub fn quiesce(self: &Arc<Self>) -> QuiesceGuard {
         refuse_in_atomic_section("quiesce", "quiesce_nowait");
-        self.quiesce_nowait();
+        let guard = self.quiesce_nowait();
         self.wait_quiesced();
+        guard
     }
 
     /// Quiesces many queues: all of them first, with one fence, and then one wait for all. As
@@ -42,17 +48,20 @@ impl Queue {
     /// # Panics
     /// As [`Queue::quiesce`].
     #[track_caller]
-    pub fn quiesce_all(queues: &[&Queue]) {
+    pub fn quiesce_all(queues: &[Arc<Queue>]) -> Vec<QuiesceGuard> {
         refuse_in_atomic_section("quiesce_all", "quiesce_nowait");
         RunGate::quiesce_all(queues.iter().map(|queue| &queue.core.gate));
+        let guards = queues.iter().cloned().map(QuiesceGuard).collect();
         for queue in queues {
             queue.wait_quiesced();
         }
+        guards
     }
 
     /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. Any context.
-    pub fn quiesce_nowait(&self) {
+    pub fn quiesce_nowait(self: &Arc<Self>) -> QuiesceGuard {
         self.core.gate.quiesce();
+        QuiesceGuard(Arc::clone(self))
     }
 
     /// Waits until no dispatch is in progress that began before this call.
@@ -64,71 +73,36 @@ impl Queue {
         }
     }
 
-    /// Undoes one quiesce. The last one [opens](Released::Open) the queue, and lets workers run every hardware queue on
-    /// which requests arrived meanwhile. Never blocks; any context.
-    ///
-    /// # Errors
-    /// One too many: nobody had quiesced it.
-    pub fn unquiesce(&self) -> Result<Released, NotHeld> {
-        match self.core.gate.unquiesce() {
-            Unquiesced::Opened => {
-                // Look: behind the gate's OpenFence.
-                for hctx in self.core.hctxs() {
-                    hctx.run_if_pending(&self.core);
-                }
-                Ok(Released::Open)
-            }
-            Unquiesced::Nested => Ok(Released::StillHeld),
-            Unquiesced::Underflow => Err(self.not_held("unquiesce", "quiesce")),
-        }
-    }
-
     /// Whether somebody keeps the queue quiesced, a moment ago.
     pub fn is_quiesced(&self) -> bool {
         !self.core.gate.is_open()
     }
 
-    /// Asks for no more dispatch of hardware queue `hctx`: for a driver whose device is full. It
-    /// promises nothing about a dispatch in progress; use [`Queue::quiesce`] for that. Not nested. Any context.
-    ///
-    /// # Panics
-    /// If there is no such hardware queue.
-    pub fn stop(&self, hctx: usize) {
-        self.core.hctx(hctx).state.stop();
-    }
-
-    /// Undoes [`Queue::stop`], and has a worker run what arrived meanwhile. Any context. It costs some
-    /// microseconds (a [heavy fence](corewise_sync::fence::heavy)): a driver that is full for moments at a time
-    /// says [busy](crate::Dispatch::Busy) instead.
-    ///
-    /// # Panics
-    /// If there is no such hardware queue.
-    pub fn start(&self, hctx: usize) {
-        let hctx = self.core.hctx(hctx);
-        if hctx.state.start() {
-            hctx.run_if_pending(&self.core);
-        }
-    }
-
-    /// Lets no request in until [`Queue::unfreeze`], nested, and waits until all that are in have
+    /// Lets no request in until the guard is dropped, nested, and waits until all that are in have
     /// completed and their completion functions have returned. Requests that are submitted
     /// meanwhile wait outside, and their submitters go on, as long as there is [room](crate::QueueBuilder::nr_requests).
     ///
     /// May block for as long as the driver needs, and where other programs want the CPUs, until the threads that
     /// have to finish requests get theirs: a slice of the scheduler's, milliseconds. While the queue is quiesced with
-    /// requests in it, that is until somebody unquiesces it.
+    /// requests in it, that is until nobody quiesces it any more.
     ///
     /// # Panics
     /// Inside an atomic section, where it might wait for itself.
     #[track_caller]
-    pub fn freeze(&self) {
+    pub fn freeze(self: &Arc<Self>) -> FreezeGuard {
         refuse_in_atomic_section("freeze", "start_freeze");
-        self.start_freeze();
-        context::blocking("freeze", || self.core.usage.wait_empty());
+        let guard = self.start_freeze();
+        self.wait_empty();
+        guard
     }
 
     /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
-    pub fn start_freeze(&self) {
+    pub fn start_freeze(self: &Arc<Self>) -> FreezeGuard {
+        self.begin_freeze();
+        FreezeGuard(Arc::clone(self))
+    }
+
+    fn begin_freeze(&self) {
         self.core.usage.start_freeze();
         // Requests inside have to get out, so what is pending is run once more.
         let any = self.run_pending();
@@ -141,20 +115,15 @@ impl Queue {
         }
     }
 
-    /// Undoes one freeze. The last one [opens](Released::Open) the queue, and lets in the requests that wait outside.
-    /// Never blocks; any context.
-    ///
-    /// # Errors
-    /// One too many: nobody had frozen it.
-    pub fn unfreeze(&self) -> Result<Released, NotHeld> {
-        match self.core.usage.unfreeze() {
-            Unfrozen::Thawed => {
-                self.core.let_in();
-                self.run_pending();
-                Ok(Released::Open)
-            }
-            Unfrozen::Nested => Ok(Released::StillHeld),
-            Unfrozen::Underflow => Err(self.not_held("unfreeze", "freeze")),
+    fn wait_empty(&self) {
+        context::blocking("freeze", || self.core.usage.wait_empty());
+    }
+
+    /// Undoes one freeze of the caller's.
+    fn thaw(&self) {
+        if self.core.usage.unfreeze() {
+            self.core.let_in();
+            self.run_pending();
         }
     }
 
@@ -170,16 +139,6 @@ impl Queue {
         any
     }
 
-    /// Undoes the caller's own freeze.
-    pub(super) fn thaw(&self) {
-        // An error only where somebody else's unfreeze was one too many, and undid the caller's: they were told nothing.
-        let _released = self.unfreeze();
-    }
-
-    fn not_held(&self, asked: &'static str, missing: &'static str) -> NotHeld {
-        NotHeld { queue: self.core.name.clone(), asked, missing }
-    }
-
     /// Waits until every request that was submitted before has completed; those submitted
     /// meanwhile wait until the drain is over. Blocks as [`Queue::freeze`].
     ///
@@ -188,7 +147,26 @@ impl Queue {
     #[track_caller]
     pub fn drain(&self) {
         refuse_in_atomic_section("drain", "start_freeze");
-        self.freeze();
+        self.begin_freeze();
+        self.wait_empty();
         self.thaw();
+    }
+}
+
+impl Drop for QuiesceGuard {
+    fn drop(&mut self) {
+        let core = &self.0.core;
+        if core.gate.unquiesce() {
+            // Look: behind the gate's OpenFence.
+            for hctx in core.hctxs() {
+                hctx.run_if_pending(core);
+            }
+        }
+    }
+}
+
+impl Drop for FreezeGuard {
+    fn drop(&mut self) {
+        self.0.thaw();
     }
 }

@@ -28,7 +28,7 @@ use crate::stats::{DiskStats, HctxStats};
 use crate::thread::nest;
 
 pub use builder::QueueBuilder;
-pub use hold::Released;
+pub use hold::{FreezeGuard, QuiesceGuard};
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///
@@ -146,14 +146,6 @@ impl Queue {
     /// If there is no such hardware queue.
     pub fn run(&self, hctx: usize) {
         self.core.hctx(hctx).visit(&self.core, self.core.here(), false);
-    }
-
-    /// Has every hardware queue run by workers after `delay`, if something is pending then. Where such a run is to
-    /// come already it comes when it was to: who asks again and again doesn't put it off. Any context.
-    pub fn run_all_later(&self, delay: Duration) {
-        for hctx in self.core.hctxs() {
-            hctx.run_later(&self.core, delay);
-        }
     }
 
     /// How many requests are inside: queued or in the driver, roughly while they move.

@@ -11,7 +11,7 @@ pub enum NowaitError {
     /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests): there is room once
     /// some of them have completed.
     Full,
-    /// Somebody keeps it frozen: it takes requests again after the last [`Queue::unfreeze`](crate::Queue::unfreeze).
+    /// Somebody keeps it frozen: it takes requests again once the last [guard](crate::FreezeGuard) is dropped.
     Frozen,
 }
 
@@ -53,24 +53,3 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
-
-/// One [`Queue::unquiesce`](crate::Queue::unquiesce) or [`Queue::unfreeze`](crate::Queue::unfreeze) too many: nobody
-/// held the queue that way. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotHeld {
-    pub(crate) queue: Box<str>,
-    pub(crate) asked: &'static str,
-    pub(crate) missing: &'static str,
-}
-
-impl fmt::Display for NotHeld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, asked, missing } = self;
-        write!(
-            f,
-            "{asked} of `{queue}` without a {missing}: nothing was changed; call it once for each {missing}"
-        )
-    }
-}
-
-impl std::error::Error for NotHeld {}

@@ -9,7 +9,6 @@ use corewise_sync::inbox::Inbox;
 use corewise_sync::{Mutex, Throttle};
 use corewise_workqueue::{EndNotice, Work, Workqueue};
 
-use crate::admission::activity::Activity;
 use crate::admission::end::End;
 use crate::admission::flusher::Flusher;
 use crate::admission::gate::RunGate;
@@ -129,10 +128,9 @@ pub(crate) struct Hctx {
     pub(crate) background: Background,
     /// A: whose turn it is to run this queue from afar; Relaxed, it carries nothing but itself.
     pub(crate) turn: AtomicUsize,
-    /// Whether it has a CPU.
-    pub(crate) activity: Activity,
-    /// A: the CPU slot that gets its requests while it has none. Set before the mark in `activity`,
-    /// which carries it.
+    /// A: it has no CPU. Release where it is set, and Acquire where it is read: it carries `heir`.
+    pub(crate) inactive: AtomicBool,
+    /// A: the CPU slot that gets its requests while it has no CPU. Set before `inactive`.
     pub(crate) heir: AtomicUsize,
     /// A: Relaxed counter of what is rare.
     pub(crate) timeouts: AtomicU64,
@@ -154,6 +152,12 @@ impl Hctx {
     /// Names the heir. Under the layout's `changing`.
     pub(crate) fn set_heir(&self, slot: usize) {
         self.heir.store(slot, Ordering::Relaxed);
+    }
+
+    /// It has no CPU, a moment ago.
+    #[inline]
+    pub(crate) fn is_inactive(&self) -> bool {
+        self.inactive.load(Ordering::Acquire)
     }
 
     /// Its number.

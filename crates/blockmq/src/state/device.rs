@@ -34,7 +34,7 @@ pub trait BlockDevice: Send + Sync {
     /// May be called in an atomic section, also from a completion function, and never blocks there. Elsewhere it may: a
     /// [`Queue`](crate::Queue) that has [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait
     /// for room, since a submitter that waits for nothing would else fill the memory. So a thread that keeps a queue
-    /// quiesced, stopped or frozen submits no more than that to it.
+    /// quiesced or frozen submits no more than that to it.
     fn submit(&self, rq: Request);
 
     /// How often a flush of it, or a change with `fua`, has failed so that changes which were acknowledged before

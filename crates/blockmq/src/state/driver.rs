@@ -231,8 +231,7 @@ pub enum Dispatch {
     Started,
     /// The driver can't take it now, for want of something that a request of this hardware queue gives free
     /// when it completes. It goes back to the front, and comes again when one completes or is submitted; where none
-    /// is in flight, a worker tries again at once, and then every 3 ms. A driver that knows when it has room again
-    /// does better with [`Queue::stop`](crate::Queue::stop) and `start`. (Linux: `BLK_STS_DEV_RESOURCE`.)
+    /// is in flight, a worker tries again at once, and then every 3 ms. (Linux: `BLK_STS_DEV_RESOURCE`.)
     Busy(Started),
     /// The driver can't take it now, for want of something that anybody may have. As `Busy`, and it comes again
     /// after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)

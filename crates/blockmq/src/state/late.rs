@@ -56,11 +56,6 @@ impl TimedOut<'_> {
         self.which
     }
 
-    /// The queue's name.
-    pub fn queue(&self) -> &str {
-        self.queue
-    }
-
     /// Index of its hardware queue.
     pub fn hctx(&self) -> usize {
         self.which.hctx

@@ -444,14 +444,8 @@ impl PartDone {
         self.whole.fail(self.window.order, error);
     }
 
-    /// The same part once more, at byte `offset` of whatever device it is submitted to now. How it ended
-    /// this time says nothing any more.
-    pub fn again(mut self, offset: u64) -> Request {
-        self.result = None;
-        Inner::part(&self.whole, self.window, self.len, offset, None)
-    }
-
-    /// As [`PartDone::again`], with a function as for [`Whole::part_with`].
+    /// The same part once more, at byte `offset` of whatever device it is submitted to now, with a function as for
+    /// [`Whole::part_with`]. How it ended this time says nothing any more.
     pub fn again_with(
         mut self,
         offset: u64,

@@ -34,7 +34,7 @@ pub struct HctxStats {
     pub runs: u64,
     /// Times that a runner looked again because somebody had come meanwhile, or more was pending.
     pub reruns: u64,
-    /// Times that a run was refused: nothing was pending, or the queue was quiesced or stopped.
+    /// Times that a run was refused: nothing was pending, or the queue was quiesced.
     pub refused: u64,
     /// Times that somebody found another one running and left the work to it.
     pub joined: u64,

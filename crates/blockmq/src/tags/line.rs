@@ -81,7 +81,7 @@ impl<const MARKS: bool> Line<MARKS> {
         loop {
             match self.turn.claim() {
                 Claim::Runner => {}
-                Claim::Joined | Claim::Stopped => return own_got,
+                Claim::Joined => return own_got,
             }
             let mut told = Told::default();
             let round = self.round(tags, cpu, &mut told);

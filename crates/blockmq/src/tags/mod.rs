@@ -44,9 +44,10 @@ pub(crate) const MAX_DEPTH: u32 = 10_240;
 /// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it is on, and any
 /// number will do.
 #[derive(Clone)]
-pub struct TagSet<const MARKS: bool = true>(Arc<Inner<MARKS>>);
+pub struct TagSet(Arc<Tags>);
 
-struct Inner<const MARKS: bool> {
+/// The inside of a [`TagSet`]. `MARKS` is false only in the model that shows that waiters are forgotten without marks.
+pub struct Tags<const MARKS: bool = true> {
     bitmap: Bitmap,
     line: Line<MARKS>,
     users: Users,
@@ -81,22 +82,7 @@ struct Put {
 impl TagSet {
     /// `depth` free tags, 1 to 10 240 (less counts as 1, and more as 10 240), for callers on so many CPUs.
     pub fn new(depth: u32, cpus: usize) -> Self {
-        Self::with_marks(depth, cpus)
-    }
-}
-
-impl<const MARKS: bool> TagSet<MARKS> {
-    /// As [`TagSet::new`]. Without marks waiters can be forgotten: that is for the model which shows it.
-    #[doc(hidden)]
-    pub fn with_marks(depth: u32, cpus: usize) -> Self {
-        let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
-        let users = Users {
-            joined: SpinLock::new(Joined::default()),
-            active: AtomicU32::new(0),
-            share: AtomicU32::new(bitmap.depth()),
-            swept: AtomicU64::new(0),
-        };
-        Self(Arc::new(Inner { bitmap, line: Line::new(), users }))
+        Self(Arc::new(Tags::new(depth, cpus)))
     }
 
     /// How many tags there are.
@@ -112,7 +98,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
     /// Takes a tag, if one is free and nobody waits for it. Never blocks.
     #[inline]
     pub fn try_get(&self, cpu: usize) -> Option<u32> {
-        self.0.bitmap.take(cpu, 1, false)?.pop()
+        self.0.try_get(cpu)
     }
 
     /// Takes a tag; blocks until those who came before have had one and one is free.
@@ -123,7 +109,7 @@ impl<const MARKS: bool> TagSet<MARKS> {
             return tag;
         }
         let waiter = TagWaiter::thread();
-        self.line_up(&waiter, cpu);
+        self.0.line_up(&waiter, cpu);
         loop {
             if let Some(tag) = waiter.take_soon() {
                 return tag;
@@ -132,29 +118,63 @@ impl<const MARKS: bool> TagSet<MARKS> {
         }
     }
 
+    /// Gives a tag back that the caller has. Never blocks; may have a hardware queue run.
+    #[inline]
+    pub fn put(&self, cpu: usize, tag: u32) {
+        self.0.put(cpu, tag);
+    }
+
+    /// See [`crate::model`].
+    pub(crate) fn tags(&self) -> &Tags {
+        &self.0
+    }
+}
+
+impl<const MARKS: bool> Tags<MARKS> {
+    /// As [`TagSet::new`].
+    pub fn new(depth: u32, cpus: usize) -> Self {
+        let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
+        let users = Users {
+            joined: SpinLock::new(Joined::default()),
+            active: AtomicU32::new(0),
+            share: AtomicU32::new(bitmap.depth()),
+            swept: AtomicU64::new(0),
+        };
+        Self { bitmap, line: Line::new(), users }
+    }
+
+    /// As [`TagSet::try_get`].
+    #[inline]
+    pub fn try_get(&self, cpu: usize) -> Option<u32> {
+        self.bitmap.take(cpu, 1, false)?.pop()
+    }
+
     /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands there already,
     /// or has a tag to take, nothing changes.
-    #[doc(hidden)]
     pub fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
+        self.line_up_calling(waiter, cpu, None);
+    }
+
+    /// As [`Tags::line_up`]; `own` isn't called where it gets a tag at once.
+    fn line_up_calling(&self, waiter: &Arc<TagWaiter>, cpu: usize, own: Option<&TagWaiter>) {
         if waiter.enter() {
-            self.0.line.push(Arc::clone(waiter));
-            self.0.line.serve(&self.0.bitmap, cpu, None);
+            self.line.push(Arc::clone(waiter));
+            self.line.serve(&self.bitmap, cpu, own);
         }
     }
 
     /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got meanwhile, if so:
     /// the caller has it.
-    #[doc(hidden)]
     pub fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
         let tag = waiter.leave();
         if tag.is_none() {
-            self.0.line.note_left();
-            self.0.line.serve(&self.0.bitmap, cpu, None);
+            self.line.note_left();
+            self.line.serve(&self.bitmap, cpu, None);
         }
         tag
     }
 
-    /// Gives a tag back that the caller has. Never blocks; may call the function of a [`TagWaiter`].
+    /// As [`TagSet::put`]; may call the function of a [`TagWaiter`].
     #[inline]
     pub fn put(&self, cpu: usize, tag: u32) {
         self.put_batch(cpu, TagBatch::one(tag), 0, None);
@@ -163,8 +183,8 @@ impl<const MARKS: bool> TagSet<MARKS> {
     /// Gives tags back, and takes the marks `taking`. `own`: who isn't called where it gets one.
     #[inline]
     fn put_batch(&self, cpu: usize, tags: TagBatch, taking: u64, own: Option<&TagWaiter>) -> Put {
-        let marks = self.0.bitmap.free(tags, taking);
-        let own_got = marks & WAITING != 0 && self.0.line.serve(&self.0.bitmap, cpu, own);
+        let marks = self.bitmap.free(tags, taking);
+        let own_got = marks & WAITING != 0 && self.line.serve(&self.bitmap, cpu, own);
         Put { marks, own_got }
     }
 }
@@ -173,14 +193,6 @@ impl<const MARKS: bool> TagSet<MARKS> {
 impl TagSet {
     fn bitmap(&self) -> &Bitmap {
         &self.0.bitmap
-    }
-
-    /// As [`TagSet::line_up`]; the waiter isn't called where it gets a tag at once.
-    fn line_up_own(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
-        if waiter.enter() {
-            self.0.line.push(Arc::clone(waiter));
-            self.0.line.serve(&self.0.bitmap, cpu, Some(waiter));
-        }
     }
 
     fn join(&self, waiter: &Arc<TagWaiter>) -> Arc<Share> {
@@ -237,7 +249,7 @@ impl TagSet {
     }
 }
 
-impl<const MARKS: bool> fmt::Debug for TagSet<MARKS> {
+impl fmt::Debug for TagSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TagSet")
             .field("depth", &self.depth())

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use corewise_sync::{Mutex, thread};
 
 use super::*;
+use crate::model::LineUp;
 
 /// A waiter that notes its name when it is told.
 fn named(name: u32, told: &Arc<Mutex<Vec<u32>>>) -> Arc<TagWaiter> {
@@ -42,7 +43,7 @@ fn tags_that_come_back_together_serve_as_many_waiters() {
     let told = Arc::default();
     let waiters: Vec<_> = (0..40).map(|name| named(name, &told)).collect();
     waiters.iter().for_each(|waiter| tags.line_up(waiter, 0));
-    let put = tags.put_batch(0, all, 0, Some(&waiters[9]));
+    let put = tags.tags().put_batch(0, all, 0, Some(&waiters[9]));
     assert!(put.own_got, "more than one batch of them is served");
     let expected: Vec<_> = (0..32).filter(|&name| name != 9).collect();
     assert_eq!(*told.lock(), expected, "and who serves isn't told");

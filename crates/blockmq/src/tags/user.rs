@@ -199,7 +199,7 @@ impl TagUser {
         }
         let tags = self.take(cpu, most);
         if tags.is_empty() {
-            self.set.line_up_own(&self.waiter, cpu);
+            self.set.tags().line_up_calling(&self.waiter, cpu, Some(&self.waiter));
             return self.take(cpu, most);
         }
         tags
@@ -219,10 +219,10 @@ impl TagUser {
     #[inline]
     pub fn free(&self, cpu: usize, tag: u32) -> Freed {
         let Some(share) = &self.share else {
-            let put = self.set.put_batch(cpu, TagBatch::one(tag), RESTART, None);
+            let put = self.set.tags().put_batch(cpu, TagBatch::one(tag), RESTART, None);
             return if put.marks & RESTART != 0 { Freed::Restart } else { Freed::Quiet };
         };
-        let put = self.set.put_batch(cpu, TagBatch::one(tag), 0, Some(&self.waiter));
+        let put = self.set.tags().put_batch(cpu, TagBatch::one(tag), 0, Some(&self.waiter));
         let freed = share.finish();
         if put.own_got { Freed::Restart } else { freed }
     }
@@ -236,7 +236,7 @@ impl TagUser {
             share.uncount(tags.len());
         }
         // It doesn't stand in line: it had tags.
-        let _ = self.set.put_batch(cpu, tags, 0, None);
+        let _ = self.set.tags().put_batch(cpu, tags, 0, None);
     }
 
     /// Gives back a tag that this user got while it waited and has no use for any more. To be called at the end of
@@ -244,7 +244,7 @@ impl TagUser {
     pub fn decline(&self, cpu: usize) {
         if self.share.is_some() {
             if let Some(tag) = self.waiter.take() {
-                let _ = self.set.put_batch(cpu, TagBatch::one(tag), 0, None);
+                let _ = self.set.tags().put_batch(cpu, TagBatch::one(tag), 0, None);
             }
         }
     }
@@ -259,7 +259,7 @@ impl TagUser {
 impl Drop for TagUser {
     fn drop(&mut self) {
         if let Some(share) = &self.share {
-            if let Some(tag) = self.set.leave(&self.waiter, 0) {
+            if let Some(tag) = self.set.tags().leave(&self.waiter, 0) {
                 self.set.put(0, tag);
             }
             self.set.part(share);

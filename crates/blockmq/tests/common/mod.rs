@@ -252,7 +252,7 @@ pub fn storm(
     queue: &Arc<Queue>,
     threads: u64,
     each: u64,
-    disturb: impl Fn(&Queue, &mut Rng) + Sync,
+    disturb: impl Fn(&Arc<Queue>, &mut Rng) + Sync,
 ) {
     let left = Arc::new(Countdown::new((threads * each) as usize));
     let failed = Arc::new(AtomicU64::new(0));

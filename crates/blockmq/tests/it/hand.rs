@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use crate::common::{Front, Held, Ram, Rig, Rng, STALL, block};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Info, Queue, Released, Request, Started,
+    BlockDevice, Dispatch, Driver, Geometry, HctxStats, Info, Queue, QuiesceGuard, Request, Started,
 };
 use corewise_sync::Mutex;
 use corewise_topology::{CpuId, Machine};
@@ -93,7 +93,11 @@ fn settle(queue: &Queue) {
 }
 
 /// Submits block 0, whose completion, in the dispatch, does as it is told. Others complete at once.
-fn inside_a_dispatch(driver: &Held, queue: &Arc<Queue>, f: impl FnOnce(&Queue) + Send + 'static) {
+fn inside_a_dispatch(
+    driver: &Held,
+    queue: &Arc<Queue>,
+    f: impl FnOnce(&Arc<Queue>) + Send + 'static,
+) {
     let order = Arc::clone(&driver.order);
     driver.instead(move |rq| {
         order.lock().push(rq.offset() / 512);
@@ -124,28 +128,17 @@ fn stepped_one_by_one_or_as_a_batch_they_go_in_the_order_of_their_submission() {
 fn stepped_requests_in_the_runners_hand_at_a_quiesce_wait_for_the_unquiesce() {
     let driver = Held::default();
     let queue = by_hand(&driver);
-    inside_a_dispatch(&driver, &queue, |queue| {
+    let quiesced = Arc::new(Mutex::new(None));
+    let theirs = Arc::clone(&quiesced);
+    inside_a_dispatch(&driver, &queue, move |queue| {
         queue.submit(block(1));
-        queue.quiesce_nowait();
+        *theirs.lock() = Some(queue.quiesce_nowait());
         queue.submit(block(2));
     });
     settle(&queue);
     assert_eq!(driver.order(), [0]);
-    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    drop(quiesced.lock().take());
     assert!(queue.step(0).is_some(), "who opens it has seen what is left");
-    assert_eq!(driver.order(), [0, 1, 2]);
-    queue.drain();
-
-    driver.order.lock().clear();
-    inside_a_dispatch(&driver, &queue, |queue| {
-        queue.submit(block(1));
-        queue.stop(0);
-        queue.submit(block(2));
-    });
-    settle(&queue);
-    assert_eq!(driver.order(), [0]);
-    queue.start(0);
-    assert!(queue.step(0).is_some(), "and so has who starts it");
     assert_eq!(driver.order(), [0, 1, 2]);
     queue.drain();
 }
@@ -179,8 +172,8 @@ struct World {
     ended: Mutex<Vec<u32>>,
     /// What the driver keeps, and what it completes in the commit.
     held: Mutex<(Vec<Started>, Vec<Started>)>,
-    /// How many quiesces and stops are to be undone.
-    closed: Mutex<(u32, [bool; 2])>,
+    /// Quiesces that are to be undone.
+    closed: Mutex<Vec<QuiesceGuard>>,
 }
 
 /// Requests of one random run.
@@ -223,14 +216,9 @@ impl World {
         match what {
             0..=3 => self.submit(),
             4..=6 => (0..what).for_each(|_| self.submit()),
-            7 => {
-                self.closed.lock().0 += 1;
-                self.queue().quiesce_nowait();
-            }
-            8 => {
-                let hctx = self.rng.lock().below(2) as usize;
-                self.closed.lock().1[hctx] = true;
-                self.queue().stop(hctx);
+            7 | 8 => {
+                let quiesced = self.queue().quiesce_nowait();
+                self.closed.lock().push(quiesced);
             }
             9 => self.open(),
             _ => {}
@@ -238,11 +226,8 @@ impl World {
     }
 
     fn open(&self) {
-        let (quiesces, stopped) = std::mem::take(&mut *self.closed.lock());
-        for _ in 0..quiesces {
-            self.queue().unquiesce().unwrap();
-        }
-        (0..2).filter(|&hctx| stopped[hctx]).for_each(|hctx| self.queue().start(hctx));
+        let all = std::mem::take(&mut *self.closed.lock());
+        drop(all);
     }
 }
 

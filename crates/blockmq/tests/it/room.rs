@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::common::{Held, Rig, STALL, Slow, block, watched};
 use corewise_blockmq::{BlockDevice, NowaitError, Plug, Queue};
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::context::AtomicSection;
 
@@ -64,14 +65,14 @@ fn in_an_atomic_section_nobody_waits_for_room() {
     assert_eq!(queue.inside(), 10);
     let back = queue.submit_nowait(block(10)).unwrap_err();
     assert_eq!(back.error, NowaitError::Full);
-    queue.start_freeze();
+    let frozen = queue.start_freeze();
     let back = queue.submit_nowait(*back.request).unwrap_err();
     assert_eq!(
         back.error,
         NowaitError::Frozen,
         "there is no room either, and more than that is missing"
     );
-    queue.unfreeze().unwrap();
+    drop(frozen);
     driver.finish_all();
     queue.submit_nowait(*back.request).unwrap();
     driver.finish_all();
@@ -84,7 +85,7 @@ fn outside_of_a_frozen_queue_there_is_the_same_room_and_further_submitters_wait_
     let queue = small(&rig, &driver);
     let (tx, done) = mpsc::channel();
     let sent = AtomicU64::new(0);
-    queue.freeze();
+    let mut frozen = Some(queue.freeze());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..50 {
@@ -96,7 +97,7 @@ fn outside_of_a_frozen_queue_there_is_the_same_room_and_further_submitters_wait_
         until(|| sent.load(Ordering::Relaxed) == u64::from(ROOM));
         (0..1000).for_each(|_| std::thread::yield_now());
         assert_eq!(sent.load(Ordering::Relaxed), u64::from(ROOM));
-        queue.unfreeze().unwrap();
+        drop(frozen.take());
         for _ in 0..50 {
             done.recv_timeout(STALL).unwrap().result.unwrap();
         }
@@ -150,11 +151,11 @@ fn a_driver_feeds_its_own_queue(freezes: bool) {
     let (done, told) = mpsc::channel();
     let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
     let fed = Arc::downgrade(&queue);
+    let frozen = Arc::new(Mutex::new(None));
+    let theirs = Arc::clone(&frozen);
     *driver.first_commit.lock() = Some(Box::new(move || {
         let queue = fed.upgrade().unwrap();
-        if freezes {
-            queue.start_freeze();
-        }
+        *theirs.lock() = freezes.then(|| queue.start_freeze());
         let tell = || {
             let done = done.clone();
             move |_| done.send(()).unwrap()
@@ -169,9 +170,8 @@ fn a_driver_feeds_its_own_queue(freezes: bool) {
     let wait = || told.recv_timeout(STALL).expect("a runner waits for room that only it can make");
     if freezes {
         wait();
-        queue.freeze();
-        queue.unfreeze().unwrap();
-        queue.unfreeze().unwrap();
+        drop(queue.freeze());
+        drop(frozen.lock().take());
         (0..10).for_each(|_| wait());
     } else {
         (0..11).for_each(|_| wait());

@@ -2,11 +2,11 @@
 #![cfg(not(loom))]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
-use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue, Released};
+use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue};
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::Machine;
 
@@ -20,8 +20,10 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
     let driver = Held::default();
     let queue = by_hand(&driver);
     let inner = Arc::clone(&queue);
+    let quiesced = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&quiesced);
     driver.instead(move |rq| {
-        inner.quiesce_nowait();
+        theirs.lock().push(inner.quiesce_nowait());
         rq.complete(Ok(()));
         Dispatch::Started
     });
@@ -31,7 +33,7 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
     first.try_recv().unwrap().result.unwrap();
     assert!(second.try_recv().is_err(), "it was started behind the quiesce");
     driver.keep();
-    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    quiesced.lock().clear();
     let _ = queue.step(0).unwrap();
     assert_eq!(driver.order(), [2]);
     driver.finish_all();
@@ -41,14 +43,13 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
 fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
     let drivers = [Held::default(), Held::default(), Held::default()];
     let queues: Vec<_> = drivers.iter().map(by_hand).collect();
-    let refs: Vec<&Queue> = queues.iter().map(|queue| &**queue).collect();
-    Queue::quiesce_all(&refs);
+    let quiesced = Queue::quiesce_all(&queues);
     for (n, queue) in queues.iter().enumerate() {
         queue.submit(block(n as u64));
         assert_eq!(queue.step(0), Some(Ran::Refused), "inserts go on, dispatch doesn't");
     }
-    for (queue, driver) in queues.iter().zip(&drivers) {
-        assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    for ((queue, driver), quiesced) in queues.iter().zip(&drivers).zip(quiesced) {
+        drop(quiesced);
         let _ = queue.step(0).unwrap();
         assert_eq!(driver.held(), 1);
         driver.finish_all();
@@ -59,10 +60,10 @@ fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
 fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
     let driver = Held::default();
     let queue = by_hand(&driver);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     queue.submit(block(1));
     let _ = queue.step(0);
-    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    drop(quiesced);
     assert_eq!(driver.held(), 0, "it would recurse, or block in an atomic section");
     assert!(queue.step(0).is_some(), "it asks somebody else");
     driver.finish_all();
@@ -74,15 +75,15 @@ fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
     let queue = by_hand(&driver);
     queue.submit_on(queue.hctx_cpus(1)[0], block(1));
     // A run that finds the queue quiesced leaves the request where it is.
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     assert!(queue.step(1).is_some());
-    queue.start_freeze();
+    let frozen = queue.start_freeze();
     assert!(queue.step(1).is_some(), "what is pending is run");
     assert!(queue.step(0).is_none(), "nobody is sent to look where there is nothing");
-    queue.unquiesce().unwrap();
+    drop(quiesced);
     let _ = queue.step(1);
     driver.finish_all();
-    queue.unfreeze().unwrap();
+    drop(frozen);
     assert_eq!((queue.step(0), queue.step(1)), (None, None), "nobody waited outside");
 }
 
@@ -91,19 +92,18 @@ fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
     let driver = Held::default();
     driver.at_once();
     let queue = by_hand(&driver);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     let inside = submit(&*queue, block(1));
     let _ = queue.step(0);
-    queue.start_freeze();
+    let frozen = queue.start_freeze();
     let outside = submit(&*queue, block(2));
     assert_eq!(queue.inside(), 1, "quiesced, it can't become empty");
-    queue.unquiesce().unwrap();
+    drop(quiesced);
     let _ = queue.step(0).unwrap();
-    queue.freeze();
+    let again = queue.freeze();
     inside.try_recv().unwrap().result.unwrap();
     assert!(outside.try_recv().is_err());
-    queue.unfreeze().unwrap();
-    queue.unfreeze().unwrap();
+    drop((frozen, again));
     let _ = queue.step(0).unwrap();
     outside.try_recv().unwrap().result.unwrap();
 }
@@ -112,12 +112,12 @@ fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
 fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
     let driver = Held::default();
     let queue = by_hand(&driver);
-    queue.start_freeze();
+    let frozen = queue.start_freeze();
     let (rq, done) = watched(block(1));
     let back = queue.submit_nowait(rq).unwrap_err();
     assert_eq!(back.error, NowaitError::Frozen);
     assert!(done.try_recv().is_err(), "it is neither completed nor waiting outside");
-    queue.unfreeze().unwrap();
+    drop(frozen);
     assert_eq!(queue.inside(), 0);
     queue.submit_nowait(*back.request).unwrap();
     let _ = queue.step(0).unwrap();
@@ -127,36 +127,6 @@ fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
     queue.submit_nowait(refused.0).unwrap();
     assert!(refused.1.recv().unwrap().result.is_err(), "what is refused completes as ever");
     assert_eq!(queue.inside(), 0);
-}
-
-#[test]
-fn rule_13_asking_again_for_a_later_run_does_not_postpone_it() {
-    let rig = Rig::live();
-    let driver = Held::default();
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&asked);
-    // Busy, with nothing in flight: asked again by the submitter's run, a worker's, and then by the timer.
-    driver.instead(move |rq| {
-        if count.fetch_add(1, Ordering::SeqCst) < 3 {
-            return Dispatch::Busy(rq);
-        }
-        rq.complete(Ok(()));
-        Dispatch::Started
-    });
-    let queue = rig.queue(driver);
-    let (rq, done) = watched(block(1));
-    queue.submit(rq);
-    // Each would put the run off by an hour.
-    let result = loop {
-        queue.run_all_later(Duration::from_secs(3600));
-        match done.try_recv() {
-            Ok(done) => break done,
-            Err(_) if asked.load(Ordering::SeqCst) > 3 => break done.recv_timeout(STALL).unwrap(),
-            Err(_) => std::thread::yield_now(),
-        }
-    };
-    result.result.unwrap();
-    queue.drain();
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Held, Ram, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Released, Request,
+    BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Request,
 };
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_topology::{CpuId, Machine};
@@ -31,13 +31,13 @@ fn settle(queue: &Queue) {
 fn stepped_requests_that_come_during_a_quiesce_run_after_the_unquiesce() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     let done = submit(&*queue, block(1));
     assert_eq!(queue.step(0), Some(Ran::Refused));
     assert_eq!(driver.held(), 0, "a quiesced queue dispatches nothing");
     assert_eq!(queue.inside(), 1, "and yet takes requests in");
     assert_eq!(queue.step(0), None, "nobody asks again while it is quiesced");
-    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    drop(quiesced);
     assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
     driver.finish_one(Ok(()));
     done.recv().unwrap().result.unwrap();
@@ -49,31 +49,16 @@ fn stepped_requests_that_come_during_a_quiesce_run_after_the_unquiesce() {
 fn stepped_only_the_last_of_nested_unquiesces_runs_the_queue() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
-    queue.quiesce();
-    queue.quiesce();
+    let quiesced = [queue.quiesce(), queue.quiesce()];
     queue.submit(block(1));
     settle(&queue);
-    assert_eq!(queue.unquiesce(), Ok(Released::StillHeld));
+    let [first, second] = quiesced;
+    drop(first);
     settle(&queue);
-    assert_eq!(driver.held(), 0);
-    assert_eq!(queue.unquiesce(), Ok(Released::Open));
+    assert_eq!((driver.held(), queue.is_quiesced()), (0, true));
+    drop(second);
     settle(&queue);
     assert_eq!(driver.held(), 1);
-    driver.finish_all();
-}
-
-#[test]
-fn stepped_an_unquiesce_too_many_leaves_no_credit() {
-    let driver = Held::default();
-    let queue = by_hand(&driver, 8);
-    let error = queue.unquiesce().unwrap_err().to_string();
-    assert!(error.starts_with("unquiesce of `held` without a quiesce"), "{error}");
-    queue.quiesce();
-    queue.submit(block(1));
-    settle(&queue);
-    assert_eq!(driver.held(), 0, "the underflow must not have paid for this quiesce");
-    queue.unquiesce().unwrap();
-    settle(&queue);
     driver.finish_all();
 }
 
@@ -82,11 +67,11 @@ fn stepped_an_unquiesce_runs_every_hardware_queue_with_requests_and_no_other() {
     let driver = Held::with_queues(4);
     let queue = by_hand(&driver, 8);
     assert_eq!(queue.hw_queues(), 4);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     queue.submit_on(CpuId::new(1), block(1));
     queue.submit_on(CpuId::new(3), block(3));
     settle(&queue);
-    queue.unquiesce().unwrap();
+    drop(quiesced);
     let wanted: Vec<_> = (0..4).map(|h| queue.step(h).is_some()).collect();
     assert_eq!(wanted, [false, true, false, true]);
     assert_eq!(driver.held(), 2);
@@ -99,11 +84,11 @@ fn stepped_a_quiesce_does_not_wait_for_requests_in_the_driver() {
     let queue = by_hand(&driver, 8);
     let done = submit(&*queue, block(1));
     settle(&queue);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     assert!(done.try_recv().is_err(), "still in flight");
     driver.finish_one(Ok(()));
     done.recv().unwrap().result.unwrap();
-    queue.unquiesce().unwrap();
+    drop(quiesced);
 }
 
 #[test]
@@ -137,11 +122,11 @@ fn stepped_a_tag_freed_while_quiesced_is_used_after_the_unquiesce() {
     queue.submit(block(0));
     queue.submit(block(1));
     settle(&queue);
-    queue.quiesce();
+    let quiesced = queue.quiesce();
     driver.finish_one(Ok(()));
     settle(&queue);
     assert_eq!(driver.held(), 0);
-    queue.unquiesce().unwrap();
+    drop(quiesced);
     settle(&queue);
     assert_eq!(driver.held(), 1, "the restart that was refused must not be forgotten");
     driver.finish_all();
@@ -219,51 +204,27 @@ fn stepped_a_runner_is_let_go_after_its_budget_and_another_goes_on() {
 }
 
 #[test]
-fn stepped_a_stopped_hardware_queue_runs_again_when_it_is_started() {
-    let driver = Held::with_queues(2);
-    let queue = by_hand(&driver, 8);
-    queue.stop(0);
-    queue.submit_on(CpuId::new(0), block(0));
-    queue.submit_on(CpuId::new(3), block(3));
-    settle(&queue);
-    assert_eq!(driver.order(), [3], "only the other one runs");
-    queue.start(0);
-    settle(&queue);
-    assert_eq!(driver.order(), [3, 0]);
-    driver.finish_all();
-}
-
-#[test]
 fn stepped_a_frozen_queue_keeps_new_requests_outside_until_the_last_thaw() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
     queue.submit(block(0));
     settle(&queue);
-    queue.start_freeze();
-    queue.start_freeze();
+    let first = queue.start_freeze();
+    let second = queue.start_freeze();
     let late = submit(&*queue, block(1));
     settle(&queue);
     assert_eq!((queue.inside(), driver.held()), (1, 1));
     driver.finish_one(Ok(()));
     assert_eq!(queue.inside(), 0);
-    queue.freeze();
-    queue.unfreeze().unwrap();
-    assert_eq!(queue.unfreeze(), Ok(Released::StillHeld));
+    drop(queue.freeze());
+    drop(first);
     settle(&queue);
     assert_eq!(driver.held(), 0);
-    assert_eq!(queue.unfreeze(), Ok(Released::Open));
+    drop(second);
     settle(&queue);
     driver.finish_one(Ok(()));
     late.recv().unwrap().result.unwrap();
-    let error = queue.unfreeze().unwrap_err().to_string();
-    assert!(error.starts_with("unfreeze of `held` without a freeze"), "{error}");
     assert_eq!(queue.inside(), 0);
-    queue.freeze();
-    queue.submit(block(1));
-    assert_eq!(queue.inside(), 0, "one too many left no credit");
-    queue.unfreeze().unwrap();
-    settle(&queue);
-    driver.finish_all();
 }
 
 #[test]
@@ -337,8 +298,7 @@ fn stepped_a_panic_that_panics_when_it_is_dropped_stops_no_queue() {
     queue.submit(block(2).on_complete(|_| panic_twice()));
     settle(&queue);
     driver.finish_one(Ok(()));
-    queue.freeze(); // nobody is inside any more
-    queue.unfreeze().unwrap();
+    drop(queue.freeze()); // nobody is inside any more
     let third = submit(&*queue, block(3));
     settle(&queue);
     driver.finish_one(Ok(()));
@@ -351,7 +311,7 @@ fn stepped_a_quiesce_inside_a_dispatch_is_refused_and_not_a_deadlock() {
     let queue = by_hand(&driver, 8);
     let inner = Arc::downgrade(&queue);
     driver.instead(move |rq| {
-        inner.upgrade().unwrap().quiesce();
+        drop(inner.upgrade().unwrap().quiesce());
         rq.complete(Ok(()));
         Dispatch::Started
     });
@@ -366,11 +326,13 @@ fn stepped_a_quiesce_without_waiting_is_allowed_inside_a_completion() {
     let driver = Held::default();
     let queue = by_hand(&driver, 8);
     let inner = Arc::clone(&queue);
-    queue.submit(block(1).on_complete(move |_| inner.quiesce_nowait()));
+    let (tx, quiesced) = std::sync::mpsc::channel();
+    queue.submit(block(1).on_complete(move |_| tx.send(inner.quiesce_nowait()).unwrap()));
     settle(&queue);
     driver.finish_one(Ok(()));
     assert!(queue.is_quiesced());
-    queue.unquiesce().unwrap();
+    drop(quiesced.recv().unwrap());
+    assert!(!queue.is_quiesced());
 }
 
 #[test]
@@ -381,9 +343,10 @@ fn stepped_requests_of_a_dropped_queue_complete_as_gone() {
     let on_list = submit(&*queue, block(1));
     settle(&queue);
     let inserted = submit(&*queue, block(2));
-    queue.start_freeze();
+    let frozen = queue.start_freeze();
     let outside = submit(&*queue, block(3));
     drop(queue);
+    drop(frozen);
     driver.finish_one(Ok(()));
     in_driver.recv().unwrap().result.unwrap();
     for done in [on_list, inserted, outside] {

@@ -47,13 +47,13 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     let queue = Queue::builder(&machine, Arc::new(held)).build_by_hand();
     let (tx, rx) = mpsc::channel();
-    queue.quiesce_nowait();
+    let quiesced = queue.quiesce_nowait();
     for n in 0..n {
         let tx = tx.clone();
         let rq = Request::read_into(n * BLOCK as u64, BLOCK, poisoned(BLOCK));
         queue.submit_on(CpuId::new(0), rq.on_complete(move |done| tx.send(done).unwrap()));
     }
-    queue.unquiesce().unwrap();
+    drop(quiesced);
     while queue.step(0).is_some() {}
     let mut all: Vec<_> = (0..n).map(|_| rx.try_recv().unwrap()).collect();
     all.sort_by_key(|done| done.offset);

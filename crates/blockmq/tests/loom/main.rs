@@ -4,7 +4,6 @@
 mod cache;
 mod end;
 mod flusher;
-mod hotplug;
 mod inboxes;
 mod run;
 mod tags;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::model::{Freed, TagUser, TagWaiter};
+use corewise_blockmq::model::{Freed, LineUp, TagUser, TagWaiter, Tags};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::model::{bounded, must_panic};
 
@@ -111,11 +111,11 @@ fn counting() -> (Arc<TagWaiter>, Arc<AtomicUsize>) {
 
 /// One tag, in use. One lines up, the other frees.
 fn line_up_races_free<const MARKS: bool>() {
-    let tags = TagSet::<MARKS>::with_marks(1, 1);
+    let tags = Arc::new(Tags::<MARKS>::new(1, 1));
     let tag = tags.try_get(0).unwrap();
     let (waiter, told) = counting();
     let freer = {
-        let tags = tags.clone();
+        let tags = Arc::clone(&tags);
         loom::thread::spawn(move || tags.put(0, tag))
     };
     tags.line_up(&waiter, 0);

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use corewise_blockmq::model::{Unfrozen, Usage};
+use corewise_blockmq::model::Usage;
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{
     Asymmetric, AsymmetricPolicy, FencePolicy, FullFence, NoFence, NoHeavy, NoLight,
@@ -71,7 +71,7 @@ fn a_request_meets_a_freeze<F: AsymmetricPolicy>() {
     shared.usage.start_freeze();
     shared.usage.wait_empty();
     shared.touch();
-    if shared.usage.unfreeze() == Unfrozen::Thawed {
+    if shared.usage.unfreeze() {
         shared.let_in();
     }
     other.join().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::model::{Freed, TagUser, TagWaiter};
+use corewise_blockmq::model::{Freed, LineUp, TagUser, TagWaiter};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Completion, Mutex, thread};

@@ -1,7 +1,6 @@
 //! What is done to the storm's queues meanwhile.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use corewise_blockmq::{Queue, TagSet};
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -13,54 +12,41 @@ use crate::disk::{CPUS, Platter};
 /// Does one thing to one of the queues, or to all, and undoes it.
 pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mut Rng) {
     let (queue, platter) = &disks[rng.below(disks.len() as u64) as usize];
-    match rng.below(9) {
+    match rng.below(7) {
         0 => {
-            queue.quiesce();
+            let _quiesced = queue.quiesce();
             assert!(queue.is_quiesced());
-            queue.unquiesce().unwrap();
         }
         1 => {
-            queue.quiesce_nowait();
-            queue.quiesce_nowait();
-            queue.unquiesce().unwrap();
+            let quiesced = [queue.quiesce_nowait(), queue.quiesce_nowait()];
+            let [first, second] = quiesced;
+            drop(first);
             queue.run(0);
-            queue.unquiesce().unwrap();
+            drop(second);
         }
         2 => {
-            queue.freeze();
-            queue.quiesce();
+            let frozen = queue.freeze();
+            let quiesced = queue.quiesce();
             assert_eq!(platter.had(), 0, "the driver of a frozen queue has requests");
             assert_eq!(queue.stats().iter().map(|s| s.in_flight).sum::<u64>(), 0);
-            queue.unquiesce().unwrap();
-            queue.unfreeze().unwrap();
+            drop(quiesced);
+            drop(frozen);
         }
         3 => {
             // The order that cannot deadlock.
-            queue.quiesce_nowait();
-            queue.start_freeze();
-            queue.unquiesce().unwrap();
+            let quiesced = queue.quiesce_nowait();
+            let _frozen = queue.start_freeze();
+            drop(quiesced);
             queue.drain();
-            queue.unfreeze().unwrap();
         }
         4 | 5 => {
             // The last one is refused.
             let _ = machine.set_online(CpuId::new(rng.below(CPUS) as u32), rng.below(2) == 0);
-            if rng.below(4) == 0 {
-                queue.wait_drained();
-            }
         }
-        6 => {
-            let hctx = rng.below(queue.stats().len() as u64) as usize;
-            queue.stop(hctx);
-            queue.run(hctx);
-            queue.start(hctx);
+        _ => {
+            let all: Vec<_> = disks.iter().map(|(queue, _)| Arc::clone(queue)).collect();
+            drop(Queue::quiesce_all(&all));
         }
-        7 => {
-            let all: Vec<&Queue> = disks.iter().map(|(queue, _)| &**queue).collect();
-            Queue::quiesce_all(&all);
-            all.iter().for_each(|queue| _ = queue.unquiesce().unwrap());
-        }
-        _ => queue.run_all_later(Duration::from_micros(rng.below(2000))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::Rig;
+use corewise_blockmq::model::BuildByHand;
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoErrorKind, Queue, Request};
 use corewise_drivers::{Delay, Delays, Faulty, Memory, Partition, Stripe};
 use corewise_sync::Mutex;
@@ -102,8 +103,10 @@ fn queues_whose_requests_keep_one_another_go_without_a_deep_stack() {
     let rig = Rig::synthetic("core:1 pu:1");
     let gone = Arc::new(AtomicUsize::new(0));
     let mut last = None;
-    for queue in queues(&rig) {
-        queue.quiesce();
+    for _ in 0..MANY {
+        // Nobody steps it, so its request waits inside.
+        let memory = Arc::new(Memory::new(4096).unwrap());
+        let queue = Queue::builder(&rig.machine, memory).build_by_hand();
         let (next, gone) = (last.take(), Arc::clone(&gone));
         queue.submit(Request::read(0, 512).on_complete(move |done| {
             assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::Gone);

@@ -92,7 +92,7 @@ fn a_drain_of_the_workqueue_strands_no_request_and_no_device() {
     let all =
         [delay(&rig, DELAY), file(&rig, &folder), rig.queue(Slow::default()), rig.queue(busy)];
     let quiesced = rig.queue(Memory::new(1 << 20).unwrap());
-    quiesced.quiesce();
+    let guard = quiesced.quiesce();
     let waits = submit(&*quiesced, Request::write(0, vec![7; 512]));
     during_drain(&rig.wq, || {
         for queue in &all {
@@ -100,7 +100,7 @@ fn a_drain_of_the_workqueue_strands_no_request_and_no_device() {
                 (0..5).map(|n| submit(&**queue, Request::write(n * 512, vec![7; 512]))).collect();
             done.iter().for_each(|done| assert_eq!(kind_of(done), Ok(()), "{}", queue.name()));
         }
-        quiesced.unquiesce().unwrap();
+        drop(guard);
         assert_eq!(kind_of(&waits), Ok(()));
     });
     // And no timer, or turn, was lost to it.
@@ -184,21 +184,21 @@ fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_th
     let (memory, delay) = (rig.queue(Memory::new(1 << 20).unwrap()), delay(&rig, STALL * 60));
     let (file, slow) = (file(&rig, &folder), rig.queue(Slow::default()));
     let busy = rig.queue(Busy(AtomicU64::new(5)));
-    memory.quiesce();
+    let quiesced = memory.quiesce();
     let held = submit(&*memory, Request::write(0, vec![7; 512]));
     // Writes an hour from now, and it waits outside of a frozen queue.
     let waits = submit(&*delay, Request::write(0, vec![7; 512]));
-    slow.start_freeze();
+    let frozen = slow.start_freeze();
     let outside = submit(&*slow, block(1));
     rig.pools.shutdown();
     assert_eq!(kind_of(&waits), Ok(()), "there is no timer that could tell when");
-    memory.unquiesce().unwrap();
+    drop(quiesced);
     assert_eq!(kind_of(&held), Ok(()));
     assert_eq!(delay.write_at(512, vec![7; 512]), Ok(()));
     let gone = file.write_at(0, vec![7; 512]).unwrap_err();
     assert_eq!(gone.kind(), IoErrorKind::Gone);
     assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
-    slow.unfreeze().unwrap();
+    drop(frozen);
     assert_eq!(kind_of(&outside), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*slow, block(1))), Err(IoErrorKind::Gone));
     assert_eq!(kind_of(&submit(&*busy, block(1))), Err(IoErrorKind::Gone), "nobody asks it again");
@@ -206,7 +206,6 @@ fn without_workers_requests_run_where_they_are_submitted_or_end_with_an_error_th
     let gone = ended(&submit(&*late, block(1))).result.unwrap_err();
     assert!(gone.to_string().contains("the worker pools were shut down"), "{gone}");
     for queue in [memory, delay, file, slow, busy, late] {
-        queue.run_all_later(Duration::ZERO);
         queue.drain();
         assert_eq!(queue.inside(), 0);
     }

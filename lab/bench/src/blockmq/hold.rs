@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::{Queue, Released};
+use corewise_blockmq::{Queue, QuiesceGuard};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::Machine;
@@ -51,31 +51,25 @@ fn one(job: &Job) -> Result<Line, BenchError> {
     let layer = layer()?;
     let queue = &layer.queue;
     let freezes = job.case.starts_with("freeze");
-    let begin = || if freezes { queue.freeze() } else { queue.quiesce() };
-    let end = || {
-        let is_open = if freezes { queue.unfreeze() } else { queue.unquiesce() };
-        debug_assert_eq!(is_open, Ok(Released::Open), "nobody else holds it");
-    };
-    repeat(job, &layer, job.case.ends_with("load"), begin, end)
+    let under_load = job.case.ends_with("load");
+    if freezes {
+        return repeat(job, &layer, under_load, || queue.freeze());
+    }
+    repeat(job, &layer, under_load, || queue.quiesce())
 }
 
 /// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
 /// with one fence and one wait, or one after the other.
 fn many(job: &Job) -> Result<Line, BenchError> {
-    let quiesce: fn(&[&Queue]) = match job.runtime.as_str() {
+    let quiesce: fn(&[Arc<Queue>]) -> Vec<QuiesceGuard> = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
-        "one_by_one" => |queues| queues.iter().for_each(|queue| queue.quiesce()),
+        "one_by_one" => |queues| queues.iter().map(Queue::quiesce).collect(),
         _ => return job.unknown(),
     };
     let layer = layer()?;
     let others: Vec<Arc<Queue>> = (1..job.part(1)).map(|_| layer.idle_queue()).collect();
-    let all: Vec<&Queue> = std::iter::once(&layer.queue).chain(&others).map(Arc::as_ref).collect();
-    let end = || {
-        for queue in &all {
-            queue.unquiesce().expect("it was quiesced a moment ago");
-        }
-    };
-    repeat(job, &layer, true, || quiesce(&all), end)
+    let all: Vec<_> = std::iter::once(&layer.queue).chain(&others).cloned().collect();
+    repeat(job, &layer, true, || quiesce(&all))
 }
 
 fn layer() -> Result<Layer, BenchError> {
@@ -85,12 +79,11 @@ fn layer() -> Result<Layer, BenchError> {
 }
 
 /// Begins a hold and ends it so many times; with a load, while there are reads of the queue.
-fn repeat(
+fn repeat<Guard>(
     job: &Job,
     layer: &Layer,
     load: bool,
-    begin: impl Fn(),
-    end: impl Fn(),
+    begin: impl Fn() -> Guard,
 ) -> Result<Line, BenchError> {
     let in_flight = job.depth * DEVICE.0 as u32;
     let plan = Plan { reads: u64::MAX / 4, bytes: job.bytes, in_flight, samples: 0 };
@@ -101,13 +94,13 @@ fn repeat(
     for _ in 0..job.items {
         gap();
         let began = time::now();
-        begin();
+        let guard = begin();
         held.push(between(began, time::now()));
         // The driver's requests are finished meanwhile.
         gap();
         first.ask();
         let began = time::now();
-        end();
+        drop(guard);
         if load {
             resumed.push(between(began, first.wait(began)));
         }
