@@ -2,10 +2,10 @@
 //!
 //! Requests lie in an [`Inbox`](corewise_sync::inbox::Inbox) as [`Queued`], which allocates nothing. A thread that completes several in a
 //! row does so in a [`Burst`]. A request that would wake a worker can wait for the end of the submitter's plug, as a
-//! [`Chore`]. [`LateOne`] names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
+//! [`PutOffWork`]. [`LateOne`] names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
 
-pub use crate::admission::end::End as EndOfWorkers;
-pub use crate::queue::plug::{Chore, put_off, works};
+pub use crate::admission::end::EndOfWorkers;
+pub use crate::nest::Burst;
+pub use crate::queue::plug::{PutOffWork, put_off, works};
 pub use crate::state::driver::Queued;
 pub use crate::state::late::LateOne;
-pub use crate::thread::burst::Burst;

@@ -53,9 +53,9 @@ mod admission;
 mod complete;
 pub mod for_drivers;
 mod hctx;
-mod hotplug;
 #[doc(hidden)]
 pub mod model;
+mod nest;
 mod percpu;
 mod queue;
 mod request;
@@ -64,13 +64,12 @@ mod shape;
 mod state;
 mod stats;
 mod tags;
-mod thread;
 mod timeout;
 
+pub use nest::behind_burst;
 pub use percpu::map::HwQueues;
 pub use queue::plug::Plug;
-pub use queue::refused::{NowaitError, Refused};
-pub use queue::{FreezeGuard, Queue, QueueBuilder, QuiesceGuard};
+pub use queue::{FreezeGuard, NowaitError, Queue, QueueBuilder, QuiesceGuard, RefusedRequest};
 pub use request::error::{IoError, IoErrorKind};
 pub use request::geometry::Geometry;
 pub use request::read_only::ReadOnlyLatch;
@@ -78,18 +77,16 @@ pub use request::{
     AlignedBuf, Buffer, BufferPool, Extent, ExtentKind, Extents, Flags, Op, Payload,
 };
 pub use sched::{Deadline, IoScheduler};
-pub use state::affinity::RqAffinity;
 pub use state::device::{BlockDevice, BlockDeviceExt};
 pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Info, Started};
 pub use state::fill::RequestMut;
-pub use state::lanes::{Completer, CompleterStats};
+pub use state::lanes::{Completer, CompleterStats, RqAffinity};
 pub use state::late::{TimedOut, TimerReturn};
 pub use state::request::{Completed, Request};
 pub use state::segments::{Segment, Segments};
-pub use state::whole::{Held, PartDone, Whole};
+pub use state::whole::{HeldRequest, PartDone, Whole};
 pub use stats::{DiskStats, HctxStats, IoStats, OpStats};
 pub use tags::TagSet;
-pub use thread::burst::behind_burst;
 
 /// The README's example is a test too.
 #[cfg(doctest)]

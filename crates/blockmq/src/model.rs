@@ -9,22 +9,20 @@ use std::sync::Arc;
 use corewise_sync::time::Stamp;
 use corewise_topology::CpuId;
 
-pub use crate::admission::end::End as EndOfWorkers;
-pub use crate::admission::flusher::Flusher;
-pub use crate::admission::gate::{Fenced, Recheck, RunGate};
-pub use crate::admission::grace::Grace;
-pub use crate::admission::run_state::{Claim, End, RunNumber, RunState};
-pub use crate::admission::runner::{Pass, Ran, Source, run, run_by, run_claimed};
-pub use crate::admission::tag_state::{Release, TagState};
-pub use crate::admission::usage::Usage;
-pub use crate::admission::watch::Watch;
-pub use crate::percpu::cache::{Cache, Taken};
-pub use crate::percpu::ctx::{CtxMap, SoftwareQueues};
-pub use crate::percpu::map::{CpuMap, CpuPlace};
 use crate::queue::{Queue, QueueBuilder};
 use crate::state::request::Request;
 use crate::tags::TagSet;
-pub use crate::tags::{Freed, TagBatch, TagUser, TagWaiter, Tags};
+
+pub use crate::admission::end::EndOfWorkers;
+pub use crate::admission::flusher::Flusher;
+pub use crate::admission::gate::{FencedRecheck, Grace, Recheck, RunGate};
+pub use crate::admission::run_state::{Claim, EndOfRun, RunNumber, RunState};
+pub use crate::admission::runner::{PassOutcome, RunOutcome, Source, run, run_by, run_claimed};
+pub use crate::admission::tag_state::{Release, TagState, Watch};
+pub use crate::admission::usage::Usage;
+pub use crate::percpu::cache::{BoxSource, Cache};
+pub use crate::percpu::map::{CpuMap, CpuPlace, CtxMap, SoftwareQueues};
+pub use crate::tags::{FreeResult, TagBatch, TagUser, TagWaiter, Tags};
 
 /// How a queue is built that nothing runs but its holder.
 pub trait BuildByHand {
@@ -44,7 +42,7 @@ impl BuildByHand for QueueBuilder {
 pub trait ByHand {
     /// One bounded step of hardware queue `hctx`, on this thread. `None` where nobody has wanted a run since the last
     /// step. Panics where there is no such hardware queue.
-    fn step(&self, hctx: usize) -> Option<Ran>;
+    fn step(&self, hctx: usize) -> Option<RunOutcome>;
 
     /// As if the timer of a queue with timeouts fired at `now`: asks the driver about each request whose time is up
     /// then, and says how many there were.
@@ -60,7 +58,7 @@ pub trait ByHand {
 }
 
 impl ByHand for Queue {
-    fn step(&self, hctx: usize) -> Option<Ran> {
+    fn step(&self, hctx: usize) -> Option<RunOutcome> {
         let core = self.core();
         core.hctx(hctx).step(core)
     }

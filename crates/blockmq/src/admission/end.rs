@@ -22,13 +22,13 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
 /// Whether the workers are gone.
-pub struct End<F: AsymmetricPolicy = Asymmetric> {
+pub struct EndOfWorkers<F: AsymmetricPolicy = Asymmetric> {
     /// A: they are. Set once. Relaxed: the fences order it.
     over: AtomicBool,
     fence: PhantomData<F>,
 }
 
-impl<F: AsymmetricPolicy> End<F> {
+impl<F: AsymmetricPolicy> EndOfWorkers<F> {
     /// There are workers.
     pub fn new() -> Self {
         F::prepare();
@@ -50,13 +50,13 @@ impl<F: AsymmetricPolicy> End<F> {
     }
 }
 
-impl<F: AsymmetricPolicy> Default for End<F> {
+impl<F: AsymmetricPolicy> Default for EndOfWorkers<F> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<F: AsymmetricPolicy> fmt::Debug for End<F> {
+impl<F: AsymmetricPolicy> fmt::Debug for EndOfWorkers<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("End")
             .field("over", &self.over.load(Ordering::Relaxed))

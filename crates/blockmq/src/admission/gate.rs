@@ -6,9 +6,11 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
+use corewise_sync::{Condvar, Mutex};
 
-use crate::admission::depth::Depth;
+use crate::admission::run_state::RunState;
 
 /// A nested gate in front of dispatch. See `../README.md` for the protocol.
 ///
@@ -85,7 +87,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// sees the request.
     #[cfg(test)]
     fn must_run(&self, wants: impl Fn() -> bool) -> bool {
-        self.must_run_by(&Fenced::<F>::new(), wants)
+        self.must_run_by(&FencedRecheck::<F>::new(), wants)
     }
 
     /// As [`RunGate::must_run`], with another second look.
@@ -96,7 +98,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     }
 }
 
-/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is [`Fenced`]; others are for
+/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is [`FencedRecheck`]; others are for
 /// comparing with: what Linux had before took a lock around its second look, and on PREEMPT_RT slept in it.
 pub trait Recheck {
     /// The second look: `look` tells whether the gate is open and something is pending, as the first one did.
@@ -105,15 +107,15 @@ pub trait Recheck {
 }
 
 /// RefuseFence, and then the second look.
-pub struct Fenced<F: AsymmetricPolicy = Asymmetric>(PhantomData<F>);
+pub struct FencedRecheck<F: AsymmetricPolicy = Asymmetric>(PhantomData<F>);
 
-impl<F: AsymmetricPolicy> Fenced<F> {
+impl<F: AsymmetricPolicy> FencedRecheck<F> {
     pub(crate) fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<F: AsymmetricPolicy> Recheck for Fenced<F> {
+impl<F: AsymmetricPolicy> Recheck for FencedRecheck<F> {
     #[inline]
     fn again(&self, look: impl Fn() -> bool) -> bool {
         // RefuseFence, pairs with OpenFence.
@@ -125,6 +127,124 @@ impl<F: AsymmetricPolicy> Recheck for Fenced<F> {
 impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunGate").field("depth", &self.depth()).finish()
+    }
+}
+
+// A nested closing: how many times something is closed, in one word.
+//
+
+/// How many closings are in force.
+#[derive(Debug)]
+pub(crate) struct Depth {
+    /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it was closed.
+    number: AtomicU32,
+}
+
+impl Depth {
+    pub(crate) fn new() -> Self {
+        Self { number: AtomicU32::new(0) }
+    }
+
+    /// Closes one level deeper; the new depth.
+    pub(crate) fn raise(&self) -> u32 {
+        self.number.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Undoes one [`raise`](Self::raise) of the caller's. True: that was the last one, and it is open.
+    pub(crate) fn lower(&self) -> bool {
+        let was = self.number.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(was != 0, "only what was raised is lowered");
+        was == 1
+    }
+
+    /// The number, a moment ago. Relaxed.
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is open, a moment ago. Acquire.
+    #[inline]
+    pub(crate) fn is_zero(&self) -> bool {
+        self.number.load(Ordering::Acquire) == 0
+    }
+}
+
+// Where threads sleep until something is so.
+
+/// Threads that sleep until what they look for is there: the kernel's wait queue, with its `wait_event` and
+/// `wake_up_all`.
+///
+/// They look under the lock, and the teller takes the lock after having made it so. So a look that finds nothing comes
+/// before that, and the looker is asleep when it is told.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueue {
+    /// L: is the lock; guards nothing but the sleep.
+    lock: Mutex<()>,
+    /// L: waited on with `lock`.
+    told: Condvar,
+}
+
+impl WaitQueue {
+    /// Nobody waits.
+    pub(crate) fn new() -> Self {
+        Self { lock: Mutex::new(()), told: Condvar::new() }
+    }
+
+    /// Blocks until `look` finds something. It is asked at once, and each time that somebody tells.
+    pub(crate) fn wait<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
+        let mut lock = self.lock.lock();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            lock = self.told.wait(lock);
+        }
+    }
+
+    /// Has everybody look once more. Takes a short lock.
+    #[cold]
+    pub(crate) fn tell(&self) {
+        drop(self.lock.lock());
+        // Not under the lock: a thread that wakes while this one has lost its CPU would sleep again, on the lock.
+        self.told.notify_all();
+    }
+}
+
+// The grace period of a quiesce: wait until the runner that may have missed it has ended.
+
+/// Where those wait who need one hardware queue's runner to end.
+///
+/// Its lock is taken on the slow path only: by waiters, and by a runner that was told that there
+/// are some.
+#[derive(Debug, Default)]
+pub struct Grace {
+    ended: WaitQueue,
+}
+
+impl Grace {
+    /// Nobody waits.
+    pub fn new() -> Self {
+        Self { ended: WaitQueue::new() }
+    }
+
+    /// Blocks until the runner of this moment (if there is one) has ended. With the gate closed
+    /// before, no dispatch is in progress afterwards and none starts.
+    pub fn wait(&self, state: &RunState) {
+        if !state.is_running() {
+            return;
+        }
+        // Announce: the runner that sees it wakes us after its end.
+        let Some(run) = state.announce_waiter() else { return };
+        // A wake-up says only that some run has ended. It may be one from before: its runner wakes
+        // after its end, and the next one may have begun meanwhile.
+        self.ended.wait(|| (!state.is_run(run)).then_some(()));
+    }
+
+    /// The runner's duty where its end told it to wake. Takes a short lock.
+    #[cold]
+    pub fn wake(&self) {
+        self.ended.tell();
     }
 }
 

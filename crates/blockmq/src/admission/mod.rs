@@ -1,13 +1,9 @@
 //! Words and protocols that know nothing of requests: usage, holds, runs, waits. `../README.md` argues them.
 
-pub(crate) mod depth;
 pub(crate) mod end;
 pub(crate) mod flusher;
 pub(crate) mod gate;
-pub(crate) mod grace;
 pub(crate) mod run_state;
 pub(crate) mod runner;
 pub(crate) mod tag_state;
 pub(crate) mod usage;
-pub(crate) mod wait_queue;
-pub(crate) mod watch;

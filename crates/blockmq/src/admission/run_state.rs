@@ -30,13 +30,13 @@ pub enum Claim {
     /// The caller is the runner now, and has to call [`RunState::end`] or [`RunState::hand_over`].
     Runner,
     /// Somebody else is the runner and will look again after this moment: the caller may leave.
-    Joined,
+    TagUsers,
 }
 
 /// What a runner that wants to end is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum End {
+pub enum EndOfRun {
     /// Somebody came meanwhile: the caller is still the runner, and looks again.
     Again,
     /// The caller is no longer the runner.
@@ -75,7 +75,7 @@ impl RunState {
             // it. That holds only for a read-modify-write, so it is done even where
             // RERUN is set already.
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if running => return Claim::Joined,
+                Ok(_) if running => return Claim::TagUsers,
                 Ok(_) => return Claim::Runner,
                 Err(now) => word = now,
             }
@@ -100,7 +100,7 @@ impl RunState {
     }
 
     /// The runner has nothing more to do: ends, unless somebody came meanwhile.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> EndOfRun {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             debug_assert!(word & RUNNING != 0, "only the runner ends");
@@ -109,8 +109,8 @@ impl RunState {
             // Consume (AcqRel, see Join), or End (Release: to the next Claim and to the grace
             // wait).
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if again => return End::Again,
-                Ok(_) => return End::Ended { wake: word & WAITER != 0 },
+                Ok(_) if again => return EndOfRun::Again,
+                Ok(_) => return EndOfRun::Ended { wake: word & WAITER != 0 },
                 Err(now) => word = now,
             }
         }
@@ -165,10 +165,10 @@ mod tests {
     fn the_second_claim_joins_and_makes_the_runner_look_again() {
         let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
-        assert_eq!(state.claim(), Claim::Joined);
-        assert_eq!(state.claim(), Claim::Joined);
-        assert_eq!(state.end(), End::Again);
-        assert_eq!(state.end(), End::Ended { wake: false });
+        assert_eq!(state.claim(), Claim::TagUsers);
+        assert_eq!(state.claim(), Claim::TagUsers);
+        assert_eq!(state.end(), EndOfRun::Again);
+        assert_eq!(state.end(), EndOfRun::Ended { wake: false });
         assert_eq!(state.claim(), Claim::Runner);
     }
 
@@ -178,17 +178,17 @@ mod tests {
         assert!(state.try_claim());
         assert_eq!(format!("{state:?}"), "{RUNNING}");
         assert!(!state.try_claim());
-        assert_eq!(state.end(), End::Ended { wake: false }, "nobody asked it to look again");
+        assert_eq!(state.end(), EndOfRun::Ended { wake: false }, "nobody asked it to look again");
     }
 
     #[test]
     fn a_hand_over_ends_even_where_somebody_came() {
         let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
-        assert_eq!(state.claim(), Claim::Joined);
+        assert_eq!(state.claim(), Claim::TagUsers);
         assert!(!state.hand_over());
         assert_eq!(state.claim(), Claim::Runner);
-        assert_eq!(state.end(), End::Ended { wake: false }, "RERUN went with the hand-over");
+        assert_eq!(state.end(), EndOfRun::Ended { wake: false }, "RERUN went with the hand-over");
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(state.claim(), Claim::Runner);
         let run = state.announce_waiter().unwrap();
         assert!(state.is_run(run));
-        assert_eq!(state.end(), End::Ended { wake: true });
+        assert_eq!(state.end(), EndOfRun::Ended { wake: true });
         assert!(!state.is_running() && !state.is_run(run));
         assert_eq!(state.claim(), Claim::Runner);
         assert!(!state.is_run(run), "the next run is another one");

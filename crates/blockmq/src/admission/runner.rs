@@ -6,9 +6,8 @@
 
 use corewise_sync::fence::AsymmetricPolicy;
 
-use crate::admission::gate::{Fenced, Recheck, RunGate};
-use crate::admission::grace::Grace;
-use crate::admission::run_state::{Claim, End, RunState};
+use crate::admission::gate::{FencedRecheck, Grace, Recheck, RunGate};
+use crate::admission::run_state::{Claim, EndOfRun, RunState};
 
 /// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
 /// then a worker goes on. A submitter must not be kept for the others' sake for ever.
@@ -19,7 +18,7 @@ pub(crate) const BUDGET_WORKER: u32 = 64;
 
 /// How one pass over the pending requests went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum PassOutcome {
     /// Nothing is left that could be started now: either nothing is pending, or what is pending
     /// waits for an event whose owner has promised to run this queue (a tag, a resource).
     Idle,
@@ -38,7 +37,7 @@ pub trait Source {
     /// Starts requests, a bounded number of them. Only the runner calls it. Looks at `halted`
     /// between requests and leaves early where it says so. The requests that it leaves are published for
     /// [`Source::has_pending`] when it returns.
-    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass;
+    fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome;
 
     /// No pass can be made now. Requests that the runner has brought along and not published ([`run_claimed`]) are published
     /// here; true where there was something.
@@ -50,11 +49,11 @@ pub trait Source {
 /// How a run went, and what the caller owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
-pub enum Ran {
+pub enum RunOutcome {
     /// Nothing to run, or the queue is quiesced; its opener will look.
-    Refused,
+    RefusedRequest,
     /// Somebody else is running and looks again.
-    Joined,
+    TagUsers,
     /// The caller ran the queue, in this many passes.
     Done {
         /// Passes made; 0 where the gate closed in the last moment.
@@ -84,8 +83,8 @@ pub fn run<F: AsymmetricPolicy, S: Source>(
     source: &S,
     published: bool,
     budget: u32,
-) -> Ran {
-    run_by(gate, state, grace, source, published, budget, &Fenced::<F>::new())
+) -> RunOutcome {
+    run_by(gate, state, grace, source, published, budget, &FencedRecheck::<F>::new())
 }
 
 /// As [`run`], with another second look where the first says that there is no need.
@@ -98,13 +97,13 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     published: bool,
     budget: u32,
     recheck: &impl Recheck,
-) -> Ran {
+) -> RunOutcome {
     if !gate.must_run_by(recheck, || published || source.has_pending()) {
-        return Ran::Refused;
+        return RunOutcome::RefusedRequest;
     }
     match state.claim() {
         Claim::Runner => {}
-        Claim::Joined => return Ran::Joined,
+        Claim::TagUsers => return RunOutcome::TagUsers,
     }
     run_claimed(gate, state, grace, source, budget)
 }
@@ -118,7 +117,7 @@ pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
     grace: &Grace,
     source: &S,
     budget: u32,
-) -> Ran {
+) -> RunOutcome {
     let mut passes = 0;
     loop {
         // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
@@ -136,28 +135,28 @@ pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
                 if state.hand_over() {
                     grace.wake();
                 }
-                return Ran::HandOver { passes };
+                return RunOutcome::HandOver { passes };
             }
             passes += 1;
             match source.pass(&halted) {
-                Pass::Idle => idle = true,
-                Pass::More => {}
-                Pass::Later => {
+                PassOutcome::Idle => idle = true,
+                PassOutcome::More => {}
+                PassOutcome::Later => {
                     if state.hand_over() {
                         grace.wake();
                     }
-                    return Ran::Busy { passes };
+                    return RunOutcome::Busy { passes };
                 }
             }
         }
         if idle {
             match state.end() {
-                End::Again => {}
-                End::Ended { wake } => {
+                EndOfRun::Again => {}
+                EndOfRun::Ended { wake } => {
                     if wake {
                         grace.wake();
                     }
-                    return Ran::Done { passes };
+                    return RunOutcome::Done { passes };
                 }
             }
         }

@@ -78,8 +78,7 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy, FullFence}
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Mutex};
 
-use crate::admission::depth::Depth;
-use crate::admission::wait_queue::WaitQueue;
+use crate::admission::gate::{Depth, WaitQueue};
 
 /// Those who wait for room through a slot are told when there is room for so many, or for half of all where that is less.
 const ROOM_BATCH: u64 = 64;

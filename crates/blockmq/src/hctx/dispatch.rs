@@ -7,15 +7,14 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::panics::caught;
 
-use crate::admission::runner::{Pass, Source};
+use crate::admission::runner::{PassOutcome, Source};
+use crate::nest;
 use crate::state::backlog::Backlog;
-use crate::state::core::Core;
-use crate::state::core::Hctx;
+use crate::state::core::{Core, Hctx};
 use crate::state::driver::{Dispatch, Started};
 use crate::state::pending::Pending;
 use crate::stats::RunnerStats;
 use crate::tags::TagBatch;
-use crate::thread::nest;
 
 /// Requests started in one pass, between two looks at others that want to run.
 const PASS_QUOTA: u32 = 32;
@@ -58,26 +57,26 @@ impl Hctx {
 }
 
 /// A hardware queue and the queue that it belongs to: what the run protocol runs.
-pub(super) struct Feed<'a> {
+pub(super) struct DispatchSource<'a> {
     core: &'a Core,
     hctx: &'a Hctx,
     /// O: it has made a pass.
     ran: Cell<bool>,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> DispatchSource<'a> {
     pub(super) fn new(core: &'a Core, hctx: &'a Hctx) -> Self {
         Self { core, hctx, ran: Cell::new(false) }
     }
 }
 
-impl Source for Feed<'_> {
+impl Source for DispatchSource<'_> {
     fn has_pending(&self) -> bool {
         self.hctx.has_pending()
     }
 
-    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
-        let Feed { core, hctx, ran } = self;
+    fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome {
+        let DispatchSource { core, hctx, ran } = self;
         let stats = &hctx.runner_stats;
         RunnerStats::add(if ran.replace(true) { &stats.reruns } else { &stats.runs }, 1);
         let pass = nest::pass(*hctx, || hctx.feed_driver(core, halted));
@@ -88,7 +87,7 @@ impl Source for Feed<'_> {
             // Submitted behind the last look, perhaps in the commit.
             hctx.collect(core, backlog);
             hctx.publish(backlog);
-            if pass == Pass::Idle { Pass::More } else { pass }
+            if pass == PassOutcome::Idle { PassOutcome::More } else { pass }
         })
     }
 
@@ -142,7 +141,7 @@ impl Hctx {
     }
 
     /// A pass: starts what is pending and may go.
-    fn feed_driver(&self, core: &Core, halted: &dyn Fn() -> bool) -> Pass {
+    fn feed_driver(&self, core: &Core, halted: &dyn Fn() -> bool) -> PassOutcome {
         let mut started = 0;
         let pass = self.with_backlog(|backlog| {
             if !self.is_hand_empty(backlog) {
@@ -185,7 +184,7 @@ impl Hctx {
         halted: &dyn Fn() -> bool,
         started: &mut u32,
         tags: &mut TagBatch,
-    ) -> Pass {
+    ) -> PassOutcome {
         // A driver that may block is run by workers only, and says where it blocks.
         let _section =
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
@@ -201,7 +200,7 @@ impl Hctx {
                 fresh = false;
             }
             if backlog.is_empty() {
-                return Pass::Idle;
+                return PassOutcome::Idle;
             }
             if core.is_dead() {
                 while let Some(pending) = backlog.next() {
@@ -210,7 +209,7 @@ impl Hctx {
                 continue;
             }
             if *started == PASS_QUOTA || halted() {
-                return Pass::More;
+                return PassOutcome::More;
             }
             if self.is_inactive() && self.hand_on(core, backlog) {
                 continue;
@@ -221,8 +220,8 @@ impl Hctx {
                 *tags = self.tags_for_next(backlog, cpu, most);
                 fresh = true;
             }
-            let Some(tag) = tags.pop() else { return Pass::Idle };
-            let Some(mut pending) = backlog.next() else { return Pass::Idle };
+            let Some(tag) = tags.pop() else { return PassOutcome::Idle };
+            let Some(mut pending) = backlog.next() else { return PassOutcome::Idle };
             pending.begin(self, tag);
             let rq = Started::new(pending);
             let driver = &core.driver;
@@ -241,13 +240,13 @@ impl Hctx {
                     self.give_back(rq, backlog, tags);
                     // The next completion runs the queue again, if there is one to come.
                     let in_use = self.tags.restart_at_next_free();
-                    return if in_use == 0 { Pass::Later } else { Pass::Idle };
+                    return if in_use == 0 { PassOutcome::Later } else { PassOutcome::Idle };
                 }
                 Some(Dispatch::NoResource(rq)) => {
                     self.give_back(rq, backlog, tags);
                     // As above; but whatever is short may be there much sooner, and nobody tells us.
                     let _in_use = self.tags.restart_at_next_free();
-                    return Pass::Later;
+                    return PassOutcome::Later;
                 }
                 None => {
                     // The unwinding dropped the request, which completed it.

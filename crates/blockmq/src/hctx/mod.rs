@@ -5,9 +5,8 @@
 //! when the driver is done with it, `Pending::end` frees the tag, calls the completion function and counts the
 //! request out (`complete/README.md`).
 
-pub(crate) mod alone;
 mod dispatch;
-mod run;
+pub(crate) mod run;
 
 use std::sync::{OnceLock, Weak};
 
@@ -16,18 +15,16 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::Inbox;
 use corewise_workqueue::Workqueue;
 
-use crate::admission::grace::Grace;
+use crate::admission::gate::Grace;
 use crate::admission::run_state::RunState;
-use crate::percpu::ctx::CtxMap;
+use crate::nest;
+use crate::percpu::map::CtxMap;
 use crate::sched::IoScheduler;
-use crate::state::backlog::Backlog;
-use crate::state::core::Core;
-use crate::state::core::{Background, Hctx};
-use crate::state::hand::Hand;
+use crate::state::backlog::{Backlog, RunnerList};
+use crate::state::core::{Background, Core, Hctx};
 use crate::state::late::TagSlot;
 use crate::stats::RunnerStats;
 use crate::tags::TagUser;
-use crate::thread::nest;
 
 impl nest::Runs for Hctx {}
 
@@ -60,7 +57,7 @@ impl Hctx {
             tags,
             requeued: Inbox::new(),
             backlog: UnsafeCell::new(Backlog::new(scheduler)),
-            hand: Hand::new(),
+            hand: RunnerList::new(),
             left: AtomicUsize::new(0),
             runner_stats: RunnerStats::default(),
             background,

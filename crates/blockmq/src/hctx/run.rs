@@ -1,23 +1,23 @@
 //! The runners of a hardware queue: a visitor, a worker, or a test by hand.
 
-use corewise_topology::current_cpu;
+use std::cell::{Cell, RefCell};
 use std::sync::Weak;
 use std::time::Duration;
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::Asymmetric;
+use corewise_sync::per_thread;
+use corewise_topology::current_cpu;
 use corewise_workqueue::{At, Work};
 
-use super::alone;
-use super::dispatch::Feed;
-use crate::admission::gate::{Fenced, Recheck};
-use crate::admission::runner::{self, BUDGET_VISITOR, BUDGET_WORKER, Ran};
-use crate::hotplug::policy::slot_for_run;
-use crate::state::core::Core;
-use crate::state::core::{Background, Hctx};
+use super::dispatch::DispatchSource;
+use crate::admission::gate::{FencedRecheck, Recheck};
+use crate::admission::runner::{self, BUDGET_VISITOR, BUDGET_WORKER, RunOutcome};
+use crate::nest;
+use crate::percpu::map::slot_for_run;
+use crate::state::core::{Background, Core, Hctx};
 use crate::state::pending::Pending;
 use crate::stats::bump;
-use crate::thread::nest;
 
 /// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
 /// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
@@ -38,7 +38,7 @@ impl Hctx {
     /// Runs the queue on this thread, if there is need and nobody else does. `published`: the
     /// caller knows that something is pending. Never blocks, any context.
     pub(crate) fn visit(&self, core: &Core, slot: usize, published: bool) {
-        self.visit_by(core, slot, published, &Fenced::<Asymmetric>::new());
+        self.visit_by(core, slot, published, &FencedRecheck::<Asymmetric>::new());
     }
 
     /// As [`Hctx::visit`], with another second look where the first says that there is no need.
@@ -74,7 +74,7 @@ impl Hctx {
         if here && !nest::is_far_down() && core.gate.is_open() && self.state.try_claim() {
             // SAFETY: this thread is the runner now.
             unsafe { self.hand.push(pending) };
-            let feed = Feed::new(core, self);
+            let feed = DispatchSource::new(core, self);
             let (state, grace) = (&self.state, &self.grace);
             let ran = nest::dispatch(|| {
                 runner::run_claimed(&core.gate, state, grace, &feed, BUDGET_VISITOR)
@@ -115,7 +115,7 @@ impl Hctx {
     fn unless_alone(&self, core: &Core) {
         if core.end.has_come() {
             if let Background::Workers { core, .. } = &self.background {
-                alone::run(core, self.index);
+                run_without_worker(core, self.index);
             }
         }
     }
@@ -137,16 +137,16 @@ impl Hctx {
         let ran = self.run(core, false, BUDGET_WORKER);
         self.count(core, core.layout.some_slot_of(self.index), ran);
         match ran {
-            Ran::HandOver { .. } => self.run_async(core),
+            RunOutcome::HandOver { .. } => self.run_async(core),
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
             // A submitter asks meanwhile too, and so does a completion.
-            Ran::Busy { .. } => self.run_after(core, BUSY_PAUSE),
-            Ran::Refused | Ran::Joined | Ran::Done { .. } => {}
+            RunOutcome::Busy { .. } => self.run_after(core, BUSY_PAUSE),
+            RunOutcome::RefusedRequest | RunOutcome::TagUsers | RunOutcome::Done { .. } => {}
         }
     }
 
     /// One bounded step, by hand: `None` where nobody wanted a run since the last one.
-    pub(crate) fn step(&self, core: &Core) -> Option<Ran> {
+    pub(crate) fn step(&self, core: &Core) -> Option<RunOutcome> {
         if let Background::ByHand { wanted } = &self.background {
             if !wanted.swap(false, Ordering::Acquire) {
                 return None;
@@ -163,37 +163,43 @@ impl Hctx {
         let _ = self.run(core, true, u32::MAX);
     }
 
-    pub(super) fn run(&self, core: &Core, published: bool, budget: u32) -> Ran {
-        self.run_by(core, published, budget, &Fenced::<Asymmetric>::new())
+    pub(super) fn run(&self, core: &Core, published: bool, budget: u32) -> RunOutcome {
+        self.run_by(core, published, budget, &FencedRecheck::<Asymmetric>::new())
     }
 
-    fn run_by(&self, core: &Core, published: bool, budget: u32, recheck: &impl Recheck) -> Ran {
-        let feed = Feed::new(core, self);
+    fn run_by(
+        &self,
+        core: &Core,
+        published: bool,
+        budget: u32,
+        recheck: &impl Recheck,
+    ) -> RunOutcome {
+        let feed = DispatchSource::new(core, self);
         let (gate, state, grace) = (&core.gate, &self.state, &self.grace);
         let ran = nest::dispatch(|| {
             runner::run_by(gate, state, grace, &feed, published, budget, recheck)
         });
-        if ran != Ran::Joined {
+        if ran != RunOutcome::TagUsers {
             self.decline_tag(core);
         }
         ran
     }
 
-    fn account(&self, core: &Core, slot: usize, ran: Ran) {
+    fn account(&self, core: &Core, slot: usize, ran: RunOutcome) {
         self.count(core, slot, ran);
-        if let Ran::HandOver { .. } | Ran::Busy { .. } = ran {
+        if let RunOutcome::HandOver { .. } | RunOutcome::Busy { .. } = ran {
             self.run_async(core);
         }
     }
 
-    fn count(&self, core: &Core, slot: usize, ran: Ran) {
+    fn count(&self, core: &Core, slot: usize, ran: RunOutcome) {
         let stats = core.visitor_stats.of(slot);
         match ran {
-            Ran::Refused => bump(&stats.refused),
-            Ran::Joined => bump(&stats.joined),
-            Ran::HandOver { .. } | Ran::Busy { .. } => bump(&stats.handed_over),
+            RunOutcome::RefusedRequest => bump(&stats.refused),
+            RunOutcome::TagUsers => bump(&stats.joined),
+            RunOutcome::HandOver { .. } | RunOutcome::Busy { .. } => bump(&stats.handed_over),
             // The runner has counted it.
-            Ran::Done { .. } => {}
+            RunOutcome::Done { .. } => {}
         }
     }
 
@@ -202,6 +208,87 @@ impl Hctx {
         if self.has_pending() {
             bump(&core.visitor_stats.of(core.layout.some_slot_of(self.index)).after_unquiesce);
             self.run_async(core);
+        }
+    }
+}
+
+// Running hardware queues without workers, once their pools are shut down: on the thread that would have asked
+// for one.
+//
+// A run may end requests, whose completion functions have other queues run, and so on: that would be as deep as
+// there are queues. And some ask under a lock of the queue. So what is asked for while the thread runs one, or
+// [holds back](hold_back), waits its turn.
+
+per_thread! {
+    static HOLDS_BACK: Cell<bool> = Cell::new(false);
+    // Weak: who drops a queue waits until nobody else holds its core.
+    static DEFERRED_RUNS: RefCell<Vec<(Weak<Core>, usize)>> = RefCell::new(Vec::new());
+}
+
+/// Runs a hardware queue on this thread, now or when the thread is done with what it is at.
+#[cold]
+fn run_without_worker(core: &Weak<Core>, index: usize) {
+    let ask = |all: &RefCell<Vec<(Weak<Core>, usize)>>| {
+        let mut all = all.borrow_mut();
+        if !all.iter().any(|(other, i)| Weak::ptr_eq(other, core) && *i == index) {
+            all.push((Weak::clone(core), index));
+        }
+    };
+    match DEFERRED_RUNS.try_with(ask) {
+        Ok(()) => drop(hold_back()),
+        // A thread that is about to end keeps no account.
+        Err(_) => run_now(core, index),
+    }
+}
+
+fn run_now(core: &Weak<Core>, index: usize) {
+    // A core that is being dropped has nothing inside.
+    if let Some(core) = core.upgrade() {
+        core.hctx(index).run_alone(&core);
+    }
+}
+
+/// Holds back the runs that this thread is asked for, until the guard is dropped: for a thread that has a lock, which is
+/// released before that.
+pub(crate) fn hold_back() -> RunsHeldBack {
+    RunsHeldBack { outermost: HOLDS_BACK.try_with(|held| !held.replace(true)).unwrap_or(false) }
+}
+
+/// What the thread is asked for meanwhile waits.
+pub(crate) struct RunsHeldBack {
+    outermost: bool,
+}
+
+impl Drop for RunsHeldBack {
+    fn drop(&mut self) {
+        if !self.outermost {
+            return;
+        }
+        let next = || DEFERRED_RUNS.try_with(|all| all.borrow_mut().pop()).ok().flatten();
+        // Still held: what these ask for comes to the same list.
+        while let Some((core, index)) = next() {
+            run_now(&core, index);
+        }
+        let _ = HOLDS_BACK.try_with(|held| held.set(false));
+    }
+}
+
+impl Hctx {
+    /// Runs it until nothing is left that can go.
+    fn run_alone(&self, core: &Core) {
+        if core.may_block {
+            // This thread may be one that mustn't.
+            core.give_up();
+        }
+        loop {
+            match self.run(core, false, BUDGET_WORKER) {
+                RunOutcome::HandOver { .. } => {}
+                // Nobody will tell, and there is no timer to ask again.
+                RunOutcome::Busy { .. } => core.give_up(),
+                RunOutcome::RefusedRequest | RunOutcome::TagUsers | RunOutcome::Done { .. } => {
+                    return;
+                }
+            }
         }
     }
 }

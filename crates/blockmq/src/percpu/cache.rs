@@ -30,7 +30,7 @@ use corewise_sync::inbox::{Batch, ClosableInbox, Node};
 const KEPT: u32 = 512;
 
 /// What [`Cache::take`] found.
-pub enum Taken<N> {
+pub enum BoxSource<N> {
     /// A box that was used before.
     Kept(N),
     /// None, but there is room for a new one: it may be returned.
@@ -41,43 +41,43 @@ pub enum Taken<N> {
 
 /// A cache of boxes for each CPU slot.
 pub struct Cache<N: Node> {
-    slots: Box<[CachePadded<Slot<N>>]>,
+    slots: Box<[CachePadded<CpuBoxes<N>>]>,
 }
 
-struct Slot<N: Node> {
+struct CpuBoxes<N: Node> {
     /// A: somebody takes. Acquire where it is set, Release where it is cleared.
     busy: AtomicBool,
     /// P: owned by the thread that set `busy`.
-    hand: UnsafeCell<Hand<N>>,
+    hand: UnsafeCell<FreeBoxes<N>>,
     /// Those that came back: on a line that the taker rarely touches.
     home: CachePadded<ClosableInbox<N>>,
 }
 
-struct Hand<N> {
+struct FreeBoxes<N> {
     free: Vec<N>,
     /// How many boxes were made that are kept.
     made: u32,
 }
 
 // SAFETY: `hand` is touched by the thread that set `busy` only; the nodes move between threads, so N: Send.
-unsafe impl<N: Node + Send> Sync for Slot<N> {}
+unsafe impl<N: Node + Send> Sync for CpuBoxes<N> {}
 
 impl<N: Node> Cache<N> {
     /// Empty, for `slots` CPUs; at least one.
     pub fn new(slots: usize) -> Self {
-        let slot = || Slot {
+        let slot = || CpuBoxes {
             busy: AtomicBool::new(false),
-            hand: UnsafeCell::new(Hand { free: Vec::new(), made: 0 }),
+            hand: UnsafeCell::new(FreeBoxes { free: Vec::new(), made: 0 }),
             home: CachePadded::new(ClosableInbox::new()),
         };
         Self { slots: (0..slots.max(1)).map(|_| CachePadded::new(slot())).collect() }
     }
 
     /// Takes a box for a request of `slot`. Never waits.
-    pub fn take(&self, slot: usize) -> Taken<N> {
+    pub fn take(&self, slot: usize) -> BoxSource<N> {
         let slot = &*self.slots[slot];
         if slot.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return Taken::MakeOnce;
+            return BoxSource::MakeOnce;
         }
         let taken = slot.hand.with_mut(|hand| {
             // SAFETY: `busy` was set by us.
@@ -86,12 +86,12 @@ impl<N: Node> Cache<N> {
                 hand.free.extend(slot.home.take());
             }
             match hand.free.pop() {
-                Some(node) => Taken::Kept(node),
+                Some(node) => BoxSource::Kept(node),
                 None if hand.made < KEPT => {
                     hand.made += 1;
-                    Taken::Make
+                    BoxSource::Make
                 }
-                None => Taken::MakeOnce,
+                None => BoxSource::MakeOnce,
             }
         });
         slot.busy.store(false, Ordering::Release);
@@ -135,17 +135,17 @@ mod tests {
     fn a_box_that_came_back_is_used_again_and_no_more_are_kept_than_there_is_room_for() {
         let cache = Cache::<Box<Item>>::new(2);
         for _ in 0..KEPT {
-            assert!(matches!(cache.take(1), Taken::Make));
+            assert!(matches!(cache.take(1), BoxSource::Make));
         }
-        assert!(matches!(cache.take(1), Taken::MakeOnce));
-        assert!(matches!(cache.take(0), Taken::Make), "the other CPU has its own");
+        assert!(matches!(cache.take(1), BoxSource::MakeOnce));
+        assert!(matches!(cache.take(0), BoxSource::Make), "the other CPU has its own");
         // SAFETY: the cache lives.
         let home = unsafe { cache.home(1).as_ref() };
         assert!(home.push(Box::new(Item(Link::new()))).is_ok());
         assert!(home.push(Box::new(Item(Link::new()))).is_ok());
-        assert!(matches!(cache.take(1), Taken::Kept(_)));
-        assert!(matches!(cache.take(1), Taken::Kept(_)));
-        assert!(matches!(cache.take(1), Taken::MakeOnce));
+        assert!(matches!(cache.take(1), BoxSource::Kept(_)));
+        assert!(matches!(cache.take(1), BoxSource::Kept(_)));
+        assert!(matches!(cache.take(1), BoxSource::MakeOnce));
         cache.close();
         assert!(home.push(Box::new(Item(Link::new()))).is_err());
     }

@@ -1,5 +1,11 @@
-//! Policy: the CPUs of a queue, and how its hardware queues divide them. Pure functions over plain numbers.
+//! The CPUs of a queue: how its hardware queues divide them, which are online, and the software queue of each.
 
+use std::iter;
+use std::ops::Range;
+
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::inbox::{Inbox, Node};
+use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::CpuId;
 
 /// Where a CPU sits, as far as the map cares. CPUs are numbered in the order of these fields, so that each
@@ -113,6 +119,186 @@ impl CpuMap {
     }
 }
 
+// Which CPU goes to which hardware queue, and which CPUs are online.
+
+/// The layout of a queue: its CPUs and their hardware queues, which stay, and which of the CPUs are
+/// online.
+pub(crate) struct Layout {
+    pub(crate) map: CpuMap,
+    /// The hardware queue of each slot.
+    hctx_of: Box<[u32]>,
+    /// The first slot of each hardware queue, and the number of slots behind the last one.
+    first: Box<[usize]>,
+    /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed, it is advice.
+    online: Box<[AtomicBool]>,
+    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one
+    /// at a time, changes which CPUs are online, and the marks of hardware queues that follow from
+    /// it. Held for short: no user code, no wait inside.
+    pub(crate) changing: Mutex<u64>,
+}
+
+impl Layout {
+    /// A layout whose hardware queues begin at the slots `first`; see [`CpuMap::divide`].
+    pub(crate) fn new(map: CpuMap, first: &[usize]) -> Self {
+        let slots = map.slots();
+        let first: Box<[usize]> = first.iter().copied().chain([slots]).collect();
+        let sizes = first.windows(2).map(|pair| pair[1] - pair[0]);
+        let hctx_of =
+            (0..).zip(sizes).flat_map(|(hctx, size)| iter::repeat_n(hctx, size)).collect();
+        let online = (0..slots).map(|_| AtomicBool::new(true)).collect();
+        Self { map, hctx_of, first, online, changing: Mutex::new(0) }
+    }
+
+    /// How many hardware queues there are.
+    pub(crate) fn hw_queues(&self) -> usize {
+        self.first.len() - 1
+    }
+
+    /// The hardware queue of a slot.
+    #[inline]
+    pub(crate) fn hctx_of(&self, slot: usize) -> usize {
+        self.hctx_of[slot] as usize
+    }
+
+    /// The slots of a hardware queue; empty where there is none.
+    pub(crate) fn slots_of(&self, hctx: usize) -> Range<usize> {
+        match self.first.get(hctx..hctx + 2) {
+            Some(&[begin, end]) => begin..end,
+            _ => 0..0,
+        }
+    }
+
+    /// A slot in whose counters a run is counted that nobody's CPU asked for: the first one of the
+    /// hardware queue.
+    pub(crate) fn some_slot_of(&self, hctx: usize) -> usize {
+        self.first[hctx]
+    }
+
+    /// Whether the CPU of a slot is online.
+    pub(crate) fn is_online(&self, slot: usize) -> bool {
+        self.online[slot].load(Ordering::Relaxed)
+    }
+
+    /// Says whether the CPU of a slot is online; true where that is new. Under `changing`.
+    pub(crate) fn set_online(&self, slot: usize, is: bool) -> bool {
+        self.online[slot].swap(is, Ordering::Relaxed) != is
+    }
+
+    /// The CPUs of a hardware queue.
+    pub(crate) fn cpus_of(&self, hctx: usize) -> &[CpuId] {
+        &self.map.cpus()[self.slots_of(hctx)]
+    }
+}
+
+// The software queues of a queue: one inbox per CPU; and for each hardware queue a bitmap of those of its
+// CPUs' that are in use.
+//
+// Each CPU pushes to an inbox of its own, so submitters don't meet. The runner must not look at
+// 512 inboxes to find one request, so the push that finds its inbox empty sets the inbox's bit:
+//
+// ```text
+// submitter                          runner
+// Push to the inbox                  Collect: word = swap bitmap word with 0
+// if it was empty: Mark the bit      for each bit: take the inbox
+// ```
+//
+// A later pusher whose push found the inbox non-empty may run the queue before the first one has
+// set the bit, and find nothing: its request rides with the first one's, which marks and then runs.
+//
+// The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for every one of
+// them: which CPU goes to which hardware queue may change (while the queue is frozen, so that all are empty)
+// without anything being made or freed that somebody might still look at.
+
+/// Software queues, one for each CPU of a queue.
+pub struct SoftwareQueues<N: Node> {
+    inboxes: Box<[CachePadded<Inbox<N>>]>,
+}
+
+/// Which software queues hold something for one hardware queue.
+#[derive(Debug)]
+pub struct CtxMap {
+    /// A: bit n of word w is set where software queue 64 w + n may hold something.
+    words: Box<[AtomicU64]>,
+}
+
+impl CtxMap {
+    /// No bit of `slots` is set.
+    pub fn new(slots: usize) -> Self {
+        Self { words: (0..slots.max(1).div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Something may be pending, a moment ago. Relaxed: the protocols put their fence before it.
+    pub fn has_pending(&self) -> bool {
+        self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+}
+
+impl<N: Node> SoftwareQueues<N> {
+    /// `n` empty queues; at least one.
+    pub fn new(n: usize) -> Self {
+        Self { inboxes: (0..n.max(1)).map(|_| CachePadded::new(Inbox::new())).collect() }
+    }
+
+    /// Puts a request into queue `slot`, which is `map`'s hardware queue's. Lock-free.
+    pub fn push(&self, map: &CtxMap, slot: usize, node: N) {
+        if self.inboxes[slot].push(node) {
+            // Mark. Release: the taker of the bit finds the node in the inbox.
+            map.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each queue's requests
+    /// in their order, the queues in turn.
+    pub fn collect(&self, map: &CtxMap, list: &mut impl Extend<N>) {
+        for (w, word) in map.words.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // Collect, pairs with Mark.
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                let slot = w * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                list.extend(self.inboxes[slot].take());
+            }
+        }
+    }
+}
+
+// Policy: which hardware queue goes on for one that has lost its CPUs, and on which CPU a hardware queue is run
+// from afar. Pure functions over plain numbers.
+
+/// Asynchronous runs that go to one CPU of a hardware queue before the next one's turn, as the kernel's
+/// `BLK_MQ_CPU_WORK_BATCH`.
+const BATCH: usize = 8;
+
+/// For each hardware queue (given by its slots): the slot that gets its requests, where none of its own CPUs is
+/// online; `None` where it has one. Slots are in the order of nodes, caches and cores, so the nearest online one
+/// shares most with it. Where no CPU is online at all, everybody keeps what is theirs.
+pub(crate) fn heirs(hctxs: &[Range<usize>], online: &[bool]) -> Vec<Option<usize>> {
+    let heir = |slots: &Range<usize>| {
+        if slots.clone().any(|slot| online[slot]) {
+            return None;
+        }
+        let distance = |slot: usize| slot.abs_diff(slots.start);
+        (0..online.len()).filter(|&slot| online[slot]).min_by_key(|&slot| distance(slot))
+    };
+    hctxs.iter().map(heir).collect()
+}
+
+/// The CPU slot on which a hardware queue with these slots is run when it is its `turn`th run from afar: its online
+/// CPUs in turn, several runs each, so that the first one doesn't do everybody's work and the caches stay warm.
+/// `None` where none is online: any CPU may do it.
+pub(crate) fn slot_for_run(
+    slots: Range<usize>,
+    online: impl Fn(usize) -> bool,
+    turn: usize,
+) -> Option<usize> {
+    let n = slots.len();
+    let first = (turn / BATCH).checked_rem(n)?;
+    (0..n).map(|i| slots.start + (first + i) % n).find(|&slot| online(slot))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,5 +373,40 @@ mod tests {
         assert_eq!(cpus(4, 4).known(CpuId::new(1002)), None);
         let none = CpuMap::new(Vec::new());
         assert_eq!((none.slot(CpuId::new(3)), none.divide(HwQueues::Count(7), 9)), (0, vec![0]));
+    }
+}
+
+#[cfg(test)]
+mod policy_tests {
+    use super::*;
+
+    #[test]
+    fn a_hardware_queue_with_an_online_cpu_keeps_its_requests() {
+        assert_eq!(heirs(&[0..2, 2..4], &[true, false, false, true]), [None, None]);
+    }
+
+    #[test]
+    fn one_without_any_gives_them_to_the_nearest_online_cpu() {
+        let hctxs = [0..2, 2..4, 4..6];
+        assert_eq!(heirs(&hctxs, &[true, true, false, false, false, true]), [None, Some(1), None]);
+        assert_eq!(
+            heirs(&hctxs, &[true, false, false, false, false, false]),
+            [None, Some(0), Some(0)]
+        );
+    }
+
+    #[test]
+    fn with_no_cpu_online_everybody_keeps_what_is_theirs() {
+        assert_eq!(heirs(&[0..1, 1..2], &[false, false]), [None, None]);
+    }
+
+    #[test]
+    fn runs_from_afar_go_round_the_online_cpus_in_batches() {
+        let on = |turn| slot_for_run(2..5, |slot| slot != 3, turn);
+        let got: Vec<_> = (0..25).step_by(8).map(on).collect();
+        assert_eq!(got, [Some(2), Some(4), Some(4), Some(2)]);
+        assert_eq!(on(7), Some(2), "one batch, one CPU");
+        assert_eq!(slot_for_run(2..5, |_| false, 0), None);
+        assert_eq!(slot_for_run(0..0, |_| true, 3), None);
     }
 }

@@ -8,14 +8,12 @@ use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
 use corewise_workqueue::Workqueue;
 
 use super::Queue;
-use super::core::Parts;
-use crate::percpu::layout::Layout;
-use crate::percpu::map::{CpuMap, CpuPlace, HwQueues};
+use super::core::CoreParts;
+use crate::percpu::map::{CpuMap, CpuPlace, HwQueues, Layout};
 use crate::sched::IoScheduler;
-use crate::state::affinity::RqAffinity;
 use crate::state::core::Core;
 use crate::state::driver::Driver;
-use crate::state::lanes::{Completer, Placement};
+use crate::state::lanes::{Completer, Placement, RqAffinity};
 use crate::stats::IoStats;
 use crate::tags::{MAX_DEPTH, TagSet};
 
@@ -164,7 +162,7 @@ impl QueueBuilder {
         let room = info.hw_queues.clamp(1, map.slots());
         let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
         let first = map.divide(how, room);
-        let core = Core::new(Parts {
+        let core = Core::new(CoreParts {
             name: self.name.unwrap_or_else(|| info.kind.to_owned()).into(),
             layout: Layout::new(map, &first),
             driver,

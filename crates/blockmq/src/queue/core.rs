@@ -9,19 +9,17 @@ use corewise_sync::{Mutex, Throttle, context};
 use corewise_topology::{CpuId, current_cpu};
 use corewise_workqueue::Workqueue;
 
-use crate::admission::end::End;
+use crate::admission::end::EndOfWorkers;
 use crate::admission::flusher::Flusher;
 use crate::admission::gate::RunGate;
 use crate::admission::usage::Usage;
-use crate::percpu::cache::{Cache, Taken};
-use crate::percpu::ctx::SoftwareQueues;
-use crate::percpu::layout::Layout;
+use crate::percpu::cache::{BoxSource, Cache};
+use crate::percpu::map::{Layout, SoftwareQueues};
 use crate::request::error::{IoError, IoErrorKind};
 use crate::request::geometry::Geometry;
 use crate::request::limits::{self, Limits};
-use crate::request::op::{Flags, Op};
+use crate::request::{Flags, Op};
 use crate::sched::IoScheduler;
-use crate::shape::{flush, split};
 use crate::state::core::{Core, Hctx};
 use crate::state::driver::{Driver, Info};
 use crate::state::lanes::Placement;
@@ -30,10 +28,10 @@ use crate::state::pending::Pending;
 use crate::state::request::Request;
 use crate::stats::{Counters, HctxStats, IoStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
-use crate::thread::nest;
+use crate::{nest, shape};
 
 /// What a core is made of.
-pub(super) struct Parts {
+pub(super) struct CoreParts {
     pub(super) name: Box<str>,
     pub(super) driver: Arc<dyn Driver>,
     /// What the driver said of itself.
@@ -51,7 +49,7 @@ pub(super) struct Parts {
 }
 
 /// Makes the hardware queues of a core.
-fn hctxs(core: &Weak<Core>, parts: &Parts) -> Box<[Hctx]> {
+fn hctxs(core: &Weak<Core>, parts: &CoreParts) -> Box<[Hctx]> {
     let (slots, n) = (parts.layout.map.slots(), parts.layout.hw_queues());
     let hctx = |index| {
         let tags = match &parts.tags {
@@ -73,7 +71,7 @@ fn hctxs(core: &Weak<Core>, parts: &Parts) -> Box<[Hctx]> {
 }
 
 impl Core {
-    pub(super) fn new(parts: Parts) -> Arc<Self> {
+    pub(super) fn new(parts: CoreParts) -> Arc<Self> {
         // As many hardware queues as CPUs, at most.
         let slots = parts.layout.map.slots();
         let theirs = parts.info.geometry;
@@ -90,7 +88,7 @@ impl Core {
                 limits: Limits::new(&theirs),
                 merges: parts.info.merges,
                 knows_extents: parts.info.knows_extents,
-                emulates_fua: flush::emulates_fua(&theirs),
+                emulates_fua: shape::emulates_fua(&theirs),
                 flusher: Flusher::new(),
                 losses: AtomicU64::new(0),
                 doubt: AtomicBool::new(false),
@@ -112,7 +110,7 @@ impl Core {
                 dead: AtomicBool::new(false),
                 given_up: AtomicBool::new(false),
                 errors: Throttle::new(),
-                end: End::new(),
+                end: EndOfWorkers::new(),
                 notice: OnceLock::new(),
                 scheduler: parts.scheduler,
                 live: parts.live,
@@ -282,7 +280,7 @@ impl Core {
     /// Takes requests in, and runs what is to be run once.
     pub(crate) fn submit_all(self: &Arc<Self>, batch: &mut dyn Iterator<Item = Request>) {
         let slot = self.here();
-        let mut owed = Owed { core: self, slot, hctx: None };
+        let mut owed = PendingRun { core: self, slot, hctx: None };
         let mut next = batch.next();
         while let Some(rq) = next {
             if !self.usage.has_room(slot) {
@@ -294,15 +292,15 @@ impl Core {
             next = batch.next();
             let inside = self.accept(slot, rq).and_then(|pending| self.get_in(pending));
             match inside.map(|pending| self.route(pending)) {
-                Some(Way::Straight(pending)) if next.is_none() => {
+                Some(Route::Straight(pending)) if next.is_none() => {
                     if owed.hctx == Some(pending.hctx) {
                         owed.hctx = None; // run with this one
                     }
                     self.hctx(pending.hctx).issue(self, pending);
                 }
-                Some(Way::Straight(pending)) => owed.owe(self.enqueue(pending)),
-                Some(Way::Around(Some(hctx))) => owed.owe(hctx),
-                Some(Way::Around(None)) | None => {}
+                Some(Route::Straight(pending)) => owed.owe(self.enqueue(pending)),
+                Some(Route::Around(Some(hctx))) => owed.owe(hctx),
+                Some(Route::Around(None)) | None => {}
             }
         }
     }
@@ -310,12 +308,12 @@ impl Core {
     /// A box for a request that comes through `slot`.
     pub(crate) fn pack(self: &Arc<Self>, rq: Request, slot: usize) -> Box<Pending> {
         match self.cache.take(slot) {
-            Taken::Kept(mut pending) => {
+            BoxSource::Kept(mut pending) => {
                 pending.refill(rq);
                 pending
             }
-            Taken::Make => Pending::new(self, rq, slot, true),
-            Taken::MakeOnce => Pending::new(self, rq, slot, false),
+            BoxSource::Make => Pending::new(self, rq, slot, true),
+            BoxSource::MakeOnce => Pending::new(self, rq, slot, false),
         }
     }
 
@@ -349,9 +347,9 @@ impl Core {
     pub(super) fn send(&self, pending: Box<Pending>) {
         let slot = pending.slot;
         match self.route(pending) {
-            Way::Straight(pending) => self.hctx(pending.hctx).issue(self, pending),
-            Way::Around(Some(hctx)) => self.hctx(hctx).visit(self, slot, true),
-            Way::Around(None) => {}
+            Route::Straight(pending) => self.hctx(pending.hctx).issue(self, pending),
+            Route::Around(Some(hctx)) => self.hctx(hctx).visit(self, slot, true),
+            Route::Around(None) => {}
         }
     }
 
@@ -359,28 +357,28 @@ impl Core {
     /// where it waits for a flush that is under way.
     pub(crate) fn push(&self, pending: Box<Pending>) -> Option<usize> {
         match self.route(pending) {
-            Way::Straight(pending) => Some(self.enqueue(pending)),
-            Way::Around(hctx) => hctx,
+            Route::Straight(pending) => Some(self.enqueue(pending)),
+            Route::Around(hctx) => hctx,
         }
     }
 
     /// Finds the way of a request that is inside. It is counted in, so the layout stays as it is.
-    fn route(&self, mut pending: Box<Pending>) -> Way {
+    fn route(&self, mut pending: Box<Pending>) -> Route {
         let rq = pending.rq();
         let (op, len) = (rq.op(), rq.len());
         if op == Op::Flush && !pending.is_internal() {
-            return Way::Around(flush::add(pending));
+            return Route::Around(shape::wait_for_flush(pending));
         }
         if self.emulates_fua && rq.flags().fua {
-            flush::prepare(&mut pending);
+            shape::flush_behind(&mut pending);
         }
         if !self.limits.takes_at_once(op, len, pending.rq().entries())
             && pending.rq().first_within(&self.limits) != Some(len)
         {
-            return Way::Around(split::start(pending));
+            return Route::Around(shape::split(pending));
         }
         pending.hctx = self.layout.hctx_of(pending.slot);
-        Way::Straight(pending)
+        Route::Straight(pending)
     }
 
     /// Puts a request that goes straight into its software queue, or into its runner's hand; its hardware queue, which
@@ -440,7 +438,7 @@ impl Core {
 }
 
 /// Where a request goes that is inside.
-enum Way {
+enum Route {
     /// To the hardware queue that it names, as it is.
     Straight(Box<Pending>),
     /// In parts, or behind a flush. The caller runs this hardware queue, if there is one.
@@ -448,13 +446,13 @@ enum Way {
 }
 
 /// The hardware queue that is to be run for a batch. It is run also where the iterator of a batch panics.
-struct Owed<'a> {
+struct PendingRun<'a> {
     core: &'a Core,
     slot: usize,
     hctx: Option<usize>,
 }
 
-impl Owed<'_> {
+impl PendingRun<'_> {
     /// It is to be run. Another one than before only where the queue was frozen and its map changed meanwhile.
     fn owe(&mut self, hctx: usize) {
         if let Some(other) = self.hctx.replace(hctx) {
@@ -472,7 +470,7 @@ impl Owed<'_> {
     }
 }
 
-impl Drop for Owed<'_> {
+impl Drop for PendingRun<'_> {
     fn drop(&mut self) {
         self.pay();
     }

@@ -3,18 +3,17 @@
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{CpuSet, Masks};
 
-use crate::hctx::alone;
-use crate::hotplug::policy::heirs;
+use crate::hctx::run;
+use crate::percpu::map::heirs;
 use crate::state::backlog::Backlog;
-use crate::state::core::Core;
-use crate::state::core::Hctx;
+use crate::state::core::{Core, Hctx};
 use crate::state::pending::Pending;
 
 impl Core {
     /// The masks of the machine. Older ones than those that it knows change nothing.
     pub(crate) fn follow(&self, masks: &Masks) {
         // Without workers it is this thread that runs what is to be run: not under the lock.
-        let _later = alone::hold();
+        let _later = run::hold_back();
         let mut seen = self.layout.changing.lock();
         if masks.epoch >= *seen {
             *seen = masks.epoch;

@@ -1,12 +1,5 @@
 //! A queue: a block device made of a driver and the hardware queues in front of it.
 
-mod builder;
-mod core;
-mod follow;
-mod hold;
-pub(crate) mod plug;
-pub(crate) mod refused;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +7,7 @@ use std::time::Duration;
 use corewise_sync::time::Stamp;
 use corewise_topology::{CpuId, Machine, Subscription};
 
-use crate::queue::refused::{NowaitError, Refused};
+use crate::nest;
 use crate::request::Op;
 use crate::request::error::IoError;
 use crate::request::geometry::Geometry;
@@ -25,10 +18,15 @@ use crate::state::device::BlockDevice;
 use crate::state::driver::Driver;
 use crate::state::request::Request;
 use crate::stats::{DiskStats, HctxStats};
-use crate::thread::nest;
 
 pub use builder::QueueBuilder;
 pub use hold::{FreezeGuard, QuiesceGuard};
+
+mod builder;
+mod core;
+mod follow;
+mod hold;
+pub(crate) mod plug;
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///
@@ -43,7 +41,7 @@ pub use hold::{FreezeGuard, QuiesceGuard};
 /// the driver being dropped when that returns, if nobody else holds it: a file is closed and unlocked then.
 ///
 /// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver has and hands
-/// the rest on to another one (`src/hotplug/README.md`).
+/// the rest on to another one (`src/queue/follow.md`).
 pub struct Queue {
     core: Arc<Core>,
     /// The machine's change notices.
@@ -115,9 +113,9 @@ impl Queue {
     ///
     /// # Errors
     /// The request, where somebody keeps the queue [frozen](NowaitError::Frozen), or it is [full](NowaitError::Full).
-    pub fn submit_nowait(&self, rq: Request) -> Result<(), Refused> {
+    pub fn submit_nowait(&self, rq: Request) -> Result<(), RefusedRequest> {
         let (core, slot) = (&self.core, self.core.here());
-        let refused = |rq, error| Err(Refused { request: Box::new(rq), error });
+        let refused = |rq, error| Err(RefusedRequest { request: Box::new(rq), error });
         // Before the room: outside of a frozen queue it may be full, too.
         if core.usage.is_frozen() {
             return refused(rq, NowaitError::Frozen);
@@ -230,3 +228,55 @@ impl fmt::Debug for Queue {
             .finish_non_exhaustive()
     }
 }
+
+// What a queue refuses.
+
+/// Why a queue didn't take a request whose submitter doesn't want to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NowaitError {
+    /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests): there is room once
+    /// some of them have completed.
+    Full,
+    /// Somebody keeps it frozen: it takes requests again once the last [guard](crate::FreezeGuard) is dropped.
+    Frozen,
+}
+
+impl fmt::Display for NowaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => {
+                "not submitted: the queue has as many requests of this CPU as it takes: \
+                 submit it again when some have completed"
+            }
+            Self::Frozen => {
+                "not submitted: somebody keeps the queue frozen: submit it again once it is unfrozen"
+            }
+        })
+    }
+}
+
+impl std::error::Error for NowaitError {}
+
+/// A request that a queue didn't take, and why: see [`Queue::submit_nowait`](crate::Queue::submit_nowait).
+#[non_exhaustive]
+pub struct RefusedRequest {
+    /// The request, as it was.
+    pub request: Box<Request>,
+    /// Why.
+    pub error: NowaitError,
+}
+
+impl fmt::Debug for RefusedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for RefusedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for RefusedRequest {}

@@ -25,9 +25,9 @@ const PLUG_REQUESTS: usize = 32;
 
 per_thread! {
     /// O: what is held back.
-    static HELD: Held = Held(RefCell::new(Vec::new()));
+    static HELD: HeldRequest = HeldRequest(RefCell::new(Vec::new()));
     /// O: what the thread is to do by itself.
-    static CHORES: Chores = Chores(RefCell::new(Vec::new()));
+    static CHORES: PutOffWorkList = PutOffWorkList(RefCell::new(Vec::new()));
 }
 
 // The word of `context::puts_off`: a bit, and the number of plugs beside it. A thread that runs somebody else's code, or what
@@ -38,7 +38,7 @@ const ONE_PLUG: u32 = 2;
 
 /// A request that a driver would wake a worker for.
 #[derive(Debug)]
-pub struct Chore {
+pub struct PutOffWork {
     /// The request.
     pub rq: Started,
     /// Does it, outside of atomic sections, and returns false if the next one is better off with a worker. May block.
@@ -131,7 +131,7 @@ pub fn works() -> bool {
 }
 
 /// Adds to what this thread, which [works](works), does when its plug is gone.
-pub fn put_off(chore: Chore) {
+pub fn put_off(chore: PutOffWork) {
     let mut chore = Some(chore);
     let first = CHORES.try_with(|chores| {
         let mut chores = chores.0.borrow_mut();
@@ -141,7 +141,7 @@ pub fn put_off(chore: Chore) {
     match (first, chore) {
         (Ok(true), _) => context::before_blocking(Some(let_go)),
         // A thread that is about to end has no list any more.
-        (Err(_), Some(Chore { rq, away, .. })) => away(rq),
+        (Err(_), Some(PutOffWork { rq, away, .. })) => away(rq),
         _ => {}
     }
 }
@@ -263,9 +263,9 @@ fn next_queue() -> Option<(Weak<Core>, Requests)> {
 }
 
 /// What a thread holds back. Where that ends before its plug does, it goes on.
-struct Held(RefCell<Requests>);
+struct HeldRequest(RefCell<Requests>);
 
-impl Held {
+impl HeldRequest {
     /// Takes what is held back for the queue that was held back for first, and says whether there are others.
     fn next_queue(&self) -> Option<((Weak<Core>, Requests), bool)> {
         let mut held = self.0.borrow_mut();
@@ -280,7 +280,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRequest {
     fn drop(&mut self) {
         while let Some(((core, mut here), _)) = self.next_queue() {
             send(&core, &mut here);
@@ -289,9 +289,9 @@ impl Drop for Held {
 }
 
 /// What a thread has put off.
-struct Chores(RefCell<Vec<Chore>>);
+struct PutOffWorkList(RefCell<Vec<PutOffWork>>);
 
-impl Drop for Chores {
+impl Drop for PutOffWorkList {
     fn drop(&mut self) {
         for chore in self.0.take() {
             (chore.away)(chore.rq);

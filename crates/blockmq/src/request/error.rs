@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use crate::request::op::Op;
+use crate::request::Op;
 
 /// Why a request failed, as a closed set that a protocol can translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -101,9 +101,9 @@ impl Extents {
 
 /// What the parts of a request have found, each where it begins in its whole.
 #[derive(Debug, Default)]
-pub(crate) struct Found(Vec<(u64, Extents)>);
+pub(crate) struct FoundExtents(Vec<(u64, Extents)>);
 
-impl Found {
+impl FoundExtents {
     pub(crate) fn add(&mut self, at: u64, extents: Extents) {
         self.0.push((at, extents));
     }
@@ -171,7 +171,7 @@ mod tests {
             kinds.iter().for_each(|&(len, kind)| _ = put(&mut rq, len, kind));
             rq.extents().unwrap().clone()
         };
-        let mut found = Found::default();
+        let mut found = FoundExtents::default();
         found.add(512, part(512, &[(100, HOLE), (100, DATA)]));
         found.add(0, part(512, &[(12, DATA), (500, HOLE)]));
         found.add(1024, part(512, &[(512, HOLE)]));

@@ -2,8 +2,8 @@
 //!
 //! The kernel's counterparts are `bio_split_rw_at`, `bio_split_discard` and `blk_rq_merge_ok`.
 
+use crate::request::Op;
 use crate::request::geometry::Geometry;
-use crate::request::op::Op;
 
 /// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one block.
 #[derive(Clone, Copy, Debug)]

@@ -9,22 +9,19 @@ use corewise_sync::inbox::Inbox;
 use corewise_sync::{Mutex, Throttle};
 use corewise_workqueue::{EndNotice, Work, Workqueue};
 
-use crate::admission::end::End;
+use crate::admission::end::EndOfWorkers;
 use crate::admission::flusher::Flusher;
-use crate::admission::gate::RunGate;
-use crate::admission::grace::Grace;
+use crate::admission::gate::{Grace, RunGate};
 use crate::admission::run_state::RunState;
 use crate::admission::usage::Usage;
 use crate::percpu::cache::Cache;
-use crate::percpu::ctx::{CtxMap, SoftwareQueues};
-use crate::percpu::layout::Layout;
+use crate::percpu::map::{CtxMap, Layout, SoftwareQueues};
 use crate::request::geometry::Geometry;
 use crate::request::limits::Limits;
 use crate::request::read_only::ReadOnlyLatch;
 use crate::sched::IoScheduler;
-use crate::state::backlog::Backlog;
+use crate::state::backlog::{Backlog, RunnerList};
 use crate::state::driver::Driver;
-use crate::state::hand::Hand;
 use crate::state::lanes::Placement;
 use crate::state::late::{TagSlot, Timeouts};
 use crate::state::pending::Pending;
@@ -85,7 +82,7 @@ pub(crate) struct Core {
     /// Which of its errors go to the log.
     pub(crate) errors: Throttle,
     /// Whether there are workers.
-    pub(crate) end: End,
+    pub(crate) end: EndOfWorkers,
     /// Has it told when they go.
     pub(crate) notice: OnceLock<EndNotice>,
     /// The driver may block: it is run by workers only.
@@ -120,7 +117,7 @@ pub(crate) struct Hctx {
     /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started.
     pub(crate) backlog: UnsafeCell<Backlog<Box<Pending>>>,
     /// What the runner holds beside the backlog.
-    pub(crate) hand: Hand<Box<Pending>>,
+    pub(crate) hand: RunnerList<Box<Pending>>,
     /// A: length of `backlog` as the runner left it; it may be too large while a runner works,
     /// never too small once one has ended or has armed the tags.
     pub(crate) left: AtomicUsize,

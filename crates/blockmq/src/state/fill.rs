@@ -10,7 +10,7 @@ use std::ops::Deref;
 use crate::request::{Extent, Extents, Op, Payload, write_copy};
 use crate::state::driver::Started;
 use crate::state::request::Request;
-use crate::state::whole::Held;
+use crate::state::whole::HeldRequest;
 
 impl Request {
     /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
@@ -189,7 +189,7 @@ macro_rules! fills {
 }
 
 fills!(Started);
-fills!(Held);
+fills!(HeldRequest);
 fills!(RequestMut<'_>);
 
 /// A request that a driver fills, whichever handle it lies in. It isn't exchanged for another one.

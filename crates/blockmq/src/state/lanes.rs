@@ -1,6 +1,5 @@
 //! The completion lists of the CPUs: requests that end on another CPU than the one that completed them.
 
-use corewise_topology::{CpuId, current_cpu};
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use corewise_smp::Smp;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_topology::{CpuId, current_cpu};
 
-use super::affinity::{Case, End, RqAffinity, end_of};
 use crate::state::pending::Pending;
 
 /// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all
@@ -117,8 +116,8 @@ impl Completer {
         let same_cpu = here == Some(submitter);
         let near = here.and_then(|cpu| self.lane(cpu)).and_then(|lane| lane.llc);
         let same_cache = near.is_some() && near == lane.llc;
-        let case = Case { affinity, same_cpu, same_cache };
-        (end_of(case) == End::There).then_some(lane)
+        let case = CompletionCase { affinity, same_cpu, same_cache };
+        (end_of(case) == CompleteOn::Submitter).then_some(lane)
     }
 }
 
@@ -168,5 +167,88 @@ impl Placement {
     /// The list on which a request of `submitter` ends that is completed here; `None`: it ends here.
     pub(crate) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
         self.completer.lane_for(self.affinity, submitter, current_cpu())
+    }
+}
+
+// Policy: on which CPU a request ends. Pure functions over plain values.
+
+/// Whether a request ends on the CPU that submitted it. (Linux: `rq_affinity` 0, 1 and 2.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RqAffinity {
+    /// Where the driver completes it.
+    Anywhere,
+    /// On a CPU that shares its last-level cache with the one that submitted it.
+    #[default]
+    Cache,
+    /// On the very CPU that submitted it.
+    Cpu,
+}
+
+/// What is known when a driver completes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CompletionCase {
+    pub(crate) affinity: RqAffinity,
+    /// It is on the CPU that submitted the request.
+    pub(crate) same_cpu: bool,
+    /// It is on a CPU that shares its last-level cache with that one.
+    pub(crate) same_cache: bool,
+}
+
+/// Where a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompleteOn {
+    /// On the completing thread, at once.
+    ThisCpu,
+    /// On the submitter's CPU, by a call.
+    Submitter,
+}
+
+/// Where a request ends. The kernel's `blk_mq_complete_need_ipi`, and what stands before it in
+/// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it refuses the call.
+pub(crate) fn end_of(case: CompletionCase) -> CompleteOn {
+    let CompletionCase { affinity, same_cpu, same_cache } = case;
+    if same_cpu {
+        return CompleteOn::ThisCpu;
+    }
+    match affinity {
+        RqAffinity::Anywhere => CompleteOn::ThisCpu,
+        RqAffinity::Cache if same_cache => CompleteOn::ThisCpu,
+        RqAffinity::Cache | RqAffinity::Cpu => CompleteOn::Submitter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: CompletionCase =
+        CompletionCase { affinity: RqAffinity::Cache, same_cpu: false, same_cache: false };
+
+    #[test]
+    fn rule_17_a_request_ends_at_its_submitter_where_caches_are_not_shared() {
+        assert_eq!(end_of(FAR), CompleteOn::Submitter);
+        assert_eq!(end_of(CompletionCase { same_cache: true, ..FAR }), CompleteOn::ThisCpu);
+        assert_eq!(
+            end_of(CompletionCase { same_cpu: true, same_cache: true, ..FAR }),
+            CompleteOn::ThisCpu
+        );
+    }
+
+    #[test]
+    fn rule_17_forced_it_ends_at_its_submitter_also_within_a_cache_and_off_it_ends_where_it_is() {
+        let near = CompletionCase { same_cache: true, ..FAR };
+        assert_eq!(
+            end_of(CompletionCase { affinity: RqAffinity::Cpu, ..near }),
+            CompleteOn::Submitter
+        );
+        assert_eq!(
+            end_of(CompletionCase { affinity: RqAffinity::Cpu, same_cpu: true, ..near }),
+            CompleteOn::ThisCpu
+        );
+        assert_eq!(
+            end_of(CompletionCase { affinity: RqAffinity::Anywhere, ..FAR }),
+            CompleteOn::ThisCpu
+        );
     }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use corewise_sync::atomic::AtomicU64;
 use corewise_workqueue::{Work, Workqueue};
 
-use crate::admission::tag_state::TagState;
-use crate::admission::watch::Watch;
-use crate::request::op::Op;
+use crate::admission::tag_state::{TagState, Watch};
+use crate::request::Op;
 
 /// What a driver says of a request whose time is up: [`Driver::timeout`](crate::Driver::timeout).
 /// (Linux: `blk_eh_timer_return`.)

@@ -1,17 +1,14 @@
 //! Requests, and the data of a queue: those inside it, its core, its hardware queues, and the
 //! driver.
 
-pub(crate) mod affinity;
 pub(crate) mod backlog;
 pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod driver;
 pub(crate) mod fill;
-pub(crate) mod hand;
 pub(crate) mod lanes;
 pub(crate) mod late;
 pub(crate) mod merge;
-mod merged;
 pub(crate) mod pending;
 pub(crate) mod request;
 pub(crate) mod segments;

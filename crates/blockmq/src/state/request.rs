@@ -4,21 +4,19 @@
 //! [`Request::complete`]; dropping it instead completes it with [`IoErrorKind::Gone`], so that
 //! nobody ever waits for something that can't come.
 
-use std::fmt;
-use std::mem;
+use std::{fmt, mem};
 
 use bytes::BytesMut;
 use corewise_sync::context::AtomicSection;
 use corewise_sync::list::List;
 use corewise_sync::panics::caught;
 
+use crate::nest;
 use crate::request::error::{IoError, IoErrorKind, errno};
-use crate::request::inline_fn::InlineFn;
-use crate::request::table::{Seg, Table};
+use crate::request::table::{InlineFn, Seg, Table};
 use crate::request::{Buffer, Extents, Flags, Op, Payload};
 use crate::state::pending::Pending;
 use crate::state::whole::Part;
-use crate::thread::nest;
 
 /// How a request ended, and its buffers back.
 #[must_use = "its `result` says whether the request succeeded"]
@@ -69,7 +67,7 @@ impl Completed {
 
 /// The listener to a request's end.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum Completion {
     /// Nobody, or it has been told.
     None,
     Call(InlineFn<Completed>),
@@ -93,7 +91,7 @@ pub struct Request {
     pub(super) ready: bool,
     /// Bytes that a read has filled so far, of all `len` bytes.
     pub(super) filled: u64,
-    pub(super) end: End,
+    pub(super) end: Completion,
     /// It stays alone: nothing is merged with it.
     pub(super) no_merge: bool,
     /// The submitter tells of its failure.
@@ -119,7 +117,7 @@ impl Request {
             skip: 0,
             ready: true,
             filled: 0,
-            end: End::None,
+            end: Completion::None,
             no_merge: false,
             quiet: false,
             tail: List::new(),
@@ -265,10 +263,10 @@ impl Request {
     #[must_use]
     pub fn on_complete(mut self, f: impl FnOnce(Completed) + Send + 'static) -> Self {
         assert!(
-            !matches!(self.end, End::Part(_)),
+            !matches!(self.end, Completion::Part(_)),
             "a part of a request tells its whole how it ended"
         );
-        self.end = End::Call(InlineFn::new(f));
+        self.end = Completion::Call(InlineFn::new(f));
         self
     }
 
@@ -353,8 +351,8 @@ impl Request {
 
     /// As [`Request::complete`], in place; a second call does nothing.
     pub(crate) fn finish(&mut self, mut result: Result<(), IoError>) {
-        let end = match mem::replace(&mut self.end, End::None) {
-            End::None => return self.drop_memory(),
+        let end = match mem::replace(&mut self.end, Completion::None) {
+            Completion::None => return self.drop_memory(),
             end => end,
         };
         if result.is_ok() && self.op == Op::Read && self.filled != self.own {
@@ -384,16 +382,18 @@ impl Request {
                 Ok(()) => extents.finish(len),
                 Err(_) => extents.clear(),
             }
-            if matches!(end, End::Part(_)) {
+            if matches!(end, Completion::Part(_)) {
                 found = Some(mem::take(extents));
             }
         }
         let _section = AtomicSection::enter("completion of a block request");
         // The function is a stranger's: its panic must not take a reaper or a worker along.
         let told = match end {
-            End::None => Some(()),
-            End::Call(f) => caught(|| f.call(Completed { op, offset, len, result, payload })),
-            End::Part(part) => caught(|| part.end(offset, len, result, found)),
+            Completion::None => Some(()),
+            Completion::Call(f) => {
+                caught(|| f.call(Completed { op, offset, len, result, payload }))
+            }
+            Completion::Part(part) => caught(|| part.end(offset, len, result, found)),
         };
         if told.is_none() {
             tracing::error!(%op, offset, "a completion function panicked");
@@ -403,7 +403,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !matches!(self.end, End::None) {
+        if !matches!(self.end, Completion::None) {
             let this = Self::bare(self.op, self.flags, self.offset, self.own);
             mem::replace(self, this).complete(Err(IoError::new(IoErrorKind::Gone)));
         }

@@ -5,23 +5,21 @@
 //! its whole. The thread that drops the last handle or part completes the whole; there is no count but that of the
 //! `Arc`.
 
-use std::fmt;
-use std::mem;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use corewise_sync::panics::caught;
 
 use crate::request::error::{IoError, IoErrorKind};
-use crate::request::inline_fn::InlineFn;
-use crate::request::table::{Seg, Table};
-use crate::request::{Extents, Found, Op, Payload};
+use crate::request::table::{InlineFn, Seg, Table};
+use crate::request::{Extents, FoundExtents, Op, Payload};
 use crate::state::driver::Started;
 use crate::state::pending::Pending;
-use crate::state::request::{End, Request};
+use crate::state::request::{Completion, Request};
 
 /// A request that others do in parts.
 ///
@@ -41,18 +39,18 @@ use crate::state::request::{End, Request};
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Whole(Arc<Inner>);
+pub struct Whole(Arc<WholeState>);
 
-pub(crate) struct Inner {
+pub(crate) struct WholeState {
     /// Taken out when the last handle goes.
-    held: Option<Held>,
+    held: Option<HeldRequest>,
     /// The list of the memory of a request that others were merged into: made of all their lists.
     flat: Option<Box<[Seg]>>,
-    then: Option<InlineFn<(Held, Result<(), IoError>)>>,
+    then: Option<InlineFn<(HeldRequest, Result<(), IoError>)>>,
     /// L: is the lock, taken by failed parts only; guards the error to tell, and its place.
-    error: SpinLock<Option<(Place, IoError)>>,
+    error: SpinLock<Option<(ErrorOrder, IoError)>>,
     /// L: is the lock, taken by parts of a request for extents; guards what those have found.
-    found: SpinLock<Found>,
+    found: SpinLock<FoundExtents>,
     /// A: parts made so far. Relaxed: a count.
     made: AtomicU32,
     /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
@@ -67,20 +65,20 @@ pub(crate) struct Inner {
 /// The request that is done in parts, back in the hands of the code that decides its end: see [`Whole::with`].
 /// Dropped, it completes as gone. Reach its fields through [`Request`]'s methods.
 #[derive(Debug)]
-pub struct Held(Holder);
+pub struct HeldRequest(HeldAs);
 
 #[derive(Debug)]
-enum Holder {
+enum HeldAs {
     Request(Request),
     Started(Started),
-    Queued(Queued),
+    PendingWhole(PendingWhole),
 }
 
 /// A request inside a queue that does it in parts: counted in, without a tag.
 #[derive(Debug)]
-struct Queued(Option<Box<Pending>>);
+struct PendingWhole(Option<Box<Pending>>);
 
-impl Queued {
+impl PendingWhole {
     fn end(&mut self, result: Result<(), IoError>) {
         if let Some(pending) = self.0.take() {
             pending.end(result);
@@ -88,35 +86,35 @@ impl Queued {
     }
 }
 
-impl Drop for Queued {
+impl Drop for PendingWhole {
     fn drop(&mut self) {
         self.end(Err(IoError::new(IoErrorKind::Gone)));
     }
 }
 
 /// Where an error begins on the whole's device, and whose it is of several that begin there.
-type Place = (u64, u32);
+type ErrorOrder = (u64, u32);
 
-impl Held {
+impl HeldRequest {
     /// Finishes the request: as [`Request::complete`], or [`Started::complete`].
     pub fn complete(self, result: Result<(), IoError>) {
         match self.0 {
-            Holder::Request(rq) => rq.complete(result),
-            Holder::Started(rq) => rq.complete(result),
-            Holder::Queued(mut rq) => rq.end(result),
+            HeldAs::Request(rq) => rq.complete(result),
+            HeldAs::Started(rq) => rq.complete(result),
+            HeldAs::PendingWhole(mut rq) => rq.end(result),
         }
     }
 
     /// A request inside a queue that does it in parts.
     pub(crate) fn queued(pending: Box<Pending>) -> Self {
-        Held(Holder::Queued(Queued(Some(pending))))
+        HeldRequest(HeldAs::PendingWhole(PendingWhole(Some(pending))))
     }
 
     pub(super) fn rq_mut(&mut self) -> &mut Request {
         match &mut self.0 {
-            Holder::Request(rq) => rq,
-            Holder::Started(rq) => rq.rq_mut(),
-            Holder::Queued(rq) => rq.0.as_mut().expect(ENDED_LAST).rq_mut(),
+            HeldAs::Request(rq) => rq,
+            HeldAs::Started(rq) => rq.rq_mut(),
+            HeldAs::PendingWhole(rq) => rq.0.as_mut().expect(ENDED_LAST).rq_mut(),
         }
     }
 }
@@ -124,33 +122,33 @@ impl Held {
 /// Why the expectations below hold.
 const ENDED_LAST: &str = "only complete and the drop end it, and nobody has it behind those";
 
-impl From<Request> for Held {
+impl From<Request> for HeldRequest {
     fn from(rq: Request) -> Self {
-        Held(Holder::Request(rq))
+        HeldRequest(HeldAs::Request(rq))
     }
 }
 
-impl From<Started> for Held {
+impl From<Started> for HeldRequest {
     fn from(rq: Started) -> Self {
-        Held(Holder::Started(rq))
+        HeldRequest(HeldAs::Started(rq))
     }
 }
 
-impl Deref for Held {
+impl Deref for HeldRequest {
     type Target = Request;
 
     fn deref(&self) -> &Request {
         match &self.0 {
-            Holder::Request(rq) => rq,
-            Holder::Started(rq) => rq,
-            Holder::Queued(rq) => rq.0.as_ref().expect(ENDED_LAST).rq(),
+            HeldAs::Request(rq) => rq,
+            HeldAs::Started(rq) => rq,
+            HeldAs::PendingWhole(rq) => rq.0.as_ref().expect(ENDED_LAST).rq(),
         }
     }
 }
 
 impl Whole {
     /// Makes a request to be done in parts: a [`Request`] or a [`Started`]. It allocates once.
-    pub fn new(rq: impl Into<Held>) -> Self {
+    pub fn new(rq: impl Into<HeldRequest>) -> Self {
         Self::make(rq.into(), None)
     }
 
@@ -160,24 +158,27 @@ impl Whole {
     ///
     /// What a read has [filled](Request::filled) is then counted up to the first byte that no part has
     /// filled, whatever parts behind that have: so `last` may fill the rest itself. And it may change what was filled, where
-    /// it is ([`Held::filled_mut`]): what a filter below which the bytes are compressed, encrypted or checked does.
+    /// it is ([`HeldRequest::filled_mut`]): what a filter below which the bytes are compressed, encrypted or checked does.
     pub fn with(
-        rq: impl Into<Held>,
-        last: impl FnOnce(Held, Result<(), IoError>) + Send + 'static,
+        rq: impl Into<HeldRequest>,
+        last: impl FnOnce(HeldRequest, Result<(), IoError>) + Send + 'static,
     ) -> Self {
         Self::make(rq.into(), Some(InlineFn::new(move |(rq, result)| last(rq, result))))
     }
 
-    fn make(mut rq: Held, then: Option<InlineFn<(Held, Result<(), IoError>)>>) -> Self {
+    fn make(
+        mut rq: HeldRequest,
+        then: Option<InlineFn<(HeldRequest, Result<(), IoError>)>>,
+    ) -> Self {
         // A buffer without the room that the read wants gives parts without memory: they fail.
         let error = rq.rq_mut().prepare(1).err().map(|error| ((rq.offset(), 0), error));
         let flat = rq.is_merged().then(|| rq.segments_behind(0).map(Seg::from).collect());
-        Self(Arc::new(Inner {
+        Self(Arc::new(WholeState {
             held: Some(rq),
             flat,
             then,
             error: SpinLock::new(error),
-            found: SpinLock::new(Found::default()),
+            found: SpinLock::new(FoundExtents::default()),
             made: AtomicU32::new(0),
             claimed: AtomicU64::new(0),
             hole: AtomicU64::new(u64::MAX),
@@ -199,7 +200,7 @@ impl Whole {
     /// made earlier: two devices must never fill the same memory.
     pub fn part(&self, at: u64, len: u64, offset: u64) -> Request {
         self.claim(at, len);
-        Inner::part(&self.0, self.0.window(at, false), len, offset, None)
+        WholeState::part(&self.0, self.0.window(at, false), len, offset, None)
     }
 
     /// As [`Whole::part`]; `then` decides what the part's end means, and a failure on which it doesn't call
@@ -216,7 +217,7 @@ impl Whole {
     ) -> Request {
         self.claim(at, len);
         let window = self.0.window(at, false);
-        Inner::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
+        WholeState::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
     /// A part of a flush, discard or write-zeroes whose range on its device stands for bytes that are
@@ -227,7 +228,7 @@ impl Whole {
     /// For a read or a write: such a part has no bytes.
     pub fn scattered_part(&self, offset: u64, len: u64) -> Request {
         assert!(!self.request().op().has_bytes(), "a part of a read or write lies in one piece");
-        Inner::part(&self.0, self.0.window(0, true), len, offset, None)
+        WholeState::part(&self.0, self.0.window(0, true), len, offset, None)
     }
 
     /// As [`Whole::part_with`], for bytes that were claimed by [`Whole::claim`].
@@ -238,7 +239,7 @@ impl Whole {
         then: impl FnOnce(PartDone) + Send + 'static,
     ) -> Request {
         let (window, offset) = (self.0.window(at, false), self.request().offset() + at);
-        Inner::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
+        WholeState::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
     /// The request fails with this error in the bytes from `at` on, of which no part was made.
@@ -277,7 +278,7 @@ impl fmt::Debug for Whole {
 }
 
 /// What decides about the end of a part.
-type Then = InlineFn<PartDone, 2>;
+type PartFn = InlineFn<PartDone, 2>;
 
 /// Which bytes of its whole a part does, beginning where.
 #[derive(Clone, Copy, Debug)]
@@ -289,7 +290,7 @@ struct Window {
     spread: bool,
 }
 
-impl Inner {
+impl WholeState {
     fn rq(&self) -> &Request {
         self.held.as_ref().expect("taken out only when the last handle goes")
     }
@@ -303,7 +304,7 @@ impl Inner {
         window: Window,
         len: u64,
         offset: u64,
-        then: Option<Then>,
+        then: Option<PartFn>,
     ) -> Request {
         let rq = this.rq();
         let (table, skip) = match &this.flat {
@@ -318,7 +319,7 @@ impl Inner {
         part.quiet = rq.quiet;
         part.table = table;
         part.skip = skip;
-        part.end = End::Part(Part { whole: Arc::clone(this), window, then });
+        part.end = Completion::Part(Part { whole: Arc::clone(this), window, then });
         part
     }
 
@@ -336,7 +337,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for WholeState {
     fn drop(&mut self) {
         let Some(mut rq) = self.held.take() else { return };
         let result = match self.error.lock().take() {
@@ -361,9 +362,9 @@ impl Drop for Inner {
 
 /// What a part is to its whole: how it ends.
 pub(crate) struct Part {
-    whole: Arc<Inner>,
+    whole: Arc<WholeState>,
     window: Window,
-    then: Option<Then>,
+    then: Option<PartFn>,
 }
 
 impl fmt::Debug for Part {
@@ -407,7 +408,7 @@ impl Part {
 
 /// How a part of a [`Whole`] ended.
 pub struct PartDone {
-    whole: Arc<Inner>,
+    whole: Arc<WholeState>,
     window: Window,
     len: u64,
     /// Taken by `again`: then this part's end says nothing.
@@ -452,7 +453,7 @@ impl PartDone {
         then: impl FnOnce(PartDone) + Send + 'static,
     ) -> Request {
         self.result = None;
-        Inner::part(&self.whole, self.window, self.len, offset, Some(InlineFn::new(then)))
+        WholeState::part(&self.whole, self.window, self.len, offset, Some(InlineFn::new(then)))
     }
 }
 

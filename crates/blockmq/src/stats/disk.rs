@@ -14,7 +14,7 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::time::{Histogram, Latencies};
 use std::time::Duration;
 
-use crate::request::op::Op;
+use crate::request::Op;
 
 /// How much a queue finds out about its requests' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,32 +1,28 @@
 //! Tags: which slots of a device are in use, and the waiters for one.
 //!
-//! * `bitmap.rs`: the tags, spread over cache lines (the kernel's `sbitmap`).
-//! * `line.rs`, `waiter.rs`: who finds none stands in line, and is served in that order.
+//! * `bitmap.rs`: the tags, and their numbers, spread over cache lines (the kernel's `sbitmap`).
+//! * `line.rs`: who finds none stands in line, and is served in that order.
 //! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several have.
-//! * `policy.rs`: the numbers.
 //!
 //! `README.md` argues the protocols; `tests/loom/tags.rs` checks them.
 
 mod bitmap;
 mod line;
-mod policy;
 mod user;
-mod waiter;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use corewise_sync::context;
-use corewise_sync::time::Stamp;
-use corewise_sync::{CleanAt, SpinLock};
-
-pub use bitmap::TagBatch;
 use bitmap::{Bitmap, WAITING};
+use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use corewise_sync::time::Stamp;
+use corewise_sync::{CleanAt, SpinLock, context};
 use line::Line;
 use user::Share;
-pub use user::{Freed, TagUser};
-pub use waiter::TagWaiter;
+
+pub use bitmap::TagBatch;
+pub use line::TagWaiter;
+pub use user::{FreeResult, TagUser};
 
 /// Tags of a hardware queue, or of a set, at most: the kernel's `BLK_MQ_MAX_DEPTH`.
 pub(crate) const MAX_DEPTH: u32 = 10_240;
@@ -56,7 +52,7 @@ pub struct Tags<const MARKS: bool = true> {
 /// Those who share the set.
 struct Users {
     /// L: the lock; guards the list of those who joined, and changes of `active`.
-    joined: SpinLock<Joined>,
+    joined: SpinLock<TagUsers>,
     /// A: how many of them are active. Relaxed: a share is about right.
     active: AtomicU32,
     /// A: what each may have. Relaxed, as `active`.
@@ -67,13 +63,13 @@ struct Users {
 
 /// Those who joined.
 #[derive(Default)]
-struct Joined {
+struct TagUsers {
     all: Vec<Weak<Share>>,
     clean_at: CleanAt,
 }
 
 /// What putting tags back told.
-struct Put {
+struct FreedMarks {
     marks: u64,
     /// The waiter that was named got a tag.
     own_got: bool,
@@ -135,7 +131,7 @@ impl<const MARKS: bool> Tags<MARKS> {
     pub fn new(depth: u32, cpus: usize) -> Self {
         let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
         let users = Users {
-            joined: SpinLock::new(Joined::default()),
+            joined: SpinLock::new(TagUsers::default()),
             active: AtomicU32::new(0),
             share: AtomicU32::new(bitmap.depth()),
             swept: AtomicU64::new(0),
@@ -182,10 +178,16 @@ impl<const MARKS: bool> Tags<MARKS> {
 
     /// Gives tags back, and takes the marks `taking`. `own`: who isn't called where it gets one.
     #[inline]
-    fn put_batch(&self, cpu: usize, tags: TagBatch, taking: u64, own: Option<&TagWaiter>) -> Put {
+    fn put_batch(
+        &self,
+        cpu: usize,
+        tags: TagBatch,
+        taking: u64,
+        own: Option<&TagWaiter>,
+    ) -> FreedMarks {
         let marks = self.bitmap.free(tags, taking);
         let own_got = marks & WAITING != 0 && self.line.serve(&self.bitmap, cpu, own);
-        Put { marks, own_got }
+        FreedMarks { marks, own_got }
     }
 }
 
@@ -198,7 +200,7 @@ impl TagSet {
     fn join(&self, waiter: &Arc<TagWaiter>) -> Arc<Share> {
         let share = Arc::new(Share::new(Arc::clone(waiter)));
         let mut joined = self.0.users.joined.lock();
-        let Joined { all, clean_at } = &mut *joined;
+        let TagUsers { all, clean_at } = &mut *joined;
         clean_at.before_one_more(all, Vec::len, |all| all.retain(|one| one.strong_count() != 0));
         all.push(Arc::downgrade(&share));
         share
@@ -213,7 +215,7 @@ impl TagSet {
     /// The registry's lock is held.
     fn set_active(&self, active: u32) {
         self.0.users.active.store(active, Ordering::Relaxed);
-        self.0.users.share.store(policy::share(self.depth(), active), Ordering::Relaxed);
+        self.0.users.share.store(bitmap::share(self.depth(), active), Ordering::Relaxed);
     }
 
     /// What each who shares may have now.
@@ -232,7 +234,7 @@ impl TagSet {
     /// Somebody is kept to its share: are all of those active for whom something is put aside?
     fn sweep_now_and_then(&self) {
         let (now, then) = (Stamp::coarse(), self.0.users.swept.load(Ordering::Relaxed));
-        if now.since(Stamp::from_nanos(then)) >= policy::SWEEP_PAUSE {
+        if now.since(Stamp::from_nanos(then)) >= bitmap::SWEEP_PAUSE {
             self.0.users.swept.store(now.nanos(), Ordering::Relaxed);
             self.sweep();
         }

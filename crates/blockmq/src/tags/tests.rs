@@ -139,8 +139,8 @@ fn the_first_free_after_a_mark_asks_for_the_restart_and_the_second_does_not() {
     assert!(user.take(0, 1).is_empty());
     assert!(user.wait(0, 1).is_empty());
     assert_eq!(user.restart_at_next_free(), 2, "the mark is no tag");
-    assert_eq!(user.free(0, a), Freed::Restart);
-    assert_eq!(user.free(0, b), Freed::Quiet);
+    assert_eq!(user.free(0, a), FreeResult::Restart);
+    assert_eq!(user.free(0, b), FreeResult::Quiet);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_tag_put_back_unused_leaves_the_mark_for_a_real_free() {
         assert_eq!(user.restart_at_next_free(), 2);
         user.put_back(0, tags);
         assert_eq!(user.in_use(), 1);
-        assert_eq!(user.free(0, a), Freed::Restart);
+        assert_eq!(user.free(0, a), FreeResult::Restart);
     }
 }
 
@@ -179,7 +179,11 @@ fn two_users_of_a_set_have_half_of_it_each_and_one_alone_has_all() {
     }
     assert_eq!((a.in_use(), b.in_use(), seconds), (8, 8, 8));
     assert_eq!(a.wait(0, 1).len() + b.wait(0, 1).len(), 0);
-    assert_eq!(a.free(0, held.pop().unwrap()), Freed::Restart, "its own completion restarts it");
+    assert_eq!(
+        a.free(0, held.pop().unwrap()),
+        FreeResult::Restart,
+        "its own completion restarts it"
+    );
     assert_eq!(a.take(0, 9).len(), 1);
 }
 
@@ -223,7 +227,7 @@ fn a_user_that_has_no_use_for_its_turn_lets_the_next_one_have_it() {
     let (a, b, c) = (users.next().unwrap(), users.next().unwrap(), users.next().unwrap());
     let tag = a.take(0, 1).pop().unwrap();
     assert!(b.wait(0, 1).is_empty() && c.wait(0, 1).is_empty());
-    assert_eq!(a.free(0, tag), Freed::Quiet);
+    assert_eq!(a.free(0, tag), FreeResult::Quiet);
     assert!(b.has_grant());
     b.decline(0);
     assert!(c.has_grant(), "quiesced meanwhile, say");

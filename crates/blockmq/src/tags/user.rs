@@ -9,14 +9,14 @@ use std::sync::Arc;
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-use super::bitmap::{RESTART, TagBatch};
-use super::waiter::TagWaiter;
-use super::{TagSet, policy};
+use super::TagSet;
+use super::bitmap::{RESTART, TagBatch, is_idle};
+use super::line::TagWaiter;
 
 /// What giving a tag back tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Restart` obliges the caller to run the hardware queue"]
-pub enum Freed {
+pub enum FreeResult {
     /// Nobody waits.
     Quiet,
     /// The hardware queue waits for this, so the caller has to run it.
@@ -75,9 +75,7 @@ impl Share {
         self.taken_then.store(taken, Ordering::Relaxed);
         let word = self.word.load(Ordering::Relaxed);
         let waits = self.waiter.is_in_line() || self.waiter.is_granted();
-        word & ACTIVE != 0
-            && policy::is_idle((word & COUNT) as u32, waits, then, taken)
-            && self.retire()
+        word & ACTIVE != 0 && is_idle((word & COUNT) as u32, waits, then, taken) && self.retire()
     }
 
     /// Not an active one any more; false where it wasn't.
@@ -104,14 +102,14 @@ impl Share {
     }
 
     /// One came back, and takes the mark along.
-    fn finish(&self) -> Freed {
+    fn finish(&self) -> FreeResult {
         // Release to the runner that finds room; Acquire of what it published before it set the mark.
         let was = self.word.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(was & COUNT != 0, "a tag came back that this user did not have");
         if was & OVER == 0 || self.word.fetch_and(!OVER, Ordering::AcqRel) & OVER == 0 {
-            return Freed::Quiet;
+            return FreeResult::Quiet;
         }
-        Freed::Restart
+        FreeResult::Restart
     }
 
     /// Sets the mark, and says how many were in use then.
@@ -217,14 +215,14 @@ impl TagUser {
 
     /// Gives a tag back that was in use.
     #[inline]
-    pub fn free(&self, cpu: usize, tag: u32) -> Freed {
+    pub fn free(&self, cpu: usize, tag: u32) -> FreeResult {
         let Some(share) = &self.share else {
             let put = self.set.tags().put_batch(cpu, TagBatch::one(tag), RESTART, None);
-            return if put.marks & RESTART != 0 { Freed::Restart } else { Freed::Quiet };
+            return if put.marks & RESTART != 0 { FreeResult::Restart } else { FreeResult::Quiet };
         };
         let put = self.set.tags().put_batch(cpu, TagBatch::one(tag), 0, Some(&self.waiter));
         let freed = share.finish();
-        if put.own_got { Freed::Restart } else { freed }
+        if put.own_got { FreeResult::Restart } else { freed }
     }
 
     /// Gives tags back that were never used, and leaves the mark: the runner takes back its own.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
-use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
+use corewise_blockmq::model::{BuildByHand, ByHand, RunOutcome};
 use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue};
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
     });
     let first = submit(&*queue, block(1));
     let second = submit(&*queue, block(2));
-    assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
+    assert_eq!(queue.step(0), Some(RunOutcome::Done { passes: 1 }));
     first.try_recv().unwrap().result.unwrap();
     assert!(second.try_recv().is_err(), "it was started behind the quiesce");
     driver.keep();
@@ -46,7 +46,11 @@ fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
     let quiesced = Queue::quiesce_all(&queues);
     for (n, queue) in queues.iter().enumerate() {
         queue.submit(block(n as u64));
-        assert_eq!(queue.step(0), Some(Ran::Refused), "inserts go on, dispatch doesn't");
+        assert_eq!(
+            queue.step(0),
+            Some(RunOutcome::RefusedRequest),
+            "inserts go on, dispatch doesn't"
+        );
     }
     for ((queue, driver), quiesced) in queues.iter().zip(&drivers).zip(quiesced) {
         drop(quiesced);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{Held, Ram, block, submit, watched};
-use corewise_blockmq::model::{BuildByHand, ByHand, Ran};
+use corewise_blockmq::model::{BuildByHand, ByHand, RunOutcome};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, IoError, IoErrorKind, Queue, Request,
 };
@@ -33,12 +33,12 @@ fn stepped_requests_that_come_during_a_quiesce_run_after_the_unquiesce() {
     let queue = by_hand(&driver, 8);
     let quiesced = queue.quiesce();
     let done = submit(&*queue, block(1));
-    assert_eq!(queue.step(0), Some(Ran::Refused));
+    assert_eq!(queue.step(0), Some(RunOutcome::RefusedRequest));
     assert_eq!(driver.held(), 0, "a quiesced queue dispatches nothing");
     assert_eq!(queue.inside(), 1, "and yet takes requests in");
     assert_eq!(queue.step(0), None, "nobody asks again while it is quiesced");
     drop(quiesced);
-    assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
+    assert_eq!(queue.step(0), Some(RunOutcome::Done { passes: 1 }));
     driver.finish_one(Ok(()));
     done.recv().unwrap().result.unwrap();
     let stats = queue.stats()[0];
@@ -157,9 +157,9 @@ fn stepped_a_busy_driver_with_nothing_in_flight_is_asked_again_by_somebody_else(
     let queue = by_hand(&driver, 8);
     driver.instead(Dispatch::Busy);
     queue.submit(block(1));
-    assert_eq!(queue.step(0), Some(Ran::Busy { passes: 1 }));
+    assert_eq!(queue.step(0), Some(RunOutcome::Busy { passes: 1 }));
     driver.keep();
-    assert_eq!(queue.step(0), Some(Ran::Done { passes: 1 }));
+    assert_eq!(queue.step(0), Some(RunOutcome::Done { passes: 1 }));
     assert_eq!(driver.order(), [1]);
     driver.finish_all();
 }
@@ -194,7 +194,7 @@ fn stepped_a_runner_is_let_go_after_its_budget_and_another_goes_on() {
     for n in 0..70 {
         queue.submit(block(n));
     }
-    assert_eq!(queue.step(0), Some(Ran::HandOver { passes: 1 }));
+    assert_eq!(queue.step(0), Some(RunOutcome::HandOver { passes: 1 }));
     let first = driver.held();
     assert!(0 < first && first < 70, "one pass is bounded: {first}");
     settle(&queue);

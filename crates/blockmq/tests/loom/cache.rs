@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use corewise_blockmq::model::{Cache, Taken};
+use corewise_blockmq::model::{BoxSource, Cache};
 use corewise_sync::inbox::{HasLink, Link};
 
 /// A box that says when it is dropped. (The count is a standard one: no step of the model.)
@@ -27,7 +27,7 @@ fn loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there() {
     loom::model(|| {
         let cache = Arc::new(Cache::<Box<Item>>::new(1));
         let dropped = Arc::new(AtomicUsize::new(0));
-        assert!(matches!(cache.take(0), Taken::Make));
+        assert!(matches!(cache.take(0), BoxSource::Make));
         let completion = {
             let (cache, dropped) = (Arc::clone(&cache), Arc::clone(&dropped));
             loom::thread::spawn(move || {
@@ -55,7 +55,7 @@ fn loom_a_box_that_comes_back_is_had_by_one() {
                 assert!(unsafe { cache.home(0).as_ref() }.push(item).is_ok());
             })
         };
-        let kept = |taken| usize::from(matches!(taken, Taken::Kept(_)));
+        let kept = |taken| usize::from(matches!(taken, BoxSource::Kept(_)));
         let other = {
             let cache = Arc::clone(&cache);
             loom::thread::spawn(move || kept(cache.take(0)))

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use corewise_blockmq::model::{
-    Claim, End, Grace, Pass, Ran, RunGate, RunState, Source, run, run_claimed,
+    Claim, EndOfRun, Grace, PassOutcome, RunGate, RunOutcome, RunState, Source, run, run_claimed,
 };
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
@@ -45,9 +45,9 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
         self.left.load(Ordering::Relaxed) != 0 || !self.inbox.is_empty()
     }
 
-    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
+    fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome {
         if halted() {
-            return Pass::More;
+            return PassOutcome::More;
         }
         // SAFETY: only the runner gets here; loom checks it.
         let had = self.backlog.with_mut(|backlog| unsafe { std::mem::take(&mut *backlog) });
@@ -57,7 +57,7 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
         let n = had + self.inbox.take().count();
         // SAFETY: as above.
         self.dispatched.with_mut(|count| unsafe { *count += n });
-        Pass::Idle
+        PassOutcome::Idle
     }
 }
 
@@ -70,7 +70,7 @@ impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
         self.0.has_pending()
     }
 
-    fn pass(&self, halted: &dyn Fn() -> bool) -> Pass {
+    fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome {
         if self.1.take() {
             // SAFETY: only the runner gets here; loom checks it.
             self.0.dispatched.with_mut(|count| unsafe { *count += 1 });
@@ -83,7 +83,7 @@ impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
                 *backlog
             });
             self.0.left.store(left, Ordering::Relaxed);
-            return Pass::More;
+            return PassOutcome::More;
         }
         pass
     }
@@ -113,7 +113,7 @@ impl<F: AsymmetricPolicy> Hctx<F> {
         })
     }
 
-    fn run(&self, published: bool) -> Ran {
+    fn run(&self, published: bool) -> RunOutcome {
         run(&self.gate, &self.state, &self.grace, self, published, 8)
     }
 
@@ -288,7 +288,7 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
         // A run that somebody had waited for has ended, and its wake-up is still to come.
         assert_eq!(hctx.state.claim(), Claim::Runner);
         let _ = hctx.state.announce_waiter();
-        assert_eq!(hctx.state.end(), End::Ended { wake: true });
+        assert_eq!(hctx.state.end(), EndOfRun::Ended { wake: true });
         // The next run is dispatching already when the next quiescer comes.
         assert_eq!(hctx.state.claim(), Claim::Runner);
         let quiescer = {
@@ -303,7 +303,7 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
         hctx.grace.wake();
         // SAFETY: this thread is the runner; loom checks it.
         hctx.dispatched.with_mut(|count| unsafe { *count += 1 });
-        if hctx.state.end() == (End::Ended { wake: true }) {
+        if hctx.state.end() == (EndOfRun::Ended { wake: true }) {
             hctx.grace.wake();
         }
         quiescer.join().unwrap();
@@ -395,7 +395,7 @@ impl<F: AsymmetricPolicy> Source for Slow<F> {
         self.2.load(loom::sync::atomic::Ordering::Relaxed) != 0 || self.0.has_pending()
     }
 
-    fn pass(&self, _halted: &dyn Fn() -> bool) -> Pass {
+    fn pass(&self, _halted: &dyn Fn() -> bool) -> PassOutcome {
         // SAFETY: only the runner gets here; loom checks it.
         let left = self.1.with_mut(|list| unsafe {
             (*list).extend(self.0.inbox.take());
@@ -405,7 +405,7 @@ impl<F: AsymmetricPolicy> Source for Slow<F> {
             (*list).len()
         });
         self.2.store(left, loom::sync::atomic::Ordering::Relaxed);
-        if left == 0 { Pass::Idle } else { Pass::More }
+        if left == 0 { PassOutcome::Idle } else { PassOutcome::More }
     }
 }
 
@@ -424,7 +424,9 @@ fn loom_a_runner_that_hands_over_leaves_nothing_behind() {
             let h = &slow.0;
             // The worker is played by the same thread: what it is owed is a run after the
             // hand-over.
-            while let Ran::HandOver { .. } = run(&h.gate, &h.state, &h.grace, slow, true, 1) {}
+            while let RunOutcome::HandOver { .. } = run(&h.gate, &h.state, &h.grace, slow, true, 1)
+            {
+            }
         };
         let other = {
             let slow = Arc::clone(&slow);

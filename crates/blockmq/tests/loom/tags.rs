@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::model::{Freed, LineUp, TagUser, TagWaiter, Tags};
+use corewise_blockmq::model::{FreeResult, LineUp, TagUser, TagWaiter, Tags};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::model::{bounded, must_panic};
 
@@ -22,7 +22,7 @@ fn shortage(look_again: bool) {
     let tag = tags.take(0, 1).pop().unwrap();
     let completion = {
         let tags = Arc::clone(&tags);
-        loom::thread::spawn(move || tags.free(0, tag) == Freed::Restart)
+        loom::thread::spawn(move || tags.free(0, tag) == FreeResult::Restart)
     };
     let mut got = !tags.take(0, 1).is_empty();
     if !got {
@@ -59,7 +59,7 @@ fn loom_a_mark_that_is_only_renewed_misses_no_free() {
             .map(|tag| {
                 let (tags, word) = (Arc::clone(&tags), Arc::clone(&word));
                 loom::thread::spawn(move || {
-                    if tags.free(0, tag) == Freed::Restart {
+                    if tags.free(0, tag) == FreeResult::Restart {
                         word.swap(true, Ordering::AcqRel);
                     }
                 })
@@ -185,7 +185,7 @@ fn loom_a_hardware_queue_with_its_share_in_use_is_restarted_by_its_own_completio
         let (first, second) = (held.pop().unwrap(), held.pop().unwrap());
         let completion = {
             let user = Arc::clone(&user);
-            loom::thread::spawn(move || user.free(0, first) == Freed::Restart)
+            loom::thread::spawn(move || user.free(0, first) == FreeResult::Restart)
         };
         let got = user.wait(0, 1).len();
         let restarted = completion.join().unwrap();

@@ -11,7 +11,7 @@ pub(crate) const BLOCK: u64 = 512;
 
 /// What the device has, and whether more is to come.
 #[derive(Default)]
-struct Taken {
+struct BoxSource {
     requests: VecDeque<Started>,
     closed: bool,
 }
@@ -20,7 +20,7 @@ struct Taken {
 #[derive(Default)]
 pub(crate) struct Device {
     /// L: is the lock; guards what it has.
-    taken: Mutex<Taken>,
+    taken: Mutex<BoxSource>,
     /// L: waited on with `taken`.
     more: Condvar,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use corewise_blockmq::TagSet;
-use corewise_blockmq::model::{Freed, LineUp, TagUser, TagWaiter};
+use corewise_blockmq::model::{FreeResult, LineUp, TagUser, TagWaiter};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Completion, Mutex, thread};
@@ -92,7 +92,7 @@ impl Hctx {
             had.take(tag);
             had.give(tag);
             // Nothing of its own waits for it: it has one at a time.
-            let (Freed::Quiet | Freed::Restart) = self.user.free(0, tag);
+            let (FreeResult::Quiet | FreeResult::Restart) = self.user.free(0, tag);
         }
         self.user.decline(0);
     }

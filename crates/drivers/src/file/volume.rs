@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use corewise_blockmq::for_drivers::Chore;
+use corewise_blockmq::for_drivers::PutOffWork;
 use corewise_blockmq::{IoError, IoErrorKind, Op, Request, RequestMut, Started, for_drivers};
 use corewise_sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use corewise_sync::{context, time};
@@ -65,7 +65,7 @@ impl Volume {
             Some(volume) => volume.work(rq),
             None => rq.complete(Err(lost())),
         };
-        for_drivers::put_off(Chore { rq, here: by_submitter, away });
+        for_drivers::put_off(PutOffWork { rq, here: by_submitter, away });
         None
     }
 

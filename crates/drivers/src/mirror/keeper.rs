@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use corewise_blockmq::for_drivers::EndOfWorkers;
-use corewise_blockmq::{Held, IoError, IoErrorKind, Started};
+use corewise_blockmq::{HeldRequest, IoError, IoErrorKind, Started};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::panics::caught;
@@ -41,7 +41,7 @@ pub(super) struct Keeper {
     /// Changes that may not go to the legs yet.
     pub(super) waiting: Inbox<Box<Parked<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
-    pub(super) unrecorded: Inbox<Box<Parked<Held>>>,
+    pub(super) unrecorded: Inbox<Box<Parked<HeldRequest>>>,
     /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
     wishes: AtomicU32,
     /// A: legs that somebody wants back; as `wishes`, for the search.
@@ -149,7 +149,7 @@ unsafe impl<R> HasLink for Parked<R> {
 struct Todo {
     send: Vec<(Started, std::ops::Range<usize>)>,
     refuse: Vec<(Started, IoError)>,
-    answer: Vec<(Held, Result<(), IoError>)>,
+    answer: Vec<(HeldRequest, Result<(), IoError>)>,
 }
 
 impl Keeper {
@@ -221,7 +221,7 @@ impl Keeper {
     }
 
     /// A change that has succeeded has to wait until the record says who lacks it. With no lock held; any context.
-    pub(super) fn hold(&self, rq: Held) {
+    pub(super) fn hold(&self, rq: HeldRequest) {
         self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
         self.kick();
         self.unless_alone();
@@ -284,7 +284,7 @@ impl Inner {
             (state.head.checked, state.unwritten) = (checked, true);
         }
         let recorded = self.record(keeper, state);
-        let answer = |parked: Box<Parked<Held>>| (parked.rq, recorded.clone());
+        let answer = |parked: Box<Parked<HeldRequest>>| (parked.rq, recorded.clone());
         todo.answer.extend(ended.into_iter().map(answer));
         self.admit(keeper, state, &mut todo);
         if wishes & wish::RETRIED != 0 {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use corewise_blockmq::{Held, IoError, IoErrorKind, Op, PartDone, Request, Started, Whole};
+use corewise_blockmq::{HeldRequest, IoError, IoErrorKind, Op, PartDone, Request, Started, Whole};
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
@@ -179,7 +179,7 @@ impl Inner {
     /// `overlaps`: its regions were called stale, since another one changed the same bytes.
     fn answer(
         &self,
-        rq: Held,
+        rq: HeldRequest,
         result: Result<(), IoError>,
         regions: Range<usize>,
         failed: u32,

@@ -11,9 +11,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
 use std::ptr;
 
+use corewise_sync::context::AtomicSection;
 use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
 
@@ -24,7 +26,8 @@ const NESTED_DISPATCHES: u32 = 64;
 /// stack of them, and far from what fills a small thread's stack.
 const NESTED_ENDS: u32 = 16;
 
-type End = Box<dyn FnOnce()>;
+/// An end, or what follows a burst, that runs later on this thread.
+type Deferred = Box<dyn FnOnce()>;
 
 per_thread! {
     /// O: how many ends the thread is in.
@@ -35,7 +38,7 @@ per_thread! {
     static DISPATCHES: Cell<u32> = Cell::new(0);
     /// O: what was put off. Never dropped, so that it is there while other variables of the thread are; it
     /// owns nothing once the thread is out of all ends.
-    static LATER: ManuallyDrop<RefCell<VecDeque<End>>> = ManuallyDrop::new(RefCell::new(VecDeque::new()));
+    static PUT_OFF: ManuallyDrop<RefCell<VecDeque<Deferred>>> = ManuallyDrop::new(RefCell::new(VecDeque::new()));
 }
 
 /// Ends a request: now, or, where the thread is deep in other ends, before the outermost of them is over.
@@ -50,8 +53,8 @@ pub(crate) fn end(end: impl FnOnce() + 'static) {
 }
 
 #[cold]
-fn put_off(end: End) {
-    LATER.with(|later| later.borrow_mut().push_back(end));
+fn put_off(end: Deferred) {
+    PUT_OFF.with(|later| later.borrow_mut().push_back(end));
 }
 
 /// Whether the thread is in so many dispatches that it should begin no other one.
@@ -147,8 +150,8 @@ impl Drop for Level {
 }
 
 /// The next that was put off. Behind the last one the list gives its memory back.
-fn next() -> Option<End> {
-    LATER.with(|later| {
+fn next() -> Option<Deferred> {
+    PUT_OFF.with(|later| {
         let mut later = later.borrow_mut();
         let next = later.pop_front();
         if next.is_none() {
@@ -156,6 +159,65 @@ fn next() -> Option<End> {
         }
         next
     })
+}
+
+// Bursts: a thread that completes several requests in a row tells their callers' layer, which may do once for all
+// what it would do for each. (The kernel's network receive path gathers packets the same way, NAPI with GRO.)
+
+per_thread! {
+    /// O: the thread is in a burst.
+    static IN_BURST: Cell<bool> = Cell::new(false);
+    /// O: what it does at the end of it.
+    static BEHIND_BURST: RefCell<Vec<Deferred>> = RefCell::new(Vec::new());
+}
+
+/// Calls `f` at once; or, where this thread completes several requests in a row, as a ring's does, when it has completed the last of
+/// them. For completion functions: what can be done once for many, such as sending the replies that have gathered.
+///
+/// Until then some 30 requests are completed and submitted at most, and nothing is waited for. `f` runs on this thread, in an
+/// atomic section; a panic in it is caught.
+pub fn behind_burst(f: impl FnOnce() + 'static) {
+    if IN_BURST.try_with(Cell::get).unwrap_or(false) {
+        BEHIND_BURST.with(|later| later.borrow_mut().push(Box::new(f)));
+    } else {
+        f();
+    }
+}
+
+/// A burst of this thread: several requests that it completes in a row. Dropped, it calls what [`behind_burst`] has left for
+/// its end.
+#[derive(Debug)]
+#[must_use = "the burst ends when it is dropped"]
+pub struct Burst {
+    /// A burst is its thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Burst {
+    /// Begins one. A thread is in one burst at a time.
+    pub fn begin() -> Self {
+        IN_BURST.with(|inside| inside.set(true));
+        Self { not_send: PhantomData }
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        // A function that is called now, and wants another one called, has that called at once.
+        IN_BURST.with(|inside| inside.set(false));
+        let mut later = BEHIND_BURST.with(|later| mem::take(&mut *later.borrow_mut()));
+        if later.is_empty() {
+            return;
+        }
+        let _section = AtomicSection::enter("the end of a burst of completions");
+        for f in later.drain(..) {
+            if caught(f).is_none() {
+                tracing::error!("a function behind a burst of completions panicked");
+            }
+        }
+        // The memory is for the next burst.
+        BEHIND_BURST.with(|kept| *kept.borrow_mut() = later);
+    }
 }
 
 #[cfg(test)]
@@ -179,7 +241,7 @@ mod tests {
         chain(1000, Rc::clone(&deepest), Rc::clone(&ended));
         assert_eq!((deepest.get(), ended.get()), (NESTED_ENDS, 1001));
         assert_eq!(DEPTH.with(Cell::get), 0);
-        assert_eq!(LATER.with(|later| later.borrow().capacity()), 0);
+        assert_eq!(PUT_OFF.with(|later| later.borrow().capacity()), 0);
     }
 
     #[test]
@@ -200,5 +262,34 @@ mod tests {
         });
         assert!(panicked.is_none());
         assert_eq!((ended.get(), DEPTH.with(Cell::get)), (3, 0));
+    }
+}
+
+#[cfg(test)]
+mod burst_tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn behind_a_burst_all_is_called_that_was_left_and_outside_of_one_at_once() {
+        let called = Rc::new(RefCell::new(Vec::new()));
+        let call = |n: u32| {
+            let called = Rc::clone(&called);
+            behind_burst(move || called.borrow_mut().push(n));
+        };
+        call(1);
+        assert_eq!(*called.borrow(), [1]);
+        let burst = Burst::begin();
+        call(2);
+        behind_burst(|| panic!("on purpose"));
+        let inner = Rc::clone(&called);
+        behind_burst(move || behind_burst(move || inner.borrow_mut().push(3)));
+        call(4);
+        assert_eq!(*called.borrow(), [1]);
+        drop(burst);
+        assert_eq!(*called.borrow(), [1, 2, 3, 4]);
+        call(5);
+        assert_eq!(*called.borrow(), [1, 2, 3, 4, 5]);
     }
 }
