@@ -23,8 +23,8 @@ use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::time::Stamp;
 use corewise_workqueue::{EndNotice, Work, Workqueue};
 
-use super::chance;
 use crate::below::pass_on;
+use crate::faulty::number;
 
 /// How long requests wait before they are passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Delays {
             return base;
         }
         base.saturating_add(Duration::from_nanos(
-            chance::number(self.seed, n) % most.saturating_add(1).max(1),
+            number(self.seed, n) % most.saturating_add(1).max(1),
         ))
     }
 }
@@ -76,17 +76,17 @@ struct Line {
     /// A: requests so far, for chance; Relaxed, each needs its own number and no more.
     count: AtomicU64,
     /// Those that came since the last look.
-    fresh: Inbox<Box<Waiting>>,
+    fresh: Inbox<Box<DelayedRequest>>,
     /// L: is the lock; guards those that wait. Only the work item takes it, so nobody ever waits
     /// for it, as long as there are workers.
-    waiting: Mutex<BinaryHeap<Reverse<Box<Waiting>>>>,
+    waiting: Mutex<BinaryHeap<Reverse<Box<DelayedRequest>>>>,
     queue: Workqueue,
     work: Work,
     /// Whether there are workers.
     end: EndOfWorkers,
 }
 
-struct Waiting {
+struct DelayedRequest {
     link: Link,
     due: Stamp,
     /// First come, first served among those that are due together.
@@ -95,33 +95,33 @@ struct Waiting {
 }
 
 // SAFETY: `link` returns the one field of `self`, which no other value returns.
-unsafe impl HasLink for Waiting {
+unsafe impl HasLink for DelayedRequest {
     fn link(&self) -> &Link {
         &self.link
     }
 }
 
-impl Waiting {
+impl DelayedRequest {
     fn order(&self) -> (u64, u64) {
         (self.due.nanos(), self.n)
     }
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for DelayedRequest {
     fn eq(&self, other: &Self) -> bool {
         self.order() == other.order()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for DelayedRequest {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for DelayedRequest {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for DelayedRequest {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.order().cmp(&other.order())
     }
@@ -229,7 +229,7 @@ impl Driver for Delay {
             pass_on(&*line.below, rq, offset);
         } else {
             let due = Stamp::precise().plus(delay);
-            if line.fresh.push(Box::new(Waiting { link: Link::new(), due, n, rq })) {
+            if line.fresh.push(Box::new(DelayedRequest { link: Link::new(), due, n, rq })) {
                 // Its timer decides nothing: this one may come first.
                 let _ = line.queue.mod_delayed(&line.work, Duration::ZERO);
                 line.unless_alone();

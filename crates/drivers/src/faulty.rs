@@ -10,7 +10,6 @@ use corewise_blockmq::{
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::chance;
 use crate::below::pass_on;
 
 /// Which requests fail, and with what. As made, each one fails with `EIO`; every setting leaves
@@ -106,7 +105,7 @@ impl Fault {
     fn takes(&self, n: u64, seed: u64) -> bool {
         n >= self.after
             && (n - self.after + 1).checked_rem(self.every) == Some(0)
-            && chance::happens(self.rate, seed, n)
+            && happens(self.rate, seed, n)
     }
 }
 
@@ -206,6 +205,23 @@ impl Driver for Faulty {
     }
 }
 
+// Numbers by chance that are the same in each run with the same seed, in each order of askers. Pure.
+
+/// A number that depends on `seed` and `n` only, and looks like chance: splitmix64, by Sebastiano
+/// Vigna.
+pub(super) fn number(seed: u64, n: u64) -> u64 {
+    let mut x = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// True for a share of `rate` of all `n`: never for 0 (or less, or no number), always from 1 on.
+pub(super) fn happens(rate: f64, seed: u64, n: u64) -> bool {
+    // 53 bits are what an f64 holds exactly: a number from 0 up to, without, 1.
+    (number(seed, n) >> 11) as f64 / (1u64 << 53) as f64 <= rate && rate > 0.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,5 +251,20 @@ mod tests {
         assert!(!Fault::new().range(0..u64::MAX).is_about(Op::Flush, 0, 0));
         assert!(Fault::new().is_about(Op::Flush, 0, 0));
         assert!(Fault::new().range(0..u64::MAX).is_about(Op::Read, u64::MAX - 511, 512));
+    }
+}
+
+#[cfg(test)]
+mod chance_tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_the_rate_and_the_seed_decides_which() {
+        let hits = |rate, seed| (0..10_000).filter(|&n| happens(rate, seed, n)).count();
+        assert_eq!((hits(0.0, 1), hits(1.0, 1), hits(f64::NAN, 1)), (0, 10_000, 0));
+        assert!((900..1100).contains(&hits(0.1, 1)), "{}", hits(0.1, 1));
+        let which = |seed| (0..100).filter(|&n| happens(0.5, seed, n)).collect::<Vec<_>>();
+        assert_eq!(which(7), which(7));
+        assert_ne!(which(7), which(8));
     }
 }

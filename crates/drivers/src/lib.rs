@@ -37,8 +37,6 @@
 //! [`Gone`](corewise_blockmq::IoErrorKind::Gone). Requests that a [`Delay`] holds go on at once.
 
 mod below;
-mod chance;
-mod content;
 mod delay;
 mod faulty;
 mod file;
@@ -51,8 +49,7 @@ mod null;
 mod partition;
 mod stripe;
 
-pub use below::StackError;
-pub use content::holds_data;
+pub use below::{StackError, holds_data};
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{

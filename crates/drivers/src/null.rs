@@ -30,30 +30,30 @@ use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker, Unparker};
 
 /// What is done on each completion thread when it begins: told its number.
-type AtStart = Arc<dyn Fn(usize) + Send + Sync>;
+type StartHook = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// About what a step of [`Cost::Work`] takes, for a machine that doesn't find out by itself.
+/// About what a step of [`CompletionCost::Work`] takes, for a machine that doesn't find out by itself.
 const STEP: Duration = Duration::from_nanos(1);
 
 /// What a request costs its completer.
 #[derive(Clone, Copy, Debug)]
-enum Cost {
+enum CompletionCost {
     None,
     Time(Duration),
     Work(u32),
 }
 
-impl Cost {
+impl CompletionCost {
     fn pay(self) {
         match self {
-            Cost::None => {}
-            Cost::Time(time) => {
+            CompletionCost::None => {}
+            CompletionCost::Time(time) => {
                 let end = Stamp::precise().plus(time);
                 while Stamp::precise() < end {
                     spin_loop();
                 }
             }
-            Cost::Work(steps) => {
+            CompletionCost::Work(steps) => {
                 let mut x = 1u64;
                 for _ in 0..steps {
                     x = black_box(x.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1));
@@ -69,7 +69,7 @@ impl Cost {
 #[must_use]
 pub struct NullOptions {
     size: u64,
-    cost: Cost,
+    cost: CompletionCost,
     latency: Duration,
     completion_threads: usize,
     /// Requests in a row for one completion thread; 0: the tag says which.
@@ -77,7 +77,7 @@ pub struct NullOptions {
     leave_reads: bool,
     hw_queues: usize,
     depth: u32,
-    at_start: Option<AtStart>,
+    at_start: Option<StartHook>,
 }
 
 impl NullOptions {
@@ -86,7 +86,7 @@ impl NullOptions {
     pub fn new(size: u64) -> Self {
         Self {
             size: size & !511,
-            cost: Cost::None,
+            cost: CompletionCost::None,
             latency: Duration::ZERO,
             completion_threads: 0,
             in_turn: 0,
@@ -101,14 +101,14 @@ impl NullOptions {
     /// clock: to some 50 ns, and time in which the thread is preempted counts. Replaces
     /// [`NullOptions::work`].
     pub fn cost(mut self, each: Duration) -> Self {
-        self.cost = if each.is_zero() { Cost::None } else { Cost::Time(each) };
+        self.cost = if each.is_zero() { CompletionCost::None } else { CompletionCost::Time(each) };
         self
     }
 
     /// As [`NullOptions::cost`], as a number of multiplications, each of which needs the one before: some
     /// nanoseconds each, which no preemption shortens.
     pub fn work(mut self, steps: u32) -> Self {
-        self.cost = if steps == 0 { Cost::None } else { Cost::Work(steps) };
+        self.cost = if steps == 0 { CompletionCost::None } else { CompletionCost::Work(steps) };
         self
     }
 
@@ -197,7 +197,7 @@ impl fmt::Debug for NullOptions {
 #[derive(Debug)]
 pub struct Null {
     options: NullOptions,
-    vectors: Vec<Owned>,
+    vectors: Vec<CompletionThread>,
     /// A: requests so far, where threads take them in turn; Relaxed, it carries nothing but itself.
     turn: CachePadded<AtomicUsize>,
 }
@@ -216,7 +216,7 @@ impl Null {
     pub fn with(options: NullOptions) -> io::Result<Self> {
         let least = usize::from(!options.latency.is_zero());
         let vectors = (0..options.completion_threads.max(least))
-            .map(|n| Owned::spawn(n, &options))
+            .map(|n| CompletionThread::spawn(n, &options))
             .collect::<io::Result<_>>()?;
         Ok(Self { options, vectors, turn: CachePadded::default() })
     }
@@ -265,13 +265,13 @@ struct Vector {
 
 /// A completion thread, ended when it is dropped.
 #[derive(Debug)]
-struct Owned {
+struct CompletionThread {
     vector: Arc<CachePadded<Vector>>,
     unparker: Unparker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Owned {
+impl CompletionThread {
     fn spawn(n: usize, options: &NullOptions) -> io::Result<Self> {
         let vector = Vector { fresh: Inbox::new(), end: AtomicBool::new(false) };
         let vector = Arc::new(CachePadded::new(vector));
@@ -300,7 +300,7 @@ impl Owned {
     }
 }
 
-impl Drop for Owned {
+impl Drop for CompletionThread {
     /// Nothing waits here: each request keeps its queue, and with it the driver, alive.
     fn drop(&mut self) {
         self.vector.end.store(true, Ordering::Release);

@@ -131,7 +131,6 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
 }
 
 // A nested closing: how many times something is closed, in one word.
-//
 
 /// How many closings are in force.
 #[derive(Debug)]

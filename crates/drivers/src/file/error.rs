@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::direct::Alignment;
+use super::host_cache::Alignment;
 
 /// Why a file device can't be opened: the path, and the [`OpenErrorKind`].
 #[derive(Debug)]

@@ -16,14 +16,14 @@ const AHEAD: u64 = 16 << 20;
 /// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs page by page), and a
 /// client that copies a file asks for each piece of it.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct ExtentCache {
     /// L: itself: where that is, and how often a part of the file has been freed since it was opened. A file that somebody
     /// else changes may have holes there: they are read as zeroes, as data is.
     last: Mutex<(Range<u64>, u64)>,
 }
 
-impl Found {
-    /// Where the data that `at` lies in ends, if that is known; and what [`Found::keep`] asks for.
+impl ExtentCache {
+    /// Where the data that `at` lies in ends, if that is known; and what [`ExtentCache::keep`] asks for.
     fn end(&self, at: u64) -> (Option<u64>, u64) {
         let last = self.last.lock();
         (last.0.contains(&at).then_some(last.0.end), last.1)

@@ -1,22 +1,23 @@
 //! A lane: requests that wait for a worker which may block, and a bounded number of these.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise_blockmq::Started;
 use corewise_blockmq::for_drivers::Queued;
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_sync::inbox::Inbox;
 use corewise_workqueue::Workqueue;
 
-use super::lane_state::{LaneState, Pushed};
-use super::policy::{ALL_WORKERS, WORKERS};
-use super::volume::{self, Volume};
+use super::volume;
+use super::volume::Volume;
 
 /// How many workers the lanes of all volumes have that share it. Each lane may have one whatever the others have.
 #[derive(Debug, Default)]
-pub(super) struct Crew {
+pub(super) struct FileWorkers {
     /// A: Relaxed: a count that nothing else hangs on.
     workers: AtomicUsize,
 }
@@ -27,13 +28,13 @@ pub(super) struct Lane {
     inbox: Inbox<Queued>,
     /// L: is the lock; guards what was taken out of the inbox and not begun. Workers only.
     taken: Mutex<VecDeque<Started>>,
-    crew: Arc<Crew>,
+    crew: Arc<FileWorkers>,
     /// How many workers it may have.
     most: u16,
 }
 
 impl Lane {
-    pub(super) fn new(crew: &Arc<Crew>, most: u16) -> Arc<Self> {
+    pub(super) fn new(crew: &Arc<FileWorkers>, most: u16) -> Arc<Self> {
         Arc::new(Self {
             state: LaneState::new(),
             inbox: Inbox::new(),
@@ -48,7 +49,7 @@ impl Lane {
         rq.set_owner(Arc::clone(volume) as _);
         self.inbox.push(Queued(rq));
         let room = self.crew.workers.load(Ordering::Relaxed) < ALL_WORKERS;
-        if self.state.push(if room { self.most } else { 1 }) == Pushed::SendWorker {
+        if self.state.push(if room { self.most } else { 1 }) == PushOutcome::SendWorker {
             self.crew.workers.fetch_add(1, Ordering::Relaxed);
             let worker = Worker { lane: Arc::clone(self), gone: true };
             // Where it is refused, the worker is dropped, and that completes what waits.
@@ -106,8 +107,145 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// `cached`: changes go to the host's page cache.
-    pub(super) fn new(crew: &Arc<Crew>, cached: bool) -> Self {
-        let changes = if cached { super::policy::CACHED_CHANGES } else { WORKERS };
+    pub(super) fn new(crew: &Arc<FileWorkers>, cached: bool) -> Self {
+        let changes = if cached { CACHED_CHANGES } else { WORKERS };
         Self { changes: Lane::new(crew, changes), others: Lane::new(crew, WORKERS) }
+    }
+}
+
+// The word of a lane: how many requests wait in it, how many workers it has, and how many of these are at a
+// request. Lanes are the file driver's (`README.md` beside this file has the protocol).
+
+/// A request that waits.
+const WAITING: u64 = 1 << 32;
+/// A worker that is on its way, looks for a request, or is at one.
+const WORKER: u64 = 1 << 16;
+/// One that is at a request.
+const BUSY: u64 = 1;
+/// Bits of the two lower counts.
+const COUNT: u64 = WORKER - 1;
+
+/// What [`LaneState::push`] asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a request without a worker waits for ever"]
+pub enum PushOutcome {
+    /// Some worker takes it.
+    Served,
+    /// The caller has to send a worker, which is counted already.
+    SendWorker,
+}
+
+/// The word. All changes are read-modify-writes of it, so they have one order.
+#[derive(Default)]
+pub struct LaneState {
+    /// A: the three counts. AcqRel: a worker that takes a request sees what its pusher did before.
+    word: AtomicU64,
+}
+
+impl LaneState {
+    /// Nothing waits, and there is no worker.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Push: a request has been put into the lane, which has room for `most` workers, at least one.
+    #[inline]
+    pub fn push(&self, most: u16) -> PushOutcome {
+        let mut pushed = PushOutcome::Served;
+        self.change(|word| {
+            let (word, send) = (word + WAITING, wants_worker(word + WAITING, most));
+            pushed = if send { PushOutcome::SendWorker } else { PushOutcome::Served };
+            if send { word + WORKER } else { word }
+        });
+        pushed
+    }
+
+    /// Next, for a worker that is done with a request (`had`), or has had none: true where there is one that it may take now.
+    /// False: it is counted out, and leaves.
+    #[inline]
+    pub fn next(&self, had: bool) -> bool {
+        let done = if had { BUSY } else { 0 };
+        let before = self.change(|word| match word - done {
+            free if free < WAITING => free - WORKER,
+            free => free - WAITING + BUSY,
+        });
+        before - done >= WAITING
+    }
+
+    /// How many workers it has.
+    pub fn workers(&self) -> u64 {
+        (self.word.load(Ordering::Relaxed) / WORKER) & COUNT
+    }
+
+    fn change(&self, mut step: impl FnMut(u64) -> u64) -> u64 {
+        let always = |word| Some(step(word));
+        let (Ok(before) | Err(before)) =
+            self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, always);
+        before
+    }
+}
+
+/// Whether more requests wait than workers are about to take one, and there is room for one more worker.
+fn wants_worker(word: u64, most: u16) -> bool {
+    let (waiting, workers, busy) = (word / WAITING, (word / WORKER) & COUNT, word & COUNT);
+    waiting > workers - busy && workers < u64::from(most.max(1))
+}
+
+impl fmt::Debug for LaneState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word.load(Ordering::Relaxed);
+        f.debug_struct("LaneState")
+            .field("waiting", &(word / WAITING))
+            .field("workers", &((word / WORKER) & COUNT))
+            .field("busy", &(word & COUNT))
+            .finish()
+    }
+}
+
+// Numbers of the file driver, each with its reason.
+
+/// Workers of a lane, at most: a disk that has so many requests at once is as fast as it gets (an ext4 file on a virtio disk
+/// makes 90 to 99 k reads a second from 32 in flight on), and each more is a thread that the scheduler has to switch to.
+pub(super) const WORKERS: u16 = 32;
+/// The same of changes that go to the host's page cache: the kernel does one of a file at a time, so a second worker
+/// answers the one before meanwhile, and a third would wait.
+pub(super) const CACHED_CHANGES: u16 = 2;
+/// A change of the cache that takes so long has waited for a disk: it is more than what two busy CPUs take from a thread, and
+/// the least of the kernel's pauses for too much dirty memory.
+pub(super) const LONG: Duration = Duration::from_millis(10);
+/// For so long after such a one submitters leave changes to workers, so that a client's reads don't wait with its writes.
+pub(super) const CALM_AFTER: Duration = Duration::from_secs(1);
+/// Workers of all lanes of a server, about. Where they are so many, a lane that has one gets no other.
+pub(super) const ALL_WORKERS: usize = 64;
+/// What is read or written on the spot, in bytes, at most: copying more takes some time, and others wait for the same
+/// hardware queue.
+pub(super) const AT_ONCE: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_sent_only_where_none_is_about_to_look_and_there_is_room() {
+        let lane = LaneState::new();
+        assert_eq!(lane.push(2), PushOutcome::SendWorker);
+        assert!(lane.next(false), "it takes the first");
+        assert_eq!(lane.push(2), PushOutcome::SendWorker, "the first worker is at a request");
+        assert_eq!(lane.push(2), PushOutcome::Served, "no room for a third worker");
+        assert!(lane.next(true) && lane.next(false));
+        assert!(!lane.next(true), "nothing is left: it leaves");
+        assert_eq!(lane.workers(), 1);
+        assert!(!lane.next(true));
+        assert_eq!(lane.push(2), PushOutcome::SendWorker, "all have left");
+        assert_eq!(lane.workers(), 1);
+    }
+
+    #[test]
+    fn a_worker_that_is_on_its_way_counts_for_one_request_only() {
+        let lane = LaneState::new();
+        assert_eq!(lane.push(8), PushOutcome::SendWorker);
+        assert_eq!(lane.push(8), PushOutcome::SendWorker);
+        assert!(lane.next(false));
+        assert_eq!(lane.push(8), PushOutcome::SendWorker);
     }
 }

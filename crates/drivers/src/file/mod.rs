@@ -7,16 +7,13 @@
 //! protocol of rings, lanes and their ends.
 
 mod alarm;
-mod cached;
-mod direct;
 mod error;
 mod extents;
-mod lane;
-pub(crate) mod lane_state;
+mod host_cache;
+pub(crate) mod lane;
 mod length;
 mod open;
 mod options;
-mod policy;
 mod qemu_locks;
 pub(crate) mod ring;
 mod store;
@@ -35,8 +32,8 @@ use corewise_workqueue::Workqueue;
 use alarm::Misplaced;
 
 pub use alarm::FileEvent;
-pub use direct::Alignment;
 pub use error::{OpenError, OpenErrorKind};
+pub use host_cache::Alignment;
 pub use length::OnLoss;
 pub use options::{FileOptions, IoPath, PathInUse};
 pub use ring::FileRings;

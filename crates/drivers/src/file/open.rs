@@ -16,7 +16,7 @@ use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT};
 use super::qemu_locks::{self, Conflict};
 use super::store::Store;
 use super::write_log::WriteLog;
-use super::{FileDriver, direct};
+use super::{FileDriver, host_cache};
 use crate::file_guard::FileGuard;
 
 fn step(step: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
@@ -79,9 +79,9 @@ fn try_open(
         ..Geometry::new(size)
     };
     let align = if options.direct {
-        let align = direct::with_blocks(direct::found(file), block_size)?;
+        let align = host_cache::with_blocks(host_cache::found(file), block_size)?;
         // It is one thing to say so, and another to do it.
-        direct::go(file).map_err(step("reads and writes bypass the page cache"))?;
+        host_cache::go(file).map_err(step("reads and writes bypass the page cache"))?;
         Some(align)
     } else {
         None

@@ -12,13 +12,12 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::alarm::{Alarm, Misplaced};
-use super::cached;
-use super::direct::Alignment;
-use super::extents::Found;
+use super::extents::ExtentCache;
+use super::host_cache::Alignment;
+use super::lane::AT_ONCE;
 use super::length::{Length, OnLoss};
-use super::policy::AT_ONCE;
-use super::qemu_locks;
 use super::write_log::WriteLog;
+use super::{host_cache, qemu_locks};
 use crate::file_guard::FileGuard;
 
 /// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
@@ -40,8 +39,8 @@ pub(super) struct Store {
     length: Option<Length>,
     /// Where changes are logged.
     log: Option<WriteLog>,
-    doubt: Doubt,
-    found: Found,
+    doubt: FlushDoubt,
+    found: ExtentCache,
     /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
     /// becomes durable.
     in_memory: bool,
@@ -60,7 +59,7 @@ pub(super) struct Store {
 /// remembered here, and from then on no flush succeeds any more: a caller that asks again must not be told
 /// that the data is safe.
 #[derive(Default)]
-struct Doubt {
+struct FlushDoubt {
     /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
     /// request completes, so a caller that was told of the failure flushes in vain. Release and Acquire.
     errno: AtomicU32,
@@ -72,7 +71,8 @@ impl Store {
         // Past the cache all waits for the disk.
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
-        let (length, log, doubt, found) = (None, None, Doubt::default(), Found::default());
+        let (length, log, doubt, found) =
+            (None, None, FlushDoubt::default(), ExtentCache::default());
         let for_qemu = false;
         Self {
             file,
@@ -195,7 +195,7 @@ impl Store {
         self.length.as_ref().map_or_else(ReadOnlyLatch::never, Length::read_only_latch)
     }
 
-    pub(super) fn found(&self) -> &Found {
+    pub(super) fn found(&self) -> &ExtentCache {
         &self.found
     }
 
@@ -249,7 +249,7 @@ impl Store {
         loop {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
-            match cached::read(self.file(), room, at, flags) {
+            match host_cache::read(self.file(), room, at, flags) {
                 // SAFETY: so many bytes of the room are initialized now.
                 Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
@@ -522,7 +522,7 @@ impl Store {
     }
 }
 
-impl Doubt {
+impl FlushDoubt {
     fn failed(&self, alarm: &Alarm, error: &IoError) {
         let errno = error.errno() as u32;
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);

@@ -14,8 +14,7 @@ use corewise_sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use corewise_sync::{context, time};
 use corewise_workqueue::Workqueue;
 
-use super::lane::{Crew, Lanes};
-use super::policy::{CACHED_CHANGES, CALM_AFTER, LONG};
+use super::lane::{CACHED_CHANGES, CALM_AFTER, FileWorkers, LONG, Lanes};
 use super::store::Store;
 
 /// A file, and the workers that do its I/O.
@@ -23,13 +22,13 @@ pub(super) struct Volume {
     store: Store,
     wq: Workqueue,
     lanes: Lanes,
-    calm: Calm,
+    write_policy: CacheWritePolicy,
 }
 
 impl Volume {
-    pub(super) fn new(store: Store, wq: &Workqueue, crew: &Arc<Crew>) -> Arc<Self> {
+    pub(super) fn new(store: Store, wq: &Workqueue, crew: &Arc<FileWorkers>) -> Arc<Self> {
         let lanes = Lanes::new(crew, store.align().is_none());
-        Arc::new(Self { store, wq: wq.below(), lanes, calm: Calm::new() })
+        Arc::new(Self { store, wq: wq.below(), lanes, write_policy: CacheWritePolicy::new() })
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -57,7 +56,7 @@ impl Volume {
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
         // A change that is logged may be a flush.
         let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
-        if !may || !for_drivers::works() || !self.calm.is(time::now()) {
+        if !may || !for_drivers::works() || !self.write_policy.allows(time::now()) {
             return Some(rq);
         }
         rq.set_owner(Arc::clone(self) as _);
@@ -79,7 +78,7 @@ impl Volume {
     fn perform(&self, rq: &mut RequestMut<'_>) -> (Result<(), IoError>, bool) {
         let is_change = self.is_for_workers(rq) && !rq.flags().fua;
         let mut perform = || context::blocking("file I/O", || self.store.perform(rq, 0));
-        if is_change { self.calm.watch(perform) } else { (perform(), true) }
+        if is_change { self.write_policy.watch(perform) } else { (perform(), true) }
     }
 
     /// Has a worker carry on a write whose first `done` bytes are written.
@@ -99,7 +98,7 @@ impl Volume {
         work: impl FnOnce(&Store, &mut RequestMut<'_>) -> Result<(), IoError> + Send + 'static,
     ) {
         let wq = self.wq.clone();
-        let mut waiting = Waiting(Some(rq));
+        let mut waiting = WaitingRequest(Some(rq));
         let job = move || {
             let Some(mut rq) = waiting.0.take() else { return };
             let result =
@@ -133,7 +132,7 @@ fn by_submitter(mut rq: Started) -> bool {
         rq.complete(Err(lost()));
         return true;
     };
-    let done = volume.calm.one_of_few(|| volume.perform(&mut RequestMut::from(&mut rq)));
+    let done = volume.write_policy.one_of_few(|| volume.perform(&mut RequestMut::from(&mut rq)));
     let Some((result, quick)) = done else {
         volume.work(rq);
         return false;
@@ -155,9 +154,9 @@ pub(super) fn lost() -> IoError {
 }
 
 /// A request that waits for a worker. Dropped, it completes: no worker comes any more.
-struct Waiting(Option<Started>);
+struct WaitingRequest(Option<Started>);
 
-impl Drop for Waiting {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         if let Some(rq) = self.0.take() {
             rq.complete(Err(IoError::workers_gone()));
@@ -167,7 +166,7 @@ impl Drop for Waiting {
 
 /// Whether a submitter may do a change of a file's cache by itself: the changes have been quick of
 /// late, and few submitters do. When one last took long.
-pub(super) struct Calm {
+pub(super) struct CacheWritePolicy {
     made: Instant,
     /// A: when that was over, in ms since `made`, and 1 more; 0: never. Relaxed: a hint.
     disturbed: AtomicU64,
@@ -175,12 +174,12 @@ pub(super) struct Calm {
     submitters: AtomicU16,
 }
 
-impl Calm {
+impl CacheWritePolicy {
     pub(super) fn new() -> Self {
         Self { made: time::now(), disturbed: AtomicU64::new(0), submitters: AtomicU16::new(0) }
     }
 
-    pub(super) fn is(&self, now: Instant) -> bool {
+    pub(super) fn allows(&self, now: Instant) -> bool {
         let disturbed = self.disturbed.load(Ordering::Relaxed);
         disturbed == 0 || self.ms(now) >= disturbed + CALM_AFTER.as_millis() as u64
     }
@@ -196,7 +195,7 @@ impl Calm {
     /// wait for them.
     pub(super) fn one_of_few<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let others = self.submitters.fetch_add(1, Ordering::Relaxed);
-        let _place = Place(self);
+        let _place = SubmitterCount(self);
         (others < CACHED_CHANGES).then(change)
     }
 
@@ -220,9 +219,9 @@ impl Calm {
 }
 
 /// A submitter, counted in.
-struct Place<'a>(&'a Calm);
+struct SubmitterCount<'a>(&'a CacheWritePolicy);
 
-impl Drop for Place<'_> {
+impl Drop for SubmitterCount<'_> {
     fn drop(&mut self) {
         self.0.submitters.fetch_sub(1, Ordering::Relaxed);
     }
@@ -358,7 +357,7 @@ mod tests {
     #[test]
     fn after_a_write_that_took_long_workers_do_them() {
         let rig = Rig::new();
-        rig.driver.volume.calm.disturb_for_ever();
+        rig.driver.volume.write_policy.disturb_for_ever();
         Plug::working(|_| rig.submit());
         assert_eq!(rig.mine(1), 0);
         rig.end();
@@ -380,20 +379,24 @@ mod tests {
 
     #[test]
     fn after_a_change_that_took_long_it_takes_a_while_until_it_is_calm_again() {
-        let calm = Calm::new();
-        let at = |ms: u64| calm.made + std::time::Duration::from_millis(ms);
-        assert!(calm.is(at(0)) && calm.note(at(0), at(9)) && calm.is(at(9)));
-        assert!(!calm.note(at(10), at(20)));
-        assert!(!calm.is(at(20)) && !calm.is(at(1019)));
-        assert!(calm.is(at(1020)));
+        let write_policy = CacheWritePolicy::new();
+        let at = |ms: u64| write_policy.made + std::time::Duration::from_millis(ms);
+        assert!(
+            write_policy.allows(at(0))
+                && write_policy.note(at(0), at(9))
+                && write_policy.allows(at(9))
+        );
+        assert!(!write_policy.note(at(10), at(20)));
+        assert!(!write_policy.allows(at(20)) && !write_policy.allows(at(1019)));
+        assert!(write_policy.allows(at(1020)));
     }
 
     #[test]
     fn a_submitter_that_would_wait_for_others_is_told_so() {
-        let calm = Calm::new();
-        let third = || calm.one_of_few(|| "done");
-        let second = || calm.one_of_few(third);
-        assert_eq!(calm.one_of_few(second), Some(Some(None)));
-        assert_eq!(calm.one_of_few(third), Some(Some("done")));
+        let write_policy = CacheWritePolicy::new();
+        let third = || write_policy.one_of_few(|| "done");
+        let second = || write_policy.one_of_few(third);
+        assert_eq!(write_policy.one_of_few(second), Some(Some(None)));
+        assert_eq!(write_policy.one_of_few(third), Some(Some("done")));
     }
 }

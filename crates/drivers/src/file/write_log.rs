@@ -44,7 +44,7 @@ pub(super) struct WriteLog {
     /// For people.
     name: String,
     /// L: is the lock, held while an entry is written; guards where the log ends.
-    end: Mutex<End>,
+    end: Mutex<LogEnd>,
     /// L: is the lock; guards the bytes that changes are at which aren't logged yet. No two overlap.
     under_way: Mutex<Vec<Range<u64>>>,
     /// Tells that one of them has ended.
@@ -52,12 +52,12 @@ pub(super) struct WriteLog {
 }
 
 /// A change that is under way, and that no other may overlap.
-struct UnderWay<'a> {
+struct ActiveChange<'a> {
     log: &'a WriteLog,
     bytes: Range<u64>,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> ActiveChange<'a> {
     /// Waits for those that overlap. They wait for no other while they have their bytes.
     fn begin(log: &'a WriteLog, rq: &Request) -> Self {
         let bytes = rq.offset()..rq.offset().saturating_add(rq.len());
@@ -72,7 +72,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ActiveChange<'_> {
     fn drop(&mut self) {
         let mut under_way = self.log.under_way.lock();
         if let Some(at) = under_way.iter().position(|other| *other == self.bytes) {
@@ -84,13 +84,13 @@ impl Drop for UnderWay<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
+struct LogEnd {
     at: u64,
     entries: u64,
 }
 
 /// What follows an entry.
-enum Data<'a> {
+enum EntryData<'a> {
     None,
     /// In the entry's own sector.
     Text(&'a str),
@@ -113,7 +113,7 @@ impl WriteLog {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| wrong("another device, or another server, has it locked"))?;
         let end = match file.metadata()?.len() {
-            0 => End { at: SECTOR, entries: 0 },
+            0 => LogEnd { at: SECTOR, entries: 0 },
             len => find_end(&file, len)?
                 .ok_or_else(|| wrong("it is no whole log of writes; move it away"))?,
         };
@@ -122,7 +122,7 @@ impl WriteLog {
         let file = FileGuard::new(file, path).map_err(|error| wrong(&error.to_string()))?;
         let (end, under_way, ended) = (Mutex::new(end), Mutex::default(), Condvar::new());
         let log = WriteLog { file, name, end, under_way, ended };
-        log.append(0, 0, MARK, Data::Text("opened"))?;
+        log.append(0, 0, MARK, EntryData::Text("opened"))?;
         Ok(log)
     }
 
@@ -149,41 +149,41 @@ impl WriteLog {
         };
         match rq.op() {
             Op::Flush => {
-                let at = append(FLUSH, Data::None)?;
+                let at = append(FLUSH, EntryData::None)?;
                 return perform(rq).inspect_err(|_| self.take_back(at));
             }
             Op::Write | Op::WriteZeroes | Op::Discard => {}
             _ => return perform(rq),
         }
-        let _alone = UnderWay::begin(self, rq);
+        let _alone = ActiveChange::begin(self, rq);
         perform(rq)?;
         match rq.op() {
-            Op::Write => append(fua, Data::Of(rq)),
-            Op::WriteZeroes => append(fua, Data::Zeroes),
-            _ => append(DISCARD | fua, Data::None),
+            Op::Write => append(fua, EntryData::Of(rq)),
+            Op::WriteZeroes => append(fua, EntryData::Zeroes),
+            _ => append(DISCARD | fua, EntryData::None),
         }
         .map(drop)
     }
 
     /// Writes an entry behind all others, and where it is.
-    fn append(&self, first: u64, sectors: u64, flags: u64, data: Data<'_>) -> io::Result<u64> {
+    fn append(&self, first: u64, sectors: u64, flags: u64, data: EntryData<'_>) -> io::Result<u64> {
         let mut end = self.end.lock();
         let at = end.at;
         let behind = at + SECTOR;
         let written = match &data {
-            Data::Of(rq) => self.write_data(behind, rq),
-            Data::Zeroes => {
+            EntryData::Of(rq) => self.write_data(behind, rq),
+            EntryData::Zeroes => {
                 let after = behind + sectors * SECTOR;
                 // Behind the end there is nothing: what is added reads as zeroes, and takes no room.
                 self.file.file().set_len(after).map(|()| after)
             }
-            Data::None | Data::Text(_) => Ok(behind),
+            EntryData::None | EntryData::Text(_) => Ok(behind),
         };
-        let text = if let Data::Text(text) = data { text } else { "" };
+        let text = if let EntryData::Text(text) = data { text } else { "" };
         let entry = sector(&[first, sectors, flags, text.len() as u64], text);
         let new = written.and_then(|after| {
             self.file.file().write_all_at(&entry, at)?;
-            let new = End { at: after, entries: end.entries + 1 };
+            let new = LogEnd { at: after, entries: end.entries + 1 };
             // From here on the entry counts.
             self.file.file().write_all_at(&super_block(new.entries), 0)?;
             Ok(new)
@@ -221,7 +221,7 @@ impl WriteLog {
 }
 
 /// Where the log ends; `None` where it is none, or not of this kind.
-fn find_end(file: &File, len: u64) -> io::Result<Option<End>> {
+fn find_end(file: &File, len: u64) -> io::Result<Option<LogEnd>> {
     let word = |bytes: &[u8], n: usize| {
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[n * 8..n * 8 + 8]);
@@ -254,7 +254,7 @@ fn find_end(file: &File, len: u64) -> io::Result<Option<End>> {
             None => return Ok(None),
         }
     }
-    Ok(Some(End { at, entries }))
+    Ok(Some(LogEnd { at, entries }))
 }
 
 /// A sector that begins with these words, and a text.

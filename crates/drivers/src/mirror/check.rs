@@ -10,8 +10,8 @@ use corewise_sync::time::{Stamp, wall};
 
 use super::keeper::Keeper;
 use super::legs::{EVENTS, each};
-use super::record::Checked;
-use super::{Inner, MirrorEvent};
+use super::record::LastCheck;
+use super::{MirrorEvent, MirrorState};
 
 /// Most places that are told one by one; all are counted.
 const MOST_PLACES: usize = 64;
@@ -89,25 +89,25 @@ pub(super) struct Check {
     pub(super) report: Option<MirrorCheck>,
     began: Stamp,
     /// The last one that came to its end, as the record is to have it.
-    pub(super) last: Checked,
+    pub(super) last: LastCheck,
     /// The record hasn't got that yet.
     unrecorded: bool,
 }
 
 impl Check {
     /// Of a mirror whose record has this.
-    pub(super) fn new(last: Checked) -> Check {
+    pub(super) fn new(last: LastCheck) -> Check {
         Check { last, ..Check::default() }
     }
 
     /// What the record is to have, where it hasn't.
-    pub(super) fn take_unrecorded(&mut self) -> Option<Checked> {
+    pub(super) fn take_unrecorded(&mut self) -> Option<LastCheck> {
         std::mem::take(&mut self.unrecorded).then_some(self.last)
     }
 
     /// The last one that came to its end.
     pub(super) fn last(&self) -> Option<MirrorChecked> {
-        let Checked { since, took, differ, unreadable, lost, repaired } = self.last;
+        let LastCheck { since, took, differ, unreadable, lost, repaired } = self.last;
         (took != 0).then(|| MirrorChecked {
             ended: Duration::from_secs(since),
             took: Duration::from_millis(took.into()),
@@ -124,7 +124,7 @@ impl Check {
         let took = u32::try_from(report.took.as_millis()).unwrap_or(u32::MAX).max(1);
         let MirrorCheck { differ, unreadable, lost, repaired, .. } = report;
         let since = wall().as_secs();
-        self.last = Checked { since, took, differ, unreadable, lost, repaired };
+        self.last = LastCheck { since, took, differ, unreadable, lost, repaired };
         self.unrecorded = true;
         Some(report)
     }
@@ -180,7 +180,7 @@ impl Check {
     }
 }
 
-impl Inner {
+impl MirrorState {
     /// The region that a check wants next.
     pub(super) fn next_to_check(&self, keeper: &Keeper) -> Option<usize> {
         let mut check = keeper.check.lock();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_check_that_was_stopped_is_not_the_last_one() {
-        let began = Checked { since: 7, ..Checked::default() };
+        let began = LastCheck { since: 7, ..LastCheck::default() };
         let mut check = Check::new(began);
         assert!(check.begin(1, false, 512) && check.end().is_some());
         assert_eq!((check.last(), check.take_unrecorded(), check.last.since), (None, None, 7));

@@ -9,7 +9,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Countdown, Mutex};
 
 use super::legs::{Legs, MOST_LEGS, each};
-use super::record::{Head, Place};
+use super::record::{Head, RecordLayout};
 use crate::below::StackError;
 
 /// The records of all legs.
@@ -27,7 +27,7 @@ pub(super) struct Disk {
 const NO_HEAD: usize = 2;
 
 /// How a leg's part of something ended.
-pub(super) type Ended = Vec<(usize, Result<(), IoError>)>;
+pub(super) type LegResults = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
     /// Where not `is_kept`, nothing is written down.
@@ -48,20 +48,20 @@ impl Disk {
         if !self.is_kept {
             return Ok(size / u64::from(self.block_size) * u64::from(self.block_size));
         }
-        let place = Place::on(size, self.block_size).ok_or_else(|| {
+        let place = RecordLayout::on(size, self.block_size).ok_or_else(|| {
             StackError::new(format!("'{name}' has {size} bytes, too few for a mirror's record"))
         })?;
         Ok(place.start)
     }
 
     /// Where the record is on leg `n`, which is there.
-    fn place(&self, legs: &Legs, n: usize) -> Place {
+    fn place(&self, legs: &Legs, n: usize) -> RecordLayout {
         self.place_on(&*legs.device(n))
     }
 
-    fn place_on(&self, device: &dyn BlockDevice) -> Place {
+    fn place_on(&self, device: &dyn BlockDevice) -> RecordLayout {
         let size = device.geometry().size;
-        Place::on(size, self.block_size).expect("a leg has room for a record")
+        RecordLayout::on(size, self.block_size).expect("a leg has room for a record")
     }
 
     /// The newest head on leg `n`, or `None` where there is none.
@@ -113,7 +113,7 @@ impl Disk {
 
     /// Writes a head to these legs, and makes it durable. Where that fails, the head may be there, or half of it: the
     /// one before it stays, and the next one takes its place.
-    pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> Ended {
+    pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> LegResults {
         let slot = |n: usize| self.slots[n].load(Ordering::Relaxed);
         let next = |n: usize| if slot(n) == 0 { 1 } else { 0 };
         let first = each(which).filter(|&n| slot(n) == NO_HEAD).fold(0, |legs, n| legs | 1 << n);
@@ -141,7 +141,7 @@ impl Disk {
         which: u32,
         bits: &[u8],
         changed: &[usize],
-    ) -> Ended {
+    ) -> LegResults {
         self.write_durably(legs, which, |n| {
             let place = self.place(legs, n);
             let size = place.piece as usize;
@@ -161,7 +161,7 @@ impl Disk {
         legs: &Legs,
         which: u32,
         pieces: impl Fn(usize) -> Vec<(u64, Vec<u8>)>,
-    ) -> Ended {
+    ) -> LegResults {
         if !self.is_kept {
             return each(which).map(|n| (n, Ok(()))).collect();
         }
@@ -189,7 +189,7 @@ impl Disk {
 pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>, IoError> {
     let geometry = device.geometry();
     let sizes = (12..=16).map(|shift| 1 << shift).filter(|size| *size >= geometry.block_size);
-    for place in sizes.filter_map(|size| Place::on(geometry.size, size)) {
+    for place in sizes.filter_map(|size| RecordLayout::on(geometry.size, size)) {
         for slot in [0, 1] {
             let piece = device.read_at(place.head(slot), place.piece as usize)?;
             if let Some(head) = Head::decode(&piece) {
@@ -201,7 +201,7 @@ pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>,
 }
 
 /// The legs on which all went well, and those on which something failed.
-pub(super) fn masks(ended: &Ended) -> (u32, u32) {
+pub(super) fn masks(ended: &LegResults) -> (u32, u32) {
     let of = |good: bool| {
         ended.iter().filter(|(_, end)| end.is_ok() == good).fold(0, |legs, (n, _)| legs | 1 << n)
     };
@@ -209,13 +209,13 @@ pub(super) fn masks(ended: &Ended) -> (u32, u32) {
 }
 
 /// Makes what these legs have durable.
-pub(super) fn flush(legs: &Legs, which: u32) -> Ended {
+pub(super) fn flush(legs: &Legs, which: u32) -> LegResults {
     together(legs, each(which).map(|n| (n, Request::flush())))
 }
 
 /// Sends requests to legs, all at once, and waits for all of them. The caller tells of those that
 /// fail.
-fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> Ended {
+fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> LegResults {
     let requests: Vec<_> = requests.collect();
     let ended = Arc::new((Countdown::new(requests.len()), Mutex::new(Vec::new())));
     for (n, rq) in requests {

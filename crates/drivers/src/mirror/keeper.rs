@@ -14,13 +14,13 @@ use corewise_sync::time::Stamp;
 use corewise_sync::{Mutex, SpinLock};
 use corewise_workqueue::{Work, Workqueue};
 
-use super::check::Check;
-use super::disk::{self, Disk};
-use super::legs::each;
-use super::record::Head;
-use super::resync::Cursor;
-use super::{Inner, MirrorEvent, MirrorOptions, list, policy};
-use crate::mirror::regions::{Age, Entered, Regions};
+use crate::mirror::check::Check;
+use crate::mirror::disk::Disk;
+use crate::mirror::legs::{all, each};
+use crate::mirror::record::Head;
+use crate::mirror::regions::{RegionAge, RegionEntry, Regions};
+use crate::mirror::resync::Cursor;
+use crate::mirror::{MirrorEvent, MirrorOptions, MirrorState, disk, leg_states, list};
 
 /// What the keeper is asked for by a bit.
 pub(super) mod wish {
@@ -39,9 +39,9 @@ pub(super) struct Keeper {
     pub(super) regions: Regions,
     pub(super) options: MirrorOptions,
     /// Changes that may not go to the legs yet.
-    pub(super) waiting: Inbox<Box<Parked<Started>>>,
+    pub(super) waiting: Inbox<Box<ParkedRequest<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
-    pub(super) unrecorded: Inbox<Box<Parked<HeldRequest>>>,
+    pub(super) unrecorded: Inbox<Box<ParkedRequest<HeldRequest>>>,
     /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
     wishes: AtomicU32,
     /// A: legs that somebody wants back; as `wishes`, for the search.
@@ -51,7 +51,7 @@ pub(super) struct Keeper {
     /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
     pub(super) settling: AtomicBool,
     /// L: is the lock; guards what only the work item touches, and its maker before that.
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<KeeperState>,
     /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
     /// step is in the middle of a copy that the leg is not part of.
     pub(super) cursor: Mutex<Cursor>,
@@ -74,12 +74,12 @@ pub(super) struct Keeper {
 }
 
 /// The keeper's own.
-pub(super) struct State {
+pub(super) struct KeeperState {
     pub(super) head: Head,
     /// A bit for each region, as it is on disk: set before a write goes there.
     pub(super) bits: Vec<u8>,
     /// Changes that wait, oldest first.
-    pub(super) line: VecDeque<Box<Parked<Started>>>,
+    pub(super) line: VecDeque<Box<ParkedRequest<Started>>>,
     /// When the first of `rounds` was, and how often bits were set since.
     begun: Option<Stamp>,
     rounds: u32,
@@ -94,7 +94,7 @@ pub(super) struct State {
     pub(super) resyncing: Option<u32>,
 }
 
-impl State {
+impl KeeperState {
     pub(super) fn new(head: Head, bits: Vec<u8>) -> Self {
         let line = VecDeque::new();
         Self {
@@ -132,13 +132,13 @@ impl State {
 }
 
 /// A request that waits for the keeper.
-pub(super) struct Parked<R> {
+pub(super) struct ParkedRequest<R> {
     link: Link,
     pub(super) rq: R,
 }
 
 // SAFETY: `link` returns the one field of `self`, which no other value returns.
-unsafe impl<R> HasLink for Parked<R> {
+unsafe impl<R> HasLink for ParkedRequest<R> {
     fn link(&self) -> &Link {
         &self.link
     }
@@ -146,7 +146,7 @@ unsafe impl<R> HasLink for Parked<R> {
 
 /// What a round leaves to be done without a lock held.
 #[derive(Default)]
-struct Todo {
+struct DeferredWork {
     send: Vec<(Started, std::ops::Range<usize>)>,
     refuse: Vec<(Started, IoError)>,
     answer: Vec<(HeldRequest, Result<(), IoError>)>,
@@ -157,12 +157,12 @@ impl Keeper {
         disk: Disk,
         regions: Regions,
         options: MirrorOptions,
-        state: State,
+        state: KeeperState,
         wq: &Workqueue,
-        inner: &Weak<Inner>,
+        inner: &Weak<MirrorState>,
     ) -> Self {
         // A mirror that is gone has nothing to keep: each request in it keeps it.
-        let work = |run: fn(&Arc<Inner>, &Keeper)| {
+        let work = |run: fn(&Arc<MirrorState>, &Keeper)| {
             let inner = inner.clone();
             Work::new(move || {
                 if let Some(inner) = inner.upgrade() {
@@ -189,7 +189,7 @@ impl Keeper {
             queue: wq.below(),
             work: work(|inner, keeper| inner.keep(keeper)),
             resync: work(|inner, keeper| inner.resync_step(keeper)),
-            check_on: work(|_, keeper| Inner::check_on(keeper)),
+            check_on: work(|_, keeper| MirrorState::check_on(keeper)),
             clean: work(|_, keeper| keeper.wish(wish::CLEAN)),
             search: work(|inner, keeper| inner.search(keeper)),
             retry: work(|inner, keeper| {
@@ -215,14 +215,14 @@ impl Keeper {
 
     /// A change has to wait until its regions let it in. With no lock held; any context.
     pub(super) fn park(&self, rq: Started) {
-        self.waiting.push(Box::new(Parked { link: Link::new(), rq }));
+        self.waiting.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
         self.unless_alone();
     }
 
     /// A change that has succeeded has to wait until the record says who lacks it. With no lock held; any context.
     pub(super) fn hold(&self, rq: HeldRequest) {
-        self.unrecorded.push(Box::new(Parked { link: Link::new(), rq }));
+        self.unrecorded.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
         self.unless_alone();
     }
@@ -269,10 +269,10 @@ impl Keeper {
     }
 }
 
-impl Inner {
+impl MirrorState {
     /// One round of the keeper.
     pub(super) fn keep(self: &Arc<Self>, keeper: &Keeper) {
-        let mut todo = Todo::default();
+        let mut todo = DeferredWork::default();
         let mut guard = keeper.state.lock();
         let state = &mut *guard;
         let wishes = keeper.wishes.swap(0, Ordering::Acquire);
@@ -284,7 +284,7 @@ impl Inner {
             (state.head.checked, state.unwritten) = (checked, true);
         }
         let recorded = self.record(keeper, state);
-        let answer = |parked: Box<Parked<HeldRequest>>| (parked.rq, recorded.clone());
+        let answer = |parked: Box<ParkedRequest<HeldRequest>>| (parked.rq, recorded.clone());
         todo.answer.extend(ended.into_iter().map(answer));
         self.admit(keeper, state, &mut todo);
         if wishes & wish::RETRIED != 0 {
@@ -317,7 +317,7 @@ impl Inner {
     }
 
     /// Brings the heads on disk up to date, where they aren't.
-    pub(super) fn record(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+    pub(super) fn record(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
         loop {
             if !state.unwritten && self.legs.states.is_recorded() {
                 return Ok(());
@@ -330,7 +330,7 @@ impl Inner {
     pub(super) fn write_heads(
         &self,
         keeper: &Keeper,
-        state: &mut State,
+        state: &mut KeeperState,
         joining: u32,
     ) -> Result<u32, IoError> {
         let in_sync = self.legs.states.in_sync();
@@ -342,7 +342,7 @@ impl Inner {
         }
         let ended = keeper.disk.write_head(&self.legs, to, &head);
         let (good, bad) = disk::masks(&ended);
-        let (theirs, ours): (disk::Ended, disk::Ended) =
+        let (theirs, ours): (disk::LegResults, disk::LegResults) =
             ended.into_iter().partition(|(n, _)| joining & 1 << n != 0);
         for (n, error) in errors(theirs) {
             self.tell_dropped(n, &error);
@@ -365,7 +365,7 @@ impl Inner {
 
     /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads, since a leg is believed
     /// whose head is as new as the last that all have: the second says that this is the first.
-    fn part_from_copies(&self, keeper: &Keeper, state: &mut State) {
+    fn part_from_copies(&self, keeper: &Keeper, state: &mut KeeperState) {
         for _ in 0..2 {
             // Where it fails the copy is told from the leg no better than before.
             if self.write_heads(keeper, state, 0).is_err() {
@@ -375,7 +375,7 @@ impl Inner {
     }
 
     /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
-    fn admit(&self, keeper: &Keeper, state: &mut State, todo: &mut Todo) {
+    fn admit(&self, keeper: &Keeper, state: &mut KeeperState, todo: &mut DeferredWork) {
         let refused = self.enter(keeper, state, todo);
         let mut lacking: Vec<usize> = refused
             .into_iter()
@@ -393,7 +393,7 @@ impl Inner {
         let ahead: Vec<usize> = lacking
             .iter()
             .flat_map(|&n| {
-                policy::with(n, n > 0 && is_set(n - 1), state.rounds, keeper.regions.len())
+                leg_states::with(n, n > 0 && is_set(n - 1), state.rounds, keeper.regions.len())
             })
             .filter(|&n| !is_set(n))
             .collect();
@@ -407,7 +407,7 @@ impl Inner {
             }
             Err(error) => {
                 // Without the bits a crash could leave legs that differ without a word.
-                let refuse = |parked: Box<Parked<Started>>| (parked.rq, error.clone());
+                let refuse = |parked: Box<ParkedRequest<Started>>| (parked.rq, error.clone());
                 todo.refuse.extend(state.line.drain(..).map(refuse));
             }
         }
@@ -417,15 +417,15 @@ impl Inner {
     fn enter(
         &self,
         keeper: &Keeper,
-        state: &mut State,
-        todo: &mut Todo,
+        state: &mut KeeperState,
+        todo: &mut DeferredWork,
     ) -> Vec<std::ops::Range<usize>> {
         let mut refused = Vec::new();
         for parked in std::mem::take(&mut state.line) {
             let regions = keeper.regions.of(parked.rq.offset(), parked.rq.len());
             match keeper.regions.enter(regions.clone()) {
-                Entered::In => todo.send.push((parked.rq, regions)),
-                Entered::Wait { wake } => {
+                RegionEntry::In => todo.send.push((parked.rq, regions)),
+                RegionEntry::Wait { wake } => {
                     if wake {
                         keeper.kick_resync();
                     }
@@ -441,7 +441,7 @@ impl Inner {
     pub(super) fn set_bits(
         &self,
         keeper: &Keeper,
-        state: &mut State,
+        state: &mut KeeperState,
         regions: &[usize],
     ) -> Result<(), IoError> {
         let before = state.bits.clone();
@@ -468,7 +468,7 @@ impl Inner {
 
     /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a step has dropped them
     /// already.
-    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut State, joined: u32) {
+    pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut KeeperState, joined: u32) {
         let rebuilding = self.legs.states.rebuilding() | joined;
         let legs = list(rebuilding);
         let bytes = keeper.amounts().0;
@@ -481,7 +481,7 @@ impl Inner {
     }
 
     /// Nothing is stale any more: legs that were being resynced have everything.
-    fn finish_resync(&self, keeper: &Keeper, state: &mut State) {
+    fn finish_resync(&self, keeper: &Keeper, state: &mut KeeperState) {
         if keeper.regions.stale() != 0 {
             return keeper.kick_resync();
         }
@@ -513,7 +513,7 @@ impl Inner {
     /// Promote: the legs in sync say first, durably, that those are too which have been resynced. Changes may count
     /// there from then on, and the others be dropped for failing them: a leg that doesn't know of that would be
     /// believed alone.
-    fn announce(&self, keeper: &Keeper, state: &mut State) -> Result<(), IoError> {
+    fn announce(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
         // Before the head is sent: it may be on disk from then on, also where it fails.
         let new = self.legs.states.claim();
         if new == 0 {
@@ -532,7 +532,7 @@ impl Inner {
     }
 
     /// Takes the bits of regions away that nobody has written to lately.
-    fn clean(&self, keeper: &Keeper, state: &mut State, at_once: bool) {
+    fn clean(&self, keeper: &Keeper, state: &mut KeeperState, at_once: bool) {
         let dirty = state.dirty();
         let age = |n: usize| keeper.regions.age(n);
         if at_once {
@@ -540,7 +540,7 @@ impl Inner {
                 let _ = age(n);
             }
         }
-        let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == Age::Old).collect();
+        let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == RegionAge::Old).collect();
         // After the look: a write that was seen to have ended there was seen to have dropped a leg. A write that is
         // out needs the bits when it comes back. And each leg has to have a head that tells it from what it
         // was before.
@@ -561,7 +561,7 @@ impl Inner {
         self.drop_failed(&ended);
     }
 
-    fn set_timers(&self, keeper: &Keeper, state: &mut State) {
+    fn set_timers(&self, keeper: &Keeper, state: &mut KeeperState) {
         if keeper.settling.load(Ordering::Relaxed) {
             return;
         }
@@ -589,6 +589,41 @@ impl Inner {
 }
 
 /// Those of a round of requests that failed.
-pub(super) fn errors(ended: disk::Ended) -> impl Iterator<Item = (usize, IoError)> {
+pub(super) fn errors(ended: disk::LegResults) -> impl Iterator<Item = (usize, IoError)> {
     ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
+}
+
+// A mirror without workers: its keeper's item never runs again, so what waits for it ends here. Recording takes a
+// thread that may block, and nobody who comes here is known to be one. `README.md` beside this file argues that
+// nobody is overlooked.
+
+impl MirrorState {
+    /// The workers are gone for good. Never blocks: a round of the keeper may be waiting for a leg that is told of it
+    /// after this mirror, by this thread.
+    pub(super) fn workers_are_gone(&self) {
+        self.keeper.end.come();
+        self.keeper.refuse_all();
+        self.legs.answered(all(self.legs.len()));
+    }
+}
+
+impl Keeper {
+    /// Ask, behind whatever was left for the keeper. With no lock held; any context.
+    pub(super) fn unless_alone(&self) {
+        if self.end.has_come() {
+            self.refuse_all();
+        }
+    }
+
+    /// Look: what waits for the record can't be recorded any more, and fails. Never blocks.
+    #[cold]
+    fn refuse_all(&self) {
+        // Taken: its owner asks when it has left it.
+        let line = self.state.try_lock().map(|mut state| std::mem::take(&mut state.line));
+        let parked = line.into_iter().flatten().chain(self.waiting.take());
+        parked.for_each(|parked| parked.rq.complete(Err(IoError::workers_gone())));
+        // These have succeeded on the legs: nobody could say later which ones.
+        let unrecorded = self.unrecorded.take();
+        unrecorded.for_each(|parked| parked.rq.complete(Err(IoError::workers_gone())));
+    }
 }

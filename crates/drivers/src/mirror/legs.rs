@@ -7,7 +7,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Order
 use corewise_sync::epoch::{Epochs, ReadMostly};
 use corewise_sync::{CachePadded, Mutex, SpinLock, Throttle};
 
-use super::policy::{self, View};
+use super::leg_states::{self, LegView};
 use crate::below::StackError;
 use crate::mirror::leg_states::LegStates;
 
@@ -62,12 +62,12 @@ struct Leg {
     /// L: is the lock, held for a moment; guards what its device is called.
     name: SpinLock<Arc<str>>,
     /// A leg without a device is out, and it gets another one only while it is.
-    there: ReadMostly<Option<Arc<There>>>,
+    there: ReadMostly<Option<Arc<LegPresence>>>,
     /// A: how many devices it had so far. Relaxed: changed by the thread that gives it one.
     eras: AtomicU64,
     /// L: is the lock, held for a moment; guards why the leg is out.
     why: SpinLock<String>,
-    load: CachePadded<Load>,
+    load: CachePadded<LegLoad>,
     /// How often the log has that it was dropped, that it stays out, and that it failed and is
     /// kept: that may go on for ever.
     dropped: Throttle,
@@ -96,7 +96,7 @@ impl Drop for Leg {
 }
 
 /// A device in the place of a leg.
-pub(super) struct There {
+pub(super) struct LegPresence {
     pub(super) device: Arc<dyn BlockDevice>,
     /// How many devices were here before: what becomes of a request to one of them says nothing about this one.
     pub(super) era: u64,
@@ -107,7 +107,7 @@ const THERE: &str = "a leg without a device is out, and nothing goes there";
 /// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs balance
 /// only.
 #[derive(Default)]
-struct Load {
+struct LegLoad {
     /// A: requests in flight.
     in_flight: AtomicU64,
     /// A: requests so far.
@@ -146,11 +146,11 @@ impl Legs {
                 }
                 MirrorLeg::Missing { name, why } => (name.into(), None, why),
             };
-            let load = Load::default();
+            let load = LegLoad::default();
             let rotational = device.as_ref().is_some_and(|device| device.geometry().rotational);
             load.rotational.store(rotational, Ordering::Relaxed);
             let is_here = device.is_some();
-            let there = device.map(|device| Arc::new(There { device, era: 0 }));
+            let there = device.map(|device| Arc::new(LegPresence { device, era: 0 }));
             let there = ReadMostly::with_epochs(epochs.clone(), there);
             let eras = AtomicU64::new(u64::from(is_here));
             let (name, why) = (SpinLock::new(name), SpinLock::new(why));
@@ -217,7 +217,7 @@ impl Legs {
     }
 
     /// What is in the place of leg `n` now, where a device is.
-    pub(super) fn there(&self, n: usize) -> Option<Arc<There>> {
+    pub(super) fn there(&self, n: usize) -> Option<Arc<LegPresence>> {
         self.legs[n].there.read().clone()
     }
 
@@ -270,7 +270,7 @@ impl Legs {
         former.map(|there| there.device.clone())
     }
 
-    fn give(&self, n: usize, device: Arc<dyn BlockDevice>) -> Option<Arc<There>> {
+    fn give(&self, n: usize, device: Arc<dyn BlockDevice>) -> Option<Arc<LegPresence>> {
         let (leg, name) = (&self.legs[n], Arc::from(device.name()));
         let era = leg.eras.fetch_add(1, Ordering::Relaxed);
         leg.load.rotational.store(device.geometry().rotational, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Legs {
         let former = std::mem::replace(&mut *leg.name.lock(), name);
         drop(former);
         // A request that takes the new device from here on sees that the leg was dropped before.
-        leg.there.swap(Some(Arc::new(There { device, era })))
+        leg.there.swap(Some(Arc::new(LegPresence { device, era })))
     }
 
     /// What the device of leg `n` is called. Any context.
@@ -344,9 +344,9 @@ impl Legs {
             let in_flight = load.in_flight.load(Ordering::Relaxed);
             let head = load.head.load(Ordering::Relaxed);
             let rotational = load.rotational.load(Ordering::Relaxed);
-            View { leg, in_flight, head, rotational }
+            LegView { leg, in_flight, head, rotational }
         };
-        policy::choose(each(legs).map(view), offset)
+        leg_states::choose(each(legs).map(view), offset)
     }
 
     /// A read of the bytes up to `end` goes to leg `n`.
@@ -357,7 +357,7 @@ impl Legs {
 
     /// A read of leg `n` failed that another one could do: whether it may go on all the same.
     pub(super) fn forgive(&self, n: usize) -> bool {
-        self.legs[n].load.forgiven.fetch_add(1, Ordering::Relaxed) < policy::MOST_FORGIVEN
+        self.legs[n].load.forgiven.fetch_add(1, Ordering::Relaxed) < leg_states::MOST_FORGIVEN
     }
 
     /// A request goes to leg `n`.

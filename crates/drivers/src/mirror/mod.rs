@@ -3,9 +3,7 @@
 //! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
 //! writes keep out of each other's way.
 
-mod alone;
 mod check;
-mod comeback;
 #[cfg(test)]
 mod crashes;
 mod disk;
@@ -14,14 +12,10 @@ pub(crate) mod leg_states;
 mod legs;
 mod members;
 mod open;
-mod overlaps;
-mod policy;
 mod record;
 pub(crate) mod regions;
-mod replace;
 mod requests;
 mod resync;
-mod source;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,8 +32,8 @@ pub use check::{MirrorCheck, MirrorChecked, MirrorPlace};
 use keeper::Keeper;
 pub use legs::MirrorLeg;
 use legs::{EVENTS, Legs, each};
-use overlaps::Overlaps;
 pub use record::Degraded;
+use regions::Overlaps;
 
 /// A mirror.
 ///
@@ -59,12 +53,12 @@ pub use record::Degraded;
 /// record ([`MirrorOptions::record`]) nobody could say later which leg was dropped: the first one, which
 /// the others are copied from at each start, is never dropped then, and a change that fails there fails.
 pub struct Mirror {
-    inner: Arc<Inner>,
+    inner: Arc<MirrorState>,
     /// Has the keeper told of the end of the workers.
     _notice: EndNotice,
 }
 
-struct Inner {
+struct MirrorState {
     legs: Legs,
     geometry: Geometry,
     overlaps: Overlaps,
@@ -501,7 +495,7 @@ fn check(legs: &Legs) -> Result<Geometry, StackError> {
     })
 }
 
-impl Inner {
+impl MirrorState {
     /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
         match self.legs.states.drop_leg(n) {
@@ -546,7 +540,7 @@ impl Inner {
     }
 
     /// Drops those on which something failed that others could do.
-    fn drop_failed(&self, ended: &disk::Ended) {
+    fn drop_failed(&self, ended: &disk::LegResults) {
         let (good, bad) = disk::masks(ended);
         let dropped = self.legs.states.settle(good, bad).unwrap_or_default();
         // Once, though several of its pieces may have failed.

@@ -7,14 +7,14 @@ use corewise_blockmq::{BlockDevice, Geometry};
 use corewise_sync::time::wall;
 use corewise_workqueue::Workqueue;
 
-use super::disk::{self, Disk};
-use super::keeper::{Keeper, State};
-use super::legs::{EVENTS, Legs, MirrorLeg, all, each};
-use super::overlaps::Overlaps;
-use super::record::{Assembled, Degraded, Head, SOURCE, assemble};
-use super::{Inner, Mirror, MirrorEvent, MirrorOptions, check, policy, source};
-use crate::below::StackError;
+use crate::below::{StackError, holds_data_before};
+use crate::mirror::disk::Disk;
+use crate::mirror::keeper::{Keeper, KeeperState};
+use crate::mirror::legs::{EVENTS, Legs, MirrorLeg, all, each};
+use crate::mirror::record::{Assembled, Degraded, Head, SOURCE, assemble};
+use crate::mirror::regions::Overlaps;
 use crate::mirror::regions::Regions;
+use crate::mirror::{Mirror, MirrorEvent, MirrorOptions, MirrorState, check, disk, leg_states};
 
 impl Mirror {
     /// Mirrors over `legs`.
@@ -46,7 +46,7 @@ impl Mirror {
         wq: &Workqueue,
     ) -> Result<Self, StackError> {
         let legs = Legs::new(legs.into_iter().map(Into::into).collect())?;
-        let inner = Inner::open(legs, options, wq)?;
+        let inner = MirrorState::open(legs, options, wq)?;
         let told = Arc::downgrade(&inner);
         let notice = inner.keeper.queue.on_end(move || {
             if let Some(inner) = told.upgrade() {
@@ -57,7 +57,7 @@ impl Mirror {
     }
 }
 
-impl Inner {
+impl MirrorState {
     /// A mirror that nobody has told of the end of the workers yet.
     pub(super) fn open(
         mut legs: Legs,
@@ -89,7 +89,7 @@ impl Inner {
             }
             None => {
                 // No head was found, so each leg still has the place in which it was given.
-                source::may_be_first(&legs, room)?;
+                may_be_first(&legs, room)?;
                 fit_on_all(&disk, &legs)?;
                 new_head(room, &options, legs.len())
             }
@@ -102,10 +102,10 @@ impl Inner {
         let bits = bits(&disk, &legs, &assembled, regions.len())?;
         let geometry = Geometry { size: head.size, ..geometry };
         let outdated = assembled.is_outdated();
-        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
-            let state = State::new(head, bits);
+        let inner = Arc::new_cyclic(|weak: &Weak<MirrorState>| {
+            let state = KeeperState::new(head, bits);
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
-            Inner { legs, geometry, overlaps: Overlaps::default(), outdated, keeper }
+            MirrorState { legs, geometry, overlaps: Overlaps::default(), outdated, keeper }
         });
         inner.start(&assembled)?;
         Ok(inner)
@@ -161,7 +161,7 @@ fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
     (0..legs.len()).map(head).collect()
 }
 
-impl Inner {
+impl MirrorState {
     /// Writes the record anew, and begins what it asks for.
     fn start(self: &Arc<Self>, assembled: &Assembled) -> Result<(), StackError> {
         let keeper = &self.keeper;
@@ -237,10 +237,10 @@ fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
 /// The head of a mirror that was not there before.
 fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
     let fits = |shift: &u32| {
-        (12..=40).contains(shift) && size.div_ceil(1 << shift) <= policy::MOST_REGIONS
+        (12..=40).contains(shift) && size.div_ceil(1 << shift) <= leg_states::MOST_REGIONS
     };
     let asked = options.region_shift.filter(fits);
-    let region_shift = asked.unwrap_or_else(|| policy::region_shift(size));
+    let region_shift = asked.unwrap_or_else(|| leg_states::region_shift(size));
     let mut mirror = [0; 16];
     for half in mirror.chunks_exact_mut(8) {
         half.copy_from_slice(&chance().to_le_bytes());
@@ -304,7 +304,7 @@ fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackErro
             head.size
         )));
     }
-    if !(12..=40).contains(&head.region_shift) || regions > policy::MOST_REGIONS {
+    if !(12..=40).contains(&head.region_shift) || regions > leg_states::MOST_REGIONS {
         return Err(StackError::new(format!(
             "the mirror's record has an invalid region size, 2 to the power of {} bytes",
             head.region_shift
@@ -346,4 +346,52 @@ fn bits(
         *last &= 0xFF >> (8 - regions % 8);
     }
     Ok(bits)
+}
+
+// Checks that a mirror doesn't begin with a first leg that is empty or outdated, which would be
+// copied over data.
+
+/// Checks a mirror without a record, which will copy `size` bytes of its first leg to the others.
+pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
+    if legs.len() == 1 {
+        // Nothing is copied, and a look would go through all mirrors below.
+        return Ok(());
+    }
+    let Some(first) = legs.there(0).map(|there| there.device.clone()) else { return Ok(()) };
+    if legs.devices().any(|device| device.geometry().read_only) {
+        // Nothing is copied.
+        return Ok(());
+    }
+    let (is_new, is_outdated) = (legs.is_new(0), first.is_outdated());
+    if !is_outdated && holds_data_before(&*first, size).unwrap_or(!is_new) {
+        return Ok(());
+    }
+    let at_risk = (1..legs.len()).find_map(|n| {
+        let device = legs.there(n)?.device.clone();
+        if is_outdated && device.is_outdated() {
+            return None;
+        }
+        match holds_data_before(&*device, size) {
+            Some(true) => Some((legs.name(n), "holds")),
+            None if !legs.is_new(n) => Some((legs.name(n), "may hold")),
+            _ => None,
+        }
+    });
+    let Some((other, holds)) = at_risk else { return Ok(()) };
+    if is_outdated {
+        let first = legs.name(0);
+        return Err(StackError::new(format!(
+            "the first leg '{first}' was opened without changes that were flushed to it, and would \
+             be copied over '{other}', which {holds} data, perhaps with these changes. Name \
+             '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
+             '{other}' before"
+        )));
+    }
+    let (first, state) = (legs.name(0), if is_new { "new" } else { "empty" });
+    Err(StackError::new(format!(
+        "the first leg '{first}' is {state}, and would be copied over '{other}', which {holds} \
+         data. If '{first}' had data, bring it back (is its disk mounted?). If that is lost, name \
+         '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
+         '{other}' before"
+    )))
 }

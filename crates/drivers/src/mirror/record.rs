@@ -45,14 +45,14 @@ pub(super) struct Head {
     /// or everything, and nobody reads from it.
     pub(super) in_sync: u32,
     /// Where the mirror began anew, the last time first; at most `FORKS`.
-    pub(super) forks: Vec<Fork>,
+    pub(super) forks: Vec<MirrorBegin>,
     /// The last check.
-    pub(super) checked: Checked,
+    pub(super) checked: LastCheck,
 }
 
 /// The last check that came to its end. All zeroes in a record that is older than this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Checked {
+pub(super) struct LastCheck {
     /// When it ended, in seconds since 1970; where there was none, when the record began.
     pub(super) since: u64,
     /// How long it took, in milliseconds, at least 1; 0 where there was none.
@@ -66,7 +66,7 @@ pub(super) struct Checked {
 
 /// The mirror began, with what was there: a copy of it, or legs that were left out, might do so too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fork {
+pub(super) struct MirrorBegin {
     /// What it goes by since; not 0, which is what a mirror goes by that never began anew.
     pub(super) history: u64,
     /// The events until then, which they have in common.
@@ -103,7 +103,7 @@ impl Head {
         bytes.extend(self.common.to_le_bytes());
         bytes.extend(self.whole.to_le_bytes());
         bytes.extend(self.removed.to_le_bytes());
-        let Checked { since, took, differ, unreadable, lost, repaired } = self.checked;
+        let LastCheck { since, took, differ, unreadable, lost, repaired } = self.checked;
         bytes.extend(took.to_le_bytes());
         for word in [since, differ, unreadable, lost, repaired] {
             bytes.extend(word.to_le_bytes());
@@ -130,11 +130,11 @@ impl Head {
     ///
     /// The mirror has all that the leg has, if they are of one history, or the mirror left the leg's after
     /// what this has seen.
-    pub(super) fn follows(&self, newest: &Head) -> Follows {
+    pub(super) fn follows(&self, newest: &Head) -> HeadRelation {
         match (self.is_seen_by(newest), self.is_in_sync()) {
-            (true, _) if self.events >= newest.whole => Follows::Yes,
-            (true, _) | (false, false) => Follows::No,
-            (false, true) => Follows::Apart,
+            (true, _) if self.events >= newest.whole => HeadRelation::Yes,
+            (true, _) | (false, false) => HeadRelation::No,
+            (false, true) => HeadRelation::Apart,
         }
     }
 
@@ -179,7 +179,7 @@ impl Head {
     /// The mirror begins. `chance`: differs from any other's.
     pub(super) fn fork(&mut self, chance: u64) {
         self.forks.truncate(FORKS - 1);
-        self.forks.insert(0, Fork { history: chance.max(1), events: self.events });
+        self.forks.insert(0, MirrorBegin { history: chance.max(1), events: self.events });
     }
 
     /// From a piece; `None` where that holds no whole head.
@@ -196,7 +196,7 @@ impl Head {
         let mut mirror = [0; 16];
         mirror.copy_from_slice(&head[12..28]);
         let at = |n: usize| FORKED + 16 * n;
-        let fork = |n: usize| Fork { history: long(at(n)), events: long(at(n) + 8) };
+        let fork = |n: usize| MirrorBegin { history: long(at(n)), events: long(at(n) + 8) };
         Some(Self {
             mirror,
             events: long(28),
@@ -209,7 +209,7 @@ impl Head {
             common: long(REST),
             whole: long(REST + 8),
             removed: word(REST + 16),
-            checked: Checked {
+            checked: LastCheck {
                 took: word(CHECKED),
                 since: long(CHECKED + 4),
                 differ: long(CHECKED + 12),
@@ -223,14 +223,14 @@ impl Head {
 
 /// Where things lie on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordLayout {
     /// Where the record begins: what is in front of it is for data.
     pub(super) start: u64,
     /// Bytes of a piece, which is written as a whole.
     pub(super) piece: u64,
 }
 
-impl Place {
+impl RecordLayout {
     /// On a leg of this size and block size; `None` where it has no room.
     pub(super) fn on(size: u64, block_size: u32) -> Option<Self> {
         let piece = u64::from(block_size).max(4096);
@@ -389,8 +389,10 @@ pub(super) fn assemble(
             }
             // One that is added has nothing, whatever became of the last time.
             Some(Some(head)) => match head.follows(newest) {
-                Follows::Apart => return Err(apart(&name(at))),
-                Follows::Yes if newest.members() & bit != 0 && !is_outdated => all.behind |= bit,
+                HeadRelation::Apart => return Err(apart(&name(at))),
+                HeadRelation::Yes if newest.members() & bit != 0 && !is_outdated => {
+                    all.behind |= bit
+                }
                 _ => all.blank |= bit,
             },
         }
@@ -516,7 +518,7 @@ pub(super) fn apart(name: &str) -> StackError {
 
 /// How the head of a leg that isn't in sync stands to the mirror's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Follows {
+pub(super) enum HeadRelation {
     /// The leg lacks no more than the mirror's bits say.
     Yes,
     /// It was not in sync when those whom it followed were left behind: it may lack anything.
@@ -570,7 +572,7 @@ mod tests {
 
     #[test]
     fn a_head_survives_its_bytes_and_any_damage_shows() {
-        let checked = Checked {
+        let checked = LastCheck {
             since: 1 << 31,
             took: 7,
             differ: 1 << 33,
@@ -598,13 +600,13 @@ mod tests {
     #[test]
     fn the_record_lies_behind_the_data_and_fits_in_what_is_left() {
         for (size, block) in [(1 << 20, 512), ((1 << 20) + 5 * 512, 512), (1 << 30, 65_536)] {
-            let place = Place::on(size, block).unwrap();
+            let place = RecordLayout::on(size, block).unwrap();
             let end = place.bits(place.pieces(65_536));
             assert!(place.start > 0 && end <= size, "{place:?}");
             assert_eq!(place.start % u64::from(block), 0);
             assert_ne!(place.head(0), place.head(1));
         }
-        assert_eq!((Place::on(64 << 10, 512), Place::on(0, 512)), (None, None));
+        assert_eq!((RecordLayout::on(64 << 10, 512), RecordLayout::on(0, 512)), (None, None));
     }
 
     #[test]
@@ -668,18 +670,18 @@ mod tests {
     #[test]
     fn a_leg_follows_where_the_mirror_went_on_after_what_it_has_seen() {
         let newest = forked(5, 7, head(0, 9, 0b01));
-        assert_eq!(head(1, 5, 0b11).follows(&newest), Follows::Yes);
-        assert_eq!(head(1, 6, 0b11).follows(&newest), Follows::Apart);
-        assert_eq!(head(1, 6, 0b01).follows(&newest), Follows::No, "it was being resynced");
-        assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), Follows::Yes);
-        assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), Follows::Apart);
+        assert_eq!(head(1, 5, 0b11).follows(&newest), HeadRelation::Yes);
+        assert_eq!(head(1, 6, 0b11).follows(&newest), HeadRelation::Apart);
+        assert_eq!(head(1, 6, 0b01).follows(&newest), HeadRelation::No, "it was being resynced");
+        assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), HeadRelation::Yes);
+        assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), HeadRelation::Apart);
         // Each history is known as far as there is room for forks, and a forgotten one isn't believed.
         let mut often = newest;
         for fork in 1..FORKS as u64 {
             often.fork(100 + fork);
         }
-        assert_eq!(forked(5, 7, head(1, 9, 0b11)).follows(&often), Follows::Yes);
-        assert_eq!(head(1, 5, 0b11).follows(&often), Follows::Apart);
+        assert_eq!(forked(5, 7, head(1, 9, 0b11)).follows(&often), HeadRelation::Yes);
+        assert_eq!(head(1, 5, 0b11).follows(&often), HeadRelation::Apart);
         assert_eq!(Head::decode(&often.encode(4096)), Some(often));
     }
 
@@ -692,15 +694,19 @@ mod tests {
         assert_eq!((old.in_sync, old.behind, old.blank, old.lost()), (0b01, 0, 0b10, 0b10));
         // The new one has failed since.
         let newest = Head { in_sync: 0b01, ..newest };
-        assert_eq!(head(1, 6, 0b11).follows(&newest), Follows::No, "bits were taken away since");
-        assert_eq!(head(1, 7, 0b11).follows(&newest), Follows::Yes);
+        assert_eq!(
+            head(1, 6, 0b11).follows(&newest),
+            HeadRelation::No,
+            "bits were taken away since"
+        );
+        assert_eq!(head(1, 7, 0b11).follows(&newest), HeadRelation::Yes);
         // Rounds that could be written nowhere leave a leg in sync as far behind as they were many.
         let newest = Head { common: 5, ..head(0, 9, 0b11) };
         let late = put_together(&[Some(Some(newest)), Some(Some(head(1, 5, 0b11)))]).unwrap();
         assert_eq!((late.in_sync, late.lost()), (0b11, 0));
         assert_eq!(
             head(1, 10, 0b11).follows(&head(0, 9, 0b01)),
-            Follows::Apart,
+            HeadRelation::Apart,
             "it went on alone"
         );
     }

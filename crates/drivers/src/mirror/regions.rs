@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use corewise_sync::{CachePadded, SpinLock};
 
 const WRITERS: u32 = 0xFFFF;
 const DIRTY: u32 = 1 << 16;
@@ -22,7 +23,7 @@ const LOCKED: u32 = 1 << 19;
 /// How [`Regions::enter`] went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Wait { wake: true }` obliges the caller to run the resync"]
-pub enum Entered {
+pub enum RegionEntry {
     /// The write may begin.
     In,
     /// It has to wait: for the record, or for the resync. Where `wake`, the resync waits for a
@@ -35,7 +36,7 @@ pub enum Entered {
 
 /// What the keeper finds in a region that it might clean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Age {
+pub enum RegionAge {
     /// Nothing is to be done there.
     Clean,
     /// Written to since the last look, or just now, or not in sync yet: not now.
@@ -87,7 +88,7 @@ impl Regions {
     }
 
     /// A write asks to begin: it enters all of these regions or none. Lock-free.
-    pub fn enter(&self, regions: Range<usize>) -> Entered {
+    pub fn enter(&self, regions: Range<usize>) -> RegionEntry {
         for n in regions.clone() {
             // Acquire pairs with the Release of `mark` (what the write relies on is durable), and
             // with that of `unlock` (its bytes come after those that the resync copied).
@@ -97,10 +98,10 @@ impl Regions {
                     may.then_some((word | RECENT) + 1)
                 });
             if entered.is_err() {
-                return Entered::Wait { wake: self.exit(regions.start..n) };
+                return RegionEntry::Wait { wake: self.exit(regions.start..n) };
             }
         }
-        Entered::In
+        RegionEntry::In
     }
 
     /// A write has ended on all legs. True where the resync waits for one of these regions, and nobody
@@ -171,17 +172,17 @@ impl Regions {
     }
 
     /// The keeper's look at a region: what was written to since the last one is spared once.
-    pub fn age(&self, n: usize) -> Age {
+    pub fn age(&self, n: usize) -> RegionAge {
         // Acquire pairs with the Release of `exit`.
         let word = self.words[n].load(Ordering::Acquire);
         if word & DIRTY == 0 {
-            return Age::Clean;
+            return RegionAge::Clean;
         }
         if word & RECENT != 0 {
             self.words[n].fetch_and(!RECENT, Ordering::Relaxed);
-            return Age::Young;
+            return RegionAge::Young;
         }
-        if word == DIRTY { Age::Old } else { Age::Young }
+        if word == DIRTY { RegionAge::Old } else { RegionAge::Young }
     }
 
     /// The keeper takes DIRTY away from a region that it has found old, after all legs have made
@@ -190,6 +191,61 @@ impl Regions {
         // The whole word is compared: who entered since, even if gone again, has set RECENT.
         self.words[n].compare_exchange(DIRTY, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+}
+
+// Which changes of a mirror are in flight at the same time, and touch the same bytes. Each leg may do these in an order of its
+// own: once both are acknowledged the legs differ. So the regions where they overlap are called stale before the later one is
+// sent, and the resync makes them alike when both are gone.
+
+/// Regions share so many lists.
+const LISTS: usize = 16;
+
+/// The bytes of the changes that are on their way to the legs.
+pub(super) struct Overlaps {
+    /// L: is the lock, held for a look at those that are in flight in its regions; guards their bytes.
+    lists: [CachePadded<SpinLock<Vec<Range<u64>>>>; LISTS],
+}
+
+impl Default for Overlaps {
+    fn default() -> Self {
+        Self { lists: std::array::from_fn(|_| CachePadded::new(SpinLock::new(Vec::new()))) }
+    }
+}
+
+impl Overlaps {
+    /// A change of `bytes`, in `regions`, goes to the legs. Says which of them others change at the same time, from the first to
+    /// the last of these. Any context.
+    pub(super) fn begin(&self, regions: Range<usize>, bytes: &Range<u64>) -> Option<Range<u64>> {
+        // Two that overlap share a region, so that the later one finds the other in its list.
+        let mut shared: Option<Range<u64>> = None;
+        for n in lists(regions) {
+            let mut list = self.lists[n].lock();
+            for other in list.iter() {
+                let (start, end) = (bytes.start.max(other.start), bytes.end.min(other.end));
+                if start < end {
+                    let so_far = shared.unwrap_or(start..end);
+                    shared = Some(so_far.start.min(start)..so_far.end.max(end));
+                }
+            }
+            list.push(bytes.clone());
+        }
+        shared
+    }
+
+    /// A change that [began](Overlaps::begin) has ended on all legs. Any context.
+    pub(super) fn end(&self, regions: Range<usize>, bytes: &Range<u64>) {
+        for n in lists(regions) {
+            let mut list = self.lists[n].lock();
+            // One like another is as good.
+            if let Some(at) = list.iter().position(|other| other == bytes) {
+                list.swap_remove(at);
+            }
+        }
+    }
+}
+
+fn lists(regions: Range<usize>) -> impl Iterator<Item = usize> {
+    regions.take(LISTS).map(|n| n % LISTS)
 }
 
 #[cfg(test)]
@@ -216,19 +272,19 @@ mod tests {
     fn a_write_enters_all_its_regions_or_none() {
         let regions = Regions::new(4 * 4096, 12);
         regions.mark(0);
-        assert_eq!(regions.enter(0..2), Entered::Wait { wake: false });
+        assert_eq!(regions.enter(0..2), RegionEntry::Wait { wake: false });
         assert!(regions.lock(0), "nobody was left in it");
         regions.mark(1);
-        assert_eq!(regions.enter(0..2), Entered::Wait { wake: false });
+        assert_eq!(regions.enter(0..2), RegionEntry::Wait { wake: false });
         regions.unlock(0, false);
-        assert_eq!(regions.enter(0..2), Entered::In);
+        assert_eq!(regions.enter(0..2), RegionEntry::In);
         assert!(!regions.exit(0..2));
     }
 
     #[test]
     fn the_last_writer_out_of_a_locked_region_runs_the_resync() {
         let regions = dirty(2);
-        assert_eq!((regions.enter(0..1), regions.enter(0..2)), (Entered::In, Entered::In));
+        assert_eq!((regions.enter(0..1), regions.enter(0..2)), (RegionEntry::In, RegionEntry::In));
         assert!(!regions.lock(0));
         assert!(!regions.exit(0..1) && !regions.is_held(0));
         assert!(regions.exit(0..2) && regions.is_held(0));
@@ -239,7 +295,7 @@ mod tests {
         let regions = dirty(2);
         assert!(regions.lock(1));
         // Between the entry into region 0 and the refusal by region 1 a lock can come.
-        assert_eq!(regions.enter(0..1), Entered::In);
+        assert_eq!(regions.enter(0..1), RegionEntry::In);
         assert!(!regions.lock(0));
         assert!(regions.exit(0..1));
     }
@@ -247,15 +303,15 @@ mod tests {
     #[test]
     fn a_region_is_cleaned_only_where_nobody_has_entered_since_the_look() {
         let regions = dirty(1);
-        assert_eq!(regions.age(0), Age::Young);
-        assert_eq!(regions.age(0), Age::Old);
-        assert_eq!(regions.enter(0..1), Entered::In);
+        assert_eq!(regions.age(0), RegionAge::Young);
+        assert_eq!(regions.age(0), RegionAge::Old);
+        assert_eq!(regions.enter(0..1), RegionEntry::In);
         assert!(!regions.exit(0..1));
         assert!(!regions.clean(0), "it was written to meanwhile");
-        assert_eq!((regions.age(0), regions.age(0)), (Age::Young, Age::Old));
+        assert_eq!((regions.age(0), regions.age(0)), (RegionAge::Young, RegionAge::Old));
         assert!(regions.clean(0));
-        assert_eq!(regions.age(0), Age::Clean);
-        assert_eq!(regions.enter(0..1), Entered::Wait { wake: false });
+        assert_eq!(regions.age(0), RegionAge::Clean);
+        assert_eq!(regions.enter(0..1), RegionEntry::Wait { wake: false });
     }
 
     #[test]
@@ -269,9 +325,37 @@ mod tests {
         );
         assert!(regions.is_stale(0..3) && !regions.is_stale(2..3));
         regions.age(1);
-        assert_eq!(regions.age(1), Age::Young);
+        assert_eq!(regions.age(1), RegionAge::Young);
         assert!(regions.lock(1));
         regions.unlock(1, true);
-        assert_eq!((regions.stale(), regions.age(1)), (0, Age::Old));
+        assert_eq!((regions.stale(), regions.age(1)), (0, RegionAge::Old));
+    }
+
+    #[test]
+    fn changes_of_the_same_bytes_are_found_as_long_as_both_are_in_flight() {
+        let overlaps = Overlaps::default();
+        assert_eq!(overlaps.begin(0..1, &(0..4096)), None);
+        assert_eq!(overlaps.begin(0..1, &(4096..8192)), None, "a neighbour");
+        assert_eq!(overlaps.begin(0..1, &(512..5000)), Some(512..5000));
+        overlaps.end(0..1, &(4096..8192));
+        overlaps.end(0..1, &(512..5000));
+        assert_eq!(overlaps.begin(0..1, &(4000..8192)), Some(4000..4096));
+        overlaps.end(0..1, &(0..4096));
+        overlaps.end(0..1, &(4000..8192));
+        assert_eq!(overlaps.begin(0..1, &(0..8192)), None);
+    }
+
+    #[test]
+    fn a_change_of_many_regions_is_found_in_each() {
+        let overlaps = Overlaps::default();
+        let mib = |n: u64| (n << 20)..((n + 1) << 20);
+        assert_eq!(overlaps.begin(3..103, &(3 << 20..103 << 20)), None);
+        for n in [3, 50, 102] {
+            assert_eq!(overlaps.begin(n..n + 1, &mib(n as u64)), Some(mib(n as u64)));
+            overlaps.end(n..n + 1, &mib(n as u64));
+        }
+        assert_eq!(overlaps.begin(103..104, &mib(103)), None, "another one of a list");
+        overlaps.end(3..103, &(3 << 20..103 << 20));
+        assert_eq!(overlaps.begin(50..51, &mib(50)), None);
     }
 }

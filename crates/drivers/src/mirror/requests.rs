@@ -7,11 +7,11 @@ use corewise_blockmq::{HeldRequest, IoError, IoErrorKind, Op, PartDone, Request,
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-use super::Inner;
-use super::legs::{Legs, There, each};
-use crate::mirror::regions::Entered;
+use super::MirrorState;
+use super::legs::{LegPresence, Legs, each};
+use crate::mirror::regions::RegionEntry;
 
-impl Inner {
+impl MirrorState {
     /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a
     /// leg that fails tells of it: clients may never hear of that.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
@@ -22,7 +22,7 @@ impl Inner {
     }
 
     /// The leg for a read that was tried on `tried` in vain.
-    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<(usize, Arc<There>)> {
+    fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<(usize, Arc<LegPresence>)> {
         let regions = &self.keeper.regions;
         let differ = regions.is_stale(regions.of(offset, len));
         loop {
@@ -41,7 +41,7 @@ impl Inner {
         self: &Arc<Self>,
         (n, era): (usize, u64),
         end: u64,
-        failed: Vec<Failed>,
+        failed: Vec<FailedLeg>,
     ) -> impl FnOnce(PartDone) + Send + use<> {
         self.legs.begin_read(n, end);
         let inner = Arc::clone(self);
@@ -53,7 +53,7 @@ impl Inner {
                 Ok(()) => return inner.read_elsewhere(done.whole().request(), &failed),
             };
             let mut failed = failed;
-            failed.push(Failed { n, era, error });
+            failed.push(FailedLeg { n, era, error });
             let tried = mask(&failed);
             let whole = done.whole();
             let (offset, len) = (whole.request().offset(), whole.request().len());
@@ -67,14 +67,14 @@ impl Inner {
     }
 
     /// Some legs could not read what another one could: they are written anew there, or dropped.
-    fn read_elsewhere(&self, rq: &Request, failed: &[Failed]) {
+    fn read_elsewhere(&self, rq: &Request, failed: &[FailedLeg]) {
         let keeper = &self.keeper;
         let regions = keeper.regions.of(rq.offset(), rq.len());
         if keeper.regions.is_stale(regions.clone()) {
             // The resync is on its way there, and sees for itself.
             return;
         }
-        for Failed { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
+        for FailedLeg { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
             if !self.legs.forgive(*n) {
                 self.drop_leg(*n, error);
                 continue;
@@ -98,8 +98,8 @@ impl Inner {
         }
         let regions = keeper.regions.of(rq.offset(), rq.len());
         match keeper.regions.enter(regions.clone()) {
-            Entered::In => self.send(rq, regions),
-            Entered::Wait { wake } => {
+            RegionEntry::In => self.send(rq, regions),
+            RegionEntry::Wait { wake } => {
                 if wake {
                     keeper.kick_resync();
                 }
@@ -125,8 +125,10 @@ impl Inner {
             let theirs = keeper.regions.of(shared.start, shared.end - shared.start);
             theirs.for_each(|n| keeper.regions.mark_stale(n));
         }
-        let ends =
-            Arc::new(Ends { succeeded: AtomicU64::new(0), failed: SpinLock::new(Vec::new()) });
+        let ends = Arc::new(CopyResults {
+            succeeded: AtomicU64::new(0),
+            failed: SpinLock::new(Vec::new()),
+        });
         let (inner, theirs) = (Arc::clone(self), Arc::clone(&ends));
         let whole = Whole::with(rq, move |rq, _| {
             let failed = std::mem::take(&mut *theirs.failed.lock());
@@ -148,7 +150,9 @@ impl Inner {
                     Ok(()) => {
                         ends.succeeded.fetch_or(1 << n, Ordering::Relaxed);
                     }
-                    Err(error) => ends.failed.lock().push(Failed { n, era, error: error.clone() }),
+                    Err(error) => {
+                        ends.failed.lock().push(FailedLeg { n, era, error: error.clone() })
+                    }
                 }
             });
             // A leg that is dropped is told of with the error, and so is the answer where all
@@ -158,7 +162,7 @@ impl Inner {
     }
 
     /// How a change that ended like this on the legs is to be answered.
-    fn judge(&self, op: Op, succeeded: u32, failed: &[Failed]) -> Result<(), IoError> {
+    fn judge(&self, op: Op, succeeded: u32, failed: &[FailedLeg]) -> Result<(), IoError> {
         let bad = failed.iter().filter(|failed| failed.counts(&self.legs));
         // A discard that failed leaves the leg as good as it was.
         let settled =
@@ -169,7 +173,9 @@ impl Inner {
                 first.map_or_else(|| IoError::new(IoErrorKind::Gone), |one| one.error.clone())
             );
         };
-        for Failed { n, error, .. } in failed.iter().filter(|failed| dropped & 1 << failed.n != 0) {
+        for FailedLeg { n, error, .. } in
+            failed.iter().filter(|failed| dropped & 1 << failed.n != 0)
+        {
             self.tell_dropped(*n, error);
         }
         Ok(())
@@ -209,28 +215,28 @@ impl Inner {
 }
 
 /// How the copies of one request ended so far.
-struct Ends {
+struct CopyResults {
     /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the count of
     /// the whole orders.
     succeeded: AtomicU64,
     /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
-    failed: SpinLock<Vec<Failed>>,
+    failed: SpinLock<Vec<FailedLeg>>,
 }
 
 /// A device that failed a request.
-struct Failed {
+struct FailedLeg {
     n: usize,
     era: u64,
     error: IoError,
 }
 
-impl Failed {
+impl FailedLeg {
     /// Whether the leg still has that device.
     fn counts(&self, legs: &Legs) -> bool {
         legs.is_of(self.n, self.era)
     }
 }
 
-fn mask<'a>(failed: impl IntoIterator<Item = &'a Failed>) -> u32 {
+fn mask<'a>(failed: impl IntoIterator<Item = &'a FailedLeg>) -> u32 {
     failed.into_iter().fold(0, |failed, one| failed | 1 << one.n)
 }

@@ -10,7 +10,7 @@ use corewise_sync::time::Stamp;
 
 use super::keeper::Keeper;
 use super::legs::each;
-use super::{Inner, disk, policy};
+use super::{MirrorState, disk, leg_states};
 
 /// Bytes that are copied at once, at most.
 const PIECE: u64 = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Cursor {
     told: bool,
 }
 
-impl Inner {
+impl MirrorState {
     /// One step: locks a region, makes the legs alike there, lets writes in again.
     pub(super) fn resync_step(self: &Arc<Self>, keeper: &Keeper) {
         let mut cursor = keeper.cursor.lock();
@@ -80,19 +80,19 @@ impl Inner {
         let busy = self.legs.busy() || self.legs.begun() != begun;
         let options = &keeper.options;
         let took = Stamp::precise().since(since);
-        let pause = |most| policy::pause(bytes, took, busy, options.resync_least, most);
+        let pause = |most| leg_states::pause(bytes, took, busy, options.resync_least, most);
         if !stale {
             let most = options.resync_most.min(keeper.check.lock().rate);
             // Anew: the timer of a slower check, which was stopped, may still run.
             let _ = keeper.queue.mod_delayed(&keeper.check_on, pause(most));
             if keeper.regions.is_stale(region..region + 1) {
-                let _ = keeper.queue.queue_delayed(&keeper.resync, policy::AGAIN);
+                let _ = keeper.queue.queue_delayed(&keeper.resync, leg_states::AGAIN);
             }
             return;
         }
         let mut pause = pause(options.resync_most);
         if !alike {
-            pause = pause.max(policy::AGAIN);
+            pause = pause.max(leg_states::AGAIN);
         }
         // False: somebody has run us meanwhile, and knows of no pause; one step early is no harm.
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);

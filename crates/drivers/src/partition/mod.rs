@@ -1,15 +1,17 @@
 //! `partition`: a range of another block device, by hand or as its GUID partition table says.
 
-mod table;
-
+use std::io::Cursor;
+use std::ops::Range;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started, Whole,
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op,
+    Started, Whole,
 };
 use corewise_sync::atomic::{AtomicU64, Ordering};
-
-pub use table::{PartitionEntry, PartitionTable};
+use gpt::disk::LogicalBlockSize;
+use gpt::header::{Header, HeaderError};
+use gpt::partition::Partition as GptEntry;
 
 use crate::below::{StackError, pass_on};
 
@@ -113,4 +115,271 @@ fn untold(below: &dyn BlockDevice) -> IoError {
         below.name()
     );
     IoError::with(IoErrorKind::Io(libc::EIO), what)
+}
+
+// Reading a GUID partition table: both copies, both checksums, and a word about all that is wrong.
+//
+// Sectors are decoded and checked by the `gpt` crate; which ones are read, how much of them, and
+// what is made of damage is decided here, as in the kernel's `block/partitions/efi.c`. The bytes
+// may be anybody's: no number in them is used before it has been compared with the device's size.
+
+/// Bytes of an entry. The standard allows larger ones; nobody writes them, and the kernel refuses
+/// them too.
+const ENTRY: u32 = 128;
+/// Entries that are read at most. Tools write 128; the largest table in use anywhere is far smaller.
+const MOST_ENTRIES: u32 = 1024;
+
+/// What a GUID partition table says, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionTable {
+    /// The partitions that can be used, by number.
+    pub partitions: Vec<PartitionEntry>,
+    /// Whether the copy at the end of the device was used, since the one at its beginning is bad.
+    pub from_backup: bool,
+    /// Everything that is not as it should be, in words; empty for a sound table.
+    pub damage: Vec<String>,
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionEntry {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its name, perhaps empty.
+    pub name: String,
+    /// Its own GUID, as `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+    pub guid: String,
+    /// The GUID of its type.
+    pub type_guid: String,
+    /// Its first byte.
+    pub start: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+impl PartitionTable {
+    /// Reads the table of `device`. Where one of its two copies is bad the other one is used, and
+    /// [`damage`](PartitionTable::damage) says so. Nothing is written. May block, as long as reads of
+    /// the device do.
+    ///
+    /// # Errors
+    /// Where neither copy is good; the text says what is wrong with each.
+    #[track_caller]
+    pub fn read(device: &dyn BlockDevice) -> Result<Self, StackError> {
+        let disk = Disk { size: device.geometry().size, read: &|range| whole(device, range) };
+        read(&disk)
+    }
+
+    /// The partition with this number, this GUID or this name; the last two only where it is the only
+    /// one that has it.
+    pub fn find(&self, which: &str) -> Option<&PartitionEntry> {
+        if let Ok(number) = which.parse::<u32>() {
+            return self.partitions.iter().find(|p| p.number == number);
+        }
+        let mut found = self
+            .partitions
+            .iter()
+            .filter(|p| p.guid.eq_ignore_ascii_case(which) || p.name == which);
+        found.next().filter(|_| found.next().is_none())
+    }
+}
+
+/// Reads any range of a device by reading the blocks that it lies in.
+fn whole(device: &dyn BlockDevice, range: Range<u64>) -> Result<Vec<u8>, String> {
+    let block = u64::from(device.geometry().block_size);
+    let start = range.start / block * block;
+    let len = range.end.next_multiple_of(block) - start;
+    let data = device.read_at(start, len as usize).map_err(|error| error.to_string())?;
+    let skip = (range.start - start) as usize;
+    Ok(data[skip..skip + (range.end - range.start) as usize].to_vec())
+}
+
+/// Where the table is read from. `read` is asked for ranges inside of `size` only.
+struct Disk<'a> {
+    size: u64,
+    read: &'a dyn Fn(Range<u64>) -> Result<Vec<u8>, String>,
+}
+
+/// One copy of the table.
+struct Copy {
+    header: Header,
+    entries: Vec<(u32, GptEntry)>,
+    /// Bytes of a block, as the table counts them.
+    lb: u64,
+}
+
+/// Why a copy can't be used.
+struct TableFault {
+    why: String,
+    /// There is no sign that there ever was one.
+    absent: bool,
+}
+
+impl TableFault {
+    fn damaged(why: impl Into<String>) -> Self {
+        Self { why: why.into(), absent: false }
+    }
+}
+
+fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
+    let mut why = String::new();
+    for lb in [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096] {
+        let last = (disk.size / lb.as_u64()).saturating_sub(1);
+        let primary = copy(disk, lb, 1);
+        // Where the disk was made larger later, the backup is where the primary says.
+        let place = primary.as_ref().map_or(last, |copy| copy.header.backup_lba);
+        let backup = copy(disk, lb, place);
+        match (primary, backup) {
+            (Err(one), Err(two)) if one.absent && two.absent => {}
+            (Err(one), Err(two)) => {
+                why = format!("; its table is damaged: {}, and the backup: {}", one.why, two.why);
+            }
+            (Ok(copy), backup) => return Ok(table(disk, [last, place], copy, backup, false)),
+            (Err(bad), Ok(backup)) => {
+                return Ok(table(disk, [last, place], backup, Err(bad), true));
+            }
+        }
+    }
+    Err(StackError::new(format!("cannot read a GUID partition table{why}")))
+}
+
+/// Reads the copy whose header is in block `lba`.
+fn copy(disk: &Disk<'_>, lb: LogicalBlockSize, lba: u64) -> Result<Copy, TableFault> {
+    let block = lb.as_u64();
+    let blocks = disk.size / block;
+    if lba == 0 || lba >= blocks {
+        return Err(TableFault { why: format!("the device has no block {lba}"), absent: true });
+    }
+    let at = lba * block;
+    let sector = (disk.read)(at..at + block).map_err(TableFault::damaged)?;
+    let header = header(sector, lb)?;
+    if header.current_lba != lba {
+        let says = format!("it lies in block {lba} but names block {}", header.current_lba);
+        return Err(TableFault::damaged(says));
+    }
+    if header.part_size != ENTRY || header.num_parts == 0 || header.num_parts > MOST_ENTRIES {
+        return Err(TableFault::damaged(format!(
+            "it has {} entries of {} bytes; a table has 1 to {MOST_ENTRIES} entries of {ENTRY} \
+             bytes",
+            header.num_parts, header.part_size
+        )));
+    }
+    let len = u64::from(header.num_parts) * u64::from(ENTRY);
+    let start = header.part_start.checked_mul(block);
+    let range = start.and_then(|start| Some(start..start.checked_add(len)?));
+    let range = range.filter(|range| range.end <= disk.size).ok_or_else(|| {
+        TableFault::damaged(format!("its entries would begin in block {}", header.part_start))
+    })?;
+    let usable = header.first_usable..=header.last_usable;
+    if usable.is_empty() || header.last_usable >= blocks {
+        let (first, last) = (header.first_usable, header.last_usable);
+        let says = format!("its usable blocks would be {first} to {last}, of {blocks}");
+        return Err(TableFault::damaged(says));
+    }
+    let bytes = (disk.read)(range).map_err(TableFault::damaged)?;
+    let entries = entries(bytes, &header, lb)?;
+    Ok(Copy { header, entries, lb: block })
+}
+
+fn header(sector: Vec<u8>, lb: LogicalBlockSize) -> Result<Header, TableFault> {
+    // The crate looks at block 1 of what it is given.
+    let mut disk = vec![0; lb.as_usize()];
+    disk.extend(sector);
+    gpt::header::read_header_from_arbitrary_device(&mut Cursor::new(disk), lb).map_err(|error| {
+        match error {
+            HeaderError::InvalidGptSignature => {
+                TableFault { why: "it has no signature".to_owned(), absent: true }
+            }
+            HeaderError::InvalidCRC32Checksum => {
+                TableFault::damaged("its checksum (CRC-32) is wrong")
+            }
+            other => TableFault::damaged(other.to_string()),
+        }
+    })
+}
+
+fn entries(
+    bytes: Vec<u8>,
+    header: &Header,
+    lb: LogicalBlockSize,
+) -> Result<Vec<(u32, GptEntry)>, TableFault> {
+    let header = Header { part_start: 0, ..header.clone() };
+    gpt::partition::file_read_partitions(&mut Cursor::new(bytes), &header, lb)
+        .map(|entries| entries.into_iter().collect())
+        .map_err(|_| TableFault::damaged("the checksum (CRC-32) of its entries is wrong"))
+}
+
+/// What a good copy says, and what is wrong with the other one. The backup lies in block `place`; it
+/// belongs into block `last`.
+fn table(
+    disk: &Disk<'_>,
+    [last, place]: [u64; 2],
+    copy: Copy,
+    other: Result<Copy, TableFault>,
+    from_backup: bool,
+) -> PartitionTable {
+    let mut damage = Vec::new();
+    if !protected(disk) {
+        damage.push("it has no protective MBR, so other tools may take the disk for empty".into());
+    }
+    match other {
+        Ok(backup) => {
+            if place != last {
+                damage.push(format!(
+                    "the backup lies in block {place}, but the device ends with block {last}: the \
+                     device has grown since"
+                ));
+            }
+            if copy.entries != backup.entries || copy.header.disk_guid != backup.header.disk_guid {
+                damage.push("the backup differs; the first copy is used".into());
+            }
+        }
+        Err(bad) if from_backup => {
+            damage.push(format!("the first copy is bad: {}; the backup is used", bad.why));
+        }
+        Err(bad) => damage.push(format!("the backup in block {place} is bad: {}", bad.why)),
+    }
+    let lb = copy.lb;
+    let usable = copy.header.first_usable..=copy.header.last_usable;
+    let mut partitions: Vec<PartitionEntry> = Vec::new();
+    let mut taken: Vec<(u32, Range<u64>)> = Vec::new();
+    for (number, entry) in &copy.entries {
+        if entry.part_type_guid.guid == gpt::partition_types::UNUSED.guid {
+            continue;
+        }
+        let (first, past) = (entry.first_lba, entry.last_lba.saturating_add(1));
+        if first >= past || !usable.contains(&first) || !usable.contains(&entry.last_lba) {
+            damage.push(format!(
+                "partition {number} is left out: its blocks {first} to {} are not within the \
+                 usable blocks {} to {}",
+                entry.last_lba,
+                usable.start(),
+                usable.end()
+            ));
+            continue;
+        }
+        if let Some((other, _)) = taken.iter().find(|(_, r)| first < r.end && r.start < past) {
+            damage.push(format!("partition {number} is left out: it overlaps partition {other}"));
+            continue;
+        }
+        taken.push((*number, first..past));
+        partitions.push(PartitionEntry {
+            number: *number,
+            name: entry.name.clone(),
+            guid: entry.part_guid.to_string(),
+            type_guid: entry.part_type_guid.guid.to_string(),
+            start: first * lb,
+            size: (past - first) * lb,
+        });
+    }
+    PartitionTable { partitions, from_backup, damage }
+}
+
+/// Whether block 0 says to tools that know no GPT that the disk is full.
+fn protected(disk: &Disk<'_>) -> bool {
+    let Ok(mbr) = (disk.read)(0..512) else { return false };
+    let types = [446 + 4, 462 + 4, 478 + 4, 494 + 4];
+    mbr[510..] == [0x55, 0xAA] && types.iter().any(|&at| mbr[at] == 0xEE)
 }

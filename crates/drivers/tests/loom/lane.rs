@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_drivers::model::{LaneState, Pushed};
+use corewise_drivers::model::{LaneState, PushOutcome};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::thread::JoinHandle;
 use corewise_sync::{Mutex, thread};
@@ -27,7 +27,7 @@ struct Lane {
 impl Lane {
     fn push(self: &Arc<Self>, most: u16) -> Option<JoinHandle<()>> {
         self.inbox.push(Box::new(Item(Link::new())));
-        (self.state.push(most) == Pushed::SendWorker).then(|| {
+        (self.state.push(most) == PushOutcome::SendWorker).then(|| {
             let lane = Arc::clone(self);
             thread::spawn(move || lane.work())
         })

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_drivers::model::{Age, Entered, Regions};
+use corewise_drivers::model::{RegionAge, RegionEntry, Regions};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::model;
@@ -53,7 +53,7 @@ fn a_write_meets_the_resync(waits: bool) {
     shared.regions.mark_stale(0);
     let theirs = Arc::clone(&shared);
     let writer = loom::thread::spawn(move || {
-        let inside = theirs.regions.enter(0..1) == Entered::In;
+        let inside = theirs.regions.enter(0..1) == RegionEntry::In;
         if inside {
             theirs.touch();
             if theirs.regions.exit(0..1) {
@@ -70,7 +70,7 @@ fn a_write_meets_the_resync(waits: bool) {
     // SAFETY: nobody else is left.
     let touched = shared.bytes.with(|bytes| unsafe { *bytes });
     assert_eq!(touched, 1 + u32::from(inside));
-    assert_eq!(shared.regions.enter(0..1), Entered::In, "writes are let in again");
+    assert_eq!(shared.regions.enter(0..1), RegionEntry::In, "writes are let in again");
 }
 
 #[test]
@@ -88,15 +88,15 @@ fn loom_a_resync_that_does_not_wait_for_the_writer_races_it() {
 /// The keeper takes the bit away that a write relies on, or doesn't.
 fn a_write_meets_the_keeper(asks: bool) {
     let shared = dirty();
-    assert_eq!(shared.regions.age(0), Age::Young);
+    assert_eq!(shared.regions.age(0), RegionAge::Young);
     let theirs = Arc::clone(&shared);
     let writer = loom::thread::spawn(move || {
-        if theirs.regions.enter(0..1) == Entered::In {
+        if theirs.regions.enter(0..1) == RegionEntry::In {
             assert!(theirs.bit.load(Ordering::Relaxed), "a write without its bit on disk");
             let _ = theirs.regions.exit(0..1);
         }
     });
-    if shared.regions.age(0) == Age::Old && (shared.regions.clean(0) || !asks) {
+    if shared.regions.age(0) == RegionAge::Old && (shared.regions.clean(0) || !asks) {
         shared.bit.store(false, Ordering::Relaxed);
     }
     writer.join().unwrap();
@@ -117,15 +117,15 @@ fn loom_a_keeper_that_ignores_the_word_clears_a_bit_too_early() {
 /// A write drops a leg; the bit of its region has to stay for when the leg comes back.
 fn a_drop_meets_the_keeper(look_first: bool) {
     let shared = dirty();
-    assert_eq!(shared.regions.enter(0..1), Entered::In);
+    assert_eq!(shared.regions.enter(0..1), RegionEntry::In);
     let theirs = Arc::clone(&shared);
     let writer = loom::thread::spawn(move || {
         theirs.out.store(true, Ordering::Relaxed);
         let _ = theirs.regions.exit(0..1);
     });
-    assert_eq!(shared.regions.age(0), Age::Young);
+    assert_eq!(shared.regions.age(0), RegionAge::Young);
     let early = shared.out.load(Ordering::Relaxed);
-    let old = shared.regions.age(0) == Age::Old;
+    let old = shared.regions.age(0) == RegionAge::Old;
     let out = if look_first { shared.out.load(Ordering::Relaxed) } else { early };
     if old && !out {
         assert!(!shared.regions.clean(0), "the leg that is out lacks this region");

@@ -4,7 +4,7 @@ use corewise_blockmq::{AlignedBuf, Op, Request, RequestMut};
 
 use io_uring::{Submitter, opcode, squeue, types};
 
-use super::super::direct::Alignment;
+use super::super::host_cache::Alignment;
 
 /// Bytes of the registered memory for each slot that has some. A power of two.
 const PIECE: usize = 8 << 10;
@@ -93,7 +93,7 @@ pub(super) struct Memory {
 }
 
 /// Where an entry is made, and what for.
-pub(super) struct Place<'a> {
+pub(super) struct EntryTarget<'a> {
     pub(super) slot: usize,
     pub(super) fd: types::Fd,
     pub(super) align: Option<Alignment>,
@@ -103,7 +103,11 @@ pub(super) struct Place<'a> {
 
 impl Memory {
     /// The entry of a read or write; `None` where plain I/O has to do it.
-    pub(super) fn entry(&mut self, rq: &Request, place: &mut Place<'_>) -> Option<squeue::Entry> {
+    pub(super) fn entry(
+        &mut self,
+        rq: &Request,
+        place: &mut EntryTarget<'_>,
+    ) -> Option<squeue::Entry> {
         if rq.filled() != 0 {
             return None;
         }
@@ -141,7 +145,12 @@ impl Memory {
     }
 
     /// Has the request go through aligned memory.
-    fn bounce(&mut self, rq: &Request, align: Alignment, place: &mut Place<'_>) -> Option<()> {
+    fn bounce(
+        &mut self,
+        rq: &Request,
+        align: Alignment,
+        place: &mut EntryTarget<'_>,
+    ) -> Option<()> {
         let (len, page) = (usize::try_from(rq.len()).ok()?, page(align));
         let piece = place.bounce.of_slot(place.slot, len, page, place.ring).unwrap_or_else(|| {
             let own = self.own.insert(AlignedBuf::new(len, page));

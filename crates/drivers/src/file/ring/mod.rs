@@ -33,33 +33,30 @@
 //! A file that goes past the page cache wants aligned memory: what isn't goes through its slot's piece of a
 //! registered buffer, or through memory of its own where it is larger; that is one copy.
 
-pub(crate) mod bell;
-mod cancel;
-mod memory;
-mod reactor;
-#[cfg(test)]
-mod tests;
-
-use std::fmt;
-use std::io;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use corewise_blockmq::for_drivers::Queued;
+use corewise_blockmq::for_drivers::{LateOne, Queued};
 use corewise_blockmq::{Started, TimedOut, TimerReturn};
-use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::inbox::Inbox;
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::{CachePadded, Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuId, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
+use reactor::Reactor;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::lane::Crew;
+use super::lane::FileWorkers;
 use super::volume::Volume;
-use bell::Bell;
-use cancel::Ask;
-use reactor::Reactor;
+
+mod memory;
+mod reactor;
+#[cfg(test)]
+mod tests;
 
 /// What the file devices of a program share: the rings of io_uring, one for each cache shard of the machine, and how many
 /// workers may wait for their disks.
@@ -91,15 +88,15 @@ use reactor::Reactor;
 /// ```
 #[derive(Clone)]
 pub struct FileRings {
-    inner: Arc<Shared>,
+    inner: Arc<RingsState>,
 }
 
-struct Shared {
+struct RingsState {
     /// The CPUs of each ring.
     shards: Vec<CpuSet>,
     /// They are those of this machine.
     live: bool,
-    crew: Arc<Crew>,
+    crew: Arc<FileWorkers>,
     /// L: is the lock; guards the rings, once they are there.
     rings: Mutex<Option<Arc<Rings>>>,
 }
@@ -114,7 +111,7 @@ impl FileRings {
 
     fn of(shards: Vec<CpuSet>, live: bool) -> Self {
         let (crew, rings) = (Arc::default(), Mutex::new(None));
-        Self { inner: Arc::new(Shared { shards, live, crew, rings }) }
+        Self { inner: Arc::new(RingsState { shards, live, crew, rings }) }
     }
 
     /// As where the kernel has none.
@@ -128,7 +125,7 @@ impl FileRings {
         self.inner.shards.iter().map(CpuSet::len).sum()
     }
 
-    pub(super) fn crew(&self) -> &Arc<Crew> {
+    pub(super) fn crew(&self) -> &Arc<FileWorkers> {
         &self.inner.crew
     }
 
@@ -138,7 +135,7 @@ impl FileRings {
         if let Some(rings) = &*rings {
             return Ok(Arc::clone(rings));
         }
-        let Shared { shards, live, .. } = &*self.inner;
+        let RingsState { shards, live, .. } = &*self.inner;
         let made = Arc::new(Rings::new(shards.len(), shards, *live)?);
         Ok(Arc::clone(rings.insert(made)))
     }
@@ -152,16 +149,16 @@ impl fmt::Debug for FileRings {
 
 /// Rings, each with its thread.
 pub(super) struct Rings {
-    rings: Vec<Owned>,
+    rings: Vec<RingThread>,
     /// The CPUs of each, where they are divided among them.
     shards: Vec<CpuSet>,
 }
 
 /// What a ring shows of itself to other threads.
-struct Port {
+struct RingPort {
     inbox: Inbox<Queued>,
     /// Late requests that are to be called off.
-    asks: Inbox<Box<Ask>>,
+    asks: Inbox<Box<CancelRequest>>,
     bell: Bell,
     /// The wire of the bell.
     wire: OwnedFd,
@@ -169,8 +166,8 @@ struct Port {
     end: AtomicBool,
 }
 
-struct Owned {
-    port: Arc<CachePadded<Port>>,
+struct RingThread {
+    port: Arc<CachePadded<RingPort>>,
     tid: Tid,
     thread: Option<JoinHandle<()>>,
 }
@@ -186,7 +183,7 @@ impl Rings {
         }
         let spawn = |i| {
             let shard = shards.get(i);
-            let ring = Owned::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
+            let ring = RingThread::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
             // Near, and not on one CPU: a thread that burns that very one would keep it waiting.
             if let Some(shard) = shard.filter(|_| live) {
                 if let Err(error) = pin_thread(ring.tid, shard) {
@@ -249,7 +246,7 @@ fn kernel_threads(cpus: usize) -> u32 {
     u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
 }
 
-impl Port {
+impl RingPort {
     /// Whether nothing waits for the ring's thread.
     fn is_empty(&self) -> bool {
         self.inbox.is_empty() && self.asks.is_empty()
@@ -277,9 +274,9 @@ impl Port {
     }
 }
 
-impl Owned {
+impl RingThread {
     fn spawn(i: usize, kernel_threads: u32) -> io::Result<Self> {
-        let port = Arc::new(CachePadded::new(Port::new()?));
+        let port = Arc::new(CachePadded::new(RingPort::new()?));
         let theirs = Arc::clone(&port);
         let told = Arc::new((Completion::new(), Mutex::new(None)));
         let tell = Arc::clone(&told);
@@ -305,7 +302,7 @@ impl Owned {
     }
 }
 
-impl Drop for Owned {
+impl Drop for RingThread {
     /// Ends the thread. Nothing is in flight: each request in a slot keeps its queue, and with it the
     /// driver and the rings, alive.
     fn drop(&mut self) {
@@ -315,6 +312,143 @@ impl Drop for Owned {
             // The last request's completion may drop the driver on the thread itself.
             if thread.thread().id() != current().id() && thread.join().is_err() {
                 tracing::error!("a ring's thread panicked");
+            }
+        }
+    }
+}
+
+// The bell of a thread that serves an inbox: rung only where the thread may be asleep.
+//
+// A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in the
+// kernel where there is nothing to do. Waking it costs a system call, so a thread that puts something in asks
+// first whether that is needed. The pattern is *publish, fence, check*:
+//
+// ```text
+// pusher                                 thread
+// Publish: push to the inbox             Doze: asleep = true
+// RingFence                              DozeFence
+// Ask: asleep? no: leave                 Look: inbox empty? yes: sleep
+// ```
+//
+// Without the fences both could read the old value: the request lies there, and the thread sleeps. The push
+// and the store are `SeqCst`, and so are the two loads, so the language orders them and no instruction is
+// needed for either fence. Of several pushers that find it asleep one takes the mark and rings.
+// Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
+
+/// Whether somebody has to wake the thread.
+pub struct Bell<F: FencePolicy = FullFence> {
+    /// A: set by Doze, cleared by the thread when it is awake again, or by the pusher that rings. Each
+    /// change is a read-modify-write, so they have one order.
+    asleep: AtomicBool,
+    fence: PhantomData<F>,
+}
+
+impl<F: FencePolicy> Default for Bell<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: FencePolicy> Bell<F> {
+    /// The bell of a thread that is awake.
+    pub fn new() -> Self {
+        Self { asleep: AtomicBool::new(false), fence: PhantomData }
+    }
+
+    /// Doze: the thread is about to sleep. It has to look at its inbox once more before it does.
+    pub fn doze(&self) {
+        self.asleep.swap(true, Ordering::SeqCst);
+        F::implied(); // DozeFence
+    }
+
+    /// The thread is awake, and will look at its inbox before it sleeps.
+    #[inline]
+    pub fn awake(&self) {
+        // Relaxed: who still reads true doesn't get the mark, or rings in vain.
+        self.asleep.swap(false, Ordering::Relaxed);
+    }
+
+    /// Ask: true where the caller has to wake the thread, after a push. Any context.
+    #[inline]
+    #[must_use = "the caller must wake the thread"]
+    pub fn must_ring(&self) -> bool {
+        F::implied(); // RingFence
+        self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl<F: FencePolicy> fmt::Debug for Bell<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").field("asleep", &self.asleep.load(Ordering::Relaxed)).finish()
+    }
+}
+
+// Calling a request off: the thread that finds it late asks the rings' threads, which alone may touch the rings, one after the
+// other until one has it.
+//
+// The tag of a late request is held until the driver has answered ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so
+// the asker waits for the answer: what the kernel is told to stop is the request that was late, and never the
+// tag's next one. A request that the kernel has stopped completes with `ECANCELED`, before or after that.
+
+/// One late request, on its way to a ring's thread. However it ends, the asker is told.
+pub(super) struct CancelRequest {
+    link: Link,
+    pub(super) late: LateOne,
+    answer: Arc<CancelAnswer>,
+}
+
+struct CancelAnswer {
+    /// A: the error that the kernel gave, or 0; ENOENT where it wasn't asked. Written before `told`, which orders
+    /// it. Relaxed.
+    errno: AtomicU32,
+    told: Completion,
+}
+
+// SAFETY: always the same field of the same value.
+unsafe impl HasLink for CancelRequest {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl CancelRequest {
+    /// What the kernel has answered; the asker learns it when this is dropped.
+    pub(super) fn answered(&self, result: i32) {
+        self.answer.errno.store(result.min(0).unsigned_abs(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for CancelRequest {
+    fn drop(&mut self) {
+        self.answer.told.complete();
+    }
+}
+
+impl RingPort {
+    /// Has the kernel stop a late request, if it is in this ring and the kernel can; `None` where it isn't. Blocks
+    /// until that is known.
+    pub(super) fn call_off(&self, late: &TimedOut<'_>) -> Option<TimerReturn> {
+        let errno = AtomicU32::new(libc::ENOENT.unsigned_abs());
+        let answer = Arc::new(CancelAnswer { errno, told: Completion::new() });
+        let theirs = Arc::clone(&answer);
+        self.asks.push(Box::new(CancelRequest {
+            link: Link::new(),
+            late: late.which(),
+            answer: theirs,
+        }));
+        if self.bell.must_ring() {
+            self.ring();
+        }
+        answer.told.wait();
+        match answer.errno.load(Ordering::Relaxed) as i32 {
+            0 => {
+                tracing::warn!("{late}; it is cancelled");
+                Some(TimerReturn::Done)
+            }
+            libc::ENOENT => None,
+            _ => {
+                tracing::warn!("{late}; the kernel was asked to cancel it, and still runs it");
+                Some(TimerReturn::ResetTimer)
             }
         }
     }

@@ -1,10 +1,9 @@
 //! The thread of a ring: takes requests in, hands them to the kernel, and completes them.
 
-use std::io;
-use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
 use corewise_blockmq::for_drivers::{Burst, Queued};
 use corewise_blockmq::{IoError, IoErrorKind, Op, RequestMut, Started};
@@ -15,10 +14,10 @@ use io_uring::{
 };
 
 use super::super::store::{PUNCH, ZERO};
-use super::super::volume::{self, Volume};
-use super::Port;
-use super::cancel::Ask;
-use super::memory::{Bounce, Memory, Place};
+use super::super::volume;
+use super::super::volume::Volume;
+use super::memory::{Bounce, EntryTarget, Memory};
+use super::{CancelRequest, RingPort};
 
 /// What the bell's completions are known by. Slots have 32 bits.
 const BELL: u64 = u64::MAX;
@@ -44,12 +43,12 @@ const BURST: usize = 2;
 /// A ring and what its thread knows.
 pub(super) struct Reactor {
     uring: IoUring,
-    inner: Inner,
+    inner: ReactorState,
 }
 
-struct Inner {
-    port: Arc<CachePadded<Port>>,
-    slots: Vec<Slot>,
+struct ReactorState {
+    port: Arc<CachePadded<RingPort>>,
+    slots: Vec<RingSlot>,
     /// The numbers of those that have no request.
     free: Vec<u32>,
     bounce: Bounce,
@@ -62,7 +61,7 @@ struct Inner {
 
 /// A request, while the kernel has it.
 #[derive(Default)]
-struct Slot {
+struct RingSlot {
     rq: Option<Started>,
     /// Its file.
     volume: Option<Arc<Volume>>,
@@ -70,12 +69,12 @@ struct Slot {
     /// It is late, and the kernel was told to stop it.
     off: bool,
     /// The askers for that, until the kernel has answered.
-    ask: Option<Box<Ask>>,
+    ask: Option<Box<CancelRequest>>,
 }
 
 impl Reactor {
     /// Sets up the ring, for the calling thread.
-    pub(super) fn new(port: Arc<CachePadded<Port>>, kernel_threads: u32) -> io::Result<Self> {
+    pub(super) fn new(port: Arc<CachePadded<RingPort>>, kernel_threads: u32) -> io::Result<Self> {
         let uring = build()?;
         let submitter = uring.submitter();
         let mut probe = Probe::new();
@@ -98,7 +97,7 @@ impl Reactor {
         }
         // Since Linux 5.15; an older one takes as many as it likes.
         let _ = submitter.register_iowq_max_workers(&mut [kernel_threads; 2]);
-        let inner = Inner {
+        let inner = ReactorState {
             port,
             slots: Vec::new(),
             free: Vec::new(),
@@ -135,7 +134,7 @@ impl Reactor {
 
     /// Serves the ring until the rings are dropped.
     pub(super) fn run(self) {
-        let mut inner = Leaky(mem::ManuallyDrop::new(self.inner));
+        let mut inner = LeakedOnPanic(mem::ManuallyDrop::new(self.inner));
         // Made last, so dropped first: it names the slots' memory.
         let mut uring = self.uring;
         let (mut submitter, mut sq, mut cq) = uring.split();
@@ -166,9 +165,9 @@ fn too_old() -> io::Error {
 
 /// Where a panic, which would be an error of this module, leaves requests with the kernel, their memory is
 /// never freed.
-struct Leaky(mem::ManuallyDrop<Inner>);
+struct LeakedOnPanic(mem::ManuallyDrop<ReactorState>);
 
-impl Drop for Leaky {
+impl Drop for LeakedOnPanic {
     fn drop(&mut self) {
         if self.0.in_flight == 0 {
             // SAFETY: it isn't used again.
@@ -182,7 +181,7 @@ impl Drop for Leaky {
     }
 }
 
-impl Inner {
+impl ReactorState {
     fn serve(
         &mut self,
         submitter: &Submitter<'_>,
@@ -256,11 +255,11 @@ impl Inner {
             return rq.complete(Err(error));
         }
         let number = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(RingSlot::default());
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[number as usize];
-        let mut place = Place {
+        let mut place = EntryTarget {
             slot: number as usize,
             fd: types::Fd(volume.store().file().as_raw_fd()),
             align: volume.store().align(),
@@ -286,8 +285,13 @@ impl Inner {
 
     /// Has the kernel stop a request. Its tag is held until the ask is answered: so it is the one that
     /// was meant, or it has completed.
-    fn call_off(&mut self, ask: Box<Ask>, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
-        let late = |slot: &Slot| slot.rq.as_ref().is_some_and(|rq| rq.is(&ask.late));
+    fn call_off(
+        &mut self,
+        ask: Box<CancelRequest>,
+        submitter: &Submitter<'_>,
+        sq: &mut SubmissionQueue<'_>,
+    ) {
+        let late = |slot: &RingSlot| slot.rq.as_ref().is_some_and(|rq| rq.is(&ask.late));
         // Where the kernel doesn't have it, the ask is dropped: the asker learns that.
         let Some(number) = self.slots.iter().position(late) else { return };
         let slot = &mut self.slots[number];
@@ -341,7 +345,7 @@ impl Inner {
 
     /// Completes a request that the kernel is done with, or has a worker carry it on.
     fn finish(&mut self, mut rq: Started, volume: Arc<Volume>, number: usize, result: i32) {
-        let Slot { memory, off, .. } = &mut self.slots[number];
+        let RingSlot { memory, off, .. } = &mut self.slots[number];
         if let (Op::Read, Ok(done)) = (rq.op(), usize::try_from(result)) {
             // SAFETY: the kernel says so.
             unsafe { memory.read(&mut RequestMut::from(&mut rq), done) };
@@ -420,7 +424,7 @@ unsafe fn push(
 }
 
 /// The entry for a request, or `None` where a worker has to do it.
-fn entry(rq: &Started, memory: &mut Memory, place: &mut Place<'_>) -> Option<squeue::Entry> {
+fn entry(rq: &Started, memory: &mut Memory, place: &mut EntryTarget<'_>) -> Option<squeue::Entry> {
     let (flags, fd) = (rq.flags(), place.fd);
     Some(match rq.op() {
         Op::Read | Op::Write => return memory.entry(rq, place),

@@ -17,13 +17,13 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 
 use super::keeper::wish;
 use super::legs::{Legs, each};
-use super::{Inner, Mirror, MirrorLeg, MirrorOptions};
+use super::{Mirror, MirrorLeg, MirrorOptions, MirrorState};
 use world::Kind::{Failed, Killed};
 use world::{Kind, Left, Platter, Port, REGION_SHIFT, Shared, USED, Ways, World, write};
 
 /// A mirror that lives.
 struct Up {
-    inner: Arc<Inner>,
+    inner: Arc<MirrorState>,
     world: Shared,
 }
 
@@ -61,7 +61,8 @@ impl Rig {
             .region_shift(Some(REGION_SHIFT))
             .find(move |n| Ok(found[n].clone()));
         let legs = Legs::new((0..legs.len()).map(leg).collect()).unwrap();
-        let inner = Inner::open(legs, options, &self.idle).map_err(|error| error.to_string())?;
+        let inner =
+            MirrorState::open(legs, options, &self.idle).map_err(|error| error.to_string())?;
         let notice = self.idle.on_end(|| {});
         let mirror = Arc::new(Mirror { inner: Arc::clone(&inner), _notice: notice });
         world.lock().front = Some(Queue::builder(&self.machine, mirror).build_by_hand());
