@@ -85,8 +85,8 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
         blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
             Displaced, Dispatch, Extent,
-            ExtentKind, Extents, Flags, FreezeGuard, Geometry, HctxStats, Held, HwQueues, Info, IoError, IoErrorKind, IoScheduler, IoStats,
-            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, Refused, Request, RequestMut<'static>,
+            ExtentKind, Extents, Flags, FreezeGuard, Geometry, HctxStats, HeldRequest, HwQueues, Info, IoError, IoErrorKind, IoScheduler, IoStats,
+            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Request, RequestMut<'static>,
             RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
         drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
