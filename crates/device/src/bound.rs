@@ -79,7 +79,7 @@ pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
 }
 
 /// Why a shutdown did not succeed; `None` where it did.
-pub(crate) type Answer = Option<Failure>;
+pub(crate) type ShutdownFailure = Option<Failure>;
 
 /// What a handle hands over that tells of no success.
 #[derive(Debug)]
@@ -92,19 +92,19 @@ pub(crate) enum Failure {
 
 /// A callback that is being called, or will be: each thread has one, for one call after the other,
 /// unless somebody keeps a handle of it.
-pub(crate) struct Call {
+pub(crate) struct ShutdownCall {
     /// I: itself; see there.
     pub handoff: Handoff<Failure>,
     /// I: where an end goes to that comes after the call.
-    pub ends: Arc<dyn Ends>,
+    pub ends: Arc<dyn EndSink>,
     /// I: for one call.
     pub device: DeviceId,
 }
 
 /// Where the end of a callback that has returned goes to.
-pub(crate) trait Ends: Send + Sync {
+pub(crate) trait EndSink: Send + Sync {
     /// The device's callback is over, after it had returned.
-    fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer);
+    fn ended_later(self: Arc<Self>, device: DeviceId, answer: ShutdownFailure);
 }
 
 /// The duty to say that a device is shut down, see
@@ -113,23 +113,23 @@ pub(crate) trait Ends: Send + Sync {
 /// May be sent to any thread and finished there, also within the callback. Dropped without an end it
 /// counts as a failure, so nobody waits for ever for a task that was cancelled.
 #[must_use = "dropped, it makes the shutdown of its device a failed one"]
-pub struct ShutdownDone(Option<To>);
+pub struct ShutdownDone(Option<DoneTarget>);
 
-enum To {
-    Call(Arc<Call>),
+enum DoneTarget {
+    Call(Arc<ShutdownCall>),
     Closure(Box<dyn FnOnce(Result<(), ShutdownError>) + Send>),
 }
 
 impl ShutdownDone {
-    pub(crate) fn of(call: Arc<Call>) -> ShutdownDone {
-        ShutdownDone(Some(To::Call(call)))
+    pub(crate) fn of(call: Arc<ShutdownCall>) -> ShutdownDone {
+        ShutdownDone(Some(DoneTarget::Call(call)))
     }
 
     /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
     /// manager; public so that a device can be tested without one, or wrapped into another one. A
     /// panic in `tell` is caught and logged.
     pub fn new(tell: impl FnOnce(Result<(), ShutdownError>) + Send + 'static) -> ShutdownDone {
-        ShutdownDone(Some(To::Closure(Box::new(tell))))
+        ShutdownDone(Some(DoneTarget::Closure(Box::new(tell))))
     }
 
     /// The device is shut down, or as far as it will get. Devices that waited for it go on.
@@ -140,14 +140,14 @@ impl ShutdownDone {
         self.end(result.err().map(Failure::Said));
     }
 
-    fn end(&mut self, answer: Answer) {
+    fn end(&mut self, answer: ShutdownFailure) {
         match self.0.take() {
-            Some(To::Call(call)) => {
+            Some(DoneTarget::Call(call)) => {
                 if let Some(answer) = call.handoff.finish(answer) {
                     call.ends.clone().ended_later(call.device, answer);
                 }
             }
-            Some(To::Closure(tell)) => {
+            Some(DoneTarget::Closure(tell)) => {
                 let result = match answer {
                     None => Ok(()),
                     Some(Failure::Said(error)) => Err(error),

@@ -1,9 +1,9 @@
 //! What a driver does: probe a device into a bound object, at once or later.
 
 use crate::bound::{Bound, downcast};
-use crate::cancel::Cancel;
 use crate::decl::{DeviceDecl, ProbeType};
 use crate::error::{Error, ProbeError};
+use crate::event::Cancel;
 use crate::info::DeviceState;
 use std::any::Any;
 use std::fmt;

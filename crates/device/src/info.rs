@@ -158,14 +158,14 @@ pub enum PendingState {
     /// These are not up.
     Waiting {
         /// What it waits for.
-        on: Vec<Awaited>,
+        on: Vec<AwaitedDevice>,
     },
 }
 
 /// What a device waits for, and through which link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Awaited {
+pub struct AwaitedDevice {
     /// Its name.
     pub device: String,
     /// The link.
@@ -204,7 +204,7 @@ impl fmt::Display for PendingState {
     }
 }
 
-impl fmt::Display for Awaited {
+impl fmt::Display for AwaitedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let optional = if self.optional { "optional " } else { "" };
         write!(f, "its {optional}{} \"{}\"", self.edge.as_str(), text::name(&self.device))?;

@@ -184,7 +184,6 @@ mod handoff;
 pub mod model;
 mod takeover;
 
-mod cancel;
 mod error;
 mod info;
 
@@ -204,21 +203,19 @@ mod registry;
 mod manager;
 
 pub use bound::{Bound, ShutdownDone};
-pub use cancel::Cancel;
 pub use decl::{DeviceDecl, ProbeType};
 pub use driver::{Driver, ProbeContext, ProbeDone};
 pub use error::{Error, ProbeError, ShutdownError};
+pub use event::{Cancel, Event, Observer};
 pub use graph::{DeviceId, Graph, GraphError};
-pub use info::{
-    Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost, ProbeOutcome,
-};
-
-pub use event::{Event, Observer};
 pub use history::History;
+pub use info::{
+    AwaitedDevice, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost, ProbeOutcome,
+};
 pub use manager::DeviceManager;
 pub use registry::{BringUp, BringUpOptions, DeviceReport};
 pub use shutdown::{
-    Behind, HangPolicy, Overdue, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
+    Blocker, HangPolicy, OverdueCallback, Remaining, RemainingState, ShutdownMode, ShutdownOptions,
     ShutdownReport,
 };
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What is looked at.
-pub(crate) trait Watched: Send + Sync {
+pub(crate) trait WatchTarget: Send + Sync {
     /// Looks, on the watch's thread. Returns how long to wait before the next look; `None`: there
     /// will be nothing to see any more.
     fn look(self: Arc<Self>) -> Option<Duration>;
@@ -26,25 +26,25 @@ pub(crate) trait Watched: Send + Sync {
 /// A thread with a timer. It ends when this is dropped.
 pub(crate) struct Watch {
     /// I: what the thread shares.
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     /// I: until it is dropped.
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct WatchShared {
     /// I: the timer.
     timer: Timer,
     /// L: is the lock; guards who is looked at. The timer is set under it.
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
-struct State {
-    watched: Option<Arc<dyn Watched>>,
+struct WatchState {
+    watched: Option<Arc<dyn WatchTarget>>,
     quit: bool,
 }
 
 /// While it lives, its run is looked at.
-pub(crate) struct Watching<'a>(&'a Shared);
+pub(crate) struct WatchGuard<'a>(&'a WatchShared);
 
 impl Watch {
     /// Starts the thread.
@@ -54,8 +54,10 @@ impl Watch {
     /// wait for the system: it would hold up all the others.
     pub(crate) fn start() -> io::Result<Watch> {
         let timer = Timer::new()?;
-        let shared =
-            Arc::new(Shared { timer, state: Mutex::new(State { watched: None, quit: false }) });
+        let shared = Arc::new(WatchShared {
+            timer,
+            state: Mutex::new(WatchState { watched: None, quit: false }),
+        });
         let its = shared.clone();
         let thread = Builder::new().name("cw-watch".into()).spawn(move || its.run())?;
         Ok(Watch { shared, thread: Some(thread) })
@@ -63,15 +65,19 @@ impl Watch {
 
     /// From `after` from now on `watched` is looked at, until the guard is dropped. Wakes nobody.
     /// `None` where the timer can't be set.
-    pub(crate) fn watch(&self, watched: Arc<dyn Watched>, after: Duration) -> Option<Watching<'_>> {
+    pub(crate) fn watch(
+        &self,
+        watched: Arc<dyn WatchTarget>,
+        after: Duration,
+    ) -> Option<WatchGuard<'_>> {
         let mut state = self.shared.state.lock();
         self.shared.timer.set(after).ok()?;
         state.watched = Some(watched);
-        Some(Watching(&self.shared))
+        Some(WatchGuard(&self.shared))
     }
 }
 
-impl Drop for Watching<'_> {
+impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         // The timer is left as it is: setting it costs more than the one wake-up for nothing that it
@@ -82,7 +88,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-impl Shared {
+impl WatchShared {
     /// The thread's body.
     fn run(&self) {
         loop {
@@ -138,7 +144,7 @@ mod tests {
     /// Tells of each look, and wants so many in all.
     struct Looks(Mutex<(Sender<String>, u32)>);
 
-    impl Watched for Looks {
+    impl WatchTarget for Looks {
         fn look(self: Arc<Self>) -> Option<Duration> {
             let (tell, more) = &mut *self.0.lock();
             let name = current().name().map(String::from);
@@ -165,7 +171,7 @@ mod tests {
     #[test]
     fn what_a_look_panics_with_is_dropped() {
         struct Panics(Arc<()>, Mutex<Sender<()>>);
-        impl Watched for Panics {
+        impl WatchTarget for Panics {
             fn look(self: Arc<Self>) -> Option<Duration> {
                 self.1.lock().send(()).expect("the test listens");
                 std::panic::panic_any(self.0.clone());
@@ -195,7 +201,7 @@ mod tests {
     #[test]
     fn a_watch_that_is_dropped_by_its_own_look_ends() {
         struct Last(Mutex<Option<Watch>>, Mutex<Sender<()>>);
-        impl Watched for Last {
+        impl WatchTarget for Last {
             fn look(self: Arc<Self>) -> Option<Duration> {
                 drop(self.0.lock().take());
                 self.1.lock().send(()).expect("the test listens");

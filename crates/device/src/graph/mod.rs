@@ -1,7 +1,6 @@
 //! The device graph: immutable, validated, with edges both ways and one base order. Pure.
 
 mod build;
-mod cycles;
 mod error;
 
 pub use error::GraphError;
@@ -46,25 +45,25 @@ pub struct Graph {
     decls: Vec<Arc<DeviceDecl>>,
     nodes: Vec<Option<u32>>,
     rejected: Vec<bool>,
-    needs: Edges,
-    feeds: Edges,
+    needs: EdgeTable,
+    feeds: EdgeTable,
     order: Vec<DeviceId>,
     rank: Vec<u32>,
     cycles: Vec<Vec<DeviceId>>,
     /// Made when it is first asked for: a shutdown needs no names.
-    by_name: OnceLock<HashMap<Named, DeviceId>>,
+    by_name: OnceLock<HashMap<NamedDecl, DeviceId>>,
 }
 
 /// What is known of a device that is not part of the graph, but that the graph's devices may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outside {
+pub(crate) struct OutsideNeeds {
     pub node: Option<u32>,
 }
 
 /// What is needed for a graph besides declarations.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct GraphContext<'a> {
     /// The devices that exist already, by name.
-    pub outside: &'a dyn Fn(&str) -> Option<Outside>,
+    pub outside: &'a dyn Fn(&str) -> Option<OutsideNeeds>,
     /// What is wrong with the drivers of a device, by its index.
     pub driver_fault: &'a dyn Fn(usize, &DeviceDecl) -> Option<GraphError>,
 }
@@ -84,14 +83,14 @@ impl Graph {
     /// As [`Graph::build`], but devices at fault become [rejected](Graph::is_rejected) ones, and
     /// the rest is as usable as it can be: for bringing up what can be brought up.
     pub(crate) fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
-        let alone = Surroundings { outside: &|_| None, driver_fault: &|_, _| None };
+        let alone = GraphContext { outside: &|_| None, driver_fault: &|_, _| None };
         build::build(decls.into_iter().map(Arc::new).collect(), &alone)
     }
 
     /// As [`Graph::build_tolerant`], among devices that exist already and are no part of it.
     pub(crate) fn build_among(
         decls: Vec<Arc<DeviceDecl>>,
-        surroundings: &Surroundings<'_>,
+        surroundings: &GraphContext<'_>,
     ) -> (Graph, Vec<GraphError>) {
         build::build(decls, surroundings)
     }
@@ -213,38 +212,38 @@ impl fmt::Debug for Graph {
 
 /// A declaration as a key: found by its name.
 #[derive(Clone, Debug)]
-pub(crate) struct Named(pub Arc<DeviceDecl>);
+pub(crate) struct NamedDecl(pub Arc<DeviceDecl>);
 
-impl Borrow<str> for Named {
+impl Borrow<str> for NamedDecl {
     fn borrow(&self) -> &str {
         &self.0.name
     }
 }
 
-impl Hash for Named {
+impl Hash for NamedDecl {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name.hash(state);
     }
 }
 
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
+impl PartialEq for NamedDecl {
+    fn eq(&self, other: &NamedDecl) -> bool {
         self.0.name == other.0.name
     }
 }
 
-impl Eq for Named {}
+impl Eq for NamedDecl {}
 
 /// Adjacency in two flat arrays (compressed sparse rows): 100 000 devices cost no 100 000 vectors.
 #[derive(Clone, Default)]
-struct Edges {
+struct EdgeTable {
     /// Row i is `to[start[i]..start[i + 1]]`.
     start: Vec<u32>,
     to: Vec<DeviceId>,
     kinds: Vec<EdgeKind>,
 }
 
-impl Edges {
+impl EdgeTable {
     fn range(&self, id: DeviceId) -> std::ops::Range<usize> {
         self.start[id.index()] as usize..self.start[id.index() + 1] as usize
     }

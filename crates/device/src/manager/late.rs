@@ -4,7 +4,7 @@ use super::DeviceManager;
 use crate::decl::DeviceDecl;
 use crate::error::{Error, ShutdownError};
 use crate::info::DeviceState;
-use crate::registry::{Inside, Linked, Unlinked, Walk};
+use crate::registry::{LinkOutcome, ProbesInside, UnlinkOutcome, Walk};
 use corewise_sync::context;
 
 impl DeviceManager {
@@ -112,9 +112,9 @@ impl DeviceManager {
         };
         let (from, to) = (find(consumer)?, find(supplier)?);
         match state.devices.link(from, to) {
-            Linked::Done => Ok(()),
-            Linked::Circle(fault) => Err(Error::Rejected(vec![fault])),
-            Linked::SupplierNotUp => Err(Error::NotUp(supplier.to_string())),
+            LinkOutcome::Done => Ok(()),
+            LinkOutcome::Circle(fault) => Err(Error::Rejected(vec![fault])),
+            LinkOutcome::SupplierNotUp => Err(Error::NotUp(supplier.to_string())),
         }
     }
 
@@ -135,9 +135,9 @@ impl DeviceManager {
             let key = state.devices.find(consumer);
             let key = key.ok_or_else(|| Error::NoSuchDevice(consumer.to_string()))?;
             match state.devices.unlink(key, supplier, now, fx) {
-                Unlinked::Done => Ok(true),
-                Unlinked::None => Ok(false),
-                Unlinked::Parent => {
+                UnlinkOutcome::Done => Ok(true),
+                UnlinkOutcome::None => Ok(false),
+                UnlinkOutcome::Parent => {
                     let (device, parent) = (consumer.to_string(), supplier.to_string());
                     Err(Error::LinkToParent { device, parent })
                 }
@@ -149,7 +149,7 @@ impl DeviceManager {
     #[track_caller]
     pub(super) fn begin_walk(&self, what: &'static str) -> Result<Walk<'_>, Error> {
         context::might_block(what);
-        if Inside::is_in(&self.registry) {
+        if ProbesInside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
         }
         let mut state = self.registry.state.lock();

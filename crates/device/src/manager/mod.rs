@@ -2,17 +2,17 @@
 //! `late.rs`, its shutdown in `shutdown.rs`.
 
 use crate::bound::{Bound, downcast};
-use crate::cancel::{Cancel, Listener};
 use crate::decl::DeviceDecl;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::event::{Cancel, Listener};
 use crate::graph::{Graph, GraphError};
 use crate::info::{DeviceInfo, Pending};
 use crate::placement::Placer;
 use crate::record::Clock;
 use crate::registry::{
-    Around, BatchOptions, BringUp, BringUpOptions, Candidate, Devices, Drivers, Effects, Inside,
-    Instance, Registered, Registry, State, TakenOver,
+    BatchOptions, BringUp, BringUpOptions, Candidate, Devices, Drivers, Effects, Instance,
+    ProbesAround, ProbesInside, RegisteredDriver, Registry, RegistryState, TakenCallback,
 };
 use corewise_sync::{Condvar, Mutex, context};
 use corewise_topology::Machine;
@@ -56,12 +56,12 @@ impl DeviceManager {
     /// [`Error::Queue`] where the pools give no queue.
     pub fn new(pools: &WorkerPools) -> Result<DeviceManager, Error> {
         let placer = Arc::new(Placer::new(pools).map_err(Error::Queue)?);
-        let state = State {
+        let state = RegistryState {
             devices: Devices::new(),
             drivers: Drivers::default(),
             asked: false,
             observer: None,
-            around: Around::default(),
+            around: ProbesAround::default(),
             cancel: Cancel::new(),
             walks: 0,
             unbindings: Vec::new(),
@@ -112,7 +112,7 @@ impl DeviceManager {
     ///
     /// [`Error::DuplicateDriver`]. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     pub fn register(&self, driver: Arc<dyn Driver>) -> Result<(), Error> {
-        let driver = Arc::new(Registered::new(driver));
+        let driver = Arc::new(RegisteredDriver::new(driver));
         let (driver, asked, unbound) = {
             let state = &mut *self.registry.state.lock();
             if state.devices.is_closed() {
@@ -229,7 +229,7 @@ impl DeviceManager {
             if state.devices.has_batch() {
                 return Err(Error::Busy);
             }
-            if Inside::is_in(&self.registry) {
+            if ProbesInside::is_in(&self.registry) {
                 return Err(Error::InsideProbe);
             }
             if state.drivers.version == drivers.version && candidates.len() == decls.len() {
@@ -246,7 +246,7 @@ impl DeviceManager {
         let finished = finished.expect("the caller of a bring-up ends it, and nobody else");
         let former = {
             let mut state = self.registry.state.lock();
-            state.around = Around::default();
+            state.around = ProbesAround::default();
             state.observer.take()
         };
         drop(former);
@@ -263,7 +263,7 @@ impl DeviceManager {
     /// Builds and validates the graph of a bring-up, and begins it.
     fn begin(
         &self,
-        state: &mut State,
+        state: &mut RegistryState,
         decls: &[Arc<DeviceDecl>],
         candidates: Vec<Vec<Candidate>>,
         options: &BringUpOptions,
@@ -278,7 +278,7 @@ impl DeviceManager {
             return Err(Error::Rejected(faults));
         }
         let observer = options.observer.clone();
-        state.around = Around::here();
+        state.around = ProbesAround::here();
         state.observer = observer.map(|o| state.around.observer(&self.registry, o));
         let options = BatchOptions {
             keep_going: options.keep_going,
@@ -330,7 +330,7 @@ impl DeviceManager {
     #[track_caller]
     pub fn wait_for_probes(&self) -> Result<(), Error> {
         context::might_block("DeviceManager::wait_for_probes");
-        if Inside::is_in(&self.registry) {
+        if ProbesInside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
         }
         drop(self.registry.wait_until("waiting for probes", |state| state.devices.is_quiet()));
@@ -341,7 +341,7 @@ impl DeviceManager {
     /// Closes the registry, for good, then waits for all that is in progress. Nothing changes the
     /// devices from then on, and the registry holds none of their objects any more.
     fn close(&self, abort: &Cancel) -> Result<Snapshot, Error> {
-        if Inside::is_in(&self.registry) {
+        if ProbesInside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
         }
         let listener: Arc<dyn Listener> = self.registry.clone();
@@ -364,7 +364,7 @@ impl DeviceManager {
             }
         }
         for (key, unbinding) in std::mem::take(&mut state.unbindings) {
-            state.devices.hand_over(key, |object| TakenOver::new(unbinding, object));
+            state.devices.hand_over(key, |object| TakenCallback::new(unbinding, object));
         }
         let (changes, graph) = (state.devices.changes(), state.devices.graph());
         let bound = state.devices.take_bound();
@@ -381,7 +381,7 @@ impl DeviceManager {
     }
 }
 
-impl State {
+impl RegistryState {
     /// Deferral begins, if it has not: what was deferred is tried again, now and after each bind.
     pub(crate) fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
         self.deferral_ends.get_or_insert(now.saturating_add(self.deferral_timeout));

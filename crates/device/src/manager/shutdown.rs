@@ -1,22 +1,23 @@
 //! The device manager's shutdown: what it takes over from the registry, and what it leaves.
 
+use std::sync::Arc;
+
+use corewise_sync::time::PausableClock;
+use corewise_sync::{Mutex, context, text};
+
 use super::{DeviceManager, Snapshot};
 use crate::bound::Bound;
-use crate::cancel::Listener;
 use crate::error::{Error, caught};
+use crate::event::Listener;
 use crate::graph::Graph;
 use crate::history::History;
 use crate::record::Clock;
-use crate::registry::{Inside, Registered};
-use crate::shutdown::policy;
+use crate::registry::{ProbesInside, RegisteredDriver};
 use crate::shutdown::{
     Kind, Outline, Remaining, ShutdownOptions, ShutdownPlan, ShutdownReport, ShutdownRun,
-    ShutdownState, Timeouts,
+    ShutdownState, Timeouts, policy,
 };
 use crate::watch::Watch;
-use corewise_sync::time::PausableClock;
-use corewise_sync::{Mutex, context, text};
-use std::sync::Arc;
 
 impl DeviceManager {
     /// Shuts all devices down, each after its children and consumers.
@@ -102,8 +103,8 @@ impl DeviceManager {
     }
 
     /// Drops the drivers, the last one first: each may keep the manager.
-    fn let_go(&self, drivers: &[Arc<Registered>]) {
-        let _inside = Inside::enter(&self.registry);
+    fn let_go(&self, drivers: &[Arc<RegisteredDriver>]) {
+        let _inside = ProbesInside::enter(&self.registry);
         for registered in drivers.iter().rev() {
             let driver = registered.let_go();
             if let Err(panic) = caught(move || drop(driver)) {

@@ -10,7 +10,7 @@
 //! also while it computes: with all of a hundred devices at once each would wait for the others, and
 //! have a thread of its own. Beyond that many the pool starts the next one when one sleeps or ends.
 
-use super::policy;
+use super::too_many_at_once;
 
 use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Pace {
         let others = self.declared.fetch_add(1, Ordering::Relaxed);
         let declared = Some(&self.declared);
         let pacing = Pacing { declared, crowded: false };
-        if policy::too_many_at_once(others, self.cpus) {
+        if too_many_at_once(others, self.cpus) {
             // Its count ends here.
             drop(pacing);
             return Pacing { declared: None, crowded: true };

@@ -1,17 +1,20 @@
 //! What changes who may have a device: drivers that come and go, devices that are bound again, links
 //! that are added.
 
-use super::devices::{Devices, Effects, Instance, Key, Link, Phase, Slot, Target, Trash, Why};
-use super::matching::{Candidate, Registered};
+use super::devices::{
+    DeferredDrops, DeviceKey, DeviceSlot, Devices, Effects, Instance, LeaveReason, Link, Phase,
+    Target,
+};
+use super::matching::{Candidate, RegisteredDriver};
 use crate::decl::DeviceDecl;
-use crate::graph::{Graph, GraphError, Surroundings};
+use crate::graph::{Graph, GraphContext, GraphError};
 use corewise_timeline::EdgeKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What became of a link that was to go.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unlinked {
+pub(crate) enum UnlinkOutcome {
     /// It was there.
     Done,
     /// There is none.
@@ -21,7 +24,7 @@ pub(crate) enum Unlinked {
 }
 
 /// What became of a link.
-pub(crate) enum Linked {
+pub(crate) enum LinkOutcome {
     Done,
     /// The consumer is not up, and would wait for itself.
     Circle(GraphError),
@@ -42,7 +45,7 @@ impl Devices {
             circle.or_else(|| driver_fault(device, decl))
         };
         let outside = |name: &str| self.outside(name);
-        let surroundings = Surroundings { outside: &outside, driver_fault: &fault };
+        let surroundings = GraphContext { outside: &outside, driver_fault: &fault };
         Graph::build_among(decls.to_vec(), &surroundings)
     }
 
@@ -62,7 +65,7 @@ impl Devices {
     }
 
     /// All devices that are not up, in registration order.
-    pub(crate) fn unbound_devices(&self) -> Vec<(Key, Arc<DeviceDecl>)> {
+    pub(crate) fn unbound_devices(&self) -> Vec<(DeviceKey, Arc<DeviceDecl>)> {
         let all = self.in_registration_order().into_iter();
         let of = |i| Some((self.key(i), self.slot(i).decl.clone()?));
         all.filter(|&i| !self.is_up(i)).filter_map(of).collect()
@@ -72,7 +75,7 @@ impl Devices {
     /// that nobody has is probed with that driver alone.
     pub(crate) fn offer(
         &mut self,
-        key: Key,
+        key: DeviceKey,
         candidate: Candidate,
         now: Duration,
         fx: &mut Effects,
@@ -102,7 +105,11 @@ impl Devices {
     }
 
     /// Revoke: a driver has gone. Returns the devices that it still has, which are to be unbound.
-    pub(crate) fn revoke(&mut self, driver: &Arc<Registered>, fx: &mut Effects) -> Vec<Instance> {
+    pub(crate) fn revoke(
+        &mut self,
+        driver: &Arc<RegisteredDriver>,
+        fx: &mut Effects,
+    ) -> Vec<Instance> {
         let mut users = Vec::new();
         for index in self.in_registration_order() {
             let slot = self.slot_mut(index);
@@ -119,11 +126,11 @@ impl Devices {
                     .partition(|c| Arc::ptr_eq(&c.driver, driver));
                 slot.candidates = kept;
                 if slot.candidates.is_empty() {
-                    slot.phase = Phase::Idle(Why::NoDriver);
+                    slot.phase = Phase::Idle(LeaveReason::NoDriver);
                 }
-                fx.trash.push(Trash::Drivers(gone));
+                fx.trash.push(DeferredDrops::Drivers(gone));
                 let former = if has { slot.driver.take() } else { None };
-                fx.trash.extend(former.map(Trash::Driver));
+                fx.trash.extend(former.map(DeferredDrops::Driver));
             }
         }
         // The latest first, as in a shutdown.
@@ -132,7 +139,7 @@ impl Devices {
     }
 
     /// Rebind: somebody asks for a device that is not up.
-    pub(crate) fn rebind(&mut self, key: Key, now: Duration, fx: &mut Effects) {
+    pub(crate) fn rebind(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         let phase = &self.slot(key.index).phase;
         if matches!(phase, Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_)) {
             self.attach(key.index, true, None, now, fx);
@@ -140,10 +147,10 @@ impl Devices {
     }
 
     /// Link: one more thing that a device needs.
-    pub(crate) fn link(&mut self, consumer: Key, supplier: Key) -> Linked {
+    pub(crate) fn link(&mut self, consumer: DeviceKey, supplier: DeviceKey) -> LinkOutcome {
         let (from, to) = (consumer.index, supplier.index);
         if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
-            return Linked::Done;
+            return LinkOutcome::Done;
         }
         // Whom nobody needs can't be on a circle.
         let needed = from == to || !self.slot(from).feeds.is_empty();
@@ -154,14 +161,14 @@ impl Devices {
         // No walk that waits for its end may come to be in a circle with it.
         let failing = matches!(phase, Phase::Probing(probing) if probing.failing);
         if up && !self.is_up(to) {
-            return Linked::SupplierNotUp;
+            return LinkOutcome::SupplierNotUp;
         }
         if circle && (!up || failing) {
             let mut path = vec![(0, self.slot(from).name().to_string())];
             if from != to {
                 path.push((0, self.slot(to).name().to_string()));
             }
-            return Linked::Circle(GraphError::Cycle { path });
+            return LinkOutcome::Circle(GraphError::Cycle { path });
         }
         self.graph = None;
         self.changes += 1;
@@ -174,25 +181,25 @@ impl Devices {
         slot.lenient |= circle;
         let to = Target::Device(to);
         slot.needs.push(Link { to, kind: EdgeKind::Supplier, optional: false, waived: circle });
-        Linked::Done
+        LinkOutcome::Done
     }
 
     /// Unlink: one thing less that a device needs. If it was the last one that it waited for, it is
     /// attached.
     pub(crate) fn unlink(
         &mut self,
-        consumer: Key,
+        consumer: DeviceKey,
         supplier: &str,
         now: Duration,
         fx: &mut Effects,
-    ) -> Unlinked {
+    ) -> UnlinkOutcome {
         let index = consumer.index;
         let is_it = |link: &Link| self.target_name(&link.to) == supplier;
         let Some(at) = self.slot(index).needs.iter().position(is_it) else {
-            return Unlinked::None;
+            return UnlinkOutcome::None;
         };
         if self.slot(index).needs[at].kind == EdgeKind::Parent {
-            return Unlinked::Parent;
+            return UnlinkOutcome::Parent;
         }
         self.graph = None;
         self.changes += 1;
@@ -212,7 +219,7 @@ impl Devices {
         // A walk may have waited for the consumer.
         fx.wake = true;
         self.news();
-        Unlinked::Done
+        UnlinkOutcome::Done
     }
 
     /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go on
@@ -243,7 +250,7 @@ impl Devices {
 
     /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is probed any more.
     pub(crate) fn hopes(&self) -> bool {
-        let hopes = |slot: &Slot| match slot.phase {
+        let hopes = |slot: &DeviceSlot| match slot.phase {
             Phase::Deferred(_) => true,
             Phase::Waiting => slot.needs.iter().any(|link| link.optional && !link.waived),
             _ => false,

@@ -1,20 +1,20 @@
 //! A bring-up: many devices at once, one caller who waits for them all and probes the synchronous
 //! ones, in order.
 
-use super::devices::{Devices, Due, Effects, Key, Link, Phase, Why};
-use super::info::Called;
-use super::matching::Candidate;
-use super::policy::{Stuck, stuck};
-use crate::cancel::Cancel;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::devices::{DeviceKey, Devices, DueProbe, Effects, LeaveReason, Link, Phase};
+use super::info::ProbeRecord;
+use super::matching::{Candidate, StuckAction, stuck};
 use crate::decl::DeviceDecl;
 use crate::error::ProbeError;
+use crate::event::Cancel;
 use crate::graph::{DeviceId, Graph, GraphError};
 use crate::info::ProbeOutcome;
 use crate::record::Record;
 use crate::shutdown::HangPolicy;
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// The bring-up in progress.
 pub(crate) struct Batch {
@@ -22,7 +22,7 @@ pub(crate) struct Batch {
     /// The devices of this bring-up alone, as they were declared.
     graph: Arc<Graph>,
     /// By device; `None` for those that were rejected and do not exist.
-    keys: Vec<Option<Key>>,
+    keys: Vec<Option<DeviceKey>>,
     outcomes: Vec<Option<ProbeOutcome>>,
     /// Synchronous devices whose turn has not come, in base order.
     turns: VecDeque<u32>,
@@ -65,7 +65,7 @@ pub(crate) struct BatchOptions {
 }
 
 /// A device that is past its deadline.
-pub(crate) struct Named {
+pub(crate) struct OverdueDevice {
     pub decl: Arc<DeviceDecl>,
     pub after: Duration,
     /// Its place in the bring-up in progress.
@@ -76,7 +76,7 @@ pub(crate) struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerStep {
     /// Probes this synchronous device.
-    Run(Due),
+    Run(DueProbe),
     /// Waits until something changes.
     Wait,
     /// Every device is settled.
@@ -84,10 +84,10 @@ pub(crate) enum CallerStep {
 }
 
 /// What a finished bring-up leaves.
-pub(crate) struct Finished {
+pub(crate) struct FinishedBringUp {
     pub graph: Arc<Graph>,
     /// By device: what became of it, by which driver and at what cost.
-    pub devices: Vec<(ProbeOutcome, Called)>,
+    pub devices: Vec<(ProbeOutcome, ProbeRecord)>,
     pub records: Vec<Record>,
     pub stopped_by: Option<u32>,
     /// Those past their deadlines.
@@ -201,7 +201,7 @@ impl Devices {
     fn blame_rejected(&mut self, place: u32, now: Duration, fx: &mut Effects) {
         let Some(batch) = &self.batch else { return };
         let feeds = batch.graph.feeds(DeviceId(place)).iter();
-        let consumers: Vec<Key> = feeds.filter_map(|c| batch.keys[c.index()]).collect();
+        let consumers: Vec<DeviceKey> = feeds.filter_map(|c| batch.keys[c.index()]).collect();
         for consumer in consumers {
             let slot = self.slot_mut(consumer.index);
             slot.culprit = Some(slot.culprit.map_or(place, |c| c.min(place)));
@@ -284,7 +284,7 @@ impl Devices {
             }
         };
         if outcome == ProbeOutcome::Cancelled {
-            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
+            self.slot_mut(index).phase = Phase::Idle(LeaveReason::Cancelled);
         }
         self.note(index, outcome, now, fx);
     }
@@ -408,15 +408,15 @@ impl Devices {
             let others = unsettled.iter().any(|&i| self.waits_for_others(i));
             let retrying = self.late_worker || self.deferred.is_active();
             match stuck(others, retrying, self.deferring) {
-                Stuck::Wait => return CallerStep::Wait,
-                Stuck::BeginDeferral => self.begin_deferral(fx),
-                Stuck::Conclude if overdue && policy == HangPolicy::WaitOn => {
+                StuckAction::Wait => return CallerStep::Wait,
+                StuckAction::BeginDeferral => self.begin_deferral(fx),
+                StuckAction::Conclude if overdue && policy == HangPolicy::WaitOn => {
                     return CallerStep::Wait;
                 }
-                Stuck::Conclude if overdue => {
+                StuckAction::Conclude if overdue => {
                     self.give_up_overdue(policy == HangPolicy::GiveUp, now, fx);
                 }
-                Stuck::Conclude => {
+                StuckAction::Conclude => {
                     // Those first that others wait for.
                     let deferred = |i: &u32| matches!(self.slot(*i).phase, Phase::Deferred(_));
                     let (first, then): (Vec<u32>, Vec<u32>) =
@@ -481,7 +481,7 @@ impl Devices {
 
     /// Help: an asynchronous device that is queued, for a caller that would wait on a worker. Perhaps all others
     /// wait like that, and nobody would come for it.
-    pub(crate) fn to_help_with(&self) -> Option<Due> {
+    pub(crate) fn to_help_with(&self) -> Option<DueProbe> {
         let is_queued = |&index: &u32| {
             let slot = self.slot(index);
             matches!(slot.phase, Phase::Ready) && slot.candidates[slot.turn].asynchronous
@@ -538,7 +538,7 @@ impl Devices {
         &mut self,
         now: Duration,
         fx: &mut Effects,
-    ) -> (Vec<Named>, Option<Duration>) {
+    ) -> (Vec<OverdueDevice>, Option<Duration>) {
         let mut named = Vec::new();
         let mut next: Option<Duration> = None;
         let ends =
@@ -559,7 +559,11 @@ impl Devices {
             probing.overdue = true;
             let after = now.saturating_sub(probing.since);
             self.replace_late_worker(self.key(index), fx);
-            named.extend(self.slot(index).decl.clone().map(|decl| Named { decl, after, in_batch }));
+            named.extend(self.slot(index).decl.clone().map(|decl| OverdueDevice {
+                decl,
+                after,
+                in_batch,
+            }));
         }
         if let Some(batch) = &mut self.batch {
             batch.late |= late;
@@ -660,7 +664,7 @@ impl Devices {
     }
 
     /// Everything that is over: only after the caller was told `Done`.
-    pub(crate) fn finish_batch(&mut self) -> Option<Finished> {
+    pub(crate) fn finish_batch(&mut self) -> Option<FinishedBringUp> {
         let batch = self.batch.take()?;
         for key in batch.keys.iter().flatten() {
             if self.live(*key).is_some() {
@@ -668,12 +672,12 @@ impl Devices {
                 (slot.in_batch, slot.in_turn, slot.open, slot.culprit) = (None, false, 0, None);
             }
         }
-        let device = |(outcome, key): (Option<ProbeOutcome>, &Option<Key>)| {
+        let device = |(outcome, key): (Option<ProbeOutcome>, &Option<DeviceKey>)| {
             let outcome = outcome.expect("every device is settled when the caller is done");
             (outcome, key.map(|key| self.called(key)).unwrap_or_default())
         };
         let devices = batch.outcomes.into_iter().zip(&batch.keys).map(device).collect();
-        Some(Finished {
+        Some(FinishedBringUp {
             graph: batch.graph,
             devices,
             records: batch.records,

@@ -13,17 +13,17 @@ use corewise_sync::thread::ThreadId;
 use corewise_timeline::{EdgeKind, Outcome};
 
 use super::batch::Batch;
-use super::matching::{Candidate, Registered};
+use super::matching::{Candidate, RegisteredDriver};
 use crate::bound::Bound;
 use crate::decl::DeviceDecl;
 use crate::deferred::{Attempt, Deferred};
 use crate::error::ProbeError;
-use crate::graph::{DeviceId, Graph, Named as ByName};
+use crate::graph::{DeviceId, Graph, NamedDecl as ByName};
 use crate::record::Site;
 
 /// Names one device as long as it exists; afterwards it names nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct DeviceKey {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
@@ -31,21 +31,21 @@ pub(crate) struct Key {
 /// A device from one time that it was unbound to the next. A walk takes down that one, and no later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
-    pub key: Key,
+    pub key: DeviceKey,
     pub(super) unbinds: u64,
 }
 
 /// A device that was made ready, and which time that was. A prober that never comes must not
 /// end a later time's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Due {
-    pub key: Key,
+pub(crate) struct DueProbe {
+    pub key: DeviceKey,
     pub(super) time: u64,
 }
 
 /// All devices.
 pub(crate) struct Devices {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<DeviceSlot>,
     /// By slot. Apart from the slots, so that a shutdown can take them all at once.
     pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
     pub(super) free: Vec<u32>,
@@ -62,15 +62,15 @@ pub(crate) struct Devices {
     /// Ready asynchronous devices that no item was queued for.
     pub(super) lines: Lines,
     /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
-    pub(super) late: VecDeque<Due>,
+    pub(super) late: VecDeque<DueProbe>,
     /// The late worker was asked for and has not left.
     pub(super) late_worker: bool,
     /// Counts late workers: one that hangs in a probe is replaced, and finds that when it is back.
     pub(super) late_number: u64,
     /// What the late worker is probing, or was.
-    pub(super) late_probing: Option<Due>,
+    pub(super) late_probing: Option<DueProbe>,
     /// Whose drivers asked to be called later.
-    pub(super) deferred: Deferred<Key>,
+    pub(super) deferred: Deferred<DeviceKey>,
     /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of its own.
     pub(super) deferring: bool,
     /// The deferral timeout has passed: nobody waits for optional suppliers any more.
@@ -78,7 +78,7 @@ pub(crate) struct Devices {
     /// Nothing is probed any more.
     pub(super) closed: bool,
     /// The graph of all devices, until something changes.
-    pub(super) graph: Option<Ordered>,
+    pub(super) graph: Option<OrderedGraph>,
     /// Grows with each change of the graph or of what is bound.
     pub(super) changes: u64,
     /// The bound objects were handed to a shutdown: nothing is up any more.
@@ -86,14 +86,14 @@ pub(crate) struct Devices {
 }
 
 /// The graph of all devices, and which slot each of its devices has.
-pub(super) struct Ordered {
+pub(super) struct OrderedGraph {
     pub(super) graph: Arc<Graph>,
     /// Not kept where slots are in registration order, and none is free.
     pub(super) slots: Option<Vec<u32>>,
 }
 
 /// One device.
-pub(super) struct Slot {
+pub(super) struct DeviceSlot {
     pub(super) generation: u32,
     /// None: the slot is free.
     pub(super) decl: Option<Arc<DeviceDecl>>,
@@ -117,7 +117,7 @@ pub(super) struct Slot {
     /// The first real failure of this round.
     pub(super) failure: Option<ProbeError>,
     /// Which driver it is bound to, or is being probed by.
-    pub(super) driver: Option<Arc<Registered>>,
+    pub(super) driver: Option<Arc<RegisteredDriver>>,
     /// Somebody waits to unbind it: it doesn't begin, and isn't used when its probe is over.
     pub(super) leaving: bool,
     /// Somebody removes it: it doesn't begin any more.
@@ -139,7 +139,7 @@ pub(super) struct Slot {
     /// The first device in the bring-up that makes this one impossible.
     pub(super) culprit: Option<u32>,
     pub(super) queued: Duration,
-    pub(super) released_by: Option<Key>,
+    pub(super) released_by: Option<DeviceKey>,
     pub(super) cost: Cost,
 }
 
@@ -150,7 +150,7 @@ pub(super) enum Phase {
     /// It may be probed: it is queued, or waits for its turn.
     Ready,
     /// Its driver was called and has not said how the probe ended.
-    Probing(Probing),
+    Probing(ProbeInProgress),
     /// Its driver asked to be called later.
     Deferred(String),
     /// It is up.
@@ -160,10 +160,10 @@ pub(super) enum Phase {
     /// Its callback is being called.
     Unbinding,
     /// It is not up, and somebody has to ask for that to change.
-    Idle(Why),
+    Idle(LeaveReason),
 }
 
-pub(super) struct Probing {
+pub(super) struct ProbeInProgress {
     pub(super) since: Duration,
     pub(super) site: Site,
     /// The thread that called the driver, until that returns.
@@ -179,7 +179,7 @@ pub(super) struct Probing {
 
 /// Why a device is idle.
 #[derive(Clone, Debug)]
-pub(super) enum Why {
+pub(super) enum LeaveReason {
     /// No driver matches.
     NoDriver,
     /// It was unbound on purpose.
@@ -213,11 +213,11 @@ pub(super) struct Cost {
     pub(super) total: Duration,
     pub(super) deferring: Duration,
     /// Of the last attempt.
-    pub(super) last: Option<Last>,
+    pub(super) last: Option<LastProbe>,
 }
 
 #[derive(Clone)]
-pub(super) struct Last {
+pub(super) struct LastProbe {
     pub(super) site: Site,
     pub(super) queued: Duration,
     pub(super) started: Duration,
@@ -229,9 +229,9 @@ pub(super) struct Last {
 #[derive(Default)]
 pub(crate) struct Effects {
     /// Probers to queue near their nodes, and whom they probe first.
-    pub queue: Vec<(Due, Option<u32>)>,
+    pub queue: Vec<(DueProbe, Option<u32>)>,
     /// Synchronous probes that the caller of the step has to do itself.
-    pub mine: Vec<Due>,
+    pub mine: Vec<DueProbe>,
     /// The late worker of that number has to be set going.
     pub late_worker: Option<u64>,
     /// Those who wait for some device have to be woken.
@@ -245,15 +245,15 @@ pub(crate) struct Effects {
     /// Devices of the bring-up that are done with; the number counts them.
     pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
     /// To be dropped.
-    pub trash: Vec<Trash>,
+    pub trash: Vec<DeferredDrops>,
 }
 
 /// What may run user code when it is dropped.
-pub(crate) enum Trash {
+pub(crate) enum DeferredDrops {
     Object(#[expect(dead_code, reason = "only dropped")] Arc<dyn Bound>),
     Decl(#[expect(dead_code, reason = "only dropped")] Arc<DeviceDecl>),
     Drivers(#[expect(dead_code, reason = "only dropped")] Vec<Candidate>),
-    Driver(#[expect(dead_code, reason = "only dropped")] Arc<Registered>),
+    Driver(#[expect(dead_code, reason = "only dropped")] Arc<RegisteredDriver>),
 }
 
 impl Effects {
@@ -299,7 +299,7 @@ impl Devices {
         self.slots.len() - self.free.len()
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<Key> {
+    pub(crate) fn find(&self, name: &str) -> Option<DeviceKey> {
         self.by_name.get(name).map(|&index| self.key(index))
     }
 
@@ -318,33 +318,33 @@ impl Devices {
         self.closed = true;
     }
 
-    pub(super) fn key(&self, index: u32) -> Key {
-        Key { index, generation: self.slots[index as usize].generation }
+    pub(super) fn key(&self, index: u32) -> DeviceKey {
+        DeviceKey { index, generation: self.slots[index as usize].generation }
     }
 
     /// The device as it was made ready last.
-    pub(super) fn due(&self, index: u32) -> Due {
-        Due { key: self.key(index), time: self.slot(index).times }
+    pub(super) fn due(&self, index: u32) -> DueProbe {
+        DueProbe { key: self.key(index), time: self.slot(index).times }
     }
 
-    pub(super) fn slot(&self, index: u32) -> &Slot {
+    pub(super) fn slot(&self, index: u32) -> &DeviceSlot {
         &self.slots[index as usize]
     }
 
-    pub(super) fn slot_mut(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, index: u32) -> &mut DeviceSlot {
         &mut self.slots[index as usize]
     }
 
     /// The slot, if the device still exists.
-    pub(super) fn live(&self, key: Key) -> Option<&Slot> {
+    pub(super) fn live(&self, key: DeviceKey) -> Option<&DeviceSlot> {
         self.slots.get(key.index as usize).filter(|s| s.generation == key.generation)
     }
 
-    pub(crate) fn decl(&self, key: Key) -> Option<Arc<DeviceDecl>> {
+    pub(crate) fn decl(&self, key: DeviceKey) -> Option<Arc<DeviceDecl>> {
         self.live(key)?.decl.clone()
     }
 
-    pub(crate) fn node(&self, key: Key) -> Option<u32> {
+    pub(crate) fn node(&self, key: DeviceKey) -> Option<u32> {
         self.live(key)?.node
     }
 
@@ -363,13 +363,13 @@ impl Devices {
         self.ordered().graph.clone()
     }
 
-    pub(super) fn ordered(&mut self) -> &Ordered {
+    pub(super) fn ordered(&mut self) -> &OrderedGraph {
         let kept = self.graph.take();
         let ordered = kept.unwrap_or_else(|| self.in_order_of_a_graph());
         self.graph.insert(ordered)
     }
 
-    pub(super) fn in_order_of_a_graph(&self) -> Ordered {
+    pub(super) fn in_order_of_a_graph(&self) -> OrderedGraph {
         let all = self.in_registration_order();
         let mut ids = vec![DeviceId::new(0); self.slots.len()];
         for (place, &index) in all.iter().enumerate() {
@@ -386,7 +386,7 @@ impl Devices {
         let nodes = all.iter().map(|&i| self.slot(i).node).collect();
         let graph = Arc::new(Graph::of_existing(decls, nodes, all.iter().map(needs).collect()));
         let as_slots = self.in_order && self.free.is_empty();
-        Ordered { graph, slots: (!as_slots).then_some(all) }
+        OrderedGraph { graph, slots: (!as_slots).then_some(all) }
     }
 
     /// Takes everything that is up, by device of [`Devices::graph`]. From then on nothing is up.
@@ -399,7 +399,7 @@ impl Devices {
     /// The device's callback is being called: a shutdown is to find this in its place.
     pub(crate) fn hand_over(
         &mut self,
-        key: Key,
+        key: DeviceKey,
         instead: impl FnOnce(Arc<dyn Bound>) -> Arc<dyn Bound>,
     ) {
         if self.live(key).is_some() {
@@ -454,7 +454,7 @@ struct Line {
     node: Option<u32>,
     /// Those that stand in line. None do where there is no prober: the last one that leaves finds
     /// none.
-    dues: VecDeque<Due>,
+    dues: VecDeque<DueProbe>,
     /// Items that are queued for it, or run.
     probers: usize,
 }
@@ -480,7 +480,7 @@ impl Devices {
     }
 
     /// Stand: a ready device gets a prober of its own, or stands in line.
-    pub(super) fn stand(&mut self, node: Option<u32>, due: Due, fx: &mut Effects) {
+    pub(super) fn stand(&mut self, node: Option<u32>, due: DueProbe, fx: &mut Effects) {
         let most = self.lines.most;
         let line = self.lines.of(node);
         if line.probers < most {
@@ -493,7 +493,7 @@ impl Devices {
 
     /// Next: a prober is through with its device, and takes the next one; `None`: there is none,
     /// and it leaves.
-    pub(crate) fn next_in_line(&mut self, node: Option<u32>) -> Option<Due> {
+    pub(crate) fn next_in_line(&mut self, node: Option<u32>) -> Option<DueProbe> {
         let line = self.lines.of(node);
         let next = line.dues.pop_front();
         line.probers -= usize::from(next.is_none());
@@ -508,7 +508,7 @@ impl Devices {
 
     /// A prober will never come, as its pools are shut down. Those for whom none is left, which
     /// nobody probes.
-    pub(crate) fn prober_is_lost(&mut self, node: Option<u32>) -> VecDeque<Due> {
+    pub(crate) fn prober_is_lost(&mut self, node: Option<u32>) -> VecDeque<DueProbe> {
         let line = self.lines.of(node);
         line.probers -= 1;
         if line.probers == 0 { std::mem::take(&mut line.dues) } else { VecDeque::new() }

@@ -1,25 +1,27 @@
 //! The named transitions of a device; README.md has their table. Each is done under the lock.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::thread::ThreadId;
+use corewise_timeline::EdgeKind;
+
 use super::devices::{
-    Devices, Due, Effects, Key, Last, Link, Phase, Probing, Slot, Target, Trash, Why,
+    DeferredDrops, DeviceKey, DeviceSlot, Devices, DueProbe, Effects, LastProbe, LeaveReason, Link,
+    Phase, ProbeInProgress, Target,
 };
-use super::matching::{Candidate, Registered};
-use super::policy::{Verdict, verdict};
+use super::matching::{Candidate, RegisteredDriver, Verdict, verdict};
 use crate::bound::Bound;
 use crate::decl::DeviceDecl;
 use crate::driver::ProbeResult;
 use crate::error::{ProbeError, ProbeErrorKind};
 use crate::info::ProbeOutcome;
 use crate::record::Site;
-use corewise_sync::thread::ThreadId;
-use corewise_timeline::EdgeKind;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A probe to be called.
-pub(crate) struct Begun {
+pub(crate) struct StartedProbe {
     pub decl: Arc<DeviceDecl>,
-    pub driver: Arc<Registered>,
+    pub driver: Arc<RegisteredDriver>,
     pub node: Option<u32>,
     /// The bound objects of what the device needs, by name.
     pub needs: Vec<(String, Arc<dyn Bound>)>,
@@ -31,7 +33,7 @@ pub(crate) struct Begun {
 
 /// What the thread that ended a probe does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// The device is done with, or is somebody else's business.
     Done,
     /// Another driver is to be asked for it, in the same way.
@@ -48,7 +50,7 @@ impl Devices {
         thread: ThreadId,
         now: Duration,
         fx: &mut Effects,
-    ) -> Key {
+    ) -> DeviceKey {
         let parent = decl.parent.as_deref().and_then(|p| self.by_name.get(p).copied());
         // Rule 1.2.12: who is being probed on this thread registers its own child.
         let by_probe = parent.is_some_and(|parent| {
@@ -69,13 +71,13 @@ impl Devices {
         &mut self,
         index: u32,
         mine: bool,
-        by: Option<Key>,
+        by: Option<DeviceKey>,
         now: Duration,
         fx: &mut Effects,
     ) {
         let slot = self.slot_mut(index);
         if slot.candidates.is_empty() {
-            slot.phase = Phase::Idle(Why::NoDriver);
+            slot.phase = Phase::Idle(LeaveReason::NoDriver);
             return;
         }
         self.attach_to(index, None, mine, by, now, fx);
@@ -91,7 +93,7 @@ impl Devices {
         index: u32,
         only: Option<usize>,
         mine: bool,
-        by: Option<Key>,
+        by: Option<DeviceKey>,
         now: Duration,
         fx: &mut Effects,
     ) {
@@ -104,7 +106,7 @@ impl Devices {
         let stopping = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.stopping());
         if stopping {
             self.note(index, ProbeOutcome::Cancelled, now, fx);
-            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
+            self.slot_mut(index).phase = Phase::Idle(LeaveReason::Cancelled);
             self.blame(index, now, fx);
             return;
         }
@@ -163,7 +165,7 @@ impl Devices {
     }
 
     /// The late worker hangs in a probe that is past its deadline: another one goes on.
-    pub(super) fn replace_late_worker(&mut self, hangs: Key, fx: &mut Effects) {
+    pub(super) fn replace_late_worker(&mut self, hangs: DeviceKey, fx: &mut Effects) {
         if self.late_worker && self.late_probing.is_some_and(|due| due.key == hangs) {
             self.late_worker = false;
             self.late_number += 1;
@@ -179,7 +181,7 @@ impl Devices {
         number: u64,
         now: Duration,
         fx: &mut Effects,
-    ) -> Option<Due> {
+    ) -> Option<DueProbe> {
         if number != self.late_number {
             return None;
         }
@@ -193,7 +195,7 @@ impl Devices {
     }
 
     /// The next device that was deferred, where it is synchronous.
-    fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<Due> {
+    fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<DueProbe> {
         while let Some(key) = self.deferred.next() {
             // It may have been bound, removed or probed otherwise meanwhile.
             if !self.live(key).is_some_and(|s| matches!(s.phase, Phase::Deferred(_))) {
@@ -211,12 +213,12 @@ impl Devices {
     /// called any more.
     pub(crate) fn begin(
         &mut self,
-        key: Key,
+        key: DeviceKey,
         site: &Site,
         thread: ThreadId,
         now: Duration,
         fx: &mut Effects,
-    ) -> Option<Begun> {
+    ) -> Option<StartedProbe> {
         let slot = self.live(key)?;
         if !matches!(slot.phase, Phase::Ready) {
             return None;
@@ -243,7 +245,7 @@ impl Devices {
         slot.node = slot.node.or(parent);
         let driver = slot.candidates[slot.turn].driver.clone();
         let former = slot.driver.replace(driver.clone());
-        slot.phase = Phase::Probing(Probing {
+        slot.phase = Phase::Probing(ProbeInProgress {
             since: now,
             site: site.clone(),
             caller: Some(thread),
@@ -255,9 +257,9 @@ impl Devices {
         slot.cost.attempts += 1;
         let decl = slot.decl.clone()?;
         let (node, in_batch) = (slot.node, slot.in_batch.is_some());
-        fx.trash.extend(former.map(Trash::Driver));
+        fx.trash.extend(former.map(DeferredDrops::Driver));
         fx.look_after = self.time_left(key.index);
-        Some(Begun { decl, driver, node, needs, hopeless, in_batch })
+        Some(StartedProbe { decl, driver, node, needs, hopeless, in_batch })
     }
 
     /// Recede: a ready device waits again.
@@ -279,7 +281,7 @@ impl Devices {
     }
 
     /// The driver has returned on that thread; the probe may go on.
-    pub(crate) fn returned(&mut self, key: Key, thread: ThreadId) {
+    pub(crate) fn returned(&mut self, key: DeviceKey, thread: ThreadId) {
         if self.live(key).is_some() {
             if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
                 if probing.caller == Some(thread) {
@@ -294,25 +296,25 @@ impl Devices {
     /// `now`: another probe may have ended after `at`, and have come first.
     pub(crate) fn end(
         &mut self,
-        key: Key,
+        key: DeviceKey,
         result: ProbeResult,
         at: Duration,
         now: Duration,
         again: bool,
         fx: &mut Effects,
-    ) -> Next {
-        let open = |s: &Slot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
+    ) -> NextStep {
+        let open = |s: &DeviceSlot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
         if !self.live(key).is_some_and(open) {
             // It was cancelled, or has gone: nobody is there to take it.
-            fx.trash.extend(result.ok().map(Trash::Object));
-            return Next::Done;
+            fx.trash.extend(result.ok().map(DeferredDrops::Object));
+            return NextStep::Done;
         }
         let index = key.index;
         if self.taken || !self.is_late_end_wanted(index) {
-            self.slot_mut(index).phase = Phase::Idle(Why::Cancelled);
-            fx.trash.extend(result.ok().map(Trash::Object));
+            self.slot_mut(index).phase = Phase::Idle(LeaveReason::Cancelled);
+            fx.trash.extend(result.ok().map(DeferredDrops::Object));
             fx.wake = true;
-            return Next::Done;
+            return NextStep::Done;
         }
         self.account(index, &result, at, fx);
         let kind = result.as_ref().err().map(ProbeError::kind);
@@ -330,7 +332,7 @@ impl Devices {
                 slot.queued = now;
                 slot.takes_turn(next);
                 if again && slot.candidates[slot.turn].asynchronous == was_asynchronous {
-                    return Next::Again;
+                    return NextStep::Again;
                 }
                 self.dispatch(index, false, fx);
             }
@@ -338,15 +340,15 @@ impl Devices {
                 let error = first_real(self.slot_mut(index).failure.take(), error);
                 self.settle_at(index, ProbeOutcome::Failed(error), at, now, fx);
             }
-            (_, Ok(bound)) => fx.trash.push(Trash::Object(bound)),
+            (_, Ok(bound)) => fx.trash.push(DeferredDrops::Object(bound)),
         }
-        Next::Done
+        NextStep::Done
     }
 
     /// Lost: nobody comes any more to probe a device that was made ready that time. It has failed, unless
     /// it isn't ready any more, or was made so again: then somebody else is to probe it.
-    pub(crate) fn lost(&mut self, due: Due, why: ProbeError, now: Duration, fx: &mut Effects) {
-        let is_it = |s: &Slot| matches!(s.phase, Phase::Ready) && s.times == due.time;
+    pub(crate) fn lost(&mut self, due: DueProbe, why: ProbeError, now: Duration, fx: &mut Effects) {
+        let is_it = |s: &DeviceSlot| matches!(s.phase, Phase::Ready) && s.times == due.time;
         if self.live(due.key).is_some_and(is_it) {
             self.end(due.key, Err(why), now, now, false, fx);
         }
@@ -409,7 +411,7 @@ impl Devices {
         let slot = self.slot_mut(index);
         let phase = std::mem::replace(&mut slot.phase, Phase::Deferred(error.to_string()));
         slot.cost.deferrals += 1;
-        if let Phase::Probing(Probing { attempt, .. }) = phase {
+        if let Phase::Probing(ProbeInProgress { attempt, .. }) = phase {
             let active = self.deferred.park(key, attempt);
             self.want_late_worker(active, fx);
         }
@@ -421,7 +423,9 @@ impl Devices {
     /// Notes what a probe has cost.
     fn account(&mut self, index: u32, result: &ProbeResult, at: Duration, fx: &mut Effects) {
         let slot = self.slot_mut(index);
-        let Phase::Probing(Probing { since, site, .. }) = &slot.phase else { return };
+        let Phase::Probing(ProbeInProgress { since, site, .. }) = &slot.phase else {
+            return;
+        };
         let took = at.saturating_sub(*since);
         slot.cost.total += took;
         if matches!(result, Err(error) if error.kind() == ProbeErrorKind::Deferred) {
@@ -430,10 +434,10 @@ impl Devices {
         let (site, started, queued) = (site.clone(), *since, slot.queued);
         let by = slot.released_by;
         let released_by = by.and_then(|key| self.live(key)).and_then(|s| s.decl.clone());
-        let last = Last { site, queued, started, finished: Some(at), released_by };
+        let last = LastProbe { site, queued, started, finished: Some(at), released_by };
         let former = self.slot_mut(index).cost.last.replace(last);
         // It may be the last one that knows a device that has gone.
-        fx.trash.extend(former.and_then(|last| last.released_by).map(Trash::Decl));
+        fx.trash.extend(former.and_then(|last| last.released_by).map(DeferredDrops::Decl));
     }
 
     pub(super) fn settle(
@@ -459,8 +463,8 @@ impl Devices {
         let is_up = outcome == ProbeOutcome::Bound;
         let phase = match &outcome {
             ProbeOutcome::Bound => Phase::Bound,
-            ProbeOutcome::Failed(error) => Phase::Idle(Why::Failed(error.clone())),
-            _ => Phase::Idle(Why::Cancelled),
+            ProbeOutcome::Failed(error) => Phase::Idle(LeaveReason::Failed(error.clone())),
+            _ => Phase::Idle(LeaveReason::Cancelled),
         };
         self.conclude(index, outcome, at, fx);
         self.slot_mut(index).phase = phase;
@@ -542,7 +546,7 @@ impl Devices {
     }
 }
 
-impl Slot {
+impl DeviceSlot {
     /// That candidate is the one to be asked.
     fn takes_turn(&mut self, at: usize) {
         self.turn = at;

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::graph::GraphError;
-use crate::registry::attach::{Linked, Unlinked};
+use crate::registry::attach::{LinkOutcome, UnlinkOutcome};
 use crate::registry::leave::LeaveStep;
-use crate::registry::stepped::{Stepped, Thing, decl, driver};
+use crate::registry::stepped::{Stepped, TestDevice, decl, driver};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {
     Candidate { driver: driver(name), asynchronous, asked: false }
@@ -31,13 +31,13 @@ fn rule_1_2_4_synchronous_drivers_are_scanned_by_the_caller_and_one_scan_asks_al
     assert_eq!(s.mine, ["x"], "the caller probes it");
     let no = || Err(ProbeError::no_device("not mine"));
     s.begin("x");
-    assert_eq!(s.end_with("x", no()), Next::Again, "the caller asks s2 as well");
+    assert_eq!(s.end_with("x", no()), NextStep::Again, "the caller asks s2 as well");
     s.begin("x");
     assert!(s.queue.is_empty());
-    assert_eq!(s.end_with("x", no()), Next::Done);
+    assert_eq!(s.end_with("x", no()), NextStep::Done);
     assert_eq!(s.queue, ["x"], "one scan is queued");
     s.begin("x");
-    assert_eq!(s.end_with("x", no()), Next::Again, "the same scan asks a2");
+    assert_eq!(s.end_with("x", no()), NextStep::Again, "the same scan asks a2");
     s.probe("x");
     assert!(s.queue.is_empty());
     let info = s.devices.info("x").unwrap();
@@ -335,7 +335,7 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
     s.add(decl("b", &["a"]), vec![candidate("d", false)]);
     s.probe("b");
     let (a, b) = (s.key("a"), s.key("b"));
-    assert!(matches!(s.devices.link(a, b), Linked::Done));
+    assert!(matches!(s.devices.link(a, b), LinkOutcome::Done));
     let graph = s.devices.graph();
     assert_eq!(graph.cycles().len(), 1);
     assert_eq!(s.walk("a", false), ["b", "a"]);
@@ -349,10 +349,10 @@ fn a_late_link_between_devices_that_are_up_may_close_a_circle_which_holds_up_nob
 fn a_link_that_would_make_a_device_wait_for_itself_or_use_what_is_not_up_is_refused() {
     let mut s = added(&[("a", &[]), ("b", &["a"])]);
     let (a, b) = (s.key("a"), s.key("b"));
-    let Linked::Circle(fault) = s.devices.link(a, b) else { panic!("linked") };
+    let LinkOutcome::Circle(fault) = s.devices.link(a, b) else { panic!("linked") };
     assert!(fault.to_string().contains("circle"), "{fault}");
     s.probe("a");
-    assert!(matches!(s.devices.link(a, b), Linked::SupplierNotUp));
+    assert!(matches!(s.devices.link(a, b), LinkOutcome::SupplierNotUp));
 }
 
 #[test]
@@ -380,9 +380,9 @@ fn a_key_of_a_device_that_has_gone_names_nobody() {
     s.add(decl("b", &[]), vec![candidate("d", false)]);
     assert_eq!(s.key("b").index, old.index);
     assert!(s.devices.state(old).is_none());
-    let result = Ok(Arc::new(Thing) as Arc<dyn Bound>);
+    let result = Ok(Arc::new(TestDevice) as Arc<dyn Bound>);
     let next = s.step(|devices, now, fx| devices.end(old, result, now, now, true, fx));
-    assert_eq!((next, s.state("b")), (Next::Done, "queued"));
+    assert_eq!((next, s.state("b")), (NextStep::Done, "queued"));
 }
 
 #[test]
@@ -417,16 +417,16 @@ fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
         let key = s.key(from);
         s.step(|devices, now, fx| devices.unlink(key, to, now, fx))
     };
-    assert_eq!(unlink(&mut s, "b", "gone"), Unlinked::Done, "it need not exist");
-    assert_eq!((s.state("b"), unlink(&mut s, "b", "gone")), ("waiting", Unlinked::None));
-    assert_eq!(unlink(&mut s, "b", "a"), Unlinked::Done);
+    assert_eq!(unlink(&mut s, "b", "gone"), UnlinkOutcome::Done, "it need not exist");
+    assert_eq!((s.state("b"), unlink(&mut s, "b", "gone")), ("waiting", UnlinkOutcome::None));
+    assert_eq!(unlink(&mut s, "b", "a"), UnlinkOutcome::Done);
     assert_eq!(s.late().as_deref(), Some("b"), "nothing is left that it waits for");
     s.probe("b");
     s.probe("a");
     assert_eq!(s.walk("a", true), ["a"], "b stays");
     assert_eq!(s.state("b"), "bound");
     s.add(DeviceDecl::new("child", "d").parent("b"), vec![candidate("d", false)]);
-    assert_eq!(unlink(&mut s, "child", "b"), Unlinked::Parent);
+    assert_eq!(unlink(&mut s, "child", "b"), UnlinkOutcome::Parent);
 }
 
 /// Walked from each to the beginning of the chain, this would take minutes.

@@ -1,20 +1,20 @@
 //! What devices are like at one moment, put into words.
 
-use super::devices::{Cost, Devices, Key, Last, Link, Phase, Target, Why};
+use super::devices::{Cost, DeviceKey, Devices, LastProbe, LeaveReason, Link, Phase, Target};
 use crate::decl::DeviceDecl;
-use crate::info::{Awaited, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
+use crate::info::{AwaitedDevice, DeviceInfo, DeviceState, Need, Pending, PendingState, ProbeCost};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Which driver was called for a device, and what that has cost. It becomes words when somebody asks for them:
 /// the caller of a bring-up waits until the last device's was taken down.
 #[derive(Clone, Default)]
-pub(crate) struct Called {
+pub(crate) struct ProbeRecord {
     pub driver: Option<Arc<str>>,
     cost: Cost,
 }
 
-impl Called {
+impl ProbeRecord {
     pub(crate) fn cost(&self) -> ProbeCost {
         self.cost.told()
     }
@@ -50,7 +50,7 @@ impl Devices {
         self.info_of(*self.by_name.get(name)?)
     }
 
-    pub(crate) fn state(&self, key: Key) -> Option<DeviceState> {
+    pub(crate) fn state(&self, key: DeviceKey) -> Option<DeviceState> {
         self.live(key).map(|_| self.state_of(key.index))
     }
 
@@ -63,10 +63,10 @@ impl Devices {
             Phase::Bound | Phase::Leaving if self.taken => DeviceState::Unbound,
             Phase::Bound => DeviceState::Bound,
             Phase::Leaving | Phase::Unbinding => DeviceState::Leaving,
-            Phase::Idle(Why::NoDriver) => DeviceState::NoDriver,
-            Phase::Idle(Why::Unbound) => DeviceState::Unbound,
-            Phase::Idle(Why::Cancelled) => DeviceState::Cancelled,
-            Phase::Idle(Why::Failed(error)) => DeviceState::Failed(error.clone()),
+            Phase::Idle(LeaveReason::NoDriver) => DeviceState::NoDriver,
+            Phase::Idle(LeaveReason::Unbound) => DeviceState::Unbound,
+            Phase::Idle(LeaveReason::Cancelled) => DeviceState::Cancelled,
+            Phase::Idle(LeaveReason::Failed(error)) => DeviceState::Failed(error.clone()),
         }
     }
 
@@ -96,18 +96,18 @@ impl Devices {
     }
 
     /// The driver that was called for a device, and what that has cost by now.
-    pub(super) fn called(&self, key: Key) -> Called {
-        let Some(slot) = self.live(key) else { return Called::default() };
+    pub(super) fn called(&self, key: DeviceKey) -> ProbeRecord {
+        let Some(slot) = self.live(key) else { return ProbeRecord::default() };
         let driver = slot.driver.as_ref().map(|driver| driver.name.clone());
-        Called { driver, cost: self.cost_of(key.index) }
+        ProbeRecord { driver, cost: self.cost_of(key.index) }
     }
 
     fn cost_of(&self, index: u32) -> Cost {
         let slot = self.slot(index);
         let mut cost = slot.cost.clone();
         if let Phase::Probing(probing) = &slot.phase {
-            let by = |key: Key| self.live(key).and_then(|slot| slot.decl.clone());
-            cost.last = Some(Last {
+            let by = |key: DeviceKey| self.live(key).and_then(|slot| slot.decl.clone());
+            cost.last = Some(LastProbe {
                 site: probing.site.clone(),
                 queued: slot.queued,
                 started: probing.since,
@@ -141,9 +141,9 @@ impl Devices {
         self.in_registration_order().into_iter().filter_map(of).collect()
     }
 
-    fn awaited(&self, index: u32) -> Vec<Awaited> {
+    fn awaited(&self, index: u32) -> Vec<AwaitedDevice> {
         let unmet = |link: &&Link| !link.waived && !link.device().is_some_and(|to| self.is_up(to));
-        let awaited = |link: &Link| Awaited {
+        let awaited = |link: &Link| AwaitedDevice {
             device: self.target_name(&link.to).to_string(),
             edge: link.kind,
             missing: matches!(link.to, Target::Missing(_)),

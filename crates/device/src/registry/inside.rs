@@ -15,22 +15,22 @@ corewise_sync::per_thread! {
 
 /// While it lives, the thread is inside user code that a registry called. To be dropped in the
 /// opposite order, on the same thread.
-pub(crate) struct Inside {
+pub(crate) struct ProbesInside {
     /// How many there were before.
     before: usize,
 }
 
 /// What a thread is inside of, for another one that works for it while it waits.
 #[derive(Clone, Default)]
-pub(crate) struct Around(Option<Arc<[usize]>>);
+pub(crate) struct ProbesAround(Option<Arc<[usize]>>);
 
-impl Inside {
-    pub(crate) fn enter(registry: &Registry) -> Inside {
-        Inside::enter_all(&[address(registry)])
+impl ProbesInside {
+    pub(crate) fn enter(registry: &Registry) -> ProbesInside {
+        ProbesInside::enter_all(&[address(registry)])
     }
 
     // A thread that is about to end may have no such list any more: it is inside of nothing then.
-    fn enter_all(registries: &[usize]) -> Inside {
+    fn enter_all(registries: &[usize]) -> ProbesInside {
         let before = INSIDE.try_with(|inside| {
             let inside = &mut *inside.borrow_mut();
             let before = inside.len();
@@ -42,7 +42,7 @@ impl Inside {
             });
             before
         });
-        Inside { before: before.unwrap_or(0) }
+        ProbesInside { before: before.unwrap_or(0) }
     }
 
     /// Whether this thread is inside user code that `registry` called, however far out. A call that would
@@ -52,25 +52,25 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for ProbesInside {
     fn drop(&mut self) {
         let _ = INSIDE.try_with(|inside| inside.borrow_mut().truncate(self.before));
     }
 }
 
-impl Around {
+impl ProbesAround {
     /// What this thread is inside of.
-    pub(crate) fn here() -> Around {
+    pub(crate) fn here() -> ProbesAround {
         let here = |inside: &RefCell<Vec<usize>>| {
             let inside = inside.borrow();
             (!inside.is_empty()).then(|| Arc::from(&inside[..]))
         };
-        Around(INSIDE.try_with(here).unwrap_or(None))
+        ProbesAround(INSIDE.try_with(here).unwrap_or(None))
     }
 
     /// The thread is inside of all that until the guard is dropped.
-    pub(crate) fn enter(&self) -> Inside {
-        Inside::enter_all(self.0.as_deref().unwrap_or_default())
+    pub(crate) fn enter(&self) -> ProbesInside {
+        ProbesInside::enter_all(self.0.as_deref().unwrap_or_default())
     }
 
     /// An observer that is inside of all that, and of the registry, whenever it is called.
@@ -78,7 +78,7 @@ impl Around {
         let (around, registry) = (self.clone(), address(registry));
         Arc::new(move |event: &Event<'_>| {
             let _around = around.enter();
-            let _inside = Inside::enter_all(&[registry]);
+            let _inside = ProbesInside::enter_all(&[registry]);
             observer(event);
         })
     }
@@ -97,8 +97,8 @@ mod tests {
         let known = || INSIDE.with(|inside| inside.borrow().clone());
         let mut guards = Vec::new();
         for _ in 0..10 {
-            guards.push(Around::here().enter());
-            guards.push(Inside::enter_all(&[1, 2]));
+            guards.push(ProbesAround::here().enter());
+            guards.push(ProbesInside::enter_all(&[1, 2]));
         }
         assert_eq!(known(), [1, 2]);
         while guards.len() > 2 {

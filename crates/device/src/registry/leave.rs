@@ -5,7 +5,9 @@
 //! lock: a device is taken by the walk that finds, under the same lock, that nobody uses it. It waits only for what
 //! runs (a probe, another one's callback), never for another walk: README.md has the argument.
 
-use super::devices::{Devices, Effects, Instance, Key, Link, Phase, Slot, Trash, Why};
+use super::devices::{
+    DeferredDrops, DeviceKey, DeviceSlot, Devices, Effects, Instance, LeaveReason, Link, Phase,
+};
 use crate::bound::Bound;
 use crate::decl::DeviceDecl;
 use std::collections::{HashMap, HashSet};
@@ -13,19 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One walk.
-pub(crate) struct Leave {
+pub(crate) struct LeaveWalk {
     /// It stays down when it is unbound, unless it is to be removed.
     root: Instance,
     /// Each one but the first needed the one before when it was put there. That may have changed since.
-    stack: Vec<Frame>,
+    stack: Vec<WalkFrame>,
     /// How many frames of the stack are a device's, for those who have any.
-    on_stack: HashMap<Key, u32>,
+    on_stack: HashMap<DeviceKey, u32>,
     /// Devices that were visited, and may be up again when all is done.
-    passed: Vec<Key>,
+    passed: Vec<DeviceKey>,
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct WalkFrame {
     device: Instance,
     /// It goes for good, and not only its driver.
     remove: bool,
@@ -36,24 +38,24 @@ struct Frame {
 /// What to do next.
 pub(crate) enum LeaveStep {
     /// Calls this device's callback, then says so with [`Devices::unbound`].
-    Unbind { key: Key, decl: Arc<DeviceDecl>, bound: Arc<dyn Bound> },
+    Unbind { key: DeviceKey, decl: Arc<DeviceDecl>, bound: Arc<dyn Bound> },
     /// Waits until something changes.
     Wait,
     /// All is done.
     Done,
 }
 
-impl Leave {
+impl LeaveWalk {
     /// A walk from a device that is to be unbound, or removed with its children.
-    pub(crate) fn new(root: Instance, remove: bool) -> Leave {
+    pub(crate) fn new(root: Instance, remove: bool) -> LeaveWalk {
         let (stack, on_stack) = (Vec::new(), HashMap::new());
-        let mut walk = Leave { root, stack, on_stack, passed: vec![] };
+        let mut walk = LeaveWalk { root, stack, on_stack, passed: vec![] };
         walk.push(root, remove);
         walk
     }
 
     fn push(&mut self, device: Instance, remove: bool) {
-        self.stack.push(Frame { device, remove, cursor: usize::MAX });
+        self.stack.push(WalkFrame { device, remove, cursor: usize::MAX });
         *self.on_stack.entry(device.key).or_default() += 1;
     }
 
@@ -67,7 +69,7 @@ impl Leave {
     }
 
     /// The latest frame of a device.
-    fn frame_of(&self, key: Key) -> Option<&Frame> {
+    fn frame_of(&self, key: DeviceKey) -> Option<&WalkFrame> {
         self.on_stack.get(&key)?;
         self.stack.iter().rev().find(|frame| frame.device.key == key)
     }
@@ -75,12 +77,12 @@ impl Leave {
 
 impl Devices {
     /// The device as it is now, until it is unbound.
-    pub(crate) fn instance(&self, key: Key) -> Instance {
+    pub(crate) fn instance(&self, key: DeviceKey) -> Instance {
         Instance { key, unbinds: self.live(key).map_or(0, |slot| slot.unbinds) }
     }
 
     /// The children that a device has registered during its own probe.
-    pub(crate) fn children_by_probe(&self, key: Key) -> Vec<Key> {
+    pub(crate) fn children_by_probe(&self, key: DeviceKey) -> Vec<DeviceKey> {
         // A shutdown has taken all objects: nothing is up, and nobody's callback is called any more.
         let slot = self.live(key).filter(|_| !self.taken);
         let Some(slot) = slot else { return Vec::new() };
@@ -91,7 +93,7 @@ impl Devices {
     /// A probe has failed, and the children that it has registered go before that is taken in: until then the
     /// device is being probed, and what it needs stays up for them. The thread that is to take it in walks over
     /// them meanwhile, so a walk must not wait for it where it waits for that walk: [`Devices::is_in_circle`].
-    pub(crate) fn failing(&mut self, key: Key, fx: &mut Effects) -> Vec<Instance> {
+    pub(crate) fn failing(&mut self, key: DeviceKey, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
         if !children.is_empty() {
             if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
@@ -109,11 +111,11 @@ impl Devices {
     /// The next step of a walk.
     pub(crate) fn leave_step(
         &mut self,
-        walk: &mut Leave,
+        walk: &mut LeaveWalk,
         now: Duration,
         fx: &mut Effects,
     ) -> LeaveStep {
-        while let Some(&Frame { device, remove, .. }) = walk.stack.last() {
+        while let Some(&WalkFrame { device, remove, .. }) = walk.stack.last() {
             let (key, index) = (device.key, device.key.index);
             // Where a shutdown has taken all objects, nothing is up.
             let Some(slot) = self.live(key).filter(|_| !self.taken) else {
@@ -162,7 +164,7 @@ impl Devices {
         }
         // A device that can do without what has left needn't wait for it.
         for key in std::mem::take(&mut walk.passed) {
-            let waits = |slot: &Slot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
+            let waits = |slot: &DeviceSlot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
             if self.live(key).is_some_and(waits) {
                 self.attach(key.index, false, None, now, fx);
             }
@@ -172,8 +174,8 @@ impl Devices {
 
     /// The device that has to go before the one on top of the stack, and whether it goes for good. `None`: all feeds were
     /// looked at, and there is nobody.
-    fn next_outwards(&self, walk: &mut Leave) -> Option<(u32, bool)> {
-        let &Frame { device, remove, cursor } = walk.stack.last()?;
+    fn next_outwards(&self, walk: &mut LeaveWalk) -> Option<(u32, bool)> {
+        let &WalkFrame { device, remove, cursor } = walk.stack.last()?;
         let index = device.key.index;
         let feeds = &self.slot(index).feeds;
         let cursor = cursor.min(feeds.len());
@@ -191,7 +193,7 @@ impl Devices {
         remove && self.slot(feed).parent() == Some(index) || self.is_by_probe_of(feed, index)
     }
 
-    fn goes_before(&self, walk: &Leave, feed: u32, index: u32, remove: bool) -> bool {
+    fn goes_before(&self, walk: &LeaveWalk, feed: u32, index: u32, remove: bool) -> bool {
         let uses = self.slot(feed).uses_what_it_needs();
         let goes_along = self.goes_along(feed, index, remove);
         match walk.frame_of(self.key(feed)) {
@@ -226,7 +228,7 @@ impl Devices {
     }
 
     /// Whether the walk still has to wait where it is.
-    pub(crate) fn leave_must_wait(&self, walk: &Leave) -> bool {
+    pub(crate) fn leave_must_wait(&self, walk: &LeaveWalk) -> bool {
         let top = walk.stack.last().filter(|frame| self.live(frame.device.key).is_some());
         !self.taken && top.is_some_and(|frame| self.runs_at_or_behind(frame.device.key.index))
     }
@@ -274,16 +276,16 @@ impl Devices {
 
     /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it waits for what
     /// it needs, as before its first probe; or stays down, where that was asked for.
-    pub(crate) fn unbound(&mut self, key: Key, now: Duration, fx: &mut Effects) {
+    pub(crate) fn unbound(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
         }
         self.changes += 1;
         let slot = self.slot_mut(key.index);
         (slot.phase, slot.leaving, slot.unbinds) = (Phase::Waiting, false, slot.unbinds + 1);
-        fx.trash.extend(slot.driver.take().map(Trash::Driver));
+        fx.trash.extend(slot.driver.take().map(DeferredDrops::Driver));
         let object = self.bound.get_mut(key.index as usize).and_then(Option::take);
-        fx.trash.extend(object.map(Trash::Object));
+        fx.trash.extend(object.map(DeferredDrops::Object));
         fx.wake = true;
         if self.slot(key.index).stays_down {
             self.stay_down(key.index, now, fx);
@@ -292,14 +294,14 @@ impl Devices {
 
     /// Drops: the caller is about to drop the object of a device that it has unbound. Another walk waits for that
     /// before it takes what the object may use.
-    pub(crate) fn drops(&mut self, key: Key) {
+    pub(crate) fn drops(&mut self, key: DeviceKey) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping += 1;
         }
     }
 
     /// Dropped: the object is gone.
-    pub(crate) fn dropped(&mut self, key: Key, fx: &mut Effects) {
+    pub(crate) fn dropped(&mut self, key: DeviceKey, fx: &mut Effects) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping -= 1;
             fx.wake = true;
@@ -312,7 +314,7 @@ impl Devices {
         let slot = self.slot_mut(index);
         slot.stays_down = false;
         if !matches!(slot.phase, Phase::Idle(_)) {
-            slot.phase = Phase::Idle(Why::Unbound);
+            slot.phase = Phase::Idle(LeaveReason::Unbound);
         }
     }
 }
@@ -324,7 +326,7 @@ impl Phase {
     }
 }
 
-impl Slot {
+impl DeviceSlot {
     /// It uses what it needs, or may before long.
     fn uses_what_it_needs(&self) -> bool {
         match &self.phase {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
-use crate::registry::attach::Linked;
+use crate::registry::attach::LinkOutcome;
 use crate::registry::matching::Candidate;
 use crate::registry::stepped::{Stepped, decl, driver};
 
@@ -31,7 +31,7 @@ fn bind(s: &mut Stepped, name: &str) {
 }
 
 /// The next callback of a walk.
-fn called(s: &mut Stepped, walk: &mut Leave) -> (Key, String) {
+fn called(s: &mut Stepped, walk: &mut LeaveWalk) -> (DeviceKey, String) {
     match s.leave_step(walk) {
         LeaveStep::Unbind { key, decl, .. } => (key, decl.name.clone()),
         LeaveStep::Wait => panic!("it waits"),
@@ -120,8 +120,8 @@ fn links_that_turn_round_under_a_walk_turn_its_order_round() {
     s.unbound(c);
     let mut other = s.leave("b", false);
     assert_eq!(s.walk_on(&mut other), ["b"]);
-    assert!(matches!(s.devices.link(b, from), Linked::Done));
-    assert!(matches!(s.devices.link(from, s.key("a")), Linked::Done));
+    assert!(matches!(s.devices.link(b, from), LinkOutcome::Done));
+    assert!(matches!(s.devices.link(from, s.key("a")), LinkOutcome::Done));
     assert_eq!(s.walk_on(&mut walk), ["a"], "nobody needs it any more who is up");
     bind(&mut s, "a");
     bind(&mut s, "b");
@@ -132,7 +132,7 @@ fn links_that_turn_round_under_a_walk_turn_its_order_round() {
 fn two_walks_round_a_circle_share_it_and_none_waits_for_the_other() {
     let mut s = up(&[("a", &[]), ("b", &["a"])]);
     let (a, b) = (s.key("a"), s.key("b"));
-    assert!(matches!(s.devices.link(a, b), Linked::Done));
+    assert!(matches!(s.devices.link(a, b), LinkOutcome::Done));
     let (mut one, mut two) = (s.leave("a", false), s.leave("b", false));
     let (first, _) = called(&mut s, &mut one);
     assert!(matches!(s.leave_step(&mut two), LeaveStep::Wait), "for that callback alone");
@@ -154,12 +154,12 @@ fn two_failed_probes_that_need_each_others_children_do_not_wait_for_each_other()
     }
     for (consumer, supplier) in [("p", "qc"), ("q", "pc"), ("p", "pc")] {
         let (from, to) = (s.key(consumer), s.key(supplier));
-        assert!(matches!(s.devices.link(from, to), Linked::Done));
+        assert!(matches!(s.devices.link(from, to), LinkOutcome::Done));
     }
     let failed = |s: &mut Stepped, name: &str| {
         let key = s.key(name);
         let children = s.step(|devices, _, fx| devices.failing(key, fx));
-        Leave::new(children[0], true)
+        LeaveWalk::new(children[0], true)
     };
     let (mut of_p, mut of_q) = (failed(&mut s, "p"), failed(&mut s, "q"));
     assert_eq!(s.walk_on(&mut of_p), ["pc"]);
@@ -180,8 +180,8 @@ fn a_probe_that_has_failed_gets_no_supplier_that_leaves_and_no_circle() {
     s.probe("pc");
     let (p, pc, base) = (s.key("p"), s.key("pc"), s.key("base"));
     s.step(|devices, _, fx| devices.failing(p, fx));
-    assert!(matches!(s.devices.link(p, pc), Linked::Circle(_)));
+    assert!(matches!(s.devices.link(p, pc), LinkOutcome::Circle(_)));
     let mut walk = s.leave("base", false);
     let _ = called(&mut s, &mut walk);
-    assert!(matches!(s.devices.link(p, base), Linked::SupplierNotUp));
+    assert!(matches!(s.devices.link(p, base), LinkOutcome::SupplierNotUp));
 }

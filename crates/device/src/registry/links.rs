@@ -1,18 +1,18 @@
 //! The links between devices: devices that come, go, and are linked while others live on. Each step costs what
 //! the device's own links cost.
 
-use super::devices::{Cost, Devices, Effects, Link, Phase, Slot, Target, Trash};
+use super::devices::{Cost, DeferredDrops, DeviceSlot, Devices, Effects, Link, Phase, Target};
 use crate::decl::DeviceDecl;
-use crate::graph::{GraphError, Named, Outside};
+use crate::graph::{GraphError, NamedDecl, OutsideNeeds};
 use corewise_timeline::EdgeKind;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 impl Devices {
     /// What the builder of a graph has to know about a device that exists.
-    pub(crate) fn outside(&self, name: &str) -> Option<Outside> {
+    pub(crate) fn outside(&self, name: &str) -> Option<OutsideNeeds> {
         let &index = self.by_name.get(name)?;
-        Some(Outside { node: self.slot(index).node })
+        Some(OutsideNeeds { node: self.slot(index).node })
     }
 
     /// Link: a new device takes its name, and is linked with what it needs and with those who have
@@ -24,16 +24,16 @@ impl Devices {
         self.registrations += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("fewer than 4294967296 devices");
-            self.slots.push(Slot::empty());
+            self.slots.push(DeviceSlot::empty());
             self.bound.push(None);
             index
         });
         self.in_order &= index as usize + 1 == self.slots.len();
         let slot = self.slot_mut(index);
         let generation = slot.generation;
-        *slot = Slot { generation, registration, node: decl.node, ..Slot::empty() };
+        *slot = DeviceSlot { generation, registration, node: decl.node, ..DeviceSlot::empty() };
         slot.decl = Some(decl.clone());
-        self.by_name.insert(Named(decl.clone()), index);
+        self.by_name.insert(NamedDecl(decl.clone()), index);
         if let Some(parent) = &decl.parent {
             self.need(index, parent, EdgeKind::Parent, false, nested);
         }
@@ -113,7 +113,7 @@ impl Devices {
     pub(super) fn forget(&mut self, index: u32, fx: &mut Effects) {
         self.graph = None;
         self.changes += 1;
-        let slot = std::mem::replace(self.slot_mut(index), Slot::empty());
+        let slot = std::mem::replace(self.slot_mut(index), DeviceSlot::empty());
         self.slot_mut(index).generation = slot.generation.wrapping_add(1);
         self.free.push(index);
         slot.needs.iter().for_each(|link| self.drop_feed(&link.to, index));
@@ -127,13 +127,13 @@ impl Devices {
                 }
                 self.dangling.entry(decl.name.clone()).or_default().push(consumer);
             }
-            fx.trash.push(Trash::Decl(decl));
+            fx.trash.push(DeferredDrops::Decl(decl));
         }
         let released_by = slot.cost.last.and_then(|last| last.released_by);
-        fx.trash.extend(released_by.map(Trash::Decl));
-        fx.trash.push(Trash::Drivers(slot.candidates));
-        fx.trash.extend(slot.driver.map(Trash::Driver));
-        fx.trash.extend(self.bound[index as usize].take().map(Trash::Object));
+        fx.trash.extend(released_by.map(DeferredDrops::Decl));
+        fx.trash.push(DeferredDrops::Drivers(slot.candidates));
+        fx.trash.extend(slot.driver.map(DeferredDrops::Driver));
+        fx.trash.extend(self.bound[index as usize].take().map(DeferredDrops::Object));
     }
 
     /// A supplier no longer has that consumer.
@@ -282,9 +282,9 @@ impl Link {
     }
 }
 
-impl Slot {
-    fn empty() -> Slot {
-        Slot {
+impl DeviceSlot {
+    fn empty() -> DeviceSlot {
+        DeviceSlot {
             generation: 0,
             decl: None,
             registration: 0,

@@ -1,15 +1,16 @@
 //! Drivers, and which of them may have a device.
 
-use super::policy::probes_async;
-use crate::decl::{DeviceDecl, ProbeType};
-use crate::driver::Driver;
-use crate::error::caught;
-use corewise_sync::{Mutex, text};
 use std::fmt;
 use std::sync::Arc;
 
+use corewise_sync::{Mutex, text};
+
+use crate::decl::{DeviceDecl, ProbeType};
+use crate::driver::Driver;
+use crate::error::{ProbeErrorKind, caught};
+
 /// A driver, and what it said about itself when it was registered.
-pub(crate) struct Registered {
+pub(crate) struct RegisteredDriver {
     /// L: is the lock; guards the driver, which is there until a shutdown lets go of it.
     driver: Mutex<Option<Arc<dyn Driver>>>,
     /// Shared with the reports of bring-ups.
@@ -17,7 +18,7 @@ pub(crate) struct Registered {
     pub probe_type: ProbeType,
 }
 
-impl fmt::Debug for Registered {
+impl fmt::Debug for RegisteredDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Registered").field(&self.name).finish()
     }
@@ -26,7 +27,7 @@ impl fmt::Debug for Registered {
 /// A driver that may have a device, and how it would probe it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
-    pub driver: Arc<Registered>,
+    pub driver: Arc<RegisteredDriver>,
     pub asynchronous: bool,
     /// It was asked in this round, or is not to be.
     pub asked: bool,
@@ -35,24 +36,24 @@ pub(crate) struct Candidate {
 /// The registered drivers. A copy is cheap, and says by its version whether it is still true.
 #[derive(Clone, Default)]
 pub(crate) struct Drivers {
-    pub list: Arc<Vec<Arc<Registered>>>,
+    pub list: Arc<Vec<Arc<RegisteredDriver>>>,
     pub version: u64,
 }
 
 impl Drivers {
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Registered>> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<RegisteredDriver>> {
         self.list.iter().find(|d| *d.name == *name)
     }
 
     /// Adds one.
-    pub(crate) fn add(&mut self, driver: Arc<Registered>) {
+    pub(crate) fn add(&mut self, driver: Arc<RegisteredDriver>) {
         let mut list = (*self.list).clone();
         list.push(driver);
         *self = Drivers { list: Arc::new(list), version: self.version + 1 };
     }
 
     /// Takes one out.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<Registered>> {
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<RegisteredDriver>> {
         let mut list = (*self.list).clone();
         let place = list.iter().position(|d| *d.name == *name)?;
         let driver = list.remove(place);
@@ -76,10 +77,10 @@ impl Drivers {
     }
 }
 
-impl Registered {
-    pub(crate) fn new(driver: Arc<dyn Driver>) -> Registered {
+impl RegisteredDriver {
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> RegisteredDriver {
         let (name, probe_type) = (Arc::from(driver.name()), driver.probe_type());
-        Registered { driver: Mutex::new(Some(driver)), name, probe_type }
+        RegisteredDriver { driver: Mutex::new(Some(driver)), name, probe_type }
     }
 
     /// The driver; `None` once it was let go.
@@ -106,5 +107,111 @@ impl Registered {
     pub(crate) fn candidate(self: &Arc<Self>, decl: &DeviceDecl, asked: bool) -> Candidate {
         let asynchronous = probes_async(self.probe_type, decl.probe_type, asked);
         Candidate { driver: self.clone(), asynchronous, asked: false }
+    }
+}
+
+// The registry's decisions: pure functions over plain values.
+
+/// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
+/// whether those are asked to that don't care. Asked once per device and driver.
+pub(crate) fn probes_async(driver: ProbeType, decl: Option<ProbeType>, asked: bool) -> bool {
+    match (driver, decl) {
+        (ProbeType::ForceSynchronous, _) | (_, Some(ProbeType::ForceSynchronous)) => false,
+        (_, Some(ProbeType::PreferAsynchronous)) => true,
+        (_, Some(ProbeType::Default)) | (ProbeType::Default, None) => asked,
+        (ProbeType::PreferAsynchronous, None) => true,
+    }
+}
+
+/// What becomes of a device after one call of one driver (rule 1.2.16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is up.
+    Bind,
+    /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be there.
+    Defer,
+    /// That candidate is asked.
+    AskNext(usize),
+    /// It stays without a driver.
+    GiveUp,
+}
+
+/// What becomes of a device whose driver gave this result; `next` is the first candidate that was
+/// not asked. As in Linux a failure, too, lets the next driver try its luck.
+pub(crate) fn verdict(error: Option<ProbeErrorKind>, next: Option<usize>) -> Verdict {
+    match (error, next) {
+        (None, _) => Verdict::Bind,
+        (Some(ProbeErrorKind::Deferred), _) => Verdict::Defer,
+        (Some(_), Some(next)) => Verdict::AskNext(next),
+        (Some(_), None) => Verdict::GiveUp,
+    }
+}
+
+/// What the caller of a bring-up does when nothing of it can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StuckAction {
+    /// Something outside the bring-up is in progress that one of its devices waits for.
+    Wait,
+    /// Deferral begins: what was deferred is tried again.
+    BeginDeferral,
+    /// Nothing more will come up: what is not settled is settled as it is.
+    Conclude,
+}
+
+/// What to do when none of a bring-up's devices is ready or being probed, and some are not settled
+/// (rule 1.2.15: deferral begins only when all have been tried once).
+pub(crate) fn stuck(
+    others_in_progress: bool,
+    retrying: bool,
+    deferral_enabled: bool,
+) -> StuckAction {
+    if others_in_progress || retrying {
+        StuckAction::Wait
+    } else if deferral_enabled {
+        StuckAction::Conclude
+    } else {
+        StuckAction::BeginDeferral
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ProbeErrorKind::{Deferred, Failed, NoDevice, Panicked};
+
+    #[test]
+    fn rule_1_2_16_what_a_result_means() {
+        assert_eq!(verdict(None, Some(3)), Verdict::Bind);
+        assert_eq!(verdict(Some(Deferred), Some(3)), Verdict::Defer);
+        for error in [NoDevice, Failed, Panicked] {
+            assert_eq!(verdict(Some(error), Some(1)), Verdict::AskNext(1));
+            assert_eq!(verdict(Some(error), None), Verdict::GiveUp);
+        }
+    }
+
+    #[test]
+    fn deferral_begins_when_nothing_else_can_run_and_once() {
+        assert_eq!(stuck(true, false, false), StuckAction::Wait);
+        assert_eq!(stuck(false, true, true), StuckAction::Wait);
+        assert_eq!(stuck(false, false, false), StuckAction::BeginDeferral);
+        assert_eq!(stuck(false, false, true), StuckAction::Conclude);
+    }
+
+    #[test]
+    fn rule_1_2_1_force_synchronous_is_never_overridden() {
+        use ProbeType::{Default, ForceSynchronous, PreferAsynchronous};
+        assert!(!probes_async(ForceSynchronous, Some(PreferAsynchronous), true));
+        assert!(!probes_async(PreferAsynchronous, Some(ForceSynchronous), true));
+        assert!(probes_async(Default, Some(PreferAsynchronous), false));
+        assert!(probes_async(PreferAsynchronous, None, false));
+    }
+
+    #[test]
+    fn rule_1_2_1_the_default_type_is_asynchronous_only_where_asked() {
+        use ProbeType::{Default, PreferAsynchronous};
+        for asked in [true, false] {
+            assert_eq!(probes_async(Default, None, asked), asked);
+            assert_eq!(probes_async(PreferAsynchronous, Some(Default), asked), asked);
+        }
     }
 }

@@ -13,7 +13,6 @@ mod inside;
 mod leave;
 mod links;
 mod matching;
-mod policy;
 mod prober;
 #[cfg(test)]
 mod random_tests;
@@ -23,11 +22,11 @@ mod run;
 mod stepped;
 mod walk;
 
-pub(crate) use attach::{Linked, Unlinked};
+pub(crate) use attach::{LinkOutcome, UnlinkOutcome};
 pub(crate) use batch::BatchOptions;
 pub(crate) use devices::{Devices, Effects, Instance};
-pub(crate) use inside::{Around, Inside};
-pub(crate) use matching::{Candidate, Drivers, Registered};
+pub(crate) use inside::{ProbesAround, ProbesInside};
+pub(crate) use matching::{Candidate, Drivers, RegisteredDriver};
 pub use report::{BringUp, BringUpOptions, DeviceReport};
-pub(crate) use run::{Registry, State};
-pub(crate) use walk::{TakenOver, Walk};
+pub(crate) use run::{Registry, RegistryState};
+pub(crate) use walk::{TakenCallback, Walk};

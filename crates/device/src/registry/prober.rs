@@ -1,25 +1,27 @@
 //! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
 
-use super::devices::{Due, Effects, Key};
-use super::devices_state::{Begun, Next};
-use super::inside::{Around, Inside};
-use super::run::{Registry, State};
-use crate::cancel::Cancel;
-use crate::decl::DeviceDecl;
-use crate::driver::{ProbeContext, ProbeDone, ProbeResult};
-use crate::error::{ProbeError, caught};
-use crate::event::{self, Event, Observer};
-use crate::handoff::Handoff;
-use crate::record::Site;
-use corewise_sync::text;
-use corewise_sync::thread::{ThreadId, current};
-use corewise_topology::CpuId;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::text;
+use corewise_sync::thread::{ThreadId, current};
+use corewise_topology::CpuId;
+
+use super::devices::{DeviceKey, DueProbe, Effects};
+use super::devices_state::{NextStep, StartedProbe};
+use super::inside::{ProbesAround, ProbesInside};
+use super::run::{Registry, RegistryState};
+use crate::decl::DeviceDecl;
+use crate::driver::{ProbeContext, ProbeDone, ProbeResult};
+use crate::error::{ProbeError, caught};
+use crate::event;
+use crate::event::{Cancel, Event, Observer};
+use crate::handoff::Handoff;
+use crate::record::Site;
+
 /// What falls to the prober of a device.
 #[derive(Clone, Copy)]
-pub(super) enum Duty {
+pub(super) enum ProberDuty {
     /// That one.
     One,
     /// It is a prober: that one, and then those that stand in line at this node.
@@ -31,43 +33,43 @@ pub(super) enum Duty {
 const IN_A_ROW: u32 = 8;
 
 /// A probe to be made, and all that it needs of the state.
-struct Turn {
-    key: Key,
-    begun: Begun,
+struct ProbeTurn {
+    key: DeviceKey,
+    begun: StartedProbe,
     observer: Option<Observer>,
     cancel: Cancel,
-    around: Around,
+    around: ProbesAround,
 }
 
-impl State {
+impl RegistryState {
     /// Begins the device, or where that isn't to be probed any more, or is none, the next one in line.
     fn turn(
         &mut self,
-        mut key: Option<Key>,
-        duty: Duty,
+        mut key: Option<DeviceKey>,
+        duty: ProberDuty,
         site: &Site,
         me: ThreadId,
         now: Duration,
         fx: &mut Effects,
-    ) -> Option<Turn> {
+    ) -> Option<ProbeTurn> {
         loop {
             let key = match (key.take(), duty) {
                 (Some(key), _) => key,
-                (None, Duty::One) => return None,
-                (None, Duty::Line(node)) => self.devices.next_in_line(node)?.key,
+                (None, ProberDuty::One) => return None,
+                (None, ProberDuty::Line(node)) => self.devices.next_in_line(node)?.key,
             };
             let Some(begun) = self.devices.begin(key, site, me, now, fx) else { continue };
             let batch = begun.in_batch;
             let cancel = self.devices.batch_cancel().filter(|_| batch);
             let cancel = cancel.unwrap_or_else(|| self.cancel.clone());
-            let around = if batch { self.around.clone() } else { Around::default() };
-            return Some(Turn { key, begun, observer: self.observer.clone(), cancel, around });
+            let around = if batch { self.around.clone() } else { ProbesAround::default() };
+            return Some(ProbeTurn { key, begun, observer: self.observer.clone(), cancel, around });
         }
     }
 
     /// A prober that is through with its device goes, and leaves the line, if it was at one, to another worker.
-    fn leave(&mut self, duty: Duty, fx: &mut Effects) {
-        if let Duty::Line(node) = duty {
+    fn leave(&mut self, duty: ProberDuty, fx: &mut Effects) {
+        if let ProberDuty::Line(node) = duty {
             self.devices.hand_line_over(node, fx);
         }
     }
@@ -87,10 +89,10 @@ fn log(device: &str, result: &ProbeResult) {
 
 impl Registry {
     /// Probes a synchronous device near its node, and waits for the driver to return.
-    pub(crate) fn probe_placed(self: &Arc<Self>, due: Due) {
+    pub(crate) fn probe_placed(self: &Arc<Self>, due: DueProbe) {
         let node = self.state.lock().devices.node(due.key);
-        let ticket = Ticket::new(self, due, Duty::One);
-        let around = Around::here();
+        let ticket = Ticket::new(self, due, ProberDuty::One);
+        let around = ProbesAround::here();
         self.placer.call(node, move |cpu| {
             let _around = around.enter();
             ticket.probe(cpu);
@@ -99,19 +101,19 @@ impl Registry {
 
     /// Probes a device on this thread, and any other that falls to it. Work that the end of one releases, or owes, is done
     /// before the next one begins; where it owes nothing both are one step.
-    fn probe(self: &Arc<Self>, first: Key, duty: Duty, placed: Option<CpuId>) {
+    fn probe(self: &Arc<Self>, first: DeviceKey, duty: ProberDuty, placed: Option<CpuId>) {
         let me = current().id();
         let here = || Site::here(self.placer.machine(), placed);
         let (mut site, mut probed) = (here(), 0);
         let mut turn =
             self.step(|state, now, fx| state.turn(Some(first), duty, &site, me, now, fx));
-        while let Some(Turn { key, begun, observer, cancel, around }) = turn {
+        while let Some(ProbeTurn { key, begun, observer, cancel, around }) = turn {
             let device = begun.decl.clone();
             if begun.in_batch {
                 let device = device.name.as_str();
                 event::tell(observer.as_ref(), &Event::Started { device });
             }
-            let call = Arc::new(Call { registry: self.clone(), key, handoff: Handoff::new() });
+            let call = Arc::new(ProbeCall { registry: self.clone(), key, handoff: Handoff::new() });
             let around = around.enter();
             let called = self.call_driver(begun, &cancel, &call);
             drop(around);
@@ -140,7 +142,7 @@ impl Registry {
                         false
                     }
                     Some((result, at)) => {
-                        state.devices.end(key, result, at, now, true, fx) == Next::Again
+                        state.devices.end(key, result, at, now, true, fx) == NextStep::Again
                     }
                 };
                 let same = again.then_some(key);
@@ -165,23 +167,23 @@ impl Registry {
     /// `Ok` says whether its worker may go on with another probe.
     fn call_driver(
         self: &Arc<Self>,
-        begun: Begun,
+        begun: StartedProbe,
         cancel: &Cancel,
-        call: &Arc<Call>,
+        call: &Arc<ProbeCall>,
     ) -> Result<bool, String> {
-        let Begun { decl, driver, node, needs, hopeless, .. } = begun;
+        let StartedProbe { decl, driver, node, needs, hopeless, .. } = begun;
         let cx = ProbeContext::new(&decl, node, &needs, cancel);
         let cx = cx.after_deferral_timeout(hopeless).adds_to(self);
         let driver = driver.driver().expect("no probe begins once a shutdown has let go of it");
         let its = call.clone();
         let done = ProbeDone::new(move |result| its.finished(result));
-        let _inside = Inside::enter(self);
+        let _inside = ProbesInside::enter(self);
         let probe = || driver.start_probe(&cx, done);
         caught(|| self.placer.probing(probe)).map(|((), goes_on)| goes_on)
     }
 
     /// Takes in how a probe ended, elsewhere than where its driver was called.
-    fn end(self: &Arc<Self>, key: Key, device: &str, result: ProbeResult, at: Duration) {
+    fn end(self: &Arc<Self>, key: DeviceKey, device: &str, result: ProbeResult, at: Duration) {
         log(device, &result);
         self.step(|state, now, fx| state.devices.end(key, result, at, now, false, fx));
     }
@@ -189,22 +191,22 @@ impl Registry {
 
 /// One call of a driver, which may end before the driver returns or after. An end before that is taken
 /// in by the thread that called, when it is back: it still holds what the device needs.
-struct Call {
+struct ProbeCall {
     /// I: what the call belongs to.
     registry: Arc<Registry>,
     /// I: whom it is about.
-    key: Key,
+    key: DeviceKey,
     /// I: has its own lock.
     handoff: Handoff<(ProbeResult, Duration)>,
 }
 
-impl Call {
+impl ProbeCall {
     /// The driver says how the probe ended.
     fn finished(&self, result: ProbeResult) {
         let at = self.registry.clock.now();
         let Some(Some((result, at))) = self.handoff.finish(Some((result, at))) else { return };
         let Some(decl) = self.registry.state.lock().devices.decl(self.key) else { return };
-        let ending = Ending {
+        let ending = ProbeEnding {
             what: Some((result, at)),
             registry: self.registry.clone(),
             key: self.key,
@@ -218,14 +220,14 @@ impl Call {
 }
 
 /// The end of a probe, which is taken in when this is dropped.
-struct Ending {
+struct ProbeEnding {
     registry: Arc<Registry>,
-    key: Key,
+    key: DeviceKey,
     decl: Arc<DeviceDecl>,
     what: Option<(ProbeResult, Duration)>,
 }
 
-impl Ending {
+impl ProbeEnding {
     fn has_children_to_remove(&self) -> bool {
         let failed = self.what.as_ref().is_some_and(|(result, _)| result.is_err());
         failed && self.registry.has_children(self.key)
@@ -237,7 +239,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for ProbeEnding {
     fn drop(&mut self) {
         if let Some((result, at)) = self.what.take() {
             self.registry.end(self.key, &self.decl.name, result, at);
@@ -249,10 +251,10 @@ impl Drop for Ending {
 /// pools drop the work without running it, so that nobody waits for a probe that can't come.
 pub(super) struct Ticket {
     registry: Option<Arc<Registry>>,
-    due: Due,
-    duty: Duty,
+    due: DueProbe,
+    duty: ProberDuty,
     /// Those of the same line that it is to queue probers for, before anything else.
-    others: Vec<Due>,
+    others: Vec<DueProbe>,
 }
 
 /// What is said of a device whose worker will never come.
@@ -260,18 +262,18 @@ pub(super) const GONE: &str = "its worker pools were shut down before it could b
                                shut down devices before pools";
 
 impl Ticket {
-    pub(super) fn new(registry: &Arc<Registry>, due: Due, duty: Duty) -> Ticket {
+    pub(super) fn new(registry: &Arc<Registry>, due: DueProbe, duty: ProberDuty) -> Ticket {
         Ticket { registry: Some(registry.clone()), due, duty, others: Vec::new() }
     }
 
-    pub(super) fn with(mut self, others: Vec<Due>) -> Ticket {
+    pub(super) fn with(mut self, others: Vec<DueProbe>) -> Ticket {
         self.others = others;
         self
     }
 
     pub(super) fn probe(mut self, placed: Option<CpuId>) {
         if let Some(registry) = self.registry.take() {
-            if let Duty::Line(node) = self.duty {
+            if let ProberDuty::Line(node) = self.duty {
                 self.others.drain(..).for_each(|due| registry.queue_prober(node, due, Vec::new()));
             }
             registry.probe(self.due.key, self.duty, placed);
@@ -287,7 +289,7 @@ impl Drop for Ticket {
             }
             registry.step(|state, now, fx| {
                 state.devices.lost(self.due, ProbeError::failed(GONE), now, fx);
-                if let Duty::Line(node) = self.duty {
+                if let ProberDuty::Line(node) = self.duty {
                     for due in state.devices.prober_is_lost(node) {
                         state.devices.lost(due, ProbeError::failed(GONE), now, fx);
                     }

@@ -2,11 +2,11 @@
 //! step all counts have to be what they are by definition, and in the end nobody is left behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::devices::{Devices, Key, Link, Phase};
-use super::devices_state::Next;
-use super::leave::{Leave, LeaveStep};
+use super::devices::{DeviceKey, Devices, Link, Phase};
+use super::devices_state::NextStep;
+use super::leave::{LeaveStep, LeaveWalk};
 use super::matching::Candidate;
-use super::stepped::{Stepped, Thing, decl, driver};
+use super::stepped::{Stepped, TestDevice, decl, driver};
 use crate::bound::Bound;
 use crate::decl::DeviceDecl;
 use crate::error::ProbeError;
@@ -78,12 +78,12 @@ fn probing(devices: &Devices) -> Vec<String> {
 /// A probe ends, somehow.
 fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
     let result = match rng.usize(..if calm { 1 } else { 8 }) {
-        0..=4 => Ok(Arc::new(Thing) as Arc<dyn Bound>),
+        0..=4 => Ok(Arc::new(TestDevice) as Arc<dyn Bound>),
         5 => Err(ProbeError::failed("at random")),
         6 => Err(ProbeError::defer("at random")),
         _ => Err(ProbeError::no_device("at random")),
     };
-    if s.end_with(name, result) == Next::Again {
+    if s.end_with(name, result) == NextStep::Again {
         s.mine.push(name.to_string());
     }
 }
@@ -141,7 +141,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
             let from = rng.usize(..3);
             all[from..=from + rng.usize(..3 - from)].to_vec()
         };
-        let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
+        let mut walks: Vec<(LeaveWalk, Option<DeviceKey>)> = Vec::new();
         for step in 0..250 {
             let name = format!("d{}", rng.usize(..20));
             match rng.usize(..12) {
@@ -161,7 +161,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
                 3 if walks.len() < 3 => {
                     if let Some(key) = s.devices.find(&name) {
                         let device = s.devices.instance(key);
-                        walks.push((Leave::new(device, rng.usize(..2) == 0), None));
+                        walks.push((LeaveWalk::new(device, rng.usize(..2) == 0), None));
                     }
                 }
                 4 => {
@@ -215,7 +215,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
 }
 
 /// One step of one walk.
-fn walk_on(s: &mut Stepped, walks: &mut Vec<(Leave, Option<Key>)>, at: usize) {
+fn walk_on(s: &mut Stepped, walks: &mut Vec<(LeaveWalk, Option<DeviceKey>)>, at: usize) {
     let (walk, calling) = &mut walks[at];
     if let Some(key) = calling.take() {
         s.unbound(key);
@@ -249,7 +249,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
         let keep_going = rng.usize(..4) > 0;
         s.again(decls, &sync, keep_going);
         let mut mine: Option<String> = None;
-        let mut walks: Vec<(Leave, Option<Key>)> = Vec::new();
+        let mut walks: Vec<(LeaveWalk, Option<DeviceKey>)> = Vec::new();
         let mut steps = 0;
         loop {
             steps += 1;
@@ -283,7 +283,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                 42 if walks.len() < 2 && steps < 300 => {
                     if let Some(key) = s.devices.find(&format!("d{}", rng.usize(..n))) {
                         let device = s.devices.instance(key);
-                        walks.push((Leave::new(device, rng.usize(..2) == 0), None));
+                        walks.push((LeaveWalk::new(device, rng.usize(..2) == 0), None));
                     }
                 }
                 43..=45 if !walks.is_empty() => {

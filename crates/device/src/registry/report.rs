@@ -1,17 +1,18 @@
 //! How a bring-up is asked for, and what it says afterwards.
 
-use super::batch::Finished;
-use super::info::Called;
-use crate::cancel::Cancel;
-use crate::event::Observer;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use corewise_timeline::{SpanKind, Timeline};
+
+use super::batch::FinishedBringUp;
+use super::info::ProbeRecord;
+use crate::event::{Cancel, Observer};
 use crate::graph::DeviceId;
 use crate::info::{ProbeCost, ProbeOutcome};
 use crate::record;
 use crate::shutdown::HangPolicy;
-use corewise_timeline::{SpanKind, Timeline};
-use std::fmt;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// How to bring devices up. The default: side by side, as far as they don't need each other; stop at the
 /// first failure.
@@ -132,7 +133,7 @@ impl fmt::Debug for BringUpOptions {
 #[derive(Clone)]
 pub struct BringUp {
     /// I: shared by copies.
-    finished: Arc<Finished>,
+    finished: Arc<FinishedBringUp>,
     /// A: made when it is first asked for.
     devices: OnceLock<Vec<DeviceReport>>,
     /// The device whose failure stopped the rest (never with `keep_going`).
@@ -160,7 +161,7 @@ pub struct DeviceReport {
 }
 
 impl BringUp {
-    pub(crate) fn new(finished: Finished, cancelled: bool) -> BringUp {
+    pub(crate) fn new(finished: FinishedBringUp, cancelled: bool) -> BringUp {
         let graph = &finished.graph;
         let name = |place| graph.name(DeviceId(place)).to_string();
         let stopped_by = finished.stopped_by.map(name);
@@ -174,7 +175,7 @@ impl BringUp {
     pub fn devices(&self) -> &[DeviceReport] {
         self.devices.get_or_init(|| {
             let graph = &self.finished.graph;
-            let report = |(id, (outcome, called)): (DeviceId, &(ProbeOutcome, Called))| {
+            let report = |(id, (outcome, called)): (DeviceId, &(ProbeOutcome, ProbeRecord))| {
                 let decl = graph.decl(id);
                 let driver = called.driver.as_deref().unwrap_or(&decl.driver).to_string();
                 let (name, outcome) = (decl.name.clone(), outcome.clone());
@@ -186,7 +187,7 @@ impl BringUp {
 
     /// A span for each device, an edge for each dependency. Made when asked for.
     pub fn timeline(&self) -> Timeline {
-        let Finished { graph, devices, records, .. } = &*self.finished;
+        let FinishedBringUp { graph, devices, records, .. } = &*self.finished;
         let driver = |id: DeviceId| {
             let called = devices[id.index()].1.driver.as_ref().map(ToString::to_string);
             called.or_else(|| record::named_driver(graph, id))

@@ -3,29 +3,31 @@
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before the
 //! lists of deferred devices, and nothing is called while it is held.
 
-use super::batch::{CallerStep, Finished, Named};
-use super::devices::{Devices, Due, Effects, Key};
-use super::inside::{Around, Inside};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::thread::current;
+use corewise_sync::{Condvar, Mutex, MutexGuard, context, text};
+use corewise_timeline::Outcome;
+use corewise_workqueue::Work;
+
+use super::batch::{CallerStep, FinishedBringUp, OverdueDevice};
+use super::devices::{DeviceKey, Devices, DueProbe, Effects};
+use super::inside::{ProbesAround, ProbesInside};
 use super::matching::Drivers;
-use super::prober::{Duty, GONE, Ticket};
+use super::prober::{GONE, ProberDuty, Ticket};
 use super::walk::Unbinding;
 use crate::bound::Bound;
-use crate::cancel::{Cancel, Listener};
 use crate::decl::DeviceDecl;
 use crate::driver::AddsDevices;
 use crate::error::{Error, ProbeError, caught};
-use crate::event::{self, Event, Observer};
+use crate::event;
+use crate::event::{Cancel, Event, Listener, Observer};
 use crate::info::DeviceState;
 use crate::placement::Placer;
 use crate::record::Clock;
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
-use corewise_sync::thread::current;
-use corewise_sync::{Condvar, Mutex, MutexGuard, context, text};
-use corewise_timeline::Outcome;
-use corewise_workqueue::Work;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// What a manager and its workers share.
 pub(crate) struct Registry {
@@ -34,7 +36,7 @@ pub(crate) struct Registry {
     /// I: counts from the making of the manager.
     pub clock: Clock,
     /// L: is the lock; guards everything about devices and drivers.
-    pub state: Mutex<State>,
+    pub state: Mutex<RegistryState>,
     /// L: with `state`; a thread that waits for some device waits here.
     pub changed: Condvar,
     /// L: with `state`; the caller of a bring-up waits here.
@@ -45,7 +47,7 @@ pub(crate) struct Registry {
     pub deadline_timer: Work,
 }
 
-pub(crate) struct State {
+pub(crate) struct RegistryState {
     pub devices: Devices,
     pub drivers: Drivers,
     /// Whether drivers are asked to probe devices asynchronously that are added one by one.
@@ -53,13 +55,13 @@ pub(crate) struct State {
     /// The observer of the bring-up in progress.
     pub observer: Option<Observer>,
     /// What the caller of the bring-up in progress is inside of.
-    pub around: Around,
+    pub around: ProbesAround,
     /// Tells probes outside of a bring-up to give up: thrown by the shutdown.
     pub cancel: Cancel,
     /// How many are unbinding devices.
     pub walks: usize,
     /// The callbacks that these call now, and how many of them wait for what others do.
-    pub unbindings: Vec<(Key, Arc<Unbinding>)>,
+    pub unbindings: Vec<(DeviceKey, Arc<Unbinding>)>,
     pub waiting: usize,
     /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is a
     /// system call, too.
@@ -84,7 +86,7 @@ impl Registry {
     /// Makes a step under the lock, wakes whom it concerns, and returns what else is owed.
     pub(crate) fn locked<R>(
         &self,
-        step: impl FnOnce(&mut State, Duration, &mut Effects) -> R,
+        step: impl FnOnce(&mut RegistryState, Duration, &mut Effects) -> R,
     ) -> (R, Effects) {
         let mut fx = Effects::default();
         let mut state = self.state.lock();
@@ -96,7 +98,7 @@ impl Registry {
     /// Makes a step under the lock, and does all that it asks for.
     pub(crate) fn step<R>(
         self: &Arc<Self>,
-        step: impl FnOnce(&mut State, Duration, &mut Effects) -> R,
+        step: impl FnOnce(&mut RegistryState, Duration, &mut Effects) -> R,
     ) -> R {
         let (result, fx) = self.locked(step);
         self.apply(fx);
@@ -104,7 +106,7 @@ impl Registry {
     }
 
     /// Wakes those whom a step concerns, under the lock.
-    fn wake(&self, state: &State, fx: &mut Effects) {
+    fn wake(&self, state: &RegistryState, fx: &mut Effects) {
         if state.devices.caller_is_wanted() {
             self.caller.notify_all();
         }
@@ -114,7 +116,10 @@ impl Registry {
     }
 
     /// Sleeps until some device has changed, or for no reason.
-    pub(super) fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, RegistryState>,
+    ) -> MutexGuard<'a, RegistryState> {
         state.sleepers += 1;
         let mut state = self.changed.wait(state);
         state.sleepers -= 1;
@@ -124,8 +129,13 @@ impl Registry {
     /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread that queues it for as long as its
     /// probe computes: all that this thread is to queue at a node would be queued after that. (10 devices on 16 simulated CPUs:
     /// 1.04 to 1.01 of the bound; ae5f631.)
-    pub(super) fn queue_prober(self: &Arc<Self>, node: Option<u32>, due: Due, others: Vec<Due>) {
-        let ticket = Ticket::new(self, due, Duty::Line(node)).with(others);
+    pub(super) fn queue_prober(
+        self: &Arc<Self>,
+        node: Option<u32>,
+        due: DueProbe,
+        others: Vec<DueProbe>,
+    ) {
+        let ticket = Ticket::new(self, due, ProberDuty::Line(node)).with(others);
         self.placer.spawn(node, move |cpu| ticket.probe(cpu));
     }
 
@@ -166,7 +176,7 @@ impl Registry {
     }
 
     /// What a device is at, now that what its own call has begun is over or goes on elsewhere.
-    pub(crate) fn state_after(&self, key: Key, name: &str) -> Result<DeviceState, Error> {
+    pub(crate) fn state_after(&self, key: DeviceKey, name: &str) -> Result<DeviceState, Error> {
         let state = self.state.lock().devices.state(key);
         state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
     }
@@ -185,7 +195,7 @@ impl Registry {
             // Where it is refused the ticket is dropped, and does what there is to do.
             drop(self.placer.queue().execute(move || ticket.work()));
         }
-        let inside = Inside::enter(self);
+        let inside = ProbesInside::enter(self);
         for trash in std::mem::take(&mut fx.trash) {
             if let Err(panic) = caught(|| drop(trash)) {
                 tracing::error!(panic, "dropping a device or its driver panicked");
@@ -238,7 +248,7 @@ impl Registry {
 
     /// Waits until every device of the bring-up in progress is settled, and probes the synchronous
     /// ones. Blocks.
-    pub(crate) fn run_batch(self: &Arc<Self>) -> Option<Finished> {
+    pub(crate) fn run_batch(self: &Arc<Self>) -> Option<FinishedBringUp> {
         let limit = self.state.lock().devices.batch_limit();
         limit.into_iter().for_each(|limit| self.look_after(limit));
         loop {
@@ -250,7 +260,7 @@ impl Registry {
                 CallerStep::Wait if idle => {
                     let help = self.state.lock().devices.to_help_with();
                     if let Some(due) = help {
-                        Ticket::new(self, due, Duty::One).probe(None);
+                        Ticket::new(self, due, ProberDuty::One).probe(None);
                         continue;
                     }
                     context::blocking("device bring-up", || {
@@ -331,7 +341,7 @@ impl Registry {
             (named, next, state.observer.clone())
         });
         let mut told = 0;
-        for Named { decl, after, in_batch } in named {
+        for OverdueDevice { decl, after, in_batch } in named {
             let device = decl.name.as_str();
             // Debug: a length of time.
             tracing::warn!(device = %text::name(device), ?after, "a probe is past its deadline");
@@ -350,8 +360,8 @@ impl Registry {
     pub(crate) fn wait_until(
         &self,
         what: &'static str,
-        mut done: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'_, State> {
+        mut done: impl FnMut(&mut RegistryState) -> bool,
+    ) -> MutexGuard<'_, RegistryState> {
         let mut state = self.state.lock();
         if done(&mut state) {
             return state;

@@ -1,24 +1,24 @@
 //! What the stepped tests share: a registry without threads, whose steps are named by device.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::batch::{BatchOptions, CallerStep, Finished};
-use super::devices::{Devices, Due, Effects, Key, Phase};
-use super::devices_state::Next;
-use super::leave::{Leave, LeaveStep};
-use super::matching::{Candidate, Registered};
+use super::batch::{BatchOptions, CallerStep, FinishedBringUp};
+use super::devices::{DeviceKey, Devices, DueProbe, Effects, Phase};
+use super::devices_state::NextStep;
+use super::leave::{LeaveStep, LeaveWalk};
+use super::matching::{Candidate, RegisteredDriver};
 use crate::bound::Bound;
-use crate::cancel::Cancel;
 use crate::decl::DeviceDecl;
 use crate::driver::Driver;
 use crate::error::ProbeError;
+use crate::event::Cancel;
 use crate::record::Site;
 use crate::shutdown::HangPolicy;
 use corewise_sync::thread::current;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) struct Thing;
-impl Bound for Thing {}
+pub(super) struct TestDevice;
+impl Bound for TestDevice {}
 
 /// A driver that is never called: the tests say what its probes give.
 struct ByHand(&'static str);
@@ -28,9 +28,9 @@ impl Driver for ByHand {
     }
 }
 
-pub(super) fn driver(name: &'static str) -> Arc<Registered> {
+pub(super) fn driver(name: &'static str) -> Arc<RegisteredDriver> {
     let driver = Arc::new(ByHand(name));
-    Arc::new(Registered::new(driver))
+    Arc::new(RegisteredDriver::new(driver))
 }
 
 pub(super) fn decl(name: &str, needs: &[&str]) -> DeviceDecl {
@@ -103,7 +103,7 @@ impl Stepped {
         let mut fx = Effects::default();
         let result = f(&mut self.devices, self.now, &mut fx);
         self.now += Duration::from_millis(1);
-        let name = |due: &Due| self.devices.decl(due.key).unwrap().name.clone();
+        let name = |due: &DueProbe| self.devices.decl(due.key).unwrap().name.clone();
         self.queue.extend(fx.queue.iter().map(|(due, _)| name(due)));
         self.mine.extend(fx.mine.iter().map(name));
         self.late_worker_wanted += usize::from(fx.late_worker.is_some());
@@ -114,12 +114,12 @@ impl Stepped {
         result
     }
 
-    pub(super) fn key(&self, name: &str) -> Key {
+    pub(super) fn key(&self, name: &str) -> DeviceKey {
         self.devices.find(name).unwrap()
     }
 
     /// Adds a device, in the name of this thread.
-    pub(super) fn add(&mut self, decl: DeviceDecl, candidates: Vec<Candidate>) -> Key {
+    pub(super) fn add(&mut self, decl: DeviceDecl, candidates: Vec<Candidate>) -> DeviceKey {
         let me = current().id();
         self.step(|devices, now, fx| devices.add(Arc::new(decl), candidates, me, now, fx))
     }
@@ -139,14 +139,14 @@ impl Stepped {
         &mut self,
         name: &str,
         result: Result<Arc<dyn Bound>, ProbeError>,
-    ) -> Next {
+    ) -> NextStep {
         let key = self.key(name);
         self.step(|devices, now, fx| devices.end(key, result, now, now, true, fx))
     }
 
     pub(super) fn end(&mut self, name: &str, ok: bool) {
         let result: Result<Arc<dyn Bound>, _> =
-            if ok { Ok(Arc::new(Thing)) } else { Err(ProbeError::failed("on purpose")) };
+            if ok { Ok(Arc::new(TestDevice)) } else { Err(ProbeError::failed("on purpose")) };
         self.end_with(name, result);
     }
 
@@ -210,13 +210,13 @@ impl Stepped {
     }
 
     /// A walk that begins now.
-    pub(super) fn leave(&self, root: &str, remove: bool) -> Leave {
-        Leave::new(self.devices.instance(self.key(root)), remove)
+    pub(super) fn leave(&self, root: &str, remove: bool) -> LeaveWalk {
+        LeaveWalk::new(self.devices.instance(self.key(root)), remove)
     }
 
     /// The next step of a walk. The rule: no callback begins while somebody uses the device, unless each of the two
     /// needs the other.
-    pub(super) fn leave_step(&mut self, walk: &mut Leave) -> LeaveStep {
+    pub(super) fn leave_step(&mut self, walk: &mut LeaveWalk) -> LeaveStep {
         let step = self.step(|devices, now, fx| devices.leave_step(walk, now, fx));
         if let LeaveStep::Unbind { key, decl, .. } = &step {
             for &feed in &self.devices.slot(key.index).feeds {
@@ -232,7 +232,7 @@ impl Stepped {
         step
     }
 
-    pub(super) fn unbound(&mut self, key: Key) {
+    pub(super) fn unbound(&mut self, key: DeviceKey) {
         self.step(|devices, now, fx| devices.unbound(key, now, fx));
     }
 
@@ -243,7 +243,7 @@ impl Stepped {
     }
 
     /// All that a walk still calls back, in order.
-    pub(super) fn walk_on(&mut self, walk: &mut Leave) -> Vec<String> {
+    pub(super) fn walk_on(&mut self, walk: &mut LeaveWalk) -> Vec<String> {
         let mut order = Vec::new();
         loop {
             match self.leave_step(walk) {
@@ -266,7 +266,7 @@ impl Stepped {
         &self.finished
     }
 
-    pub(super) fn finish(&mut self) -> Finished {
+    pub(super) fn finish(&mut self) -> FinishedBringUp {
         self.devices.finish_batch().unwrap()
     }
 

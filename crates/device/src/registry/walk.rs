@@ -1,9 +1,9 @@
 //! Drives the walks that unbind and remove devices: calls the callbacks, and waits for what runs.
 
-use super::devices::{Instance, Key};
-use super::inside::Inside;
-use super::leave::{Leave, LeaveStep};
-use super::run::{Registry, State};
+use super::devices::{DeviceKey, Instance};
+use super::inside::ProbesInside;
+use super::leave::{LeaveStep, LeaveWalk};
+use super::run::{Registry, RegistryState};
 use crate::bound::{Bound, ShutdownDone};
 use crate::decl::DeviceDecl;
 use crate::error::{ShutdownError, caught};
@@ -15,7 +15,7 @@ pub(crate) struct Walk<'a>(&'a Registry);
 
 impl Walk<'_> {
     /// Under the same lock it was seen that no shutdown has begun, or that one waits for the caller anyway.
-    pub(crate) fn begin<'a>(registry: &'a Registry, state: &mut State) -> Walk<'a> {
+    pub(crate) fn begin<'a>(registry: &'a Registry, state: &mut RegistryState) -> Walk<'a> {
         state.walks += 1;
         Walk(registry)
     }
@@ -36,7 +36,7 @@ impl Registry {
         root: Instance,
         remove: bool,
     ) -> Vec<(String, ShutdownError)> {
-        let mut walk = Leave::new(root, remove);
+        let mut walk = LeaveWalk::new(root, remove);
         let mut failed = Vec::new();
         loop {
             match self.step(|state, now, fx| state.devices.leave_step(&mut walk, now, fx)) {
@@ -74,7 +74,7 @@ impl Registry {
     }
 
     /// A shutdown that waited for this is woken. Not earlier: it wakes walks too, which would wake one another for ever.
-    fn tell_closer(&self, state: &State) {
+    fn tell_closer(&self, state: &RegistryState) {
         if state.devices.is_closed() && state.is_quiet() {
             self.changed.notify_all();
         }
@@ -83,11 +83,11 @@ impl Registry {
     /// Calls one device's callback, and waits for it.
     fn unbind_one(
         &self,
-        key: Key,
+        key: DeviceKey,
         decl: &DeviceDecl,
         bound: Arc<dyn Bound>,
     ) -> Result<(), ShutdownError> {
-        let inside = Inside::enter(self);
+        let inside = ProbesInside::enter(self);
         if !caught(|| bound.has_shutdown()).unwrap_or(true) {
             return Ok(());
         }
@@ -116,12 +116,12 @@ impl Registry {
     }
 
     /// Whether a device has registered children during its probe.
-    pub(super) fn has_children(&self, key: Key) -> bool {
+    pub(super) fn has_children(&self, key: DeviceKey) -> bool {
         !self.state.lock().devices.children_by_probe(key).is_empty()
     }
 
     /// A probe has failed: the children that it has registered go.
-    pub(super) fn remove_children(self: &Arc<Self>, key: Key) {
+    pub(super) fn remove_children(self: &Arc<Self>, key: DeviceKey) {
         let (children, _walk) = self.step(|state, _, fx| {
             let children = state.devices.failing(key, fx);
             // Also where the probe was given up, and a shutdown waits for it no more.
@@ -171,19 +171,19 @@ impl Unbinding {
 }
 
 /// What a shutdown finds in the place of a device whose callback is being called.
-pub(crate) struct TakenOver {
+pub(crate) struct TakenCallback {
     unbinding: Arc<Unbinding>,
     /// Dropped when the shutdown drops those of others: behind its callback, and before what it needs.
     _object: Arc<dyn Bound>,
 }
 
-impl TakenOver {
+impl TakenCallback {
     pub(crate) fn new(unbinding: Arc<Unbinding>, object: Arc<dyn Bound>) -> Arc<Self> {
-        Arc::new(TakenOver { unbinding, _object: object })
+        Arc::new(TakenCallback { unbinding, _object: object })
     }
 }
 
-impl Bound for TakenOver {
+impl Bound for TakenCallback {
     fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
         let mut end = self.unbinding.end.lock();
         match end.result.clone() {

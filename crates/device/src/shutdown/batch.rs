@@ -1,8 +1,8 @@
 //! Batches: quick callbacks that a thread takes several of at once, and walks as the loop walks its
 //! list. The rest of one that is held up is taken over, see `README.md`.
 
-use super::policy::{self, Look, SLOW};
-use super::state::{Ended, Running, Scratch, ShutdownState, State};
+use super::policy::{self, SLOW, WatchStep};
+use super::state::{EndedCallback, ProgressState, RunningCallback, Scratch, ShutdownState};
 use crate::bound::Bound;
 use crate::graph::DeviceId;
 use crate::record::Site;
@@ -82,7 +82,7 @@ impl ShutdownState {
     }
 
     /// How many callbacks a thread takes at once where so many are ready.
-    fn at_once(&self, st: &State, backlog: usize) -> usize {
+    fn at_once(&self, st: &ProgressState, backlog: usize) -> usize {
         // An observer is told of each one, a device that may be skipped is looked at as it ends, and
         // one that is known to have a long way to go is not to wait behind another one.
         let alone = self.paths.is_some() || self.observed || self.skips();
@@ -96,7 +96,7 @@ impl ShutdownState {
     /// part.
     pub(super) fn pick_batch(
         &self,
-        st: &mut State,
+        st: &mut ProgressState,
         now: Duration,
         lead: Option<u64>,
         scratch: &mut Scratch,
@@ -114,12 +114,12 @@ impl ShutdownState {
     }
 
     /// A thread is through with its batch, and has released what waited for it.
-    pub(super) fn batch_is_over(&self, st: &mut State, batch: &Arc<Batch>) {
+    pub(super) fn batch_is_over(&self, st: &mut ProgressState, batch: &Arc<Batch>) {
         st.walks.retain(|walk| !Arc::ptr_eq(walk, batch));
         self.note_batch(st, batch, batch.devices.len());
     }
 
-    fn note_batch(&self, st: &mut State, batch: &Arc<Batch>, over: usize) {
+    fn note_batch(&self, st: &mut ProgressState, batch: &Arc<Batch>, over: usize) {
         st.left -= over;
         st.slow_seen |= batch.longest(over) >= SLOW;
         st.took.callbacks += over;
@@ -129,7 +129,7 @@ impl ShutdownState {
 
     /// Take: what is over of a batch is noted and released, its callback runs as any other one, and
     /// the rest is ready again. Nothing happens where all of it is over.
-    fn take_over(&self, st: &mut State, place: usize, scratch: &mut Scratch) {
+    fn take_over(&self, st: &mut ProgressState, place: usize, scratch: &mut Scratch) {
         let batch = st.walks[place].clone();
         let over = batch.walk.take();
         let Some(&device) = batch.devices.get(over) else { return };
@@ -140,7 +140,7 @@ impl ShutdownState {
         if batch.lead == Some(st.lead) {
             st.lead_in = Some(device);
         }
-        let mut running = Running::new(device, batch.ended(over), batch.site.clone());
+        let mut running = RunningCallback::new(device, batch.ended(over), batch.site.clone());
         running.walked = true;
         st.running.push(running);
         scratch.ready.extend(&batch.devices[over + 1..]);
@@ -148,14 +148,14 @@ impl ShutdownState {
     }
 
     /// As [`ShutdownState::take_over`], of all batches.
-    pub(super) fn take_all_over(&self, st: &mut State, scratch: &mut Scratch) {
+    pub(super) fn take_all_over(&self, st: &mut ProgressState, scratch: &mut Scratch) {
         for place in (0..st.walks.len()).rev() {
             self.take_over(st, place, scratch);
         }
     }
 
     /// The place of the batch that is in this device's callback, if one is.
-    pub(super) fn batch_in(st: &State, device: DeviceId) -> Option<usize> {
+    pub(super) fn batch_in(st: &ProgressState, device: DeviceId) -> Option<usize> {
         let is_in = |batch: &Arc<Batch>| {
             batch.is_at().is_some_and(|(over, _)| batch.devices[over] == device)
         };
@@ -163,7 +163,7 @@ impl ShutdownState {
     }
 
     /// As [`ShutdownState::take_over`], of that batch.
-    fn take_over_from(&self, st: &mut State, device: DeviceId, scratch: &mut Scratch) {
+    fn take_over_from(&self, st: &mut ProgressState, device: DeviceId, scratch: &mut Scratch) {
         if let Some(place) = Self::batch_in(st, device) {
             self.take_over(st, place, scratch);
         }
@@ -171,7 +171,11 @@ impl ShutdownState {
 
     /// The callback of a batch has returned, and the device will be over later: or is already, then how it
     /// ended. The rest is given back.
-    pub(crate) fn batch_detaches(&self, device: DeviceId, scratch: &mut Scratch) -> Option<Ended> {
+    pub(crate) fn batch_detaches(
+        &self,
+        device: DeviceId,
+        scratch: &mut Scratch,
+    ) -> Option<EndedCallback> {
         let mut st = self.state.lock();
         self.take_over_from(&mut st, device, scratch);
         let ended = st.ended_meanwhile(device);
@@ -193,10 +197,10 @@ impl ShutdownState {
     /// Takes batches over that are in a callback for too long. Says when to look again.
     pub(super) fn look_at_batches(
         &self,
-        st: &mut State,
+        st: &mut ProgressState,
         now: Duration,
         scratch: &mut Scratch,
-    ) -> Look {
+    ) -> WatchStep {
         // A callback that may be late by then is to be seen as one.
         let most = self.first_deadline().map_or(SLOW, |deadline| deadline.min(SLOW));
         let all = self.timeouts.run.is_some_and(|run| now >= run);
@@ -215,8 +219,8 @@ impl ShutdownState {
         // There may be batches as long as there would be if all that is left were ready.
         if st.walks.is_empty() && (self.stops(st) || self.at_once(st, st.left) < 2) {
             st.looked_at = false;
-            return Look::Over;
+            return WatchStep::Over;
         }
-        Look::Again(policy::not_too_soon(next))
+        WatchStep::Again(policy::not_too_soon(next))
     }
 }

@@ -1,7 +1,7 @@
 //! Steps batches by hand, and what takes them over.
 
 use super::*;
-use crate::shutdown::policy::{Look, Pace};
+use crate::shutdown::policy::{Pace, WatchStep};
 use crate::shutdown::{HangPolicy, Remaining};
 
 const US: Duration = Duration::from_micros(1);
@@ -18,11 +18,11 @@ fn quick(timeouts: Timeouts) -> Stepped {
     let s = timed(&devices, timeouts);
     s.state.is_looked_at(true);
     s.state.count(&mut Scratch::default());
-    s.state.state.lock().took = Took { callbacks: 100, in_all: 100 * US };
+    s.state.state.lock().took = LoopTimes { callbacks: 100, in_all: 100 * US };
     s
 }
 
-fn look(s: &Stepped) -> Look {
+fn look(s: &Stepped) -> WatchStep {
     s.state.look(s.now, &mut Pace::default(), |_| true)
 }
 
@@ -57,7 +57,7 @@ fn stepped_quick_callbacks_are_taken_several_at_once_and_fewer_as_fewer_are_left
     assert!(s.woken);
     assert_eq!(s.caller(""), "done");
     assert_eq!(s.finished().len(), 41);
-    assert_eq!(look(&s), Look::Over);
+    assert_eq!(look(&s), WatchStep::Over);
 }
 
 #[test]
@@ -68,11 +68,15 @@ fn stepped_a_slow_callback_in_a_batch_holds_up_nothing_but_what_needs_it() {
     s.pass(US);
     assert!(s.walk_on(&first, 3).is_none());
     s.pass(SLOW / 2);
-    assert_eq!(look(&s), Look::Again(SLOW / 2));
+    assert_eq!(look(&s), WatchStep::Again(SLOW / 2));
     assert_eq!(state(&s, "d36"), Some(RemainingState::Running { elapsed: SLOW / 2 }));
     assert_eq!((state(&s, "d37"), state(&s, "d35")), (None, Some(RemainingState::Ready)));
     s.pass(SLOW / 2);
-    assert_eq!(look(&s), Look::Over, "now one is known to be slow, and there are no more batches");
+    assert_eq!(
+        look(&s),
+        WatchStep::Over,
+        "now one is known to be slow, and there are no more batches"
+    );
     assert_eq!(state(&s, "d36"), Some(RemainingState::Running { elapsed: SLOW }));
     assert_eq!((state(&s, "d37"), state(&s, "d35")), (None, Some(RemainingState::Ready)));
     assert_eq!(state(&s, "under d39"), Some(RemainingState::Ready), "d39 is over");
@@ -157,7 +161,7 @@ fn stepped_a_callback_of_a_batch_that_is_late_is_named_and_what_fails_in_one_is_
     ended.outcome = Outcome::Failed("no".into());
     assert!(s.state.step(&first.walk, 0, ended).is_ok());
     s.pass(200 * US);
-    assert_eq!((look(&s), s.news.len()), (Look::Again(250 * US), 0));
+    assert_eq!((look(&s), s.news.len()), (WatchStep::Again(250 * US), 0));
     s.pass(100 * US);
     let mut ended = s.ended("d38").unwrap();
     ended.outcome = Outcome::Failed("late".into());

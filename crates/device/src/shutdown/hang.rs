@@ -1,16 +1,16 @@
 //! Callbacks that take too long: their names, the takeover, and the policy.
 
 use super::options::HangPolicy;
-use super::policy::{self, Hang};
-use super::remaining;
-use super::state::{Ended, Scratch, ShutdownState, State};
+use super::policy::{self, HangAction};
+use super::report;
+use super::state::{EndedCallback, ProgressState, Scratch, ShutdownState};
 use crate::graph::DeviceId;
 use corewise_timeline::Outcome;
 use std::time::Duration;
 
 /// A callback that was late.
 #[derive(Clone, Debug)]
-pub(crate) struct Late {
+pub(crate) struct LateDevice {
     pub device: DeviceId,
     /// How long it had been running when that was seen, without the pauses of this process.
     pub after: Duration,
@@ -22,7 +22,7 @@ pub(crate) struct Late {
 
 /// What an observer is told, besides of callbacks that end.
 #[derive(Clone, Debug)]
-pub(crate) enum News {
+pub(crate) enum HangReport {
     /// A callback is late.
     Overdue { device: DeviceId, after: Duration },
     /// It is done without: this outcome counts, and so many are over now.
@@ -140,19 +140,19 @@ impl ShutdownState {
         }
         st.overdue += overdue;
         for (device, after) in named {
-            st.late.push(Late { device, after, took: None, skipped: false });
-            st.news.push(News::Overdue { device, after });
+            st.late.push(LateDevice { device, after, took: None, skipped: false });
+            st.news.push(HangReport::Overdue { device, after });
         }
         if st.gave_up {
             let left = st.left;
-            st.news.push(News::GaveUp { left });
+            st.news.push(HangReport::GaveUp { left });
         }
         let next = run_left.filter(|left| !left.is_zero()).map_or(next, |left| next.min(left));
         (Some(next), false)
     }
 
     /// A thread that looked at the deadlines owes what follows from it.
-    pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::Owed {
+    pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::HelpersWanted {
         let mut st = self.state.lock();
         match self.is_counted() {
             true => self.owed(&mut st, now, false, scratch),
@@ -161,21 +161,26 @@ impl ShutdownState {
     }
 
     /// Where nothing goes on but what is late: does what the policy says.
-    pub(super) fn apply_policy(&self, st: &mut State, now: Duration, scratch: &mut Scratch) {
+    pub(super) fn apply_policy(
+        &self,
+        st: &mut ProgressState,
+        now: Duration,
+        scratch: &mut Scratch,
+    ) {
         if st.running.iter().any(|r| r.concluding) || self.stops(st) {
             return;
         }
         let ready = st.sync.len() + st.asyncs.len();
         let running = st.running.len() + st.walks.len();
         match policy::hang(self.timeouts.policy, st.overdue, running, ready) {
-            Hang::Wait => {}
-            Hang::GiveUp => {
+            HangAction::Wait => {}
+            HangAction::GiveUp => {
                 st.gave_up = true;
                 let left = st.left;
-                st.news.push(News::GaveUp { left });
+                st.news.push(HangReport::GaveUp { left });
                 self.watcher.notify_all();
             }
-            Hang::Skip => {
+            HangAction::Skip => {
                 for running in std::mem::take(&mut st.running) {
                     let (device, since) = (running.device, running.since);
                     st.overdue -= 1;
@@ -193,7 +198,7 @@ impl ShutdownState {
                     self.is_done(st, device);
                     let done = self.total() - st.left;
                     if self.observed {
-                        st.news.push(News::Skipped { device, outcome, done });
+                        st.news.push(HangReport::Skipped { device, outcome, done });
                     }
                 }
                 st.take_in(self, scratch);
@@ -203,7 +208,7 @@ impl ShutdownState {
 
     /// Whether a deputy has to take the caller's part: the caller is in a callback that is late, and
     /// there is something for it to do.
-    pub(super) fn deputy(&self, st: &mut State) -> Option<u64> {
+    pub(super) fn deputy(&self, st: &mut ProgressState) -> Option<u64> {
         let is_stuck = |device| st.running.iter().any(|r| r.device == device && r.overdue);
         let is_skipped = |device| st.skipped.iter().any(|(skipped, _)| *skipped == device);
         let device = st.lead_in?;
@@ -226,7 +231,7 @@ impl ShutdownState {
 
     /// More news, for the thread that has told what there was: so that observers hear of one thing after the
     /// other, in the order in which they happened.
-    pub(crate) fn more_news(&self) -> Vec<News> {
+    pub(crate) fn more_news(&self) -> Vec<HangReport> {
         let mut st = self.state.lock();
         st.telling = false;
         let news = st.take_news();
@@ -253,8 +258,8 @@ impl ShutdownState {
     /// told what is late: for a thread that has not, or no longer, the caller's part.
     pub(crate) fn wait_for_the_end(&self) {
         let mut st = self.state.lock();
-        let over = |st: &State| self.is_counted() && st.is_over();
-        let told = |st: &State| self.is_aborted() || (!st.telling && st.news.is_empty());
+        let over = |st: &ProgressState| self.is_counted() && st.is_over();
+        let told = |st: &ProgressState| self.is_aborted() || (!st.telling && st.news.is_empty());
         while !((st.lead_is_through || over(&st) || self.stops(&st)) && told(&st)) {
             st.end_is_awaited = true;
             st = self.caller.wait(st);
@@ -262,7 +267,7 @@ impl ShutdownState {
     }
 
     /// What is not shut down now. From any thread, also while callbacks run.
-    pub(crate) fn remaining(&self, now: Duration) -> Vec<remaining::Remaining> {
+    pub(crate) fn remaining(&self, now: Duration) -> Vec<report::Remaining> {
         let st = self.state.lock();
         let over = self.walk.over();
         let calls = &self.outline.calls;
@@ -289,13 +294,13 @@ impl ShutdownState {
         let skipped = st.skipped.iter().map(|&(d, since)| (d, now.saturating_sub(since))).collect();
         let late = st.running.iter().filter(|r| r.named).map(|r| r.device).collect();
         drop(st);
-        remaining::of(self.outline(), open, &running, skipped, &late)
+        report::of(self.outline(), open, &running, skipped, &late)
     }
 }
 
-impl State {
+impl ProgressState {
     /// What there is to tell, for one thread at a time.
-    pub(super) fn take_news(&mut self) -> Vec<News> {
+    pub(super) fn take_news(&mut self) -> Vec<HangReport> {
         if self.telling || self.news.is_empty() {
             return Vec::new();
         }
@@ -304,7 +309,7 @@ impl State {
     }
 
     /// A callback has ended that was skipped before.
-    pub(super) fn ends_late(&mut self, ended: &Ended) {
+    pub(super) fn ends_late(&mut self, ended: &EndedCallback) {
         let Some(place) = self.skipped.iter().position(|(d, _)| *d == ended.device) else { return };
         let (device, since) = self.skipped.swap_remove(place);
         self.late_has_ended(device, ended.at.saturating_sub(since));

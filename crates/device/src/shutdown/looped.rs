@@ -1,18 +1,28 @@
 //! The loop's steps, and the way from it to the counters.
 
-use super::batch::BATCH;
-use super::counted::Counted;
-use super::plan::Kind;
-use super::policy::{self, Look, Pace};
-use super::state::{Ended, Running, Scratch, ShutdownState, State, Took};
-use crate::counters::{Release, Settled};
-use crate::graph::DeviceId;
-use crate::record::Site;
-use crate::takeover::{Walk, WalkNote};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::MutexGuard;
 use corewise_sync::sys::Tid;
 use corewise_timeline::Outcome;
-use std::ops::Range;
-use std::time::Duration;
+
+use crate::bound::Bound;
+use crate::counters::{Counters, Release, Settled};
+use crate::graph::{DeviceId, Graph};
+use crate::record::Site;
+use crate::shutdown::batch::BATCH;
+use crate::shutdown::options::{Kind, Outline};
+use crate::shutdown::policy;
+use crate::shutdown::policy::{Pace, WatchStep};
+use crate::shutdown::report::{LoopNotes, ShutdownNotes};
+use crate::shutdown::state::{
+    CallerRests, EndedCallback, HelpersWanted, LoopTimes, ProgressState, RunningCallback, Scratch,
+    ShutdownState, StepResult,
+};
+use crate::takeover::{Walk, WalkNote};
 
 /// How many callbacks the loop walks at first, before it looks how long they take.
 const FIRST: usize = 4;
@@ -33,7 +43,12 @@ impl ShutdownState {
 
     /// Step: a walk, the loop or a batch, ended the callback of that place. Gives the end back where
     /// the rest was taken over: then it counts as any other one.
-    pub(crate) fn step(&self, walk: &Walk, place: usize, ended: Ended) -> Result<(), Ended> {
+    pub(crate) fn step(
+        &self,
+        walk: &Walk,
+        place: usize,
+        ended: EndedCallback,
+    ) -> Result<(), EndedCallback> {
         if let Outcome::Failed(message) = &ended.outcome {
             self.state.lock().walk_failed.push((ended.device, message.clone()));
         }
@@ -50,7 +65,7 @@ impl ShutdownState {
 
     /// The callback of that place has returned, and the device will be over later: the loop waits
     /// for it. `None` where it need not: the counting has begun, or the shutdown was aborted.
-    pub(crate) fn loop_waits(&self, device: DeviceId) -> Option<Ended> {
+    pub(crate) fn loop_waits(&self, device: DeviceId) -> Option<EndedCallback> {
         let mut st = self.state.lock();
         st.loop_detached = true;
         loop {
@@ -72,7 +87,7 @@ impl ShutdownState {
 
     /// As [`ShutdownState::loop_waits`], but the counting has begun: the end, where it has come
     /// already.
-    pub(crate) fn loop_detaches(&self, device: DeviceId) -> Option<Ended> {
+    pub(crate) fn loop_detaches(&self, device: DeviceId) -> Option<EndedCallback> {
         let mut st = self.state.lock();
         let later = st.ended_meanwhile(device);
         if later.is_none() {
@@ -92,7 +107,7 @@ impl ShutdownState {
     }
 
     /// What the loop is at, and since when: `None` where there is no loop (any more).
-    pub(super) fn loop_is_at(&self, st: &State) -> Option<(usize, Duration)> {
+    pub(super) fn loop_is_at(&self, st: &ProgressState) -> Option<(usize, Duration)> {
         let place = self.walk.over();
         let at_one = !self.is_counted()
             && !st.loop_left
@@ -114,19 +129,19 @@ impl ShutdownState {
         now: Duration,
         pace: &mut Pace,
         blocked: impl FnOnce(Option<Tid>) -> bool,
-    ) -> Look {
+    ) -> WatchStep {
         let mut st = self.state.lock();
         if self.is_counted() {
             return self.look_at_batches(&mut st, now, &mut Scratch::default());
         }
         if st.loop_site.is_none() {
-            return Look::Again(policy::SLOW); // It has not begun: its thread may be late.
+            return WatchStep::Again(policy::SLOW); // It has not begun: its thread may be late.
         }
         // The one that runs may be the last that could have been run elsewhere.
         let others = |place: &usize| place + 1 < self.outline.asyncs_until && !self.stops(&st);
         let Some((place, since)) = self.loop_is_at(&st).filter(|(place, _)| others(place)) else {
             st.looked_at = false;
-            return Look::Over;
+            return WatchStep::Over;
         };
         let thread = st.loop_thread;
         drop(st);
@@ -153,7 +168,7 @@ impl ShutdownState {
         if self.is_counted() {
             return false;
         }
-        let counted = Counted::new(&self.outline);
+        let counted = CountedState::new(&self.outline);
         let mut st = self.state.lock();
         let is_through = self.walk.over() == self.total();
         if is_through || self.stops(&st) || self.counted.set(counted).is_err() {
@@ -174,7 +189,7 @@ impl ShutdownState {
         }
         if let (Some(&device), Some(site)) = (calls.get(over), st.loop_site.clone()) {
             if begun {
-                let mut running = Running::new(device, self.loop_start(over), site);
+                let mut running = RunningCallback::new(device, self.loop_start(over), site);
                 running.detached = st.loop_detached;
                 running.walked = true;
                 st.lead_in = (!running.detached).then_some(device);
@@ -197,12 +212,12 @@ impl ShutdownState {
 
     /// How long the loop's callbacks took, the first one left out: it is counted from the beginning
     /// of the shutdown on.
-    fn loop_took(&self, over: usize) -> Took {
+    fn loop_took(&self, over: usize) -> LoopTimes {
         let Some(last) = over.checked_sub(1).filter(|&last| last > 0) else {
-            return Took::default();
+            return LoopTimes::default();
         };
         let span = self.loop_start(over).saturating_sub(self.loop_start(1));
-        Took { callbacks: last, in_all: span }
+        LoopTimes { callbacks: last, in_all: span }
     }
 
     /// Whether helpers pay for what the loop has left from that place on.
@@ -216,12 +231,303 @@ impl ShutdownState {
     }
 
     /// Settles a device that nothing depends on, or nothing any more, when the counting begins.
-    fn seeded(&self, st: &State, id: DeviceId, is_over: bool, scratch: &mut Scratch) {
+    fn seeded(&self, st: &ProgressState, id: DeviceId, is_over: bool, scratch: &mut Scratch) {
         if st.running.iter().any(|r| r.device == id) {
             return; // Its runner will come to finish it.
         }
         if is_over || self.settle(id, scratch) == Settled::Done {
             self.cascade(id, scratch);
+        }
+    }
+}
+
+// How a callback ends: what it releases, and what is noted.
+
+/// What a shutdown leaves.
+pub(crate) struct ShutdownResult {
+    pub notes: ShutdownNotes,
+    /// By device.
+    pub bound: Vec<Option<Arc<dyn Bound>>>,
+}
+
+impl ShutdownState {
+    /// The observer was told about a finished callback that counts. Not called where there is none.
+    pub(crate) fn told(&self) {
+        let mut st = self.state.lock();
+        st.untold -= 1;
+        if st.is_over() {
+            st.caller = CallerRests::No;
+            drop(st);
+            self.wake_caller();
+        }
+    }
+
+    /// The device's callback has returned, and it will be over later, or is already: then the thread that
+    /// finished it has been here.
+    pub(crate) fn detached(&self, device: DeviceId) {
+        self.state.lock().detach(device);
+    }
+
+    /// A device is over whose callback had returned before. `None` where its end is left to the
+    /// walker that called it: the loop, or the thread of a batch.
+    pub(crate) fn ended_later(
+        &self,
+        ended: EndedCallback,
+        scratch: &mut Scratch,
+    ) -> Option<HelpersWanted> {
+        let at = ended.at;
+        let mut st = self.state.lock();
+        // It may not have said yet that it has returned. It has objects of other devices: those must not be
+        // dropped by it after all is over.
+        let walked = |r: &RunningCallback| r.device == ended.device && r.walked && !r.detached;
+        let counted = self.is_counted();
+        if !counted || Self::batch_in(&st, ended.device).is_some() || st.running.iter().any(walked)
+        {
+            st.walk_later.push(ended);
+            drop(st);
+            if !counted {
+                self.wake_caller();
+            }
+            return None;
+        }
+        drop(st);
+        let (mut st, counts) = self.conclude(StepResult::One(ended), scratch);
+        Some(self.owed(&mut st, at, counts, scratch))
+    }
+
+    /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
+    /// are noted as cancelled now, while they go on. Called once, by the caller of the shutdown.
+    pub(crate) fn finish(&self, now: Duration) -> ShutdownResult {
+        let mut st = self.state.lock();
+        if self.is_counted() {
+            self.take_all_over(&mut st, &mut Scratch::default());
+        }
+        let walked = st.walked.iter().cloned();
+        // All of them are over, and their threads have not said so yet.
+        let walks = st.walks.iter().map(|batch| (batch.clone(), batch.devices.len()));
+        let walked = walked.chain(walks).collect();
+        let mut notes = if st.left > 0 { st.notes.clone() } else { std::mem::take(&mut st.notes) };
+        notes.extend(st.running.iter().map(|r| r.note(now, Outcome::Cancelled)));
+        if let (Some((place, since)), Some(site)) = (self.loop_is_at(&st), &st.loop_site) {
+            let running = RunningCallback::new(self.outline.calls[place], since, site.clone());
+            notes.push(running.note(now, Outcome::Cancelled));
+        }
+        let looped = LoopNotes {
+            walk: self.walk.clone(),
+            over: self.walk.over(),
+            worker: st.loop_site.as_ref().map(|site| site.worker.clone()),
+            all: !self.is_counted(),
+        };
+        let late = st.late.clone();
+        let (failed, gave_up) = (std::mem::take(&mut st.walk_failed), st.gave_up);
+        let notes =
+            ShutdownNotes { looped, walked, failed, notes, helpers: st.asked, late, gave_up };
+        ShutdownResult { notes, bound: std::mem::take(&mut *self.bound.write()) }
+    }
+
+    /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
+    /// False where the end doesn't count, since the device was skipped before.
+    pub(super) fn conclude(
+        &self,
+        ran: StepResult,
+        scratch: &mut Scratch,
+    ) -> (MutexGuard<'_, ProgressState>, bool) {
+        let ended = match ran {
+            StepResult::Nothing => return (self.state.lock(), false),
+            StepResult::One(ended) => ended,
+            // Nobody takes over what is over: it is this thread's to release.
+            StepResult::Batch(batch) => {
+                batch.devices.iter().for_each(|&device| self.cascade(device, scratch));
+                let mut st = self.state.lock();
+                self.batch_is_over(&mut st, &batch);
+                st.take_in(self, scratch);
+                return (st, true);
+            }
+        };
+        let device = ended.device;
+        // Only where a device may be skipped does somebody else release what it holds up.
+        if self.skips() {
+            let mut st = self.state.lock();
+            match st.running.iter_mut().find(|r| r.device == device) {
+                Some(running) => running.concluding = true,
+                None => {
+                    st.ends_late(&ended);
+                    return (st, false);
+                }
+            }
+        }
+        self.cascade(device, scratch);
+        let mut st = self.state.lock();
+        let running = st.record_end(ended);
+        self.is_done(&mut st, running);
+        st.take_in(self, scratch);
+        (st, true)
+    }
+
+    /// One callback less is to come.
+    pub(super) fn is_done(&self, st: &mut ProgressState, device: DeviceId) {
+        st.left -= 1;
+        st.untold += usize::from(self.observed);
+        if self.outline.kinds[device.index()] == Kind::Sync {
+            st.sync_left -= 1;
+            st.sync_mask &= !self.counted().own(device);
+        }
+    }
+
+    /// Finishes a device: releases what it depended on, and what has no callback behind it.
+    pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
+        let needs = |d: u32| self.graph().needs(DeviceId(d));
+        let mut stack = std::mem::take(&mut scratch.stack);
+        // Also where its callback failed: that is no reason to leave others alone.
+        self.counted()
+            .counters
+            .finish(id.0, &mut stack, needs, |device| self.settle(DeviceId(device), scratch));
+        scratch.stack = stack;
+    }
+
+    /// Decides about a device that was just released.
+    pub(super) fn settle(&self, device: DeviceId, scratch: &mut Scratch) -> Settled {
+        if self.outline.kinds[device.index()].has_callback() {
+            scratch.ready.push(device);
+            return Settled::Queued;
+        }
+        Settled::Done
+    }
+}
+
+// What a shutdown needs to count: made when it begins to, so that the loop pays for none of it.
+
+/// Counters, and the order of devices by their needs.
+pub(super) struct CountedState {
+    /// I: the counters are atomic themselves: unfinished children and consumers.
+    pub(super) counters: Counters,
+    /// I: which synchronous devices each device's end is needed for.
+    pub(super) below: Option<Below>,
+}
+
+impl CountedState {
+    /// Nothing is over yet, and nothing is seeded.
+    pub(super) fn new(outline: &Outline) -> CountedState {
+        let (graph, kinds) = (&outline.graph, &outline.kinds);
+        let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
+        CountedState {
+            counters: Counters::new(graph.ids().map(feeds)),
+            below: Below::new(graph, kinds, outline.sync),
+        }
+    }
+
+    /// The bit of a synchronous device, where there are few enough.
+    pub(super) fn own(&self, device: DeviceId) -> u64 {
+        self.below.as_ref().map_or(0, |b| b.own[device.index()])
+    }
+}
+
+/// Synchronous devices by bit, where there are few enough.
+pub(super) struct Below {
+    /// By device: those that need it to be finished first, directly or not.
+    pub(super) masks: Vec<u64>,
+    /// By device: its own bit, if it is one of them.
+    own: Vec<u64>,
+}
+
+impl Below {
+    /// `None` where there is no synchronous device, or more of them than bits.
+    fn new(graph: &Graph, kinds: &[Kind], sync: usize) -> Option<Below> {
+        if sync == 0 || sync > u64::BITS as usize {
+            return None;
+        }
+        let mut below = Below { masks: vec![0; graph.len()], own: vec![0; graph.len()] };
+        let mut bits = (0..u64::BITS).map(|n| 1u64 << n);
+        // In base order: what a device needs comes before it.
+        for &id in graph.order() {
+            let through = |n: &DeviceId| below.masks[n.index()] | below.own[n.index()];
+            below.masks[id.index()] = graph.needs(id).iter().map(through).fold(0, |a, b| a | b);
+            if kinds[id.index()] == Kind::Sync {
+                below.own[id.index()] = bits.next().expect("as many bits as synchronous devices");
+            }
+        }
+        Some(below)
+    }
+}
+
+// Asynchronous devices that are ready, by urgency.
+
+/// How urgent a ready device is: how long the longest chain behind a ready device is expected to take, then its rank.
+pub(super) type Urgency = (u64, u32);
+
+/// Those devices. The one with the greatest urgency goes first.
+///
+/// Most become ready in order, when the counting begins: these make a list, of which a thread takes a
+/// piece at the cost of a few cache lines that lie beside each other.
+#[derive(Default)]
+pub(super) struct ReadyQueue {
+    /// In order; what comes is put here where it is the most urgent of these.
+    listed: Vec<(Urgency, DeviceId)>,
+    /// All others.
+    mapped: BTreeMap<Urgency, DeviceId>,
+}
+
+impl ReadyQueue {
+    pub(super) fn insert(&mut self, urgency: Urgency, device: DeviceId) {
+        if self.listed.last().is_none_or(|(last, _)| *last < urgency) {
+            self.listed.push((urgency, device));
+        } else {
+            self.mapped.insert(urgency, device);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.listed.len() + self.mapped.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed.is_empty() && self.mapped.is_empty()
+    }
+
+    pub(super) fn pop_last(&mut self) -> Option<DeviceId> {
+        let listed = self.listed.last().map(|(urgency, _)| *urgency);
+        if listed > self.mapped.last_key_value().map(|(urgency, _)| *urgency) {
+            self.listed.pop().map(|(_, device)| device)
+        } else {
+            self.mapped.pop_last().map(|(_, device)| device)
+        }
+    }
+
+    pub(super) fn remove(&mut self, urgency: Urgency) -> Option<DeviceId> {
+        let listed = self.listed.binary_search_by_key(&urgency, |(urgency, _)| *urgency);
+        listed.map_or_else(
+            |_| self.mapped.remove(&urgency),
+            |place| Some(self.listed.remove(place).1),
+        )
+    }
+
+    /// The most urgent first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Urgency, DeviceId)> {
+        let mut listed = self.listed.iter().rev().copied().peekable();
+        let mut mapped = self.mapped.iter().rev().map(|(u, d)| (*u, *d)).peekable();
+        std::iter::from_fn(move || match (listed.peek(), mapped.peek()) {
+            (Some(a), Some(b)) if a < b => mapped.next(),
+            (Some(_), _) => listed.next(),
+            _ => mapped.next(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_come_out_by_urgency_in_whatever_order_they_went_in() {
+        for order in [[1, 2, 3, 4], [4, 3, 2, 1], [3, 1, 4, 2], [2, 4, 1, 3]] {
+            let mut ready = ReadyQueue::default();
+            order.iter().for_each(|&n| ready.insert((0, n), DeviceId(n)));
+            let listed: Vec<u32> = ready.iter().map(|(_, device)| device.0).collect();
+            assert_eq!((listed, ready.len()), (vec![4, 3, 2, 1], 4), "{order:?}");
+            assert_eq!(ready.remove((0, 2)), Some(DeviceId(2)), "{order:?}");
+            assert_eq!(ready.remove((0, 2)), None);
+            let popped: Vec<u32> = std::iter::from_fn(|| ready.pop_last()).map(|d| d.0).collect();
+            assert_eq!((popped, ready.is_empty()), (vec![4, 3, 1], true), "{order:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::*;
-use crate::shutdown::policy::{Look, Pace};
+use crate::shutdown::policy::{Pace, WatchStep};
 
 /// A reference: any order of steps must respect the edges, and end.
 #[test]
@@ -79,7 +79,7 @@ fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
 }
 
 /// A look at the loop, whose thread sleeps.
-fn look(s: &Stepped, pace: &mut Pace) -> Look {
+fn look(s: &Stepped, pace: &mut Pace) -> WatchStep {
     s.state.look(s.now, pace, |_| true)
 }
 
@@ -94,21 +94,21 @@ fn stepped_a_loop_of_quick_callbacks_is_left_alone_until_one_is_slow_and_others_
     let id = |s: &Stepped, name: &str| s.state.graph().find(name).unwrap();
     let mut pace = Pace::default();
     assert!(s.state.loop_begins(&s.site, None));
-    assert_eq!(look(&s, &mut pace), Look::Again(SLOW), "it has just begun");
+    assert_eq!(look(&s, &mut pace), WatchStep::Again(SLOW), "it has just begun");
     s.pass(Duration::from_micros(300));
-    assert_eq!(look(&s, &mut pace), Look::Again(Duration::from_micros(700)));
+    assert_eq!(look(&s, &mut pace), WatchStep::Again(Duration::from_micros(700)));
     assert!(s.step(0, s.ended("c").unwrap()).is_ok());
     s.pass(SLOW);
     let computes = s.state.look(s.now, &mut pace, |_| false);
-    assert_eq!(computes, Look::Again(SLOW), "it may be waiting for its CPU");
+    assert_eq!(computes, WatchStep::Again(SLOW), "it may be waiting for its CPU");
     s.pass(SLOW);
-    assert_eq!(look(&s, &mut pace), Look::Count);
+    assert_eq!(look(&s, &mut pace), WatchStep::Count);
     s.state.count(&mut Scratch::default());
     let owed = s.state.owes(s.now, &mut Scratch::default());
     s.owe(owed);
     assert_eq!(s.asked, 1);
     assert_eq!(s.comes(), "a");
-    assert_eq!(look(&s, &mut pace), Look::Over);
+    assert_eq!(look(&s, &mut pace), WatchStep::Over);
     s.pass(SLOW);
     assert!(s.step(1, s.ended("b").unwrap()).is_err(), "the counters have to know");
     assert_eq!(s.caller("b"), "sleep");
@@ -135,13 +135,13 @@ fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
     let mut pace = Pace::default();
     assert!(s.state.loop_begins(&s.site, None));
     for (place, name) in ["s", "b"].into_iter().enumerate() {
-        assert!(matches!(look(s, &mut pace), Look::Again(_)));
+        assert!(matches!(look(s, &mut pace), WatchStep::Again(_)));
         assert!(s.step(place, s.ended(name).unwrap()).is_ok());
     }
     s.pass(SLOW * 5);
-    assert_eq!(look(s, &mut pace), Look::Over, "no asynchronous device is left to begin");
+    assert_eq!(look(s, &mut pace), WatchStep::Over, "no asynchronous device is left to begin");
     assert!(s.step(2, s.ended("a").unwrap()).is_ok());
-    assert_eq!(look(s, &mut pace), Look::Over);
+    assert_eq!(look(s, &mut pace), WatchStep::Over);
 }
 
 /// A loop on so many CPUs over as many devices that need the bus, in chains of `long`, which takes `each`

@@ -40,7 +40,7 @@ pub(crate) struct Pace {
 
 /// What somebody who looks at a loop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum WatchStep {
     /// It goes well, or nobody can be sure yet: looks again after that long.
     Again(Duration),
     /// It takes long, and others could help: counts.
@@ -59,23 +59,23 @@ pub(crate) fn look(
     running: Duration,
     pace: &mut Pace,
     blocked: impl FnOnce() -> bool,
-) -> Look {
+) -> WatchStep {
     if running >= SLOW {
         if running >= BUSY || blocked() {
-            return Look::Count;
+            return WatchStep::Count;
         }
         // If it was only preempted, the pace says nothing.
         *pace = Pace { at: now, over };
-        return Look::Again(SLOW);
+        return WatchStep::Again(SLOW);
     }
-    let again = Look::Again(not_too_soon(SLOW - running));
+    let again = WatchStep::Again(not_too_soon(SLOW - running));
     let (span, done) = (now.saturating_sub(pace.at), over.saturating_sub(pace.over));
     if span / u32::try_from(done).unwrap_or(u32::MAX).max(1) < WORTH {
         *pace = Pace { at: now, over };
         return again;
     }
     // Slow on average. Not for a moment only?
-    if span >= BUSY || (span >= 2 * SLOW && blocked()) { Look::Count } else { again }
+    if span >= BUSY || (span >= 2 * SLOW && blocked()) { WatchStep::Count } else { again }
 }
 
 /// The time to the next look.
@@ -233,7 +233,7 @@ pub(crate) fn caller_may_help(
 
 /// What is done where nothing goes on but callbacks that are late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hang {
+pub(crate) enum HangAction {
     /// They are waited for.
     Wait,
     /// What they hold up goes on without them.
@@ -244,14 +244,14 @@ pub(crate) enum Hang {
 
 /// What is done about callbacks that are late: nothing as long as others go on or are ready. So a
 /// late one has as long as everything that doesn't depend on it takes.
-pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize) -> Hang {
+pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize) -> HangAction {
     if late == 0 || late < running || ready > 0 {
-        return Hang::Wait;
+        return HangAction::Wait;
     }
     match policy {
-        HangPolicy::WaitOn => Hang::Wait,
-        HangPolicy::Skip => Hang::Skip,
-        HangPolicy::GiveUp => Hang::GiveUp,
+        HangPolicy::WaitOn => HangAction::Wait,
+        HangPolicy::Skip => HangAction::Skip,
+        HangPolicy::GiveUp => HangAction::GiveUp,
     }
 }
 
@@ -294,7 +294,7 @@ mod tests {
     const US: fn(u64) -> Duration = Duration::from_micros;
 
     /// Looks, each: when, how many were over, how long one had been running.
-    fn looks<const N: usize>(blocked: bool, looks: [(u64, usize, u64); N]) -> [Look; N] {
+    fn looks<const N: usize>(blocked: bool, looks: [(u64, usize, u64); N]) -> [WatchStep; N] {
         let mut pace = Pace::default();
         looks.map(|(at, over, running)| look(US(at), over, US(running), &mut pace, || blocked))
     }
@@ -302,43 +302,52 @@ mod tests {
     #[test]
     fn a_loop_of_quick_callbacks_stays_one() {
         let quick = looks(true, [(1_000, 300, 3), (1_997, 600, 3), (2_100, 610, 950)]);
-        assert_eq!(quick, [Look::Again(US(997)), Look::Again(US(997)), Look::Again(SHORT)]);
+        assert_eq!(
+            quick,
+            [WatchStep::Again(US(997)), WatchStep::Again(US(997)), WatchStep::Again(SHORT)]
+        );
     }
 
     #[test]
     fn a_callback_that_blocks_ends_the_loop_wherever_it_stands() {
-        assert_eq!(looks(true, [(1_000, 0, 1_000)]), [Look::Count]);
-        assert_eq!(looks(true, [(49_000, 80_000, 3), (50_000, 80_000, 1_003)])[1], Look::Count);
+        assert_eq!(looks(true, [(1_000, 0, 1_000)]), [WatchStep::Count]);
+        assert_eq!(
+            looks(true, [(49_000, 80_000, 3), (50_000, 80_000, 1_003)])[1],
+            WatchStep::Count
+        );
     }
 
     #[test]
     fn a_callback_that_computes_or_was_preempted_ends_it_only_after_some_time() {
         let busy = looks(false, [(1_000, 9, 1_000), (2_000, 9, 2_000), (5_000, 9, 5_000)]);
-        assert_eq!(busy, [Look::Again(SLOW), Look::Again(SLOW), Look::Count]);
+        assert_eq!(busy, [WatchStep::Again(SLOW), WatchStep::Again(SLOW), WatchStep::Count]);
         // It was preempted: then it goes on as before.
         let preempted = looks(false, [(4_000, 9, 4_000), (5_000, 130, 3), (5_997, 250, 3)]);
-        assert_eq!(preempted, [Look::Again(SLOW), Look::Again(US(997)), Look::Again(US(997))]);
+        assert_eq!(
+            preempted,
+            [WatchStep::Again(SLOW), WatchStep::Again(US(997)), WatchStep::Again(US(997))]
+        );
     }
 
     #[test]
     fn callbacks_that_are_slow_on_average_end_the_loop() {
         let looked = [(1_000, 10, 90), (2_000, 20, 90), (3_000, 30, 90), (5_000, 50, 90)];
-        let again = Look::Again(US(910));
-        assert_eq!(looks(true, looked)[..2], [again, Look::Count], "they block");
-        assert_eq!(looks(false, looked), [again, again, again, Look::Count], "they compute");
-        assert_eq!(looks(true, [(1_000, 10, 90), (2_000, 300, 9)])[1], Look::Again(US(991)));
+        let again = WatchStep::Again(US(910));
+        assert_eq!(looks(true, looked)[..2], [again, WatchStep::Count], "they block");
+        assert_eq!(looks(false, looked), [again, again, again, WatchStep::Count], "they compute");
+        assert_eq!(looks(true, [(1_000, 10, 90), (2_000, 300, 9)])[1], WatchStep::Again(US(991)));
     }
 
     #[test]
     fn nothing_is_done_about_a_late_callback_while_others_go_on_or_are_ready() {
         for policy in [HangPolicy::WaitOn, HangPolicy::Skip, HangPolicy::GiveUp] {
-            assert_eq!(hang(policy, 1, 2, 0), Hang::Wait);
-            assert_eq!(hang(policy, 1, 1, 3), Hang::Wait);
-            assert_eq!(hang(policy, 0, 0, 0), Hang::Wait);
+            assert_eq!(hang(policy, 1, 2, 0), HangAction::Wait);
+            assert_eq!(hang(policy, 1, 1, 3), HangAction::Wait);
+            assert_eq!(hang(policy, 0, 0, 0), HangAction::Wait);
         }
-        assert_eq!(hang(HangPolicy::WaitOn, 2, 2, 0), Hang::Wait);
-        assert_eq!(hang(HangPolicy::Skip, 2, 2, 0), Hang::Skip);
-        assert_eq!(hang(HangPolicy::GiveUp, 2, 2, 0), Hang::GiveUp);
+        assert_eq!(hang(HangPolicy::WaitOn, 2, 2, 0), HangAction::Wait);
+        assert_eq!(hang(HangPolicy::Skip, 2, 2, 0), HangAction::Skip);
+        assert_eq!(hang(HangPolicy::GiveUp, 2, 2, 0), HangAction::GiveUp);
         assert!(!gives_up_when_all_is_late(HangPolicy::WaitOn));
     }
 

@@ -1,15 +1,22 @@
 //! What a shutdown says afterwards.
 
-use super::drawn::{self, Notes};
-use super::plan::{Outline, ShutdownMode};
-use super::remaining::Remaining;
-use crate::graph::DeviceId;
-use crate::record::{self, Record};
-use corewise_sync::text;
-use corewise_timeline::{Outcome, SpanKind, Timeline};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use corewise_sync::text;
+use corewise_timeline::{EdgeKind, Outcome, SpanKind, Timeline};
+use corewise_topology::CpuId;
+
+use crate::graph::{DeviceId, Graph};
+use crate::record;
+use crate::record::{Record, Site};
+use crate::shutdown::batch::Batch;
+use crate::shutdown::hang::LateDevice;
+use crate::shutdown::options::{Kind, Outline, ShutdownMode};
+use crate::shutdown::state::CallbackNote;
+use crate::takeover::Walk;
 
 /// What a shutdown did.
 #[must_use = "it says which devices failed, and which are left"]
@@ -28,20 +35,20 @@ pub struct ShutdownReport {
     /// runs. Callbacks that still run go on.
     pub remaining: Vec<Remaining>,
     /// Callbacks whose deadline had passed, in the order in which that was seen.
-    pub overdue: Vec<Overdue>,
+    pub overdue: Vec<OverdueCallback>,
     /// The rest was left undone because of what was late.
     pub gave_up: bool,
     /// Devices that needed one another in a circle, each group in registration order. They were shut
     /// down one by one: each link to a device registered later was left out.
     pub cycles: Vec<Vec<String>>,
-    notes: Arc<Notes>,
+    notes: Arc<ShutdownNotes>,
     outline: Arc<Outline>,
 }
 
 /// A callback that took longer than it should.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Overdue {
+pub struct OverdueCallback {
     /// The device's name.
     pub device: String,
     /// How long it had been running when it was named.
@@ -56,7 +63,7 @@ impl ShutdownReport {
     pub(crate) fn new(
         outline: Arc<Outline>,
         elapsed: Duration,
-        notes: Notes,
+        notes: ShutdownNotes,
         remaining: Vec<Remaining>,
     ) -> ShutdownReport {
         let graph = &outline.graph;
@@ -67,7 +74,7 @@ impl ShutdownReport {
         });
         let failed = walked.chain(counted);
         let failed = failed.map(|(id, said)| (graph.name(id).to_string(), said.clone())).collect();
-        let overdue = notes.late.iter().map(|late| Overdue {
+        let overdue = notes.late.iter().map(|late| OverdueCallback {
             device: graph.name(late.device).to_string(),
             after: late.after,
             took: late.took,
@@ -126,7 +133,7 @@ impl ShutdownReport {
     pub fn past(&self) -> Vec<(String, Vec<String>)> {
         let graph = &self.outline.graph;
         let skipped = self.notes.late.iter().filter(|late| late.skipped).map(|late| late.device);
-        drawn::below(graph, skipped)
+        below(graph, skipped)
             .into_iter()
             .filter(|(id, _)| self.outline.kinds[id.index()].has_callback())
             .map(|(id, by)| {
@@ -137,7 +144,7 @@ impl ShutdownReport {
     }
 
     fn records(&self) -> Vec<Record> {
-        drawn::records(&self.outline, &self.notes)
+        records(&self.outline, &self.notes)
     }
 }
 
@@ -154,4 +161,299 @@ impl fmt::Debug for ShutdownReport {
             .field("cycles", &self.cycles)
             .finish_non_exhaustive()
     }
+}
+
+// What a shutdown has left undone, and why.
+
+/// What is not shut down. Its `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remaining {
+    /// The device's name.
+    pub device: String,
+    /// Why it is not shut down.
+    pub state: RemainingState,
+    /// For a device that waits: who it really waits for, and through whom. Where several run that it
+    /// waits for, the one that has been running longest. `None`: nobody that it waits for runs.
+    pub behind: Option<Blocker>,
+    /// Its deadline has passed while its callback runs.
+    pub overdue: bool,
+    /// It was skipped: its callback still runs, and counts for nothing.
+    pub skipped: bool,
+}
+
+/// Why a device is not shut down (yet).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemainingState {
+    /// Its callback is being called, for that long by now, or has returned and is not over.
+    Running {
+        /// How long.
+        elapsed: Duration,
+    },
+    /// Nothing holds it up; it was not its turn.
+    Ready,
+    /// These children and consumers are not shut down.
+    Waiting {
+        /// Their names.
+        on: Vec<String>,
+    },
+}
+
+/// The devices that one waits for, and through which edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Blocker {
+    /// The device whose callback runs.
+    pub device: String,
+    /// How long it has been running.
+    pub elapsed: Duration,
+    /// The first step to it: a child or consumer of the one that waits. It may be `device` itself.
+    pub through: String,
+    /// Whether that is a child or a consumer.
+    pub edge: EdgeKind,
+}
+
+impl fmt::Display for Remaining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", text::name(&self.device))?;
+        match &self.state {
+            RemainingState::Running { elapsed } => {
+                write!(f, " has been running for {elapsed:.1?}")?;
+            }
+            RemainingState::Ready => write!(f, " is ready, but has not started")?,
+            RemainingState::Waiting { on } => {
+                let on = on.join(", ");
+                write!(f, " waits for {}", text::message(&on))?;
+            }
+        }
+        if let Some(Blocker { device, elapsed, through, .. }) = &self.behind {
+            let same = through == device;
+            let (device, through) = (text::name(device), text::name(through));
+            match same {
+                true => write!(f, " ({device} has been running for {elapsed:.1?})")?,
+                false => write!(
+                    f,
+                    " (through {through} for {device}, which has been running for {elapsed:.1?})"
+                )?,
+            }
+        }
+        match (self.skipped, self.overdue) {
+            (true, _) => write!(f, " (skipped)"),
+            (false, true) => write!(f, " (late)"),
+            (false, false) => Ok(()),
+        }
+    }
+}
+
+/// What remains, in the order in which a serial shutdown would go on. `open` has those with a
+/// callback that is not over.
+pub(super) fn of(
+    outline: &Outline,
+    mut open: Vec<bool>,
+    running: &BTreeMap<DeviceId, Duration>,
+    skipped: BTreeMap<DeviceId, Duration>,
+    late: &BTreeSet<DeviceId>,
+) -> Vec<Remaining> {
+    let graph = &outline.graph;
+    // By device: who it waits for, and through whom.
+    let mut behind: Vec<Option<(DeviceId, Duration, DeviceId)>> = vec![None; open.len()];
+    let mut left = Vec::new();
+    for &id in graph.order().iter().rev() {
+        let name = || graph.name(id).to_string();
+        if let Some(&elapsed) = skipped.get(&id) {
+            let state = RemainingState::Running { elapsed };
+            let (device, behind) = (name(), None);
+            left.push(Remaining { device, state, behind, overdue: true, skipped: true });
+            continue;
+        }
+        let waits: Vec<DeviceId> =
+            graph.feeds(id).iter().copied().filter(|f| open[f.index()]).collect();
+        // A device without a callback is open as long as something that it waits for is.
+        let calls = open[id.index()];
+        open[id.index()] |= !waits.is_empty();
+        let through = |&f: &DeviceId| match running.get(&f) {
+            Some(&elapsed) => Some((f, elapsed, f)),
+            None => behind[f.index()].map(|(device, elapsed, _)| (device, elapsed, f)),
+        };
+        let first = waits.iter().filter_map(through).max_by_key(|&(_, elapsed, _)| elapsed);
+        behind[id.index()] = first;
+        if !calls {
+            continue;
+        }
+        let state = match running.get(&id) {
+            Some(&elapsed) => RemainingState::Running { elapsed },
+            None if waits.is_empty() => RemainingState::Ready,
+            None => {
+                let on = waits.iter().map(|&f| graph.name(f).to_string()).collect();
+                RemainingState::Waiting { on }
+            }
+        };
+        let behind = first.map(|(device, elapsed, through)| Blocker {
+            device: graph.name(device).to_string(),
+            elapsed,
+            through: graph.name(through).to_string(),
+            edge: edge(graph, through, id),
+        });
+        let overdue = late.contains(&id);
+        left.push(Remaining { device: name(), state, behind, overdue, skipped: false });
+    }
+    left
+}
+
+/// Whether `device` is a child or a consumer of what it needs.
+fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
+    match graph.decl(device).parent.as_deref() == Some(graph.name(need)) {
+        true => EdgeKind::Parent,
+        false => EdgeKind::Supplier,
+    }
+}
+
+// The notes of a shutdown, and what they mean: when each device was released, by whom, and when those were
+// done that have no callback. Worked out when somebody wants to see it, not while devices wait.
+
+/// What a shutdown noted down.
+pub(crate) struct ShutdownNotes {
+    pub looped: LoopNotes,
+    /// Batches, with so many callbacks that were over.
+    pub walked: Vec<(Arc<Batch>, usize)>,
+    /// What failed in either.
+    pub failed: Vec<(DeviceId, String)>,
+    pub notes: Vec<CallbackNote>,
+    /// How many helpers were asked for.
+    pub helpers: usize,
+    pub late: Vec<LateDevice>,
+    pub gave_up: bool,
+}
+
+/// What the loop noted down.
+pub(crate) struct LoopNotes {
+    pub walk: Arc<Walk>,
+    /// How many callbacks were over when the shutdown was, or when the counting began.
+    pub over: usize,
+    /// The thread.
+    pub worker: Option<Arc<str>>,
+    /// Nothing was counted: the loop was all there was.
+    pub all: bool,
+}
+
+/// A record of each device that was shut down, or was being when that ended.
+///
+/// A device is released at the latest end of what depends on it, and starts then or later: two
+/// threads may have read the clock in one order and released in the other, so this is computed from
+/// the ends.
+pub(super) fn records(outline: &Outline, notes: &ShutdownNotes) -> Vec<Record> {
+    let graph = &outline.graph;
+    let mut slots: Vec<Option<Record>> = vec![None; graph.len()];
+    let failed: BTreeMap<DeviceId, &String> = notes.failed.iter().map(|(d, m)| (*d, m)).collect();
+    let looped = &notes.looped;
+    let worker = looped.worker.as_ref();
+    let calls = &outline.calls[..looped.over];
+    let looped = walked(calls, &looped.walk, Duration::ZERO, worker, &failed);
+    let batches = notes.walked.iter().flat_map(|(batch, over)| {
+        let (devices, worker) = (&batch.devices[..*over], Some(&batch.site.worker));
+        walked(devices, &batch.walk, batch.since(), worker, &failed)
+    });
+    let counted = notes.notes.iter().map(|note| Record {
+        device: note.device,
+        queued: note.start,
+        start: note.start,
+        end: note.end,
+        site: Some(note.site.clone()),
+        released_by: None,
+        outcome: note.outcome.clone(),
+        no_callback: false,
+    });
+    for record in looped.chain(batches).chain(counted) {
+        let place = record.device.index();
+        slots[place] = Some(record);
+    }
+    // Where there was only the loop it passed devices without a callback one by one, too.
+    let passes = notes.looped.all && outline.mode == ShutdownMode::Serial;
+    let mut passed = Duration::ZERO;
+    // By device: when it was done, whether or not it is drawn.
+    let mut ends: Vec<Option<Duration>> = vec![None; graph.len()];
+    for &id in graph.order().iter().rev() {
+        let feeds = graph.feeds(id);
+        let kind = outline.kinds[id.index()];
+        // `None` where one is not done.
+        let last =
+            feeds.iter().map(|f| ends[f.index()]).try_fold(Duration::ZERO, |a, b| Some(a.max(b?)));
+        let up = feeds.iter().copied().filter(|f| outline.kinds[f.index()] != Kind::Absent);
+        // Among equal ends the one that the serial order has last.
+        let by = up.max_by_key(|f| (ends[f.index()], std::cmp::Reverse(graph.rank(*f))));
+        match (kind, &mut slots[id.index()]) {
+            (Kind::Absent, _) => ends[id.index()] = last,
+            (Kind::NoCallback, slot) => {
+                let at = last.map(|at| if passes { at.max(passed) } else { at });
+                *slot = at.map(|at| Record::instant(id, at, by, Outcome::Ok, true));
+                ends[id.index()] = at;
+            }
+            (_, Some(record)) => {
+                record.queued = last.unwrap_or(record.start);
+                record.start = record.start.max(record.queued);
+                record.end = record.end.max(record.start);
+                record.released_by = by;
+                if record.outcome != Outcome::Cancelled {
+                    ends[id.index()] = Some(record.end);
+                    passed = record.end;
+                }
+            }
+            (_, None) => {}
+        }
+    }
+    slots.into_iter().flatten().collect()
+}
+
+/// Devices that one thread called back, one after the other: each callback began when the one before
+/// ended, the first one at `start`.
+fn walked<'n>(
+    devices: &'n [DeviceId],
+    walk: &'n Walk,
+    mut start: Duration,
+    worker: Option<&'n Arc<str>>,
+    failed: &'n BTreeMap<DeviceId, &String>,
+) -> impl Iterator<Item = Record> + 'n {
+    devices.iter().enumerate().map(move |(place, &device)| {
+        let note = walk.note(place);
+        let end = Duration::from_nanos(note.at);
+        let site = worker.cloned().map(|worker| Site {
+            worker,
+            cpu: note.mark.checked_sub(1).map(|cpu| CpuId::new(cpu.into())),
+        });
+        let failed = failed.get(&device).map(|message| Outcome::Failed((*message).clone()));
+        let record = Record {
+            device,
+            queued: start,
+            start,
+            end,
+            site,
+            released_by: None,
+            outcome: failed.unwrap_or(Outcome::Ok),
+            no_callback: false,
+        };
+        start = end;
+        record
+    })
+}
+
+/// All that those devices need, directly or not; each with those of them that need it. In the order
+/// of a serial shutdown.
+pub(super) fn below(
+    graph: &Graph,
+    devices: impl IntoIterator<Item = DeviceId>,
+) -> Vec<(DeviceId, Vec<DeviceId>)> {
+    let mut by: BTreeMap<DeviceId, Vec<DeviceId>> = BTreeMap::new();
+    for device in devices {
+        let (mut seen, mut next) = (std::collections::BTreeSet::new(), vec![device]);
+        while let Some(id) = next.pop() {
+            let new = graph.needs(id).iter().copied().filter(|&need| seen.insert(need));
+            let new: Vec<DeviceId> = new.collect();
+            new.iter().for_each(|&need| by.entry(need).or_default().push(device));
+            next.extend(new);
+        }
+    }
+    let mut below: Vec<_> = by.into_iter().collect();
+    below.sort_by_key(|(id, _)| std::cmp::Reverse(graph.rank(*id)));
+    below
 }

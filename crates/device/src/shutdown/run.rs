@@ -1,29 +1,35 @@
 //! Drives a shutdown: the loop, the caller's part by counters, the helpers, the watch.
 
-use super::batch::{BATCH, Batch};
-use super::hang::News;
-use super::options::HangPolicy;
-use super::plan::ShutdownMode;
-use super::policy::{self, Look, Pace, SLOW};
-use super::state::{CallerStep, Ended, HelperStep, Owed, Ran, Scratch, ShutdownState, Task};
-use crate::bound::{Answer, Bound, Call, Ends, Failure, ShutdownDone};
-use crate::error::{ShutdownError, caught};
-use crate::event::{self, Event, Observer};
-use crate::graph::DeviceId;
-use crate::handoff::Handoff;
-use crate::placement::Placer;
-use crate::record::{Clock, Site};
-use crate::takeover::Walk;
-use crate::watch::{Watch, Watched};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
 use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::thread::Builder;
 use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, context, text};
 use corewise_timeline::Outcome;
 use corewise_topology::{CpuId, current_cpu};
-use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
+
+use super::batch::{BATCH, Batch};
+use super::hang::HangReport;
+use super::options::{HangPolicy, ShutdownMode};
+use super::policy;
+use super::policy::{Pace, SLOW, WatchStep};
+use super::state::{
+    CallbackTask, CallerStep, EndedCallback, HelperStep, HelpersWanted, Scratch, ShutdownState,
+    StepResult,
+};
+use crate::bound::{Bound, EndSink, Failure, ShutdownCall, ShutdownDone, ShutdownFailure};
+use crate::error::{ShutdownError, caught};
+use crate::event;
+use crate::event::{Event, Observer};
+use crate::graph::DeviceId;
+use crate::handoff::Handoff;
+use crate::placement::Placer;
+use crate::record::{Clock, Site};
+use crate::takeover::Walk;
+use crate::watch::{Watch, WatchTarget};
 
 /// One shutdown and all that its threads share.
 pub(crate) struct ShutdownRun {
@@ -91,8 +97,8 @@ impl ShutdownRun {
     fn lead(self: &Arc<Self>) {
         // All of it is one region: a pool whose worker this is need not hear of each callback.
         context::blocking("device shutdown", || match self.walk() {
-            Through::Counts(ended) => self.by_counters(ended, 0),
-            Through::Over => self.state.lead_is_through(),
+            LoopEnd::Counts(ended) => self.by_counters(ended, 0),
+            LoopEnd::Over => self.state.lead_is_through(),
         });
     }
 
@@ -110,29 +116,29 @@ impl ShutdownRun {
     }
 
     /// One by one: no counters, no queue, no lock, no thread.
-    fn walk(self: &Arc<Self>) -> Through {
+    fn walk(self: &Arc<Self>) -> LoopEnd {
         let state = &self.state;
-        let mut thread = Thread::new(self);
+        let mut thread = ThreadState::new(self);
         if !state.loop_begins(&thread.site, Some(Tid::current())) {
-            return Through::Counts(None);
+            return LoopEnd::Counts(None);
         }
         let mut place = 0;
         while place < state.total() {
             if state.helpers_pay(place) && state.count_between(&mut Scratch::default()) {
-                return Through::Counts(None);
+                return LoopEnd::Counts(None);
             }
             let places = state.loop_walks(place);
             place = places.end;
             match self.walk_on(&state.outline().calls, &state.walk, places, &mut thread) {
-                Stop::Through => {}
-                Stop::Taken(ended) => return Through::Counts(Some(ended)),
-                Stop::Leaves(_) => {
+                WalkEnd::Through => {}
+                WalkEnd::Taken(ended) => return LoopEnd::Counts(Some(ended)),
+                WalkEnd::Leaves(_) => {
                     state.loop_leaves();
-                    return Through::Over;
+                    return LoopEnd::Over;
                 }
                 // It has returned, and is over later. Where others may run meanwhile the counting
                 // begins; else it is waited for.
-                Stop::Detached(at, device) => {
+                WalkEnd::Detached(at, device) => {
                     let ended = if state.outline().mode == ShutdownMode::Parallel {
                         state.count(&mut Scratch::default());
                         state.loop_detaches(device)
@@ -141,16 +147,16 @@ impl ShutdownRun {
                     };
                     match ended.map(|ended| self.step(&state.walk, at, ended)) {
                         Some(Ok(())) => place = at + 1,
-                        Some(Err(ended)) => return Through::Counts(Some(ended)),
+                        Some(Err(ended)) => return LoopEnd::Counts(Some(ended)),
                         None if self.state.is_aborted() && !state.has_counted() => {
-                            return Through::Over;
+                            return LoopEnd::Over;
                         }
-                        None => return Through::Counts(None),
+                        None => return LoopEnd::Counts(None),
                     }
                 }
             }
         }
-        Through::Over
+        LoopEnd::Over
     }
 
     /// Calls devices of a walk back, one after the other: the loop's, or those of a batch.
@@ -159,22 +165,22 @@ impl ShutdownRun {
         devices: &[DeviceId],
         walk: &Walk,
         places: Range<usize>,
-        thread: &mut Thread,
-    ) -> Stop {
+        thread: &mut ThreadState,
+    ) -> WalkEnd {
         let mut objects = std::mem::take(&mut thread.objects);
         self.state.objects(&devices[places.clone()], &mut objects);
-        let mut stop = Stop::Through;
+        let mut stop = WalkEnd::Through;
         for (place, &device) in places.clone().zip(&devices[places]) {
             let Some(bound) = objects.pop().filter(|_| !self.state.is_aborted()) else {
-                stop = Stop::Leaves(device);
+                stop = WalkEnd::Leaves(device);
                 break;
             };
-            let Some(ended) = self.call(Task { device, bound }, thread) else {
-                stop = Stop::Detached(place, device);
+            let Some(ended) = self.call(CallbackTask { device, bound }, thread) else {
+                stop = WalkEnd::Detached(place, device);
                 break;
             };
             if let Err(ended) = self.step(walk, place, ended) {
-                stop = Stop::Taken(ended);
+                stop = WalkEnd::Taken(ended);
                 break;
             }
         }
@@ -184,7 +190,7 @@ impl ShutdownRun {
     }
 
     /// A walk is through with that place. Gives the end back where the rest was taken over.
-    fn step(&self, walk: &Walk, place: usize, ended: Ended) -> Result<(), Ended> {
+    fn step(&self, walk: &Walk, place: usize, ended: EndedCallback) -> Result<(), EndedCallback> {
         let told = self.told(&ended);
         self.state.step(walk, place, ended)?;
         if let Some((device, outcome)) = told {
@@ -198,29 +204,31 @@ impl ShutdownRun {
     fn call_batch(
         self: &Arc<Self>,
         batch: Arc<Batch>,
-        thread: &mut Thread,
+        thread: &mut ThreadState,
         scratch: &mut Scratch,
-    ) -> Ran {
+    ) -> StepResult {
         let places = 0..batch.devices.len();
         match self.walk_on(&batch.devices, &batch.walk, places, thread) {
-            Stop::Through => return Ran::Batch(batch),
-            Stop::Taken(ended) => return Ran::One(ended),
-            Stop::Leaves(device) => self.state.batch_leaves(device, scratch),
-            Stop::Detached(_, device) => return self.state.batch_detaches(device, scratch).into(),
+            WalkEnd::Through => return StepResult::Batch(batch),
+            WalkEnd::Taken(ended) => return StepResult::One(ended),
+            WalkEnd::Leaves(device) => self.state.batch_leaves(device, scratch),
+            WalkEnd::Detached(_, device) => {
+                return self.state.batch_detaches(device, scratch).into();
+            }
         }
-        Ran::Nothing
+        StepResult::Nothing
     }
 
     /// The caller's part once the counting has begun: synchronous devices, and asynchronous ones
     /// where it may help. `ended` is what it ran until then.
-    fn by_counters(self: &Arc<Self>, ended: Option<Ended>, lead: u64) {
+    fn by_counters(self: &Arc<Self>, ended: Option<EndedCallback>, lead: u64) {
         let mut scratch = Scratch::default();
-        let mut thread = Thread::new(self);
-        let (mut ran, mut waited) = (Ran::from(ended), false);
+        let mut thread = ThreadState::new(self);
+        let (mut ran, mut waited) = (StepResult::from(ended), false);
         loop {
             let told = self.told_of(&ran);
             let now = self.now_after(&ran);
-            let ran_before = std::mem::replace(&mut ran, Ran::Nothing);
+            let ran_before = std::mem::replace(&mut ran, StepResult::Nothing);
             let at = (&thread.site, lead);
             let (step, owed) = self.state.caller_step(now, ran_before, at, waited, &mut scratch);
             self.pay(owed, told);
@@ -247,12 +255,12 @@ impl ShutdownRun {
     fn help_by_counters(self: &Arc<Self>) {
         self.state.helper_comes();
         let mut scratch = Scratch::default();
-        let mut thread = Thread::new(self);
-        let (mut ran, mut watched) = (Ran::Nothing, false);
+        let mut thread = ThreadState::new(self);
+        let (mut ran, mut watched) = (StepResult::Nothing, false);
         loop {
             let told = self.told_of(&ran);
             let now = self.now_after(&ran);
-            let ran_before = std::mem::replace(&mut ran, Ran::Nothing);
+            let ran_before = std::mem::replace(&mut ran, StepResult::Nothing);
             let (step, owed) =
                 self.state.helper_step(now, ran_before, &thread.site, watched, &mut scratch);
             self.pay(owed, told);
@@ -269,21 +277,21 @@ impl ShutdownRun {
     }
 
     /// The time of a step: a moment ago a callback ended, or it has to be looked up.
-    fn now_after(&self, ran: &Ran) -> Duration {
+    fn now_after(&self, ran: &StepResult) -> Duration {
         match ran {
-            Ran::Nothing => self.clock.now(),
-            Ran::One(ended) => ended.at,
-            Ran::Batch(batch) => batch.ended(batch.devices.len()),
+            StepResult::Nothing => self.clock.now(),
+            StepResult::One(ended) => ended.at,
+            StepResult::Batch(batch) => batch.ended(batch.devices.len()),
         }
     }
 
     /// Does what a step owes to others, first of all what sets other threads going.
-    fn pay(self: &Arc<Self>, owed: Owed, told: Option<(DeviceId, Outcome)>) {
+    fn pay(self: &Arc<Self>, owed: HelpersWanted, told: Option<(DeviceId, Outcome)>) {
         if owed.wake {
             self.state.wake_caller();
         }
         for _ in 0..owed.helpers {
-            let ticket = Ticket(Some(self.clone()));
+            let ticket = HelperTicket(Some(self.clone()));
             self.placer.spawn_elsewhere(move || ticket.help());
         }
         if let Some(lead) = owed.deputy {
@@ -303,7 +311,7 @@ impl ShutdownRun {
     }
 
     /// Calls a device back, once the counting has begun.
-    fn call_counted(self: &Arc<Self>, task: Task, thread: &mut Thread) -> Ran {
+    fn call_counted(self: &Arc<Self>, task: CallbackTask, thread: &mut ThreadState) -> StepResult {
         let device = task.device;
         let ended = self.call(task, thread);
         if ended.is_none() {
@@ -313,8 +321,12 @@ impl ShutdownRun {
     }
 
     /// Calls a device back. `None`: it will be over later.
-    fn call(self: &Arc<Self>, task: Task, thread: &mut Thread) -> Option<Ended> {
-        let (Task { device, bound }, Thread { call, site, .. }) = (task, thread);
+    fn call(
+        self: &Arc<Self>,
+        task: CallbackTask,
+        thread: &mut ThreadState,
+    ) -> Option<EndedCallback> {
+        let (CallbackTask { device, bound }, ThreadState { call, site, .. }) = (task, thread);
         if let Some(observer) = &self.observer {
             event::tell(Some(observer), &Event::Started { device: self.name(device) });
         }
@@ -344,17 +356,17 @@ impl ShutdownRun {
     }
 
     /// For the calls of one thread.
-    fn new_call(self: &Arc<Self>, device: DeviceId) -> Arc<Call> {
-        Arc::new(Call { handoff: Handoff::new(), ends: self.clone(), device })
+    fn new_call(self: &Arc<Self>, device: DeviceId) -> Arc<ShutdownCall> {
+        Arc::new(ShutdownCall { handoff: Handoff::new(), ends: self.clone(), device })
     }
 
     /// A callback is over now.
-    fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<CpuId>) -> Ended {
+    fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<CpuId>) -> EndedCallback {
         if let Outcome::Failed(message) = &outcome {
             let (device, message) = (text::name(self.name(device)), text::message(message));
             tracing::warn!(%device, %message, "shutdown callback failed");
         }
-        Ended { device, outcome, at: self.clock.now(), cpu }
+        EndedCallback { device, outcome, at: self.clock.now(), cpu }
     }
 
     fn name(&self, device: DeviceId) -> &str {
@@ -362,13 +374,13 @@ impl ShutdownRun {
     }
 
     /// What the observer is to be told about a callback that is over, if there is an observer.
-    fn told(&self, ended: &Ended) -> Option<(DeviceId, Outcome)> {
+    fn told(&self, ended: &EndedCallback) -> Option<(DeviceId, Outcome)> {
         self.observer.as_ref()?;
         Some((ended.device, ended.outcome.clone()))
     }
 
-    fn told_of(&self, ran: &Ran) -> Option<(DeviceId, Outcome)> {
-        if let Ran::One(ended) = ran { self.told(ended) } else { None }
+    fn told_of(&self, ran: &StepResult) -> Option<(DeviceId, Outcome)> {
+        if let StepResult::One(ended) = ran { self.told(ended) } else { None }
     }
 
     fn tell_finished(&self, device: DeviceId, outcome: &Outcome, done: usize) {
@@ -376,20 +388,20 @@ impl ShutdownRun {
         event::tell(self.observer.as_ref(), &Event::Finished { device, outcome, done, total });
     }
 
-    fn tell_news(&self, news: News) {
+    fn tell_news(&self, news: HangReport) {
         let observer = self.observer.as_ref();
         match news {
-            News::Overdue { device, after } => {
+            HangReport::Overdue { device, after } => {
                 let device = self.name(device);
                 // Debug: a length of time.
                 tracing::warn!(device = %text::name(device), ?after, "a shutdown callback is late");
                 event::tell(observer, &Event::Overdue { device, after });
             }
-            News::Skipped { device, outcome, done } => {
+            HangReport::Skipped { device, outcome, done } => {
                 self.tell_finished(device, &outcome, done);
                 self.state.told();
             }
-            News::GaveUp { left } => {
+            HangReport::GaveUp { left } => {
                 tracing::warn!(
                     left,
                     "the shutdown gives up: some devices hang, or wait for those that do"
@@ -401,18 +413,18 @@ impl ShutdownRun {
 }
 
 /// What a thread keeps from call to call.
-struct Thread {
+struct ThreadState {
     /// Most calls are over when they return, so it serves for the next one.
-    call: Arc<Call>,
+    call: Arc<ShutdownCall>,
     /// Where it runs.
     site: Site,
     /// Room.
     objects: Vec<Arc<dyn Bound>>,
 }
 
-impl Thread {
-    fn new(run: &Arc<ShutdownRun>) -> Thread {
-        Thread {
+impl ThreadState {
+    fn new(run: &Arc<ShutdownRun>) -> ThreadState {
+        ThreadState {
             call: run.new_call(DeviceId(0)),
             site: Site::here(run.placer.machine(), None),
             objects: Vec::with_capacity(BATCH),
@@ -421,7 +433,7 @@ impl Thread {
 }
 
 /// How a walk ended.
-enum Stop {
+enum WalkEnd {
     /// All was called back.
     Through,
     /// Before that device: it was aborted.
@@ -429,19 +441,19 @@ enum Stop {
     /// The callback of that place has returned, and its device will be over later, or is already.
     Detached(usize, DeviceId),
     /// The rest was taken over; this is what it ended then.
-    Taken(Ended),
+    Taken(EndedCallback),
 }
 
 /// How the loop ended.
-enum Through {
+enum LoopEnd {
     /// All is done, or it was aborted.
     Over,
     /// The counting has begun; this is what the loop ran then.
-    Counts(Option<Ended>),
+    Counts(Option<EndedCallback>),
 }
 
-impl Ends for ShutdownRun {
-    fn ended_later(self: Arc<Self>, device: DeviceId, answer: Answer) {
+impl EndSink for ShutdownRun {
+    fn ended_later(self: Arc<Self>, device: DeviceId, answer: ShutdownFailure) {
         let ended = self.ended(device, answered(answer), None);
         let told = self.told(&ended);
         if let Some(owed) = self.state.ended_later(ended, &mut Scratch::default()) {
@@ -451,7 +463,7 @@ impl Ends for ShutdownRun {
 }
 
 /// How a callback ended that was finished, or whose handle was dropped.
-fn answered(answer: Answer) -> Outcome {
+fn answered(answer: ShutdownFailure) -> Outcome {
     match answer {
         None => Outcome::Ok,
         Some(Failure::Said(error)) => Outcome::Failed(error.to_string()),
@@ -459,13 +471,13 @@ fn answered(answer: Answer) -> Outcome {
     }
 }
 
-impl Watched for ShutdownRun {
+impl WatchTarget for ShutdownRun {
     fn look(self: Arc<Self>) -> Option<Duration> {
         let now = self.clock.now();
         self.look_for_pauses(now);
         let look = self.state.look(now, &mut self.pace.lock(), is_blocked);
         let (mut deadline, counts) = self.state.look_at_deadlines(now);
-        if counts || look == Look::Count {
+        if counts || look == WatchStep::Count {
             let mut scratch = Scratch::default();
             self.state.count(&mut scratch);
             if counts {
@@ -475,10 +487,10 @@ impl Watched for ShutdownRun {
         let owed = self.state.owes(now, &mut Scratch::default());
         self.pay(owed, None);
         let again = match look {
-            Look::Again(after) => Some(after),
+            WatchStep::Again(after) => Some(after),
             // There may be batches.
-            Look::Count => Some(SLOW),
-            Look::Over => None,
+            WatchStep::Count => Some(SLOW),
+            WatchStep::Over => None,
         };
         // A deadline of nothing is over before its callback begins.
         let deadline = deadline.map(|deadline| self.slice().unwrap_or(deadline).min(deadline));
@@ -493,9 +505,9 @@ fn is_blocked(thread: Option<Tid>) -> bool {
 }
 
 /// A helper that was asked for. Should the pools drop it unused, the caller is told to do without.
-struct Ticket(Option<Arc<ShutdownRun>>);
+struct HelperTicket(Option<Arc<ShutdownRun>>);
 
-impl Ticket {
+impl HelperTicket {
     fn help(mut self) {
         if let Some(run) = self.0.take() {
             run.help();
@@ -503,7 +515,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for HelperTicket {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
             run.state.helper_lost();

@@ -5,24 +5,26 @@
 //! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named). Lock
 //! order: `state` is taken last; nothing is called while it is held.
 
-use super::batch::Batch;
-use super::counted::Counted;
-use super::hang::{Late, News, Pauses};
-use super::plan::{Kind, Outline, ShutdownPlan, Timeouts};
-use super::policy::{self, HelperRole, Load, SLOW};
-use super::ready::{Ready, Urgency};
-use crate::bound::Bound;
-use crate::cancel::{Cancel, Listener};
-use crate::graph::{DeviceId, Graph};
-use crate::record::Site;
-use crate::takeover::Walk;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use corewise_sync::sys::Tid;
 use corewise_sync::{Condvar, Mutex, RwLock};
 use corewise_timeline::Outcome;
 use corewise_topology::CpuId;
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+
+use super::batch::Batch;
+use super::hang::{HangReport, LateDevice, Pauses};
+use super::looped::{CountedState, ReadyQueue, Urgency};
+use super::options::{Kind, Outline, ShutdownPlan, Timeouts};
+use super::policy;
+use super::policy::{HelperRole, Load, SLOW};
+use crate::bound::Bound;
+use crate::event::{Cancel, Listener};
+use crate::graph::{DeviceId, Graph};
+use crate::record::Site;
+use crate::takeover::Walk;
 
 /// How many asynchronous devices the caller looks at for one that it may help with.
 const LOOK_AT: usize = 64;
@@ -47,16 +49,16 @@ pub(crate) struct ShutdownState {
     /// A: itself; where the loop is.
     pub(super) walk: Arc<Walk>,
     /// I: once made, see [`ShutdownState::count`]; made under the lock.
-    pub(super) counted: OnceLock<Counted>,
+    pub(super) counted: OnceLock<CountedState>,
     /// L: is the lock; guards all that changes but the counters, the walks and the objects.
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ProgressState>,
     /// L: with `state`; the caller waits here, and a thread that waits for the end.
     pub(super) caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     pub(super) watcher: Condvar,
 }
 
-pub(super) struct State {
+pub(super) struct ProgressState {
     /// Where the loop runs, once it was asked to begin.
     pub(super) loop_site: Option<Site>,
     /// The system's number of its thread.
@@ -66,13 +68,13 @@ pub(super) struct State {
     /// It waits for a callback that has returned.
     pub(super) loop_detached: bool,
     /// How callbacks ended that had returned, left to the walkers that called them.
-    pub(super) walk_later: Vec<Ended>,
+    pub(super) walk_later: Vec<EndedCallback>,
     /// What failed in a walk: the loop, or a batch.
     pub(super) walk_failed: Vec<(DeviceId, String)>,
     /// Ready devices by rank in base order; the last one goes first.
     pub(super) sync: BTreeMap<u32, DeviceId>,
     /// As `sync`; but first of all those with the longest way to go.
-    pub(super) asyncs: Ready,
+    pub(super) asyncs: ReadyQueue,
     /// Batches that threads are in, or have not said to be over.
     pub(super) walks: Vec<Arc<Batch>>,
     /// Those that are over, or were taken over: with so many callbacks.
@@ -81,13 +83,13 @@ pub(super) struct State {
     pub(super) later_seen: bool,
     /// Somebody looks whether a batch is held up.
     pub(super) looked_at: bool,
-    pub(super) running: Vec<Running>,
+    pub(super) running: Vec<RunningCallback>,
     /// When this process was stopped.
     pub(super) pauses: Pauses,
     /// Those that were skipped and have not ended, and since when they run.
     pub(super) skipped: Vec<(DeviceId, Duration)>,
     /// All that were late, in the order in which that was seen.
-    pub(super) late: Vec<Late>,
+    pub(super) late: Vec<LateDevice>,
     /// How many of those that run are late.
     pub(super) overdue: usize,
     /// The whole shutdown is late, and that was seen.
@@ -95,7 +97,7 @@ pub(super) struct State {
     /// The rest is left undone because of what is late.
     pub(super) gave_up: bool,
     /// What the observer is to be told.
-    pub(super) news: Vec<News>,
+    pub(super) news: Vec<HangReport>,
     /// Somebody is about to tell; he comes back for what is new then.
     pub(super) telling: bool,
     /// Devices with a callback that is not over, since the counting has begun.
@@ -123,18 +125,18 @@ pub(super) struct State {
     target: usize,
     pub(super) slow_seen: bool,
     /// How long callbacks took.
-    pub(super) took: Took,
-    pub(super) notes: Vec<Note>,
+    pub(super) took: LoopTimes,
+    pub(super) notes: Vec<CallbackNote>,
 }
 
 /// How long some callbacks took.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Took {
+pub(super) struct LoopTimes {
     pub(super) callbacks: usize,
     pub(super) in_all: Duration,
 }
 
-impl Took {
+impl LoopTimes {
     /// On average. Zero where none is over.
     pub(super) fn mean(&self) -> Duration {
         self.in_all / u32::try_from(self.callbacks).unwrap_or(u32::MAX).max(1)
@@ -147,10 +149,10 @@ pub(super) enum CallerRests {
     /// Until it is woken.
     Asleep,
     /// It looks at the clock too.
-    Watching,
+    WatchGuard,
 }
 
-pub(super) struct Running {
+pub(super) struct RunningCallback {
     pub(super) device: DeviceId,
     pub(super) since: Duration,
     site: Site,
@@ -168,7 +170,7 @@ pub(super) struct Running {
 
 /// A callback that is over, except those of the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Note {
+pub(crate) struct CallbackNote {
     pub device: DeviceId,
     pub start: Duration,
     pub end: Duration,
@@ -177,13 +179,13 @@ pub(crate) struct Note {
 }
 
 /// A callback to be called.
-pub(crate) struct Task {
+pub(crate) struct CallbackTask {
     pub device: DeviceId,
     pub bound: Arc<dyn Bound>,
 }
 
 /// A callback that is over.
-pub(crate) struct Ended {
+pub(crate) struct EndedCallback {
     pub device: DeviceId,
     pub outcome: Outcome,
     pub at: Duration,
@@ -192,16 +194,16 @@ pub(crate) struct Ended {
 }
 
 /// What a thread did since its last step.
-pub(crate) enum Ran {
+pub(crate) enum StepResult {
     Nothing,
-    One(Ended),
+    One(EndedCallback),
     /// All of it.
     Batch(Arc<Batch>),
 }
 
-impl From<Option<Ended>> for Ran {
-    fn from(ended: Option<Ended>) -> Ran {
-        ended.map_or(Ran::Nothing, Ran::One)
+impl From<Option<EndedCallback>> for StepResult {
+    fn from(ended: Option<EndedCallback>) -> StepResult {
+        ended.map_or(StepResult::Nothing, StepResult::One)
     }
 }
 
@@ -216,7 +218,7 @@ pub(crate) struct Scratch {
 /// What the caller does next.
 pub(crate) enum CallerStep {
     /// Calls this back.
-    Run(Task),
+    Run(CallbackTask),
     /// Calls these back.
     Walk(Arc<Batch>),
     /// Waits: until woken, or for that long at most.
@@ -232,7 +234,7 @@ pub(crate) enum CallerStep {
 /// What a helper does next.
 pub(crate) enum HelperStep {
     /// Calls this back.
-    Run(Task),
+    Run(CallbackTask),
     /// Calls these back.
     Walk(Arc<Batch>),
     /// Waits that long and asks again.
@@ -244,7 +246,7 @@ pub(crate) enum HelperStep {
 /// What the thread that made a step owes to the others, without the lock.
 #[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct Owed {
+pub(crate) struct HelpersWanted {
     /// That many helpers are to be asked for.
     pub helpers: usize,
     /// The caller is to be woken.
@@ -254,7 +256,7 @@ pub(crate) struct Owed {
     /// The observer is to be told of the callback that ended; not where it was skipped before.
     pub tell: bool,
     /// And of these.
-    pub news: Vec<News>,
+    pub news: Vec<HangReport>,
     /// How many callbacks are over now.
     pub done: usize,
 }
@@ -262,7 +264,7 @@ pub(crate) struct Owed {
 impl ShutdownState {
     pub(crate) fn new(plan: ShutdownPlan) -> ShutdownState {
         let total = plan.outline.calls.len();
-        let state = State {
+        let state = ProgressState {
             loop_site: None,
             loop_thread: None,
             loop_left: false,
@@ -270,7 +272,7 @@ impl ShutdownState {
             walk_later: Vec::new(),
             walk_failed: Vec::new(),
             sync: BTreeMap::new(),
-            asyncs: Ready::default(),
+            asyncs: ReadyQueue::default(),
             walks: Vec::new(),
             walked: Vec::new(),
             later_seen: false,
@@ -300,7 +302,7 @@ impl ShutdownState {
             cap: plan.max_helpers,
             target: plan.cpus.max(2),
             slow_seen: false,
-            took: Took::default(),
+            took: LoopTimes::default(),
             notes: Vec::new(),
         };
         ShutdownState {
@@ -332,7 +334,7 @@ impl ShutdownState {
         self.counted.get().is_some()
     }
 
-    pub(super) fn counted(&self) -> &Counted {
+    pub(super) fn counted(&self) -> &CountedState {
         self.counted.get().expect("nothing is released or taken before the counting has begun")
     }
 
@@ -347,7 +349,7 @@ impl ShutdownState {
     }
 
     /// Nothing more is begun.
-    pub(super) fn stops(&self, st: &State) -> bool {
+    pub(super) fn stops(&self, st: &ProgressState) -> bool {
         st.gave_up || self.abort.is_cancelled()
     }
 
@@ -361,11 +363,11 @@ impl ShutdownState {
     pub(crate) fn caller_step(
         &self,
         now: Duration,
-        ran: Ran,
+        ran: StepResult,
         at: (&Site, u64),
         waited: bool,
         scratch: &mut Scratch,
-    ) -> (CallerStep, Owed) {
+    ) -> (CallerStep, HelpersWanted) {
         let (site, lead) = at;
         scratch.prepare(site);
         let (mut st, counts) = self.conclude(ran, scratch);
@@ -382,7 +384,7 @@ impl ShutdownState {
 
     fn lead_step(
         &self,
-        st: &mut State,
+        st: &mut ProgressState,
         now: Duration,
         site: &Site,
         waited: bool,
@@ -412,7 +414,7 @@ impl ShutdownState {
             CallerStep::Wait(None)
         } else {
             // The helper that is to take these may not come: then the caller takes them after all.
-            st.caller = CallerRests::Watching;
+            st.caller = CallerRests::WatchGuard;
             CallerStep::Wait(Some(SLOW))
         }
     }
@@ -464,11 +466,11 @@ impl ShutdownState {
     pub(crate) fn helper_step(
         &self,
         now: Duration,
-        ran: Ran,
+        ran: StepResult,
         site: &Site,
         watched: bool,
         scratch: &mut Scratch,
-    ) -> (HelperStep, Owed) {
+    ) -> (HelperStep, HelpersWanted) {
         scratch.prepare(site);
         let (mut st, counts) = self.conclude(ran, scratch);
         if watched {
@@ -486,7 +488,7 @@ impl ShutdownState {
             },
             HelperRole::Watch => {
                 st.watched = true;
-                let turns_slow = |r: &Running| (r.since + SLOW).checked_sub(now);
+                let turns_slow = |r: &RunningCallback| (r.since + SLOW).checked_sub(now);
                 let next = st.running.iter().filter_map(turns_slow).filter(|d| !d.is_zero()).min();
                 HelperStep::Watch(next.unwrap_or(SLOW))
             }
@@ -515,14 +517,15 @@ impl ShutdownState {
 
     /// Whether a synchronous device may begin. Not while another one is not over, although its
     /// callback has returned, unless that is late.
-    pub(super) fn has_sync(&self, st: &State) -> bool {
+    pub(super) fn has_sync(&self, st: &ProgressState) -> bool {
         let kinds = &self.outline.kinds;
-        let holds = |r: &Running| r.detached && !r.overdue && kinds[r.device.index()] == Kind::Sync;
+        let holds =
+            |r: &RunningCallback| r.detached && !r.overdue && kinds[r.device.index()] == Kind::Sync;
         !st.sync.is_empty() && !st.running.iter().any(holds)
     }
 
     /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
-    fn pick_for_caller(&self, st: &State, waited: bool) -> Option<Urgency> {
+    fn pick_for_caller(&self, st: &ProgressState, waited: bool) -> Option<Urgency> {
         let (last, _) = st.asyncs.iter().next()?;
         // Helpers that don't come, or may not come, leave it to the caller.
         let forsaken = waited && (st.coming > 0 || st.helpers >= st.cap);
@@ -539,20 +542,26 @@ impl ShutdownState {
         ready.find(|(_, device)| may(*device)).map(|(urgency, _)| urgency)
     }
 
-    fn begin(&self, st: &mut State, device: DeviceId, now: Duration, site: &Site) -> Task {
+    fn begin(
+        &self,
+        st: &mut ProgressState,
+        device: DeviceId,
+        now: Duration,
+        site: &Site,
+    ) -> CallbackTask {
         let bound = self.bound.read()[device.index()].clone();
-        st.running.push(Running::new(device, now, site.clone()));
-        Task { device, bound: bound.expect("a device with a callback is bound") }
+        st.running.push(RunningCallback::new(device, now, site.clone()));
+        CallbackTask { device, bound: bound.expect("a device with a callback is bound") }
     }
 
     /// What the step that was just made owes to others.
     pub(super) fn owed(
         &self,
-        st: &mut State,
+        st: &mut ProgressState,
         now: Duration,
         tell: bool,
         scratch: &mut Scratch,
-    ) -> Owed {
+    ) -> HelpersWanted {
         if st.overdue > 0 {
             self.apply_policy(st, now, scratch);
         }
@@ -570,7 +579,7 @@ impl ShutdownState {
         let helpers = if self.stops(st) { 0 } else { policy::helpers_to_ask(&load) };
         st.coming += helpers;
         st.asked += helpers;
-        Owed {
+        HelpersWanted {
             helpers,
             wake: wake || through,
             deputy: self.deputy(st),
@@ -581,7 +590,7 @@ impl ShutdownState {
     }
 
     /// The load now; raises the target where callbacks block.
-    fn observe(&self, st: &mut State, now: Duration) -> Load {
+    fn observe(&self, st: &mut ProgressState, now: Duration) -> Load {
         // A batch that is held up is none any more once somebody has looked at it.
         let (mut running, mut blocked, mut hung) = (st.walks.len(), 0, 0);
         for r in st.running.iter().filter(|r| !r.detached) {
@@ -602,7 +611,7 @@ impl ShutdownState {
             helpers: st.helpers.saturating_sub(hung),
             coming: st.coming,
             cap: st.cap,
-            watched: st.watched || st.looked_at || st.caller == CallerRests::Watching,
+            watched: st.watched || st.looked_at || st.caller == CallerRests::WatchGuard,
             slow_seen: st.slow_seen,
             worth: policy::worth(st.left.saturating_sub(st.sync_left), st.took.mean()),
         };
@@ -612,9 +621,9 @@ impl ShutdownState {
     }
 }
 
-impl State {
+impl ProgressState {
     pub(super) fn take_in(&mut self, of: &ShutdownState, scratch: &mut Scratch) {
-        // The counting finds the most urgent ones first, which `Ready` has last.
+        // The counting finds the most urgent ones first, which `ReadyQueue` has last.
         for device in scratch.ready.drain(..).rev() {
             match of.outline.kinds[device.index()] {
                 Kind::Sync => drop(self.sync.insert(of.graph().rank(device), device)),
@@ -636,15 +645,15 @@ impl State {
     }
 
     /// How a callback ended that a walker called, where it has, and had returned before.
-    pub(super) fn ended_meanwhile(&mut self, device: DeviceId) -> Option<Ended> {
+    pub(super) fn ended_meanwhile(&mut self, device: DeviceId) -> Option<EndedCallback> {
         let place = self.walk_later.iter().position(|ended| ended.device == device)?;
         self.later_seen = true;
         Some(self.walk_later.swap_remove(place))
     }
 
     /// Notes that a callback is over that runs.
-    pub(super) fn record_end(&mut self, ended: Ended) -> DeviceId {
-        let of = |r: &Running| r.device == ended.device;
+    pub(super) fn record_end(&mut self, ended: EndedCallback) -> DeviceId {
+        let of = |r: &RunningCallback| r.device == ended.device;
         let index = self.running.iter().position(of).expect("it was started");
         let running = self.running.swap_remove(index);
         let took = ended.at.saturating_sub(running.since);
@@ -667,9 +676,9 @@ impl Scratch {
     }
 }
 
-impl Running {
-    pub(super) fn new(device: DeviceId, since: Duration, site: Site) -> Running {
-        Running {
+impl RunningCallback {
+    pub(super) fn new(device: DeviceId, since: Duration, site: Site) -> RunningCallback {
+        RunningCallback {
             device,
             since,
             site,
@@ -681,9 +690,9 @@ impl Running {
         }
     }
 
-    pub(super) fn note(&self, end: Duration, outcome: Outcome) -> Note {
+    pub(super) fn note(&self, end: Duration, outcome: Outcome) -> CallbackNote {
         let (device, start, site) = (self.device, self.since, self.site.clone());
-        Note { device, start, end, site, outcome }
+        CallbackNote { device, start, end, site, outcome }
     }
 }
 

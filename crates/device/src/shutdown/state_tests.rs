@@ -4,7 +4,8 @@
 use super::*;
 use crate::decl::DeviceDecl;
 use crate::record::Record;
-use crate::shutdown::{RemainingState, drawn};
+use crate::shutdown::RemainingState;
+use crate::shutdown::report::records;
 
 #[path = "batch_tests.rs"]
 mod batch_tests;
@@ -79,12 +80,12 @@ fn timed(devices: &[(&str, Kind, &[&str])], timeouts: Timeouts) -> Stepped {
 }
 
 impl Stepped {
-    fn ended(&self, name: &str) -> Option<Ended> {
+    fn ended(&self, name: &str) -> Option<EndedCallback> {
         let device = self.state.graph().find(name)?;
-        Some(Ended { device, outcome: Outcome::Ok, at: self.now, cpu: None })
+        Some(EndedCallback { device, outcome: Outcome::Ok, at: self.now, cpu: None })
     }
 
-    fn owe(&mut self, owed: Owed) {
+    fn owe(&mut self, owed: HelpersWanted) {
         self.asked += owed.helpers;
         self.woken |= owed.wake;
         self.deputies.extend(owed.deputy);
@@ -92,11 +93,11 @@ impl Stepped {
         for news in owed.news {
             let name = |device| self.state.graph().name(device).to_string();
             self.news.push(match news {
-                News::Overdue { device, .. } => format!("{} is late", name(device)),
-                News::Skipped { device, done, .. } => {
+                HangReport::Overdue { device, .. } => format!("{} is late", name(device)),
+                HangReport::Skipped { device, done, .. } => {
                     format!("{} is skipped: {done}", name(device))
                 }
-                News::GaveUp { left } => format!("gave up {left}"),
+                HangReport::GaveUp { left } => format!("gave up {left}"),
             });
         }
     }
@@ -118,7 +119,7 @@ impl Stepped {
     }
 
     /// A walk, the loop's, ended the callback of that place.
-    fn step(&self, place: usize, ended: Ended) -> Result<(), Ended> {
+    fn step(&self, place: usize, ended: EndedCallback) -> Result<(), EndedCallback> {
         self.state.step(&self.state.walk, place, ended)
     }
 
@@ -140,7 +141,7 @@ impl Stepped {
 
     /// A thread ends callbacks of its batch until so many are over; what it ended last, where the rest was
     /// taken over.
-    fn walk_on(&self, batch: &Batch, until: usize) -> Option<Ended> {
+    fn walk_on(&self, batch: &Batch, until: usize) -> Option<EndedCallback> {
         let mut places = batch.walk.over()..until;
         places.find_map(|place| {
             let ended = self.ended(&self.name(batch.devices[place])).unwrap();
@@ -149,10 +150,10 @@ impl Stepped {
     }
 
     /// What a thread did: nothing, a callback, or all that is left of a batch.
-    fn ran(&self, name: &str) -> Ran {
+    fn ran(&self, name: &str) -> StepResult {
         let Some(batch) = self.batch(name) else { return self.ended(name).into() };
         let taken = self.walk_on(&batch, batch.devices.len());
-        taken.map_or(Ran::Batch(batch), Ran::One)
+        taken.map_or(StepResult::Batch(batch), StepResult::One)
     }
 
     /// The caller has run `ended` ("" for nothing) and asks for more.
@@ -210,7 +211,7 @@ impl Stepped {
     }
 
     fn records(&self) -> Vec<Record> {
-        let mut records = drawn::records(self.state.outline(), &self.state.finish(self.now).notes);
+        let mut records = records(self.state.outline(), &self.state.finish(self.now).notes);
         let graph = self.state.graph();
         records.sort_by_key(|r| (r.end, std::cmp::Reverse(graph.rank(r.device))));
         records
