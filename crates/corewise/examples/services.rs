@@ -175,8 +175,8 @@ async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
     let its = devices.clone();
     let down = tokio::task::spawn_blocking(move || its.shutdown(&ShutdownOptions::new()));
     let down = down.await??;
-    for (name, why) in &down.failed {
-        println!("{name} did not stop as it should: {why}");
+    for failed in &down.failed {
+        println!("{} did not stop as it should: {}", failed.device, failed.error);
     }
     say("down", down.order().count(), &down.timeline());
     println!("{} failed, {} left", down.failed.len(), down.remaining.len());

@@ -79,7 +79,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Detached<'static>, Dump, Filter<u8, u8>, Followed, Latencies, Leaving, ManyAnswers<u8>, ManyCall<u8>, Missing,
             OutstandingCall, PanicPayload, PerCpu<u8>, Priority, Progress, Reach, RunError<u8>, RunningCall, SkipReason, Skipped,
             Smp, SmpBuilder, StartError, Step, ThreadState, Values<u8>, ValuesIter<'static, u8>, Waiter;
-        device: AwaitedDevice, Blocker, BringUp, BringUpOptions, Cancel, DeviceDecl, DeviceId, DeviceInfo, DeviceManager, DeviceReport,
+        device: AwaitedDevice, Blocker, BringUp, BringUpOptions, CallbackFailure, Cancel, DeviceDecl, DeviceId, DeviceInfo, DeviceManager, DeviceReport,
             DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, Need, OverdueCallback, Pending,
             PendingState, ProbeContext<'static>, ProbeCost, ProbeDone, ProbeError, ProbeOutcome, ProbeType, Remaining,
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;

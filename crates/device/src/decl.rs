@@ -51,7 +51,7 @@ pub struct DeviceDecl {
     pub probe_timeout: Option<Duration>,
     /// What the driver is to know about this device (a path, a size): read with
     /// [`ProbeContext::config`](crate::ProbeContext::config).
-    pub config: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) config: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceDecl {
@@ -143,7 +143,7 @@ impl DeviceDecl {
 
     /// Sets what the driver is to know about this device.
     #[must_use]
-    pub fn config<T: Any + Send + Sync>(mut self, config: T) -> DeviceDecl {
+    pub fn config<T: Send + Sync + 'static>(mut self, config: T) -> DeviceDecl {
         self.config = Some(Arc::new(config));
         self
     }
@@ -171,7 +171,7 @@ impl fmt::Debug for DeviceDecl {
 pub enum ProbeType {
     /// As it is asked for. In a [bring-up](crate::BringUpOptions#structfield.asynchronous) that is
     /// asynchronous by default; for devices that are
-    /// [added](crate::DeviceManager::set_async_probe) one by one it is synchronous, so that the caller that
+    /// [added](crate::DeviceManager::add) one by one it is synchronous, so that the caller that
     /// adds one is told what became of it.
     #[default]
     Default,

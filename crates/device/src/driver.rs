@@ -172,7 +172,7 @@ impl<'a> ProbeContext<'a> {
     /// # Errors
     ///
     /// Where the declaration has none, or one of another type.
-    pub fn config<T: Any + Send + Sync>(&self) -> Result<&T, ProbeError> {
+    pub fn config<T: Send + Sync + 'static>(&self) -> Result<&T, ProbeError> {
         let wanted = std::any::type_name::<T>();
         let Some(config) = &self.decl.config else {
             return Err(ProbeError::failed(format!("its driver wants a {wanted}, but got none")));

@@ -238,6 +238,22 @@ impl fmt::Debug for ShutdownError {
 
 impl std::error::Error for ShutdownError {}
 
+/// A device whose shutdown callback failed, panicked or was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallbackFailure {
+    /// The device's name.
+    pub device: String,
+    /// Why.
+    pub error: ShutdownError,
+}
+
+impl fmt::Display for CallbackFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", text::name(&self.device), self.error)
+    }
+}
+
 /// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the
 /// payload when it is dropped, which is user code too.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {

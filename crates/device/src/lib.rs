@@ -133,7 +133,7 @@
 //! fn restart(
 //!     devices: &DeviceManager,
 //!     name: &str,
-//! ) -> Result<(DeviceState, Vec<(String, ShutdownError)>), Error> {
+//! ) -> Result<(DeviceState, Vec<CallbackFailure>), Error> {
 //!     let failed = devices.unbind(name)?;
 //!     devices.bind(name)?;
 //!     devices.wait_for_probes()?;
@@ -205,7 +205,7 @@ mod manager;
 pub use bound::{Bound, ShutdownDone};
 pub use decl::{DeviceDecl, ProbeType};
 pub use driver::{Driver, ProbeContext, ProbeDone};
-pub use error::{Error, ProbeError, ShutdownError};
+pub use error::{CallbackFailure, Error, ProbeError, ShutdownError};
 pub use event::{Cancel, Event, Observer};
 pub use graph::{DeviceId, Graph, GraphError};
 pub use history::History;

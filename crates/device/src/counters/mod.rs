@@ -52,16 +52,6 @@ impl Counters {
         Counters { cells: dependencies.into_iter().map(counter).collect() }
     }
 
-    /// Number of devices.
-    pub fn len(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// True for no device.
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
     /// Seed: takes away the count that the starter holds on each device. Called once per device by
     /// the thread that starts the run, in any order, also while devices seeded before are finishing.
     pub fn seed(&self, device: u32) -> Release {

@@ -2,7 +2,7 @@
 
 use super::DeviceManager;
 use crate::decl::DeviceDecl;
-use crate::error::{Error, ShutdownError};
+use crate::error::{CallbackFailure, Error};
 use crate::info::DeviceState;
 use crate::registry::{LinkOutcome, ProbesInside, UnlinkOutcome, Walk};
 use corewise_sync::context;
@@ -37,14 +37,14 @@ impl DeviceManager {
 
     /// Removes a device, with its children: all that need any of them are unbound first, in the
     /// order of a shutdown, and wait for a device of that name from then on. Blocks until that is
-    /// done; a probe in progress is waited for. Returns the errors of callbacks, by device.
+    /// done; a probe in progress is waited for. Returns the callbacks that failed.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchDevice`], [`Error::ShuttingDown`]; [`Error::InsideProbe`] from a driver,
     /// callback or observer of this manager.
     #[track_caller]
-    pub fn remove(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
+    pub fn remove(&self, name: &str) -> Result<Vec<CallbackFailure>, Error> {
         let _walk = self.begin_walk("DeviceManager::remove")?;
         let device = self.find(name)?;
         let failed = self.registry.leave(device, true);
@@ -58,13 +58,13 @@ impl DeviceManager {
     /// Unbinds a device from its driver; those who need it are unbound first, in the order of a
     /// shutdown, and are probed again when it is [bound](DeviceManager::bind) again. It stays
     /// unbound until then. Blocks until that is done; a probe in progress is waited for. Returns the
-    /// errors of callbacks, by device.
+    /// callbacks that failed.
     ///
     /// # Errors
     ///
     /// As for [`DeviceManager::remove`].
     #[track_caller]
-    pub fn unbind(&self, name: &str) -> Result<Vec<(String, ShutdownError)>, Error> {
+    pub fn unbind(&self, name: &str) -> Result<Vec<CallbackFailure>, Error> {
         let _walk = self.begin_walk("DeviceManager::unbind")?;
         Ok(self.registry.leave(self.find(name)?, false))
     }

@@ -59,7 +59,6 @@ impl DeviceManager {
         let state = RegistryState {
             devices: Devices::new(),
             drivers: Drivers::default(),
-            asked: false,
             observer: None,
             around: ProbesAround::default(),
             cancel: Cancel::new(),
@@ -113,7 +112,7 @@ impl DeviceManager {
     /// [`Error::DuplicateDriver`]. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     pub fn register(&self, driver: Arc<dyn Driver>) -> Result<(), Error> {
         let driver = Arc::new(RegisteredDriver::new(driver));
-        let (driver, asked, unbound) = {
+        let (driver, unbound) = {
             let state = &mut *self.registry.state.lock();
             if state.devices.is_closed() {
                 return Err(Error::ShuttingDown);
@@ -124,7 +123,7 @@ impl DeviceManager {
             state.drivers.add(driver.clone());
             let anew = self.registry.clock.now().saturating_add(state.deferral_timeout);
             state.deferral_ends = state.deferral_ends.map(|_| anew);
-            (driver, state.asked, state.devices.unbound_devices())
+            (driver, state.devices.unbound_devices())
         };
         let mut matching = unbound.into_iter().filter(|(_, decl)| driver.matches(decl)).peekable();
         if matching.peek().is_none() {
@@ -132,7 +131,7 @@ impl DeviceManager {
         }
         context::might_block("DeviceManager::register");
         for (key, decl) in matching {
-            let candidate = driver.candidate(&decl, asked);
+            let candidate = driver.candidate(&decl, false);
             self.registry.step(|state, now, fx| {
                 // It may have been taken back meanwhile.
                 if state.drivers.list.iter().any(|d| Arc::ptr_eq(d, &driver)) {
@@ -167,13 +166,6 @@ impl DeviceManager {
             }
             users.into_iter().for_each(|device| drop(self.registry.leave(device, false)));
         }
-    }
-
-    /// Whether drivers of the default [probe type](crate::ProbeType) probe devices asynchronously that are added one by
-    /// one. False by default: the thread that adds a device waits for it. A bring-up has [its
-    /// own option](BringUpOptions::asynchronous).
-    pub fn set_async_probe(&self, yes: bool) {
-        self.registry.state.lock().asked = yes;
     }
 
     /// How long after the first bring-up (or the first device that was added, where there was none)

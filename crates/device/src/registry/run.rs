@@ -50,8 +50,6 @@ pub(crate) struct Registry {
 pub(crate) struct RegistryState {
     pub devices: Devices,
     pub drivers: Drivers,
-    /// Whether drivers are asked to probe devices asynchronously that are added one by one.
-    pub asked: bool,
     /// The observer of the bring-up in progress.
     pub observer: Option<Observer>,
     /// What the caller of the bring-up in progress is inside of.
@@ -146,11 +144,8 @@ impl Registry {
         let me = current().id();
         // Drivers are asked without the lock; should one come or go meanwhile, once more.
         let (key, fx) = loop {
-            let (drivers, asked) = {
-                let state = self.state.lock();
-                (state.drivers.clone(), state.asked)
-            };
-            let candidates = drivers.candidates(&decl, asked);
+            let drivers = self.state.lock().drivers.clone();
+            let candidates = drivers.candidates(&decl, false);
             let (added, fx) = self.locked(|state, now, fx| {
                 if state.devices.is_closed() {
                     return Err(Error::ShuttingDown);

@@ -6,7 +6,7 @@ use super::leave::{LeaveStep, LeaveWalk};
 use super::run::{Registry, RegistryState};
 use crate::bound::{Bound, ShutdownDone};
 use crate::decl::DeviceDecl;
-use crate::error::{ShutdownError, caught};
+use crate::error::{CallbackFailure, ShutdownError, caught};
 use corewise_sync::{Completion, Mutex, context, text};
 use std::sync::Arc;
 
@@ -30,12 +30,8 @@ impl Drop for Walk<'_> {
 
 impl Registry {
     /// Unbinds a device, or removes it with its children; those who need it are unbound before.
-    /// Blocks until all is done. Returns the errors of callbacks, by device.
-    pub(crate) fn leave(
-        self: &Arc<Self>,
-        root: Instance,
-        remove: bool,
-    ) -> Vec<(String, ShutdownError)> {
+    /// Blocks until all is done. Returns the callbacks that failed.
+    pub(crate) fn leave(self: &Arc<Self>, root: Instance, remove: bool) -> Vec<CallbackFailure> {
         let mut walk = LeaveWalk::new(root, remove);
         let mut failed = Vec::new();
         loop {
@@ -44,7 +40,7 @@ impl Registry {
                     if let Err(error) = self.unbind_one(key, &decl, bound) {
                         let device = text::name(&decl.name);
                         tracing::warn!(%device, %error, "unbinding a device failed");
-                        failed.push((decl.name.clone(), error));
+                        failed.push(CallbackFailure { device: decl.name.clone(), error });
                     }
                     self.step(|state, now, fx| {
                         state.devices.unbound(key, now, fx);

@@ -9,6 +9,7 @@ use corewise_sync::text;
 use corewise_timeline::{EdgeKind, Outcome, SpanKind, Timeline};
 use corewise_topology::CpuId;
 
+use crate::error::{CallbackFailure, ShutdownError};
 use crate::graph::{DeviceId, Graph};
 use crate::record;
 use crate::record::{Record, Site};
@@ -29,8 +30,8 @@ pub struct ShutdownReport {
     pub elapsed: Duration,
     /// How many helpers were asked for; each is a work item on a pool, not a thread made.
     pub helpers: usize,
-    /// Callbacks that failed or panicked, with what they said; and those that were skipped.
-    pub failed: Vec<(String, String)>,
+    /// Callbacks that failed, panicked or were skipped.
+    pub failed: Vec<CallbackFailure>,
     /// What was left undone: empty unless it was aborted, gave up, or skipped a callback that still
     /// runs. Callbacks that still run go on.
     pub remaining: Vec<Remaining>,
@@ -73,7 +74,11 @@ impl ShutdownReport {
             _ => None,
         });
         let failed = walked.chain(counted);
-        let failed = failed.map(|(id, said)| (graph.name(id).to_string(), said.clone())).collect();
+        let failed = failed.map(|(id, said)| CallbackFailure {
+            device: graph.name(id).to_string(),
+            error: ShutdownError::new(said),
+        });
+        let failed = failed.collect();
         let overdue = notes.late.iter().map(|late| OverdueCallback {
             device: graph.name(late.device).to_string(),
             after: late.after,

@@ -118,14 +118,14 @@ fn dawdle<C: Chance>(chance: &Mutex<C>) {
 }
 
 /// Has any device that it is asked for.
-struct Anything<C: Chance> {
+struct RandomDriver<C: Chance> {
     name: &'static str,
     probe_type: ProbeType,
     book: Arc<Book>,
     chance: Arc<Mutex<C>>,
 }
 
-impl<C: Chance> Driver for Anything<C> {
+impl<C: Chance> Driver for RandomDriver<C> {
     fn name(&self) -> &str {
         self.name
     }
@@ -184,13 +184,13 @@ fn random_decl(n: u64, chance: &mut impl Chance) -> DeviceDecl {
     decl.async_shutdown(chance.one_in(2))
 }
 
-fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Arc<Anything<C>> {
+fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Arc<RandomDriver<C>> {
     let probe_type = match name {
         "sync" => ProbeType::ForceSynchronous,
         _ => ProbeType::PreferAsynchronous,
     };
     let chance = Arc::new(Mutex::new(chance.another()));
-    Arc::new(Anything { name, probe_type, book: book.clone(), chance })
+    Arc::new(RandomDriver { name, probe_type, book: book.clone(), chance })
 }
 
 /// One thing that somebody does. It may be refused, as somebody else has done another one.
@@ -255,7 +255,6 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let pools = WorkerPools::builder(&Machine::synthetic("core:2 pu:1").unwrap()).build();
     let manager = Arc::new(DeviceManager::new(&pools).unwrap());
     manager.set_deferral_timeout(Duration::from_secs(1_000_000_000));
-    manager.set_async_probe(true);
     let book = Arc::new(Book::default());
     book.manager.set(Arc::downgrade(&manager)).unwrap();
     for name in ["sync", "async"] {

@@ -122,7 +122,10 @@ fn a_completion_that_is_dropped_is_a_failure_and_a_panic_is_that_panic() {
     }
     let down = down.join().unwrap();
     assert_eq!(down.order().last(), Some("bus"), "failures stop nothing");
-    let said = |name: &str| down.failed.iter().find(|(n, _)| n == name).unwrap().1.clone();
+    let said = |name: &str| {
+        let failed = down.failed.iter().find(|failed| failed.device == name);
+        failed.unwrap().error.to_string()
+    };
     assert!(said("drops").contains("dropped") && said("later").contains("dropped"));
     assert_eq!(said("panics"), "the callback panicked: on purpose");
     assert_eq!(said("bus"), "3 blocks are lost");

@@ -276,7 +276,8 @@ fn a_device_that_a_shutdown_takes_over_from_a_removal_is_dropped_behind_its_call
     assert_eq!(drops.load(Ordering::SeqCst), 0, "its callback isn't over");
     done.finish(Err(ShutdownError::new("on purpose")));
     let down = shutdown.join().unwrap();
-    assert_eq!(down.failed, [("d".to_string(), "on purpose".to_string())]);
+    assert_eq!(down.failed[0].to_string(), "d: on purpose");
+    assert_eq!(down.failed.len(), 1);
     assert!(matches!(removal.join().unwrap(), Err(Error::ShuttingDown)));
     assert_eq!(drops.load(Ordering::SeqCst), 1);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use corewise::device::{self, HangPolicy, ShutdownError};
+use corewise::device::{self, CallbackFailure, HangPolicy};
 use corewise::nbd::FlushOutcome;
 use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration};
 
@@ -25,7 +25,7 @@ pub(super) struct Down {
 }
 
 /// The errors of callbacks, by device.
-pub(super) type Removed = Result<Vec<(String, ShutdownError)>, device::Error>;
+pub(super) type Removed = Result<Vec<CallbackFailure>, device::Error>;
 
 /// What came of the removal of one device.
 pub(super) enum Gone {
@@ -97,9 +97,7 @@ impl Live {
                 Gone::As(Err(device::Error::NoSuchDevice(_))) => None,
                 Gone::As(Err(device::Error::ShuttingDown)) => return None,
                 Gone::As(Err(error)) => Some(error.to_string()),
-                Gone::As(Ok(errors)) => {
-                    errors.into_iter().map(|(_, error)| error.to_string()).next()
-                }
+                Gone::As(Ok(failed)) => failed.first().map(|first| first.error.to_string()),
                 Gone::Hangs(after) => {
                     left.extend(std::iter::once(name.clone()).chain(rest()));
                     Some(format!(

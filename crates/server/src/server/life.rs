@@ -327,8 +327,8 @@ impl Prepared {
             }
         };
         self.tell_notes(running);
-        for (device, message) in &down.failed {
-            self.report.error(format_args!("shutdown of {device}: {message}"));
+        for failed in &down.failed {
+            self.report.error(format_args!("shutdown of {}: {}", failed.device, failed.error));
         }
         *complete &= down.is_clean() && !running.live.is_unclean();
         let hangs = !down.remaining.is_empty();
