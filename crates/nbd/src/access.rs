@@ -1,7 +1,17 @@
-//! The right to attach to an export. Pure: what a client is was found out before.
+//! What a client may do: the exports that it may attach to, and the requests and bytes a second that it may take there.
+//!
+//! The right to attach is decided from what was found out about the client before.
+//!
+//! A limit is a token bucket with a second's worth in it, told as a time: when it would be full again. A request takes what
+//! it needs, also where there is less: then the next one waits for longer. So a request of any size goes through, clients
+//! that share a limit wait in the order in which they came, and there is one word to change and none to refill.
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::time;
 
 /// Where a client comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +90,69 @@ impl Access {
     }
 }
 
+/// What a bucket holds: as much as so many nanoseconds fill.
+const BURST: u64 = 1_000_000_000;
+
+/// How much may go through in a second; `None`: as much as there is. Where a second's worth has been saved up, it goes through at
+/// once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests of any kind, at least 1.
+    pub requests: Option<u64>,
+    /// Bytes that are read or written, at least 1.
+    pub bytes: Option<u64>,
+}
+
+impl Rate {
+    /// Whether nothing is limited.
+    pub(crate) fn is_unlimited(self) -> bool {
+        self == Rate::default()
+    }
+}
+
+/// When a bucket is full again that would have been at `full`, after something that takes `per_second` of them a second has taken
+/// `cost`, and when that may go through. All in nanoseconds. Pure.
+fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
+    let full = full.max(now);
+    let takes = u128::from(cost) * u128::from(BURST) / u128::from(per_second.max(1));
+    let takes = u64::try_from(takes).unwrap_or(u64::MAX);
+    (full.saturating_add(takes), full.saturating_sub(BURST))
+}
+
+/// A limit, and what has been taken of it.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    rate: Rate,
+    made: Instant,
+    /// A: when there will be a second's worth of requests again, in nanoseconds since `made`. Relaxed: a number.
+    requests: AtomicU64,
+    /// A: of bytes, likewise.
+    bytes: AtomicU64,
+}
+
+impl Limiter {
+    /// `None` where nothing is limited.
+    pub(crate) fn new(rate: Rate) -> Option<Limiter> {
+        let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        (!rate.is_unlimited()).then(|| Limiter { rate, made: time::now(), requests, bytes })
+    }
+
+    /// Takes what a request needs: how long after `now` it may go through.
+    pub(crate) fn take(&self, now: Instant, bytes: u64) -> Duration {
+        let since = now.saturating_duration_since(self.made).as_nanos();
+        let now = u64::try_from(since).unwrap_or(u64::MAX);
+        let of = |bucket: &AtomicU64, cost, per_second: Option<u64>| {
+            let Some(per_second) = per_second.filter(|_| cost > 0) else { return 0 };
+            let after = |full| Some(take(full, now, cost, per_second).0);
+            let full = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
+            take(full.unwrap_or_else(|full| full), now, cost, per_second).1
+        };
+        let begin =
+            of(&self.requests, 1, self.rate.requests).max(of(&self.bytes, bytes, self.rate.bytes));
+        Duration::from_nanos(begin.saturating_sub(now))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +187,63 @@ mod tests {
             who(peer, &["a", "b\n"]).to_string(),
             "10.0.0.1 with the certificate of 'a', 'b\\n'"
         );
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limiter(requests: Option<u64>, bytes: Option<u64>) -> Limiter {
+        Limiter::new(Rate { requests, bytes }).expect("something is limited")
+    }
+
+    #[test]
+    fn a_second_s_worth_goes_through_at_once_and_then_as_much_as_is_allowed() {
+        let limiter = limiter(Some(10), None);
+        let mut now = limiter.made;
+        assert!((0..11).all(|_| limiter.take(now, 1 << 30).is_zero()), "and one for the way");
+        assert_eq!(limiter.take(now, 0), SECOND / 10);
+        assert_eq!(limiter.take(now, 0), SECOND / 5, "behind the other, which has its turn");
+        now += SECOND / 5;
+        assert_eq!(limiter.take(now, 0), SECOND / 10);
+        // Nothing is saved up beyond a second's worth.
+        now += 100 * SECOND;
+        assert_eq!((0..20).filter(|_| limiter.take(now, 0).is_zero()).count(), 11);
+    }
+
+    #[test]
+    fn a_request_of_any_size_goes_through_and_the_next_one_waits_for_it() {
+        let limiter = limiter(Some(1000), Some(1 << 20));
+        let now = limiter.made;
+        assert!(limiter.take(now, 32 << 20).is_zero());
+        assert_eq!(limiter.take(now, 4096), 31 * SECOND);
+        assert!(limiter.take(now, 0).is_zero(), "it moves no bytes");
+        assert!(limiter.take(now + 32 * SECOND, 1).is_zero());
+        // No sum is too large.
+        limiter.take(now, u64::MAX);
+        limiter.take(now, u64::MAX);
+        assert!(limiter.take(now, 1) > 1_000_000 * SECOND);
+    }
+
+    #[test]
+    fn over_any_time_no_more_goes_through_than_is_allowed_and_a_second_s_worth() {
+        let mut rng = fastrand::Rng::with_seed(99);
+        let mut below = |n: u64| rng.u64(..n);
+        for rate in [1, 7, 4096, 1 << 30] {
+            let limiter = limiter(None, Some(rate));
+            let (begin, largest) = (limiter.made, rate / 2 + 1);
+            let (mut now, mut through) = (begin, 0);
+            for _ in 0..2000 {
+                let bytes = 1 + below(largest);
+                now += limiter.take(now, bytes);
+                through += bytes;
+                let allowed = (now - begin).as_secs_f64() * rate as f64 + (rate + largest) as f64;
+                assert!(through as f64 <= allowed + 1.0, "{through} of {allowed}");
+                now += Duration::from_micros(below(3) * 100_000);
+            }
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_limited_there_is_no_limiter() {
+        assert!(Limiter::new(Rate::default()).is_none());
     }
 }

@@ -19,12 +19,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
 
 use crate::access::{Identity, Peer};
-use crate::counts::Counts;
+use crate::client_log::ClientLog;
 use crate::deadline::{Deadline, timespec};
+use crate::load::Counts;
+use crate::load::{Arrivals, PartialRequest, Untaken};
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
-use crate::told::Voice;
-use crate::waiting::{Arrivals, PartialRequest, Untaken};
 
 /// Where a checker runs all threads on one, no call waits: the others go on instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
     /// By which it is told of before it has an export.
-    pub(crate) voice: Voice,
+    pub(crate) log: ClientLog,
     pub(crate) counts: Counts,
     pub(crate) arrivals: Arrivals,
     pub(crate) untaken: Untaken,
@@ -103,7 +103,7 @@ fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
 impl Connection {
     /// `idle_limit`: the shortest limit to how long it may be idle.
     pub(crate) fn new(
-        voice: Voice,
+        log: ClientLog,
         socket: OwnedFd,
         budget: Budget,
         share: u64,
@@ -112,11 +112,11 @@ impl Connection {
     ) -> (Connection, Parker) {
         let (load, parker) = Load::new(budget, share);
         let connection = Connection {
-            id: voice.client,
+            id: log.client,
             socket,
             load,
             pool,
-            voice,
+            log,
             counts: Counts::default(),
             arrivals: Arrivals::new(budget.requests),
             untaken: Untaken::default(),
@@ -464,9 +464,9 @@ mod tests {
     #[test]
     fn a_client_is_idle_from_its_last_reply_on() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let (log, pool) = (ClientLog::of_test(1), Arc::new(Pool::new(1 << 20)));
         let (budget, limit) = (Budget::default(), Some(Duration::ZERO));
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, limit);
+        let (connection, _) = Connection::new(log, ours.into(), budget, 0, pool, limit);
         connection.load.admit(Charge::NONE);
         assert_eq!(connection.idle(), None, "it waits for its reply");
         let before = time::now();
@@ -479,8 +479,8 @@ mod tests {
     fn a_panic_of_what_sends_replies_cuts_the_client_with_that_cause() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let pool = Arc::new(Pool::new(1 << 20));
-        let (voice, budget) = (Voice::of_test(1), Budget::default());
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
+        let (log, budget) = (ClientLog::of_test(1), Budget::default());
+        let (connection, _) = Connection::new(log, ours.into(), budget, 0, pool, None);
         assert_eq!(connection.guard(|| 7), Some(7));
         assert!(!connection.load.snapshot().cut && connection.cause().is_none());
         assert_eq!(connection.guard(|| panic!("on purpose")), None::<()>);

@@ -70,17 +70,17 @@ mod tests {
     use bytes::BytesMut;
 
     use super::*;
+    use crate::client_log::ClientLog;
     use crate::connection::Connection;
     use crate::load::Budget;
     use crate::memory::Pool;
-    use crate::told::Voice;
 
     #[test]
     fn after_the_deadline_the_socket_is_asked_once_more() {
         let (ours, mut client) = UnixStream::pair().unwrap();
-        let (voice, pool) = (Voice::of_test(1), Arc::new(Pool::new(1 << 20)));
+        let (log, pool) = (ClientLog::of_test(1), Arc::new(Pool::new(1 << 20)));
         let budget = Budget::default();
-        let (connection, _) = Connection::new(voice, ours.into(), budget, 0, pool, None);
+        let (connection, _) = Connection::new(log, ours.into(), budget, 0, pool, None);
         let over = || {
             let mut deadline = Deadline::after(Duration::ZERO);
             assert_eq!(deadline.wait(), Duration::ZERO);

@@ -7,11 +7,11 @@ use corewise_blockmq::{BlockDevice, Request};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use crate::access::Access;
+use crate::access::{Limiter, Rate};
 use crate::edge::Edges;
 use crate::handshake::ExportOffer;
 use crate::losses::Losses;
 use crate::policy;
-use crate::rate::{Limiter, Rate};
 use crate::turn::{PLACES, Turns};
 use crate::wire::ExportSummary;
 
@@ -21,7 +21,7 @@ pub struct Export {
     name: String,
     description: String,
     read_only: bool,
-    pub(crate) refusal: Arc<Refusal>,
+    pub(crate) refusal: Arc<WriteRefusal>,
     most_clients: Option<usize>,
     pub(crate) access: Access,
     is_default: bool,
@@ -30,16 +30,16 @@ pub struct Export {
     /// What each of them may do.
     pub(crate) client_rate: Rate,
     /// How all clients of the device share it.
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ExportShared>,
 }
 
 /// Whether an export became read-only after clients had been told that it isn't.
 ///
 /// A: Relaxed: a change that is on its way meanwhile may go either way.
 #[derive(Debug, Default)]
-pub(crate) struct Refusal(AtomicBool);
+pub(crate) struct WriteRefusal(AtomicBool);
 
-impl Refusal {
+impl WriteRefusal {
     /// Whether their changes are refused.
     pub(crate) fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -47,7 +47,7 @@ impl Refusal {
 }
 
 /// What the exports of one device have in common.
-pub(crate) struct Shared {
+pub(crate) struct ExportShared {
     pub(crate) device: Arc<dyn BlockDevice>,
     /// Size of the device's blocks in bytes, a power of two.
     pub(crate) block: u64,
@@ -59,12 +59,12 @@ pub(crate) struct Shared {
     pub(crate) losses: Losses,
 }
 
-impl Shared {
-    fn new(device: Arc<dyn BlockDevice>) -> Arc<Shared> {
+impl ExportShared {
+    fn new(device: Arc<dyn BlockDevice>) -> Arc<ExportShared> {
         let block = device.geometry().block_size.max(1).into();
         let turns = Arc::new(Turns::new(PLACES));
         let changed = AtomicBool::new(false);
-        Arc::new(Shared {
+        Arc::new(ExportShared {
             device,
             block,
             turns,
@@ -104,7 +104,7 @@ impl Export {
             client_rate: Rate::default(),
             access: Access::default(),
             is_default: false,
-            shared: Shared::new(device),
+            shared: ExportShared::new(device),
         }
     }
 

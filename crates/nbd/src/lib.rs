@@ -42,18 +42,16 @@
 //! | `handshake` | the negotiation as a state machine over bytes. Pure |
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
-//! | `access` | who may attach to an export. Pure |
+//! | `access` | who may attach to an export, and how much it may do in a second |
 //! | `deadline` | by when a client has to have done something |
-//! | `rate` | limits in requests and bytes a second |
 //! | `losses` | which client knows what its device has lost |
 //! | `edge` | changes that cover blocks of the device in part |
-//! | `load` | what a connection owes its client, in one word |
+//! | `load` | what a connection owes its client, in one word; which request is the oldest; counters of what it was answered |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
-//! | `waiting` | which request is the oldest, and what a client doesn't take |
-//! | `told` | what of clients goes to the log, and how often |
+//! | `client_log` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
 //! | `client` | the other way round: [`Remote`], a driver of volumes that are somebody else's exports |
 //! | [`Server`] | listeners, exports, connections, drain |
@@ -74,8 +72,8 @@
 
 mod access;
 mod client;
+mod client_log;
 mod connection;
-mod counts;
 mod deadline;
 mod edge;
 mod error;
@@ -85,11 +83,8 @@ pub mod handshake;
 mod load;
 mod losses;
 mod memory;
-#[doc(hidden)]
-pub mod model;
 mod negotiate;
 mod policy;
-mod rate;
 mod reply;
 mod server;
 mod session;
@@ -98,12 +93,12 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
-mod told;
 mod turn;
-mod waiting;
 #[doc(hidden)]
 pub mod wire;
 
+pub use crate::access::Rate;
+pub use crate::load::Traffic;
 pub use access::Peer;
 #[cfg(feature = "tls")]
 pub use client::RemoteTls;
@@ -111,18 +106,29 @@ pub use client::{
     Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
     Uri, UriError,
 };
-pub use counts::Traffic;
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;
 pub use memory::{MemoryUse, limit_heap, reserve_heap};
-pub use rate::Rate;
 pub use server::{
     ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, HandshakeCounts,
     Listener, Options, Server,
 };
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+
+/// For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and hidden from its
+/// documentation.
+#[doc(hidden)]
+pub mod model {
+    pub use crate::client::{fuzzed, shake};
+    pub use crate::edge::*;
+    pub use crate::load::*;
+    pub use crate::memory::*;
+    pub use crate::policy::*;
+    pub use crate::reply::*;
+    pub use crate::turn::*;
+}
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -8,8 +8,25 @@
 //! wakes; or the subtraction comes first, and the reader sees that there is room.
 //!
 //! Steps, races and proof: `load.md` beside this file. Model: `tests/loom/load.rs`.
+//!
+//! # What it waits for
+//!
+//! [`Arrivals`], [`Untaken`] and [`PartialRequest`] say which request is the oldest, which replies the client doesn't
+//! take, and how long half a request has been there. The server decides nothing by them: they show people which client is slow.
+//!
+//! # What was answered
+//!
+//! [`Counts`] are counters that one thread at a time writes and any thread reads. A request is counted when its reply
+//! leaves, by the holder of the [flush right](crate::reply), of which there is one at a time: so counting takes no locked
+//! operation. The clock is read once for each piece that was received, and once for the replies that left in one call. A
+//! request that was never answered is not counted.
 
-use corewise_sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use corewise_blockmq::{Op, OpStats};
+use corewise_sync::atomic::{AtomicU64, Ordering, aside};
+use corewise_sync::time::Histogram;
 use corewise_sync::{Parker, Unparker};
 
 /// Bytes of the connection's own share.
@@ -229,6 +246,233 @@ impl Load {
     }
 }
 
+/// Requests whose arrival is kept, at most. Those of a larger budget are in flight without it.
+const MOST: u32 = 1024;
+
+/// When each request in flight came, by the connection's clock.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    /// A: when the request came, or 0 where there is none. A slot is written by the reader while it
+    /// is 0, and then by the thread that settles its request. Relaxed: the settling goes before the
+    /// reader's next admission, by the load word.
+    slots: Box<[aside::AtomicU64]>,
+}
+
+/// Where the arrival of a request is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalSlot(u16);
+
+impl ArrivalSlot {
+    /// The slot of a request whose arrival is not kept.
+    pub(crate) const NONE: ArrivalSlot = ArrivalSlot(u16::MAX);
+}
+
+impl Arrivals {
+    /// ArrivalSlots for so many requests in flight.
+    pub(crate) fn new(requests: u32) -> Arrivals {
+        Arrivals { slots: (0..requests.clamp(1, MOST)).map(|_| aside::AtomicU64::new(0)).collect() }
+    }
+
+    /// Notes a request that came at `came`. `last` is the slot that the call before returned.
+    /// Reader only.
+    pub(crate) fn enter(&self, last: ArrivalSlot, came: u64) -> ArrivalSlot {
+        let (count, first) = (self.slots.len(), usize::from(last.0));
+        // The next slot is free, except where ends came out of order.
+        let mut next = (1..=count).map(|n| (first + n) % count);
+        let free = next.find(|&slot| self.slots[slot].load(Ordering::Relaxed) == 0);
+        let Some(slot) = free else { return ArrivalSlot::NONE };
+        self.slots[slot].store(came.max(1), Ordering::Relaxed);
+        ArrivalSlot(slot as u16)
+    }
+
+    /// Frees the slot of a request, before that is settled. Any context.
+    pub(crate) fn leave(&self, slot: ArrivalSlot) {
+        if let Some(slot) = self.slots.get(usize::from(slot.0)) {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// When the oldest request in flight came.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let all = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
+        all.filter(|came| *came != 0).min()
+    }
+}
+
+/// Replies that wait for their client to take earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Untaken {
+    /// A: since when the oldest one has waited, by the connection's clock, or 0 where none does.
+    /// Written by the holder of the flush right. Relaxed: for people.
+    since: aside::AtomicU64,
+    /// A: bytes of all of them. As `since`, and added to by those that post replies meanwhile: it
+    /// may be some replies off.
+    bytes: aside::AtomicU64,
+}
+
+impl Untaken {
+    /// Notes that `bytes` wait, the oldest of them since `since`. The holder of the flush right
+    /// only.
+    pub(crate) fn wait(&self, since: u64, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.since.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that no reply waits any more. The holder of the flush right only.
+    pub(crate) fn none(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a posted reply that another thread sends.
+    pub(crate) fn posted(&self, bytes: usize) {
+        if self.since.load(Ordering::Relaxed) != 0 {
+            self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns since when the oldest reply has waited, and the bytes of all.
+    pub(crate) fn read(&self) -> Option<(u64, u64)> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since != 0).then(|| (since, self.bytes.load(Ordering::Relaxed)))
+    }
+}
+
+/// A request of which a part has come.
+#[derive(Debug, Default)]
+pub(crate) struct PartialRequest {
+    /// A: since when its rest is missing, by the connection's clock, or 0 where none is. Written by
+    /// the reader. Relaxed: for people.
+    since: aside::AtomicU64,
+}
+
+impl PartialRequest {
+    /// Notes that the rest of a request is missing since `since`. Reader only.
+    pub(crate) fn begin(&self, since: u64) {
+        self.since.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that no rest is missing any more. Reader only.
+    pub(crate) fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns since when the rest is missing.
+    pub(crate) fn read(&self) -> Option<u64> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since != 0).then_some(since)
+    }
+}
+
+/// What clients have been answered, by operation. An operation's `latency` goes from the arrival of a request to the moment
+/// when all of its reply was given to the system, waiting for limits and for memory included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    ops: [OpStats; Op::ALL.len()],
+}
+
+impl Traffic {
+    /// Those of one operation. A trim is a [`Discard`](Op::Discard), block status is [`Extents`](Op::Extents), and `CACHE` is
+    /// a [`Prefetch`](Op::Prefetch).
+    pub fn of(&self, op: Op) -> &OpStats {
+        &self.ops[op as usize]
+    }
+
+    pub(crate) fn add(&mut self, other: &Traffic) {
+        for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
+            sum.requests += more.requests;
+            sum.errors += more.errors;
+            sum.bytes += more.bytes;
+            sum.latency.merge(&more.latency);
+        }
+    }
+}
+
+/// What a request was admitted with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) charge: Charge,
+    /// When it was there, in nanoseconds since the connection was made.
+    pub(crate) came: u64,
+    /// Where that is kept while it is in flight.
+    pub(crate) slot: ArrivalSlot,
+}
+
+impl Cost {
+    /// What there is to settle when the request has been answered: `done` bytes, or failed; without an operation it isn't counted.
+    pub(crate) fn due(self, op: Option<Op>, done: Option<u64>) -> Settlement {
+        Settlement { cost: self, op, done }
+    }
+}
+
+/// What is settled when a reply has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settlement {
+    pub(crate) cost: Cost,
+    op: Option<Op>,
+    done: Option<u64>,
+}
+
+impl Settlement {
+    /// The same where it failed after all.
+    pub(crate) fn failed(self) -> Settlement {
+        Settlement { done: None, ..self }
+    }
+}
+
+/// The counters of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// By the operation's place in [`Op::ALL`].
+    ops: [OpCounts; Op::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct OpCounts {
+    /// A: written by the holder of the flush right alone, as all here. Relaxed: it decides nothing.
+    requests: aside::AtomicU64,
+    /// A: as `requests`.
+    errors: aside::AtomicU64,
+    /// A: as `requests`.
+    bytes: aside::AtomicU64,
+    /// Made when there is something to count.
+    latency: OnceLock<Box<Histogram>>,
+}
+
+/// Adds where nobody else does.
+fn add_alone(to: &aside::AtomicU64, more: u64) {
+    to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Counts {
+    /// A reply has left at `now`. The holder of the flush right only.
+    pub(crate) fn answered(&self, due: &Settlement, now: u64) {
+        let Some(op) = due.op else { return };
+        let of_op = &self.ops[op as usize];
+        add_alone(&of_op.requests, 1);
+        match due.done {
+            Some(0) => {}
+            Some(bytes) => add_alone(&of_op.bytes, bytes),
+            None => add_alone(&of_op.errors, 1),
+        }
+        let took = Duration::from_nanos(now.saturating_sub(due.cost.came));
+        of_op.latency.get_or_init(Box::default).record_alone(took, 1);
+    }
+
+    /// What was counted so far.
+    pub(crate) fn read(&self) -> Traffic {
+        let mut traffic = Traffic::default();
+        for (sum, of_op) in traffic.ops.iter_mut().zip(&self.ops) {
+            sum.requests = of_op.requests.load(Ordering::Relaxed);
+            sum.errors = of_op.errors.load(Ordering::Relaxed);
+            sum.bytes = of_op.bytes.load(Ordering::Relaxed);
+            if let Some(times) = of_op.latency.get() {
+                sum.latency = times.read();
+            }
+        }
+        traffic
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,5 +554,54 @@ mod tests {
             load.wait_for_room(&parker, 1);
         });
         assert!(load.snapshot().cut);
+    }
+
+    #[test]
+    fn the_oldest_arrival_is_known_whatever_the_order_of_the_ends() {
+        let arrivals = Arrivals::new(3);
+        assert_eq!(arrivals.oldest(), None);
+        let first = arrivals.enter(ArrivalSlot::NONE, 0);
+        let second = arrivals.enter(first, 20);
+        let third = arrivals.enter(second, 10);
+        assert_eq!(arrivals.oldest(), Some(1), "0 means that there is none");
+        let beyond = arrivals.enter(third, 5);
+        assert!(beyond.0 == ArrivalSlot::NONE.0, "no more than the budget are in flight");
+        arrivals.leave(beyond);
+        arrivals.leave(first);
+        assert_eq!(arrivals.oldest(), Some(10));
+        let again = arrivals.enter(third, 30);
+        assert_eq!(again.0, first.0, "the one that is free");
+        [second, third].into_iter().for_each(|slot| arrivals.leave(slot));
+        assert_eq!(arrivals.oldest(), Some(30));
+        arrivals.leave(again);
+        assert_eq!(arrivals.oldest(), None);
+    }
+
+    #[test]
+    fn a_budget_beyond_all_slots_has_requests_without_one() {
+        let arrivals = Arrivals::new(u32::MAX);
+        let mut slot = ArrivalSlot::NONE;
+        for came in 1..=MOST {
+            slot = arrivals.enter(slot, came.into());
+        }
+        assert_eq!(arrivals.enter(slot, 7).0, ArrivalSlot::NONE.0);
+        assert_eq!(arrivals.oldest(), Some(1));
+    }
+
+    #[test]
+    fn an_answer_is_counted_by_its_operation_with_the_time_since_its_request_came() {
+        let counts = Counts::default();
+        let cost = Cost { charge: Charge::NONE, came: 1_000, slot: ArrivalSlot::NONE };
+        counts.answered(&cost.due(Some(Op::Read), Some(4096)), 5_000);
+        counts.answered(&cost.due(Some(Op::Read), Some(512)).failed(), 9_000);
+        counts.answered(&cost.due(None, Some(7)), 9_000);
+        let mut traffic = counts.read();
+        let reads = traffic.of(Op::Read);
+        assert_eq!((reads.requests, reads.errors, reads.bytes), (2, 1, 4096));
+        assert_eq!(reads.latency.longest(), Some(Duration::from_nanos(8_000)));
+        assert_eq!(traffic.of(Op::Write), &OpStats::default());
+        let again = traffic.clone();
+        traffic.add(&again);
+        assert_eq!((traffic.of(Op::Read).requests, traffic.of(Op::Read).latency.count()), (4, 4));
     }
 }

@@ -19,7 +19,7 @@ use crate::policy;
 
 /// What one client knows of its device's losses.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct KnownLosses {
     /// A: how many its last flush has told, as all here: Relaxed. The end of a flush comes behind its beginning, and others ask under the lock of
     /// `Losses`, where being a moment late is a failure told for nothing, or the order of two events that have none.
     now: AtomicU64,
@@ -35,12 +35,12 @@ pub(crate) struct Told {
 
 /// What a flush will have answered for when it ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Covers {
+pub(crate) struct LossScope {
     changes: u64,
     left: u64,
 }
 
-impl Told {
+impl KnownLosses {
     /// A change comes that isn't durable by itself. The reader only.
     pub(crate) fn change(&self) {
         let changes = self.changes.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Told {
     }
 
     /// A flush has ended: whether there is something to tell.
-    pub(crate) fn flushed(&self, covers: Covers, losses: u64) -> bool {
+    pub(crate) fn flushed(&self, covers: LossScope, losses: u64) -> bool {
         self.covered.fetch_max(covers.changes, Ordering::Relaxed);
         let before = self.now.swap(losses, Ordering::Relaxed);
         self.sure.store(before, Ordering::Relaxed);
@@ -78,12 +78,12 @@ pub(crate) struct Losses {
 
 #[derive(Debug, Default)]
 struct Table {
-    present: Vec<(Identity, Arc<Told>)>,
-    absent: Vec<Absent>,
+    present: Vec<(Identity, Arc<KnownLosses>)>,
+    absent: Vec<AbsentClient>,
 }
 
 #[derive(Debug)]
-struct Absent {
+struct AbsentClient {
     /// `None`: anybody.
     who: Option<Identity>,
     /// How many losses it knows of.
@@ -92,7 +92,7 @@ struct Absent {
     number: u64,
 }
 
-impl Absent {
+impl AbsentClient {
     fn is(&self, other: &Identity) -> bool {
         self.who.as_ref().is_none_or(|who| who.may_be(other))
     }
@@ -101,7 +101,7 @@ impl Absent {
 impl Losses {
     /// A client comes to a device that has had so many losses. It knows what those know that it may have been before: one that left, or one whose
     /// broken connection nobody has noticed yet.
-    pub(crate) fn join(&self, who: &Identity, losses: u64) -> Arc<Told> {
+    pub(crate) fn join(&self, who: &Identity, losses: u64) -> Arc<KnownLosses> {
         let mut table = self.table.lock();
         let present = table.present.iter().filter(|(other, _)| other.may_be(who));
         let known = present
@@ -109,7 +109,7 @@ impl Losses {
             .chain(table.absent.iter().filter(|absent| absent.is(who)).map(|absent| absent.told))
             .min()
             .map_or(losses, |known| known.min(losses));
-        let told = Arc::new(Told {
+        let told = Arc::new(KnownLosses {
             now: AtomicU64::new(known),
             sure: AtomicU64::new(known),
             // Those of its former life.
@@ -130,13 +130,13 @@ impl Losses {
     }
 
     /// A flush of `told` comes; `alone`: all that the client has sent before is answered.
-    pub(crate) fn flush(&self, told: &Told, alone: bool) -> Covers {
+    pub(crate) fn flush(&self, told: &KnownLosses, alone: bool) -> LossScope {
         let changes = if alone { told.changes.load(Ordering::Relaxed) } else { 0 };
-        Covers { changes, left: self.left.load(Ordering::Relaxed) }
+        LossScope { changes, left: self.left.load(Ordering::Relaxed) }
     }
 
     /// A flush has succeeded behind so many losses: those that had left before it have lost nothing since they were told.
-    pub(crate) fn durable(&self, covers: Covers, losses: u64) {
+    pub(crate) fn durable(&self, covers: LossScope, losses: u64) {
         if covers.left == 0 {
             return;
         }
@@ -144,15 +144,15 @@ impl Losses {
     }
 
     /// A client is being told, and so are those that it may have been before.
-    pub(crate) fn tell(&self, who: &Identity, told: &Told) {
-        let is_it = |absent: &Absent| absent.is(who) && absent.number <= told.behind;
+    pub(crate) fn tell(&self, who: &Identity, told: &KnownLosses) {
+        let is_it = |absent: &AbsentClient| absent.is(who) && absent.number <= told.behind;
         self.table.lock().absent.retain(|absent| !is_it(absent));
     }
 
     /// A client leaves. `clean`: it has taken all answers.
-    pub(crate) fn leave(&self, told: &Arc<Told>, clean: bool) {
+    pub(crate) fn leave(&self, told: &Arc<KnownLosses>, clean: bool) {
         let mut table = self.table.lock();
-        let of = |(_, other): &(Identity, Arc<Told>)| Arc::ptr_eq(other, told);
+        let of = |(_, other): &(Identity, Arc<KnownLosses>)| Arc::ptr_eq(other, told);
         let Some(place) = table.present.iter().position(of) else { return };
         let (who, told) = table.present.swap_remove(place);
         let [now, sure, changes, covered] = [&told.now, &told.sure, &told.changes, &told.covered]
@@ -163,7 +163,7 @@ impl Losses {
         }
         let number = self.left.fetch_add(1, Ordering::Relaxed) + 1;
         let absent = &mut table.absent;
-        absent.push(Absent { who: Some(who), told: knows, number });
+        absent.push(AbsentClient { who: Some(who), told: knows, number });
         if absent.len() > policy::ABSENT {
             // No longer who it was, but that there was one.
             let oldest = absent.remove(0);
@@ -183,14 +183,14 @@ mod tests {
     }
 
     /// A client that has changed something.
-    fn writer(losses: &Losses, who: &Identity, lost: u64) -> Arc<Told> {
+    fn writer(losses: &Losses, who: &Identity, lost: u64) -> Arc<KnownLosses> {
         let told = losses.join(who, lost);
         told.change();
         told
     }
 
     /// Whether a flush that the device does fails for what was lost before.
-    fn flush(losses: &Losses, who: &Identity, told: &Told, lost: u64) -> bool {
+    fn flush(losses: &Losses, who: &Identity, told: &KnownLosses, lost: u64) -> bool {
         let covers = losses.flush(told, true);
         let news = told.flushed(covers, lost);
         match news {

@@ -46,7 +46,7 @@ impl From<io::Error> for NoAgreement {
 }
 
 /// A connection whose transmission phase may begin.
-pub(crate) struct Begun<T> {
+pub(crate) struct Negotiated<T> {
     pub(crate) agreed: Agreement,
     /// What the choice of the export gave.
     pub(crate) attached: T,
@@ -68,7 +68,7 @@ pub(crate) fn negotiate<T>(
     certified: impl Fn(Vec<String>),
     attach: impl Fn(&ExportOffer) -> Option<T>,
     deadline: &mut Deadline,
-) -> Result<Begun<T>, NoAgreement> {
+) -> Result<Negotiated<T>, NoAgreement> {
     let mut handshake = Handshake::with_tls(match tls {
         None => TlsPolicy::Off,
         Some(tls) if tls.is_required() => TlsPolicy::Required,
@@ -95,7 +95,9 @@ pub(crate) fn negotiate<T>(
         }
         replies.clear();
         let outcome = match begins {
-            Ok((agreed, attached)) => return Ok(Begun { agreed, attached, received, incoming }),
+            Ok((agreed, attached)) => {
+                return Ok(Negotiated { agreed, attached, received, incoming });
+            }
             Err(outcome) => outcome,
         };
         match outcome {

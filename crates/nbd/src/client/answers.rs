@@ -28,15 +28,15 @@ const HEADS: usize = 4 << 10;
 
 /// Why a connection can't go on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken(pub(super) String);
+pub(super) struct BrokenConnection(pub(super) String);
 
-fn broken<T>(why: impl Into<String>) -> Result<T, Broken> {
-    Err(Broken(why.into()))
+fn broken<T>(why: impl Into<String>) -> Result<T, BrokenConnection> {
+    Err(BrokenConnection(why.into()))
 }
 
 /// What has become of a request.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum AnswerOutcome {
     /// It was answered.
     Answered(usize, Result<(), IoError>),
     /// The other side is shutting down, and hasn't done it.
@@ -46,7 +46,7 @@ pub(super) enum End {
 /// The reader of one connection's answers.
 #[derive(Default)]
 pub(super) struct Answers {
-    state: State,
+    state: AnswersState,
     /// Chunks were agreed on.
     structured: bool,
     /// The number of `base:allocation`.
@@ -56,7 +56,7 @@ pub(super) struct Answers {
 }
 
 #[derive(Default)]
-enum State {
+enum AnswersState {
     /// Something begins.
     #[default]
     Start,
@@ -70,14 +70,14 @@ enum State {
 
 impl Answers {
     pub(super) fn new(structured: bool, allocation: Option<u32>) -> Answers {
-        Answers { state: State::Start, structured, allocation, large: false }
+        Answers { state: AnswersState::Start, structured, allocation, large: false }
     }
 
     /// The request to which the next bytes that come belong, and how many of them, where these are many and have no byte before them in a
     /// buffer: they may be received to where they belong, and the number lessened.
     pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
         match &mut self.state {
-            State::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
+            AnswersState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
             _ => None,
         }
     }
@@ -90,7 +90,7 @@ impl Answers {
     /// Data begins, whose turn it is.
     fn data(&mut self, slot: usize, left: u64, last: bool) {
         self.large = left >= LARGE;
-        self.state = State::Data { slot, left, last };
+        self.state = AnswersState::Data { slot, left, last };
     }
 
     /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`, in its order.
@@ -99,8 +99,8 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<End>,
-    ) -> Result<(), Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<(), BrokenConnection> {
         while self.step(bytes, table, on, ends)? {}
         Ok(())
     }
@@ -111,11 +111,11 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<End>,
-    ) -> Result<bool, Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<bool, BrokenConnection> {
         match &mut self.state {
-            State::Start => self.head(bytes, table, on, ends),
-            State::Data { slot, left, last } => {
+            AnswersState::Start => self.head(bytes, table, on, ends),
+            AnswersState::Data { slot, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 let entry = table.get_mut(*slot);
                 entry.rq.put(&bytes[..n]);
@@ -126,10 +126,10 @@ impl Answers {
                 }
                 entry.catch_up();
                 let (slot, last) = (*slot, *last);
-                self.state = State::Start;
+                self.state = AnswersState::Start;
                 if last { finish(slot, table, ends) } else { Ok(true) }
             }
-            State::Early { slot, start, data, left, last } => {
+            AnswersState::Early { slot, start, data, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 data.extend_from_slice(&bytes[..n]);
                 bytes.advance(n);
@@ -140,16 +140,16 @@ impl Answers {
                 let piece = Piece::Data(std::mem::take(data).freeze());
                 table.get_mut(*slot).put_piece(*start, piece);
                 let (slot, last) = (*slot, *last);
-                self.state = State::Start;
+                self.state = AnswersState::Start;
                 if last { finish(slot, table, ends) } else { Ok(true) }
             }
-            State::Rest { slot, chunk } => {
+            AnswersState::Rest { slot, chunk } => {
                 let (slot, chunk) = (*slot, *chunk);
                 if (bytes.len() as u64) < chunk.length {
                     return Ok(false);
                 }
                 let data = bytes.split_to(chunk.length as usize);
-                self.state = State::Start;
+                self.state = AnswersState::Start;
                 self.rest(slot, &chunk, &data, table, ends)
             }
         }
@@ -160,21 +160,22 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<End>,
-    ) -> Result<bool, Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<bool, BrokenConnection> {
         let Some(magic) = bytes.first_chunk().map(|word| u32::from_be_bytes(*word)) else {
             return Ok(false);
         };
         match magic {
             SIMPLE_REPLY_MAGIC => {
                 let Some(head) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(false) };
-                let reply = SimpleReply::decode(head).map_err(|e| Broken(e.to_string()))?;
+                let reply =
+                    SimpleReply::decode(head).map_err(|e| BrokenConnection(e.to_string()))?;
                 bytes.advance(SIMPLE_REPLY_LEN);
                 self.simple(reply, table, on, ends)
             }
             STRUCTURED_REPLY_MAGIC if self.structured => {
                 let Some(head) = bytes.first_chunk::<CHUNK_LEN>() else { return Ok(false) };
-                let chunk = Chunk::decode(head).map_err(|e| Broken(e.to_string()))?;
+                let chunk = Chunk::decode(head).map_err(|e| BrokenConnection(e.to_string()))?;
                 self.chunk(&chunk, bytes, table, on, ends)
             }
             other => broken(format!("an answer began with {other:#x}")),
@@ -186,8 +187,8 @@ impl Answers {
         reply: SimpleReply,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<End>,
-    ) -> Result<bool, Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(reply.cookie, on) else {
             return broken(format!("an answer to {:#x}, which nobody asked", reply.cookie));
         };
@@ -216,8 +217,8 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<End>,
-    ) -> Result<bool, Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(chunk.tag.cookie, on) else {
             return broken(format!("a chunk for {:#x}, which nobody asked", chunk.tag.cookie));
         };
@@ -242,7 +243,7 @@ impl Answers {
                     true => self.data(slot, left, last),
                     false => {
                         self.state =
-                            State::Early { slot, start, data: BytesMut::new(), left, last };
+                            AnswersState::Early { slot, start, data: BytesMut::new(), left, last };
                     }
                 }
                 Ok(true)
@@ -262,12 +263,12 @@ impl Answers {
             }
             ReplyKind::BLOCK_STATUS if op == Op::Extents && length <= MOST_STATUS => {
                 bytes.advance(CHUNK_LEN);
-                self.state = State::Rest { slot, chunk: *chunk };
+                self.state = AnswersState::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
             kind if kind.is_error() && length <= MOST_ERROR && entry.may_err() => {
                 bytes.advance(CHUNK_LEN);
-                self.state = State::Rest { slot, chunk: *chunk };
+                self.state = AnswersState::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
             _ => unfit(),
@@ -281,8 +282,8 @@ impl Answers {
         chunk: &Chunk,
         data: &[u8],
         table: &mut Table,
-        ends: &mut Vec<End>,
-    ) -> Result<bool, Broken> {
+        ends: &mut Vec<AnswerOutcome>,
+    ) -> Result<bool, BrokenConnection> {
         let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
         let malformed = || broken(format!("a malformed {} of {} bytes", chunk.kind, data.len()));
         if chunk.kind == ReplyKind::BLOCK_STATUS {
@@ -329,7 +330,11 @@ impl Answers {
 }
 
 /// The reply is over.
-fn finish(slot: usize, table: &mut Table, ends: &mut Vec<End>) -> Result<bool, Broken> {
+fn finish(
+    slot: usize,
+    table: &mut Table,
+    ends: &mut Vec<AnswerOutcome>,
+) -> Result<bool, BrokenConnection> {
     let entry = table.get_mut(slot);
     let result = match entry.error.take() {
         Some(error) => Err(error),
@@ -343,15 +348,15 @@ fn finish(slot: usize, table: &mut Table, ends: &mut Vec<End>) -> Result<bool, B
         None => Ok(()),
     };
     entry.answered = true;
-    ends.push(End::Answered(slot, result));
+    ends.push(AnswerOutcome::Answered(slot, result));
     Ok(true)
 }
 
-fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> End {
+fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> AnswerOutcome {
     match before {
-        Some(before) => End::Answered(slot, Err(before)),
-        None if error == ReplyError::Shutdown.code() => End::Refused(slot),
-        None => End::Answered(slot, Err(io_error(error, message))),
+        Some(before) => AnswerOutcome::Answered(slot, Err(before)),
+        None if error == ReplyError::Shutdown.code() => AnswerOutcome::Refused(slot),
+        None => AnswerOutcome::Answered(slot, Err(io_error(error, message))),
     }
 }
 
@@ -360,5 +365,65 @@ fn io_error(error: u32, message: &str) -> IoError {
     match words(message.as_bytes()) {
         none if none.is_empty() => IoError::with(kind, "the other side says so"),
         words => IoError::with(kind, format!("the other side says: {words}")),
+    }
+}
+
+/// For the fuzzer: what a server sends in the transmission phase, against requests of which nothing else is there.
+pub mod fuzzed {
+    use std::time::Instant;
+
+    use bytes::BytesMut;
+    use corewise_blockmq::{IoError, IoErrorKind, Started};
+    use corewise_sync::time;
+
+    use super::super::table::Table;
+    use super::{AnswerOutcome, Answers};
+
+    /// By what the answers to number `n` of the requests name it.
+    pub fn cookie(n: usize) -> u64 {
+        (n as u64 + 1) << 16 | n as u64
+    }
+
+    /// Takes `pieces` for what comes on a connection on which `requests` were sent, of which the last one hasn't left whole, and
+    /// completes them all. Which ones were answered, in that order, and whether the connection could go on.
+    pub fn answers<'a>(
+        structured: bool,
+        allocation: u32,
+        requests: Vec<Started>,
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> (Vec<usize>, bool) {
+        let mut table = Table::default();
+        let (now, all): (Instant, _) = (time::now(), requests.len());
+        for rq in requests {
+            table.add(rq, now);
+        }
+        for n in 0..all {
+            let slot = table.send(0, 0);
+            let entry = table.get_mut(slot);
+            entry.leaving = n + 1 == all;
+            assert_eq!((slot, entry.cookie), (n, cookie(n)));
+        }
+        let mut reader = Answers::new(structured, Some(allocation));
+        let (mut bytes, mut ends, mut order) = (BytesMut::new(), Vec::new(), Vec::new());
+        let mut goes_on = true;
+        for piece in pieces {
+            bytes.extend_from_slice(piece);
+            goes_on = reader.take(&mut bytes, &mut table, 0, &mut ends).is_ok();
+            for end in ends.drain(..) {
+                let (slot, result) = match end {
+                    AnswerOutcome::Answered(slot, result) => (slot, result),
+                    AnswerOutcome::Refused(slot) => (slot, Err(IoError::new(IoErrorKind::Gone))),
+                };
+                order.push(slot);
+                table.remove(slot).complete(result);
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        for slot in table.sent() {
+            table.remove(slot).complete(Err(IoError::new(IoErrorKind::Gone)));
+        }
+        (order, goes_on)
     }
 }

@@ -20,12 +20,12 @@ use corewise_sync::{panics, thread};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::answers::{Answers, End};
-use super::durable::Durable;
-use super::shake::{self, Agreed};
-use super::stream::{Patience, ROOM, Shaking, Stream, clear, not_yet};
+use super::answers::{AnswerOutcome, Answers};
+use super::shake::{self, RemoteAgreement};
+use super::stream::{HandshakeStream, HandshakeWait, ROOM, Stream, clear, not_yet};
+use super::table::Durable;
 use super::table::Table;
-use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, Shared, policy};
+use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, VolumeShared, policy};
 use crate::deadline::timespec;
 use crate::wire::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
@@ -53,10 +53,10 @@ pub(super) struct Connection {
 /// Connects, as often as is asked for and allowed; with `before`, to an export that this device, which was told that, can go on
 /// with.
 pub(super) fn begin(
-    shared: &Shared,
-    before: Option<(&Geometry, &Agreed)>,
+    shared: &VolumeShared,
+    before: Option<(&Geometry, &RemoteAgreement)>,
     clock: &mut PausableClock,
-) -> Result<(Vec<Connection>, Agreed), String> {
+) -> Result<(Vec<Connection>, RemoteAgreement), String> {
     // One for all: nobody looks at the requests meanwhile.
     let deadline = clock.now() + shared.options.connect_timeout;
     let (first, agreed) = dial(shared, deadline, clock)?;
@@ -85,17 +85,17 @@ pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
 }
 
 fn dial(
-    shared: &Shared,
+    shared: &VolumeShared,
     deadline: Instant,
     clock: &mut PausableClock,
-) -> Result<(Connection, Agreed), String> {
+) -> Result<(Connection, RemoteAgreement), String> {
     let options = &shared.options;
     let uri = &options.uri;
     let clock = RefCell::new(clock);
-    let patience = Patience { deadline, clock, wake: &shared.wake, stop: &shared.stop };
-    let stream = Stream::connect(&uri.address, options, &patience)
+    let wait = HandshakeWait { deadline, clock, wake: &shared.wake, stop: &shared.stop };
+    let stream = Stream::connect(&uri.address, options, &wait)
         .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
-    let mut wire = Shaking { stream, patience: &patience, ahead: BytesMut::new() };
+    let mut wire = HandshakeStream { stream, wait: &wait, ahead: BytesMut::new() };
     let padded = shake::greet(&mut wire).map_err(|why| why.to_string())?;
     if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
         shake::start_tls(&mut wire).map_err(|why| why.to_string())?;
@@ -104,12 +104,12 @@ fn dial(
         }
         wire.stream = wire
             .stream
-            .secure(tls, name, &patience)
+            .secure(tls, name, &wait)
             .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
     }
     let agreed = shake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
     let answers = Answers::new(agreed.structured, agreed.allocation);
-    let Shaking { stream, ahead: bytes, .. } = wire;
+    let HandshakeStream { stream, ahead: bytes, .. } = wire;
     Ok((
         Connection { stream, bytes, answers, out: VecDeque::new(), gone: 0, load: 0, more: false },
         agreed,
@@ -126,13 +126,13 @@ fn in_words(error: &io::Error) -> String {
 
 /// Starts the thread.
 pub(super) fn start(
-    shared: Arc<Shared>,
+    shared: Arc<VolumeShared>,
     connections: Vec<Connection>,
-    agreed: Agreed,
+    agreed: RemoteAgreement,
     device: Geometry,
     mut clock: PausableClock,
 ) -> io::Result<thread::JoinHandle<()>> {
-    let mut line = Line {
+    let mut line = VolumeThread {
         since: clock.now(),
         clock,
         shared,
@@ -155,16 +155,16 @@ pub(super) fn start(
     })
 }
 
-struct Line {
-    shared: Arc<Shared>,
+struct VolumeThread {
+    shared: Arc<VolumeShared>,
     device: Geometry,
-    agreed: Agreed,
+    agreed: RemoteAgreement,
     /// The first one is the one that was there first: flushes go there.
     connections: Vec<Connection>,
     table: Table,
     durable: Durable,
     /// What has ended and wasn't looked at yet.
-    ends: Vec<End>,
+    ends: Vec<AnswerOutcome>,
     /// The clock of all times here. It stands still while this process does, so no answer is late
     /// for a pause.
     clock: PausableClock,
@@ -184,7 +184,7 @@ struct Line {
     closing: bool,
 }
 
-impl Line {
+impl VolumeThread {
     fn run(&mut self) {
         let shared = Arc::clone(&self.shared);
         loop {
@@ -469,7 +469,7 @@ impl Line {
                 connection.out.pop_front();
                 entry.leaving = false;
                 if let Some(result) = entry.answer.take() {
-                    ends.push(End::Answered(slot, result));
+                    ends.push(AnswerOutcome::Answered(slot, result));
                 }
             }
         }
@@ -482,7 +482,7 @@ impl Line {
         let now = self.clock.now();
         let due = if more { Some(now) } else { due };
         let wait = |due: Instant| due.saturating_duration_since(now).min(self.clock.slice());
-        let patience = due.map(|due| timespec(wait(due)));
+        let wait = due.map(|due| timespec(wait(due)));
         let mut ready = [PollFlags::empty(); policy::MOST_CONNECTIONS];
         {
             let mut all = Vec::with_capacity(1 + self.connections.len());
@@ -494,7 +494,7 @@ impl Line {
                 }
                 all.push(PollFd::new(&connection.stream.socket, what));
             }
-            match poll(&mut all, patience.as_ref()) {
+            match poll(&mut all, wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Nothing that a caller could do; it must not become a busy loop.
                 Err(error) => {
@@ -583,8 +583,8 @@ impl Line {
         let mut over = false;
         for end in ends.drain(..) {
             match end {
-                End::Answered(slot, result) => self.end(slot, result),
-                End::Refused(slot) => {
+                AnswerOutcome::Answered(slot, result) => self.end(slot, result),
+                AnswerOutcome::Refused(slot) => {
                     self.closing = true;
                     if self.table.get(slot).leaving {
                         // It goes back to the line with all others.

@@ -8,26 +8,19 @@
 //! | `uri` | where an export is. Pure |
 //! | `shake` | the client's side of the handshake, over any bytes |
 //! | `policy` | what an export is as a device; what a request is on the wire; errors; pauses. Pure |
-//! | `durable` | which changes a flush covers, and which were lost. Pure |
-//! | `table` | the requests, and which may be sent |
+//! | `table` | the requests, and which may be sent; which changes a flush covers, and which were lost |
 //! | `answers` | what arrives, into the requests that it answers |
 //! | `stream` | sockets, waiting |
 //! | `tls` | the same bytes in TLS |
 //! | `line` | the thread |
-//! | `fuzzed` | for the fuzzer of `answers` |
 
 mod answers;
-mod durable;
-pub mod fuzzed;
 mod line;
 mod policy;
 pub mod shake;
 mod stream;
 mod table;
 #[cfg(feature = "tls")]
-mod tls;
-#[cfg(not(feature = "tls"))]
-#[path = "no_tls.rs"]
 mod tls;
 mod uri;
 
@@ -42,6 +35,10 @@ use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::{Mutex, context, text, thread};
 use rustix::event::{EventfdFlags, eventfd};
 
+#[cfg(not(feature = "tls"))]
+use crate::tls::client as tls;
+
+pub use answers::fuzzed;
 #[cfg(feature = "tls")]
 pub use tls::RemoteTls;
 #[cfg(not(feature = "tls"))]
@@ -273,7 +270,7 @@ impl std::error::Error for RemoteError {}
 /// * The export has no other writer meanwhile; nobody looks for one.
 /// * It has the size that it had first, until it is [told to grow](Driver::grow) to one with which it came back. One that comes back smaller, or can do less than before, is refused.
 pub struct Remote {
-    shared: Arc<Shared>,
+    shared: Arc<VolumeShared>,
     thread: Option<thread::JoinHandle<()>>,
     geometry: Geometry,
     hw_queues: usize,
@@ -281,10 +278,10 @@ pub struct Remote {
 }
 
 /// What the thread shares with those that submit and look.
-struct Shared {
+struct VolumeShared {
     options: RemoteOptions,
     /// Requests that the thread hasn't seen yet.
-    fresh: Inbox<Box<Fresh>>,
+    fresh: Inbox<Box<NewRequest>>,
     /// An eventfd: rung by the push that finds the inbox empty, and to end.
     wake: OwnedFd,
     /// A: the driver is gone. Relaxed: it carries nothing, and the eventfd is rung behind it.
@@ -300,13 +297,13 @@ struct Shared {
     /// A: as above.
     unflushed: AtomicU64,
     /// L: is the lock; guards how long the device is, and the export.
-    sizes: Mutex<Sizes>,
+    sizes: Mutex<VolumeSizes>,
     /// L: is the lock; guards why connections were lost, or why there is none.
     why: Mutex<String>,
 }
 
 /// How long the two sides are, in whole blocks of the device.
-struct Sizes {
+struct VolumeSizes {
     device: u64,
     /// As the connections that are there, or were last, said.
     export: u64,
@@ -316,19 +313,19 @@ struct Sizes {
 const RECONNECTING: u32 = u32::MAX;
 const DOWN: u32 = u32::MAX - 1;
 
-struct Fresh {
+struct NewRequest {
     link: Link,
     rq: Started,
 }
 
 // SAFETY: `link` returns the one field of `self`, which no other value returns.
-unsafe impl HasLink for Fresh {
+unsafe impl HasLink for NewRequest {
     fn link(&self) -> &Link {
         &self.link
     }
 }
 
-impl Shared {
+impl VolumeShared {
     fn ring(&self) {
         // Fails only where the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -355,7 +352,7 @@ impl Remote {
         }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(|error| failed(format!("no eventfd: {error}")))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(VolumeShared {
             options: options.clone(),
             fresh: Inbox::new(),
             wake,
@@ -365,7 +362,7 @@ impl Remote {
             losses: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
             unflushed: AtomicU64::new(0),
-            sizes: Mutex::new(Sizes { device: 0, export: 0 }),
+            sizes: Mutex::new(VolumeSizes { device: 0, export: 0 }),
             why: Mutex::default(),
         });
         let mut clock = line::clock(&options);
@@ -374,7 +371,7 @@ impl Remote {
         });
         let (connections, agreed) = begun.map_err(&failed)?;
         let geometry = policy::geometry(&agreed, options.read_only).map_err(&failed)?;
-        *shared.sizes.lock() = Sizes { device: geometry.size, export: geometry.size };
+        *shared.sizes.lock() = VolumeSizes { device: geometry.size, export: geometry.size };
         let hw_queues = connections.len();
         let knows_extents = agreed.allocation.is_some();
         shared.state.store(hw_queues as u32, Ordering::Relaxed);
@@ -451,7 +448,7 @@ impl Driver for Remote {
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        if self.shared.fresh.push(Box::new(Fresh { link: Link::new(), rq })) {
+        if self.shared.fresh.push(Box::new(NewRequest { link: Link::new(), rq })) {
             self.shared.ring();
         }
         Dispatch::Started

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_blockmq::{Geometry, IoErrorKind, Op, Started};
 
-use super::shake::Agreed;
+use super::shake::RemoteAgreement;
 use crate::wire::{
     BlockSizes, Command, CommandFlags, MAX_PAYLOAD, REQUEST_LEN, ReplyError, Request,
     TransmissionFlags,
@@ -26,7 +26,7 @@ const MOST_ASKED: u64 = 1 << 30;
 pub(super) const GOOD: Duration = Duration::from_secs(1);
 
 /// What an export is as a device, or why it can't be one.
-pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, String> {
+pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geometry, String> {
     let BlockSizes { minimum, preferred, maximum } = agreed.sizes;
     if !minimum.is_power_of_two() || minimum > 64 << 10 {
         return Err(format!(
@@ -69,8 +69,13 @@ pub(super) fn geometry(agreed: &Agreed, read_only: bool) -> Result<Geometry, Str
 
 /// Whether a device of this geometry, over an export that said `before`, can go on with one that says `now`: its size in whole blocks of
 /// the device; if not, why.
-pub(super) fn still(device: &Geometry, before: &Agreed, now: &Agreed) -> Result<u64, String> {
-    let flushes = |agreed: &Agreed| agreed.summary.flags.contains(TransmissionFlags::SEND_FLUSH);
+pub(super) fn still(
+    device: &Geometry,
+    before: &RemoteAgreement,
+    now: &RemoteAgreement,
+) -> Result<u64, String> {
+    let flushes =
+        |agreed: &RemoteAgreement| agreed.summary.flags.contains(TransmissionFlags::SEND_FLUSH);
     let (flushed, flushes) = (flushes(before), flushes(now));
     let now = geometry(now, false)?;
     if now.size < device.size {
@@ -168,9 +173,13 @@ mod tests {
     use super::*;
     use crate::wire::ExportSummary;
 
-    fn agreed(size: u64, sizes: BlockSizes) -> Agreed {
+    fn agreed(size: u64, sizes: BlockSizes) -> RemoteAgreement {
         let flags = TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH;
-        Agreed { summary: ExportSummary { size, flags }, sizes, ..Agreed::NOTHING }
+        RemoteAgreement {
+            summary: ExportSummary { size, flags },
+            sizes,
+            ..RemoteAgreement::NOTHING
+        }
     }
 
     #[test]
@@ -209,7 +218,7 @@ mod tests {
     fn a_device_goes_on_with_an_export_that_can_do_no_less_than_before() {
         let first = agreed(1 << 20, USUAL_SIZES);
         let device = geometry(&first, false).unwrap();
-        let still = |now: &Agreed| still(&device, &first, now);
+        let still = |now: &RemoteAgreement| still(&device, &first, now);
         assert_eq!(still(&agreed((2 << 20) + 700, USUAL_SIZES)), Ok((2 << 20) + 512));
         assert!(still(&agreed(1 << 19, USUAL_SIZES)).unwrap_err().contains("bytes"));
         let coarse = BlockSizes { minimum: 1024, ..USUAL_SIZES };

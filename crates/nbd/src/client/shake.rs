@@ -38,7 +38,7 @@ pub trait Wire {
 
 /// What the two sides have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct RemoteAgreement {
     /// Size and abilities.
     pub summary: ExportSummary,
     /// What requests keep to.
@@ -49,16 +49,17 @@ pub struct Agreed {
     pub allocation: Option<u32>,
 }
 
-impl Agreed {
+impl RemoteAgreement {
     /// What holds before the other side has said anything: an export without bytes.
     /// Whether requests may go to either of two connections. Contexts have a number on each of them.
-    pub(super) fn is_like(&self, other: &Agreed) -> bool {
+    pub(super) fn is_like(&self, other: &RemoteAgreement) -> bool {
         let allocation = self.allocation.or(other.allocation);
-        Agreed { allocation, ..self.clone() } == Agreed { allocation, ..other.clone() }
+        RemoteAgreement { allocation, ..self.clone() }
+            == RemoteAgreement { allocation, ..other.clone() }
             && self.allocation.is_some() == other.allocation.is_some()
     }
 
-    pub(super) const NOTHING: Agreed = Agreed {
+    pub(super) const NOTHING: RemoteAgreement = RemoteAgreement {
         summary: ExportSummary { size: 0, flags: TransmissionFlags::empty() },
         sizes: USUAL_SIZES,
         structured: false,
@@ -147,8 +148,12 @@ pub fn start_tls(wire: &mut impl Wire) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// Where there is no such export, or the other side won't have us.
-pub fn choose(wire: &mut impl Wire, export: &str, padded: bool) -> Result<Agreed, Refusal> {
-    let mut agreed = Agreed::NOTHING;
+pub fn choose(
+    wire: &mut impl Wire,
+    export: &str,
+    padded: bool,
+) -> Result<RemoteAgreement, Refusal> {
+    let mut agreed = RemoteAgreement::NOTHING;
     send(wire, OptionKind::STRUCTURED_REPLY, &[])?;
     agreed.structured = optional(answered(wire, OptionKind::STRUCTURED_REPLY, |_, _| {
         wrong("an answer to STRUCTURED_REPLY")
@@ -197,7 +202,7 @@ pub fn choose(wire: &mut impl Wire, export: &str, padded: bool) -> Result<Agreed
     match answer {
         Ok(()) => {
             let Some(summary) = summary else { return wrong("it doesn't say how large it is") };
-            Ok(Agreed { summary, ..agreed })
+            Ok(RemoteAgreement { summary, ..agreed })
         }
         // A server from before there was GO.
         Err(Refusal::No(_, OptionReplyKind::ERR_UNSUP, _)) => {
@@ -207,7 +212,7 @@ pub fn choose(wire: &mut impl Wire, export: &str, padded: bool) -> Result<Agreed
             if padded {
                 wire.read(&mut [0; EXPORT_NAME_PADDING])?;
             }
-            Ok(Agreed { summary: ExportSummary::decode(&found), ..agreed })
+            Ok(RemoteAgreement { summary: ExportSummary::decode(&found), ..agreed })
         }
         Err(why) => Err(why),
     }

@@ -20,7 +20,7 @@ use rustix::net::{
 
 use super::RemoteOptions;
 use super::shake::Wire;
-use super::tls::{Dialled, RemoteTls};
+use super::tls::{RemoteTls, RemoteTlsStream};
 use super::uri::Address;
 use crate::deadline::timespec;
 
@@ -28,7 +28,7 @@ use crate::deadline::timespec;
 pub(super) const ROOM: usize = 256 << 10;
 
 /// How long somebody waits in a handshake, and what ends it before that.
-pub(super) struct Patience<'a> {
+pub(super) struct HandshakeWait<'a> {
     /// The moment, by `clock`, at which waiting ends.
     pub(super) deadline: Instant,
     /// The clock, which stands still while this process does: the other side isn't late for a
@@ -39,7 +39,7 @@ pub(super) struct Patience<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-impl Patience<'_> {
+impl HandshakeWait<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
         loop {
             // Relaxed: it carries nothing, and the eventfd that is rung behind it makes us look again.
@@ -76,15 +76,15 @@ pub(super) fn clear(wake: &OwnedFd) {
 /// The bytes of one connection.
 pub(super) struct Stream {
     pub(super) socket: OwnedFd,
-    tls: Option<Dialled>,
+    tls: Option<RemoteTlsStream>,
 }
 
 impl Stream {
-    /// Connects, as long as there is patience. A name is looked up first, which takes as long as the system takes.
+    /// Connects, as long as there is wait. A name is looked up first, which takes as long as the system takes.
     pub(super) fn connect(
         address: &Address,
         options: &RemoteOptions,
-        patience: &Patience<'_>,
+        wait: &HandshakeWait<'_>,
     ) -> io::Result<Stream> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = |socket| Stream { socket, tls: None };
@@ -97,9 +97,9 @@ impl Stream {
             Address::Tcp(host, port) => {
                 let mut why = io::Error::new(ErrorKind::NotFound, "the name has no address");
                 let look_up = || (host.as_str(), *port).to_socket_addrs();
-                let found = patience.clock.borrow_mut().working(look_up);
+                let found = wait.clock.borrow_mut().working(look_up);
                 for address in found? {
-                    match tcp(&address, flags, patience) {
+                    match tcp(&address, flags, wait) {
                         Ok(socket) => {
                             // Each helps only to notice sooner that nobody is there.
                             let silence = options.timeout / 2;
@@ -124,7 +124,7 @@ impl Stream {
         self,
         tls: &RemoteTls,
         hostname: &str,
-        patience: &Patience<'_>,
+        wait: &HandshakeWait<'_>,
     ) -> io::Result<Stream> {
         let mut stream = Stream { tls: Some(tls.dial(hostname)?), ..self };
         loop {
@@ -133,7 +133,7 @@ impl Stream {
                 Ok(()) => return Ok(stream),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let what = stream.interest();
-                    patience.wait(&stream.socket, what)?;
+                    wait.wait(&stream.socket, what)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -203,13 +203,13 @@ impl Stream {
     }
 }
 
-fn tcp(address: &SocketAddr, flags: SocketFlags, patience: &Patience<'_>) -> io::Result<OwnedFd> {
+fn tcp(address: &SocketAddr, flags: SocketFlags, wait: &HandshakeWait<'_>) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     match connect(&socket, address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS) => {
-            patience.wait(&socket, PollFlags::OUT)?;
+            wait.wait(&socket, PollFlags::OUT)?;
             sockopt::socket_error(&socket)??;
         }
         Err(error) => return Err(error.into()),
@@ -240,14 +240,14 @@ pub(super) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize
 }
 
 /// A stream in its handshake: its owner waits.
-pub(super) struct Shaking<'a> {
+pub(super) struct HandshakeStream<'a> {
     pub(super) stream: Stream,
-    pub(super) patience: &'a Patience<'a>,
+    pub(super) wait: &'a HandshakeWait<'a>,
     /// Came, and was not asked for yet.
     pub(super) ahead: BytesMut,
 }
 
-impl Wire for Shaking<'_> {
+impl Wire for HandshakeStream<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         while self.ahead.len() < bytes.len() {
             self.ahead.reserve(ROOM);
@@ -255,7 +255,7 @@ impl Wire for Shaking<'_> {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.patience.wait(&self.stream.socket, self.stream.interest())?;
+                    self.wait.wait(&self.stream.socket, self.stream.interest())?;
                     self.stream.push().or_else(not_yet)?;
                 }
                 Err(error) => return Err(error),
@@ -270,7 +270,7 @@ impl Wire for Shaking<'_> {
             match self.stream.send(&[IoSlice::new(bytes)]) {
                 Ok(n) => bytes = &bytes[n..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.patience.wait(&self.stream.socket, PollFlags::OUT)?;
+                    self.wait.wait(&self.stream.socket, PollFlags::OUT)?;
                 }
                 Err(error) => return Err(error),
             }

@@ -57,23 +57,23 @@ impl RemoteTls {
         Ok(RemoteTls { config: Arc::new(config) })
     }
 
-    pub(crate) fn dial(&self, hostname: &str) -> io::Result<Dialled> {
+    pub(crate) fn dial(&self, hostname: &str) -> io::Result<RemoteTlsStream> {
         let name = ServerName::try_from(hostname.to_owned())
             .map_err(|_| io::Error::other(format!("'{hostname}' is no name of a host")))?;
         let tls =
             ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         let mut tls = Box::new(tls);
         tls.set_buffer_limit(Some(OUTGOING));
-        Ok(Dialled { tls })
+        Ok(RemoteTlsStream { tls })
     }
 }
 
 /// The TLS of one connection.
-pub(crate) struct Dialled {
+pub(crate) struct RemoteTlsStream {
     tls: Box<ClientConnection>,
 }
 
-impl Dialled {
+impl RemoteTlsStream {
     /// Goes on with the handshake; `WouldBlock` where it isn't over yet.
     pub(crate) fn shake(&mut self, socket: &OwnedFd) -> io::Result<()> {
         loop {

@@ -5,14 +5,11 @@
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/edge.rs`.
 
-mod table;
-
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Mutex, Unparker};
-
-pub use table::{Blocks, Table};
 
 /// Changes that are counted. In the lowest bits.
 const ONE: u64 = 1;
@@ -21,15 +18,15 @@ const LISTED: u64 = 1 << 63;
 
 /// The changes of one connection that are in flight and not in the table.
 #[derive(Debug)]
-struct Counted {
+struct CountedChanges {
     /// A: how many, and `LISTED`. Changed by read-modify-writes only, and not added to under `LISTED`.
     word: AtomicU64,
 }
 
 /// A connection at a device.
 #[derive(Debug)]
-struct Entry {
-    counted: Arc<Counted>,
+struct AtDevice {
+    counted: Arc<CountedChanges>,
     /// It changes blocks in part.
     odd: bool,
 }
@@ -37,13 +34,13 @@ struct Entry {
 /// The changes of one device, whose requests are `T`s.
 #[derive(Debug)]
 pub struct Edges<T> {
-    /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and nothing else is locked.
-    state: Mutex<State<T>>,
+    /// L: is the lock; guards everything in `EdgesState`. A leaf: inside it threads are woken, and nothing else is locked.
+    state: Mutex<EdgesState<T>>,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    connections: Vec<Entry>,
+struct EdgesState<T> {
+    connections: Vec<AtDevice>,
     /// Readers that wait for the last counted change.
     waiting: Vec<Unparker>,
     table: Table<T>,
@@ -52,11 +49,11 @@ struct State<T> {
 impl<T> Default for Edges<T> {
     fn default() -> Self {
         let (connections, waiting, table) = (Vec::new(), Vec::new(), Table::default());
-        Edges { state: Mutex::new(State { connections, waiting, table }) }
+        Edges { state: Mutex::new(EdgesState { connections, waiting, table }) }
     }
 }
 
-impl<T> State<T> {
+impl<T> EdgesState<T> {
     fn is_any_odd(&self) -> bool {
         self.connections.iter().any(|connection| connection.odd)
     }
@@ -78,7 +75,7 @@ impl<T> Edges<T> {
 
     /// How many changes are in the table.
     pub fn listed(&self) -> usize {
-        self.state.lock().table.len()
+        self.state.lock().table.entries.len()
     }
 }
 
@@ -86,7 +83,7 @@ impl<T> Edges<T> {
 #[derive(Debug)]
 pub struct Changes<T> {
     edges: Arc<Edges<T>>,
-    counted: Arc<Counted>,
+    counted: Arc<CountedChanges>,
     unparker: Unparker,
 }
 
@@ -95,8 +92,8 @@ impl<T> Changes<T> {
     pub fn new(edges: &Arc<Edges<T>>, unparker: Unparker) -> Changes<T> {
         let mut state = edges.state.lock();
         let word = if state.is_any_odd() { LISTED } else { 0 };
-        let counted = Arc::new(Counted { word: AtomicU64::new(word) });
-        state.connections.push(Entry { counted: Arc::clone(&counted), odd: false });
+        let counted = Arc::new(CountedChanges { word: AtomicU64::new(word) });
+        state.connections.push(AtDevice { counted: Arc::clone(&counted), odd: false });
         drop(state);
         Changes { edges: Arc::clone(edges), counted, unparker }
     }
@@ -135,7 +132,7 @@ impl<T> Changes<T> {
     /// Whether all changes that are in flight are in the table. Else the reader is woken when that may be so. Reader only.
     pub fn are_listed(&self) -> bool {
         let mut state = self.edges.state.lock();
-        let is_listed = |entry: &Entry| entry.counted.word.load(Ordering::Acquire) & !LISTED == 0;
+        let is_listed = |at: &AtDevice| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
         let all = state.connections.iter().all(is_listed);
         if !all {
             state.waiting.push(self.unparker.clone());
@@ -154,6 +151,72 @@ impl<T> Drop for Changes<T> {
                 other.counted.word.fetch_and(!LISTED, Ordering::AcqRel);
             }
         }
+    }
+}
+
+/// The blocks that a change touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// By their numbers.
+    pub range: RangeInclusive<u64>,
+    /// It covers its block in part: nobody else may change that meanwhile.
+    pub alone: bool,
+}
+
+impl Blocks {
+    fn bears(&self, other: &Blocks) -> bool {
+        let apart =
+            self.range.end() < other.range.start() || other.range.end() < self.range.start();
+        apart || !(self.alone || other.alone)
+    }
+}
+
+#[derive(Debug)]
+struct ListedChange<T> {
+    id: u64,
+    blocks: Blocks,
+    /// The change, where it waits.
+    waiting: Option<T>,
+}
+
+/// The changes that are under way or wait, in the order in which they came.
+#[derive(Debug)]
+pub struct Table<T> {
+    entries: Vec<ListedChange<T>>,
+    last: u64,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { entries: Vec::new(), last: 0 }
+    }
+}
+
+impl<T> Table<T> {
+    /// Enters a change: under which number, and the change itself where it may begin. Else it waits for each earlier one
+    /// that doesn't bear it.
+    pub fn enter(&mut self, blocks: Blocks, change: T) -> (u64, Option<T>) {
+        self.last += 1;
+        let free = self.entries.iter().all(|entry| entry.blocks.bears(&blocks));
+        let (waiting, begins) = if free { (None, Some(change)) } else { (Some(change), None) };
+        self.entries.push(ListedChange { id: self.last, blocks, waiting });
+        (self.last, begins)
+    }
+
+    /// Takes out a change that is over: those that may begin now, in their order.
+    pub fn leave(&mut self, id: u64) -> Vec<(u64, T)> {
+        let mut begin = Vec::new();
+        let Some(at) = self.entries.iter().position(|entry| entry.id == id) else { return begin };
+        let gone = self.entries.remove(at);
+        for n in at..self.entries.len() {
+            let (earlier, rest) = self.entries.split_at_mut(n);
+            let entry = &mut rest[0];
+            let waited = entry.waiting.is_some() && !entry.blocks.bears(&gone.blocks);
+            if waited && earlier.iter().all(|earlier| earlier.blocks.bears(&entry.blocks)) {
+                begin.extend(entry.waiting.take().map(|change| (entry.id, change)));
+            }
+        }
+        begin
     }
 }
 
@@ -187,5 +250,57 @@ mod tests {
         drop(one);
         assert!(late.begin());
         late.end();
+    }
+
+    fn whole(range: RangeInclusive<u64>) -> Blocks {
+        Blocks { range, alone: false }
+    }
+
+    fn part(block: u64) -> Blocks {
+        Blocks { range: block..=block, alone: true }
+    }
+
+    #[test]
+    fn changes_of_whole_blocks_bear_each_other_and_those_of_a_part_bear_nobody() {
+        let mut table = Table::default();
+        assert_eq!(table.enter(whole(0..=9), 'a').1, Some('a'));
+        assert_eq!(table.enter(whole(5..=5), 'b').1, Some('b'));
+        assert_eq!(table.enter(part(10), 'c').1, Some('c'));
+        let (_, waits) = table.enter(part(5), 'd');
+        assert_eq!(waits, None);
+        assert_eq!(table.enter(whole(6..=6), 'e').1, Some('e'), "nothing of it is wanted");
+        assert_eq!(table.leave(1), []);
+        assert_eq!(table.leave(2), [(4, 'd')], "nobody else has its block");
+        assert_eq!(table.enter(part(5), 'f').1, None);
+        assert_eq!(table.enter(whole(5..=6), 'g').1, None, "not past the one that waits");
+        assert_eq!(table.leave(4), [(6, 'f')]);
+        assert_eq!(table.leave(6), [(7, 'g')]);
+    }
+
+    #[test]
+    fn whatever_comes_and_goes_no_two_that_do_not_bear_each_other_are_under_way() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut below = |n: u64| rng.u64(..n);
+        let mut table = Table::default();
+        let mut under_way: Vec<(u64, Blocks)> = Vec::new();
+        let mut ended = 0;
+        for n in 0..20_000 {
+            if below(2) == 0 && table.entries.len() < 30 {
+                let first = below(12);
+                let blocks =
+                    if below(2) == 0 { part(first) } else { whole(first..=first + below(4)) };
+                let (id, begins) = table.enter(blocks.clone(), blocks);
+                under_way.extend(begins.map(|blocks| (id, blocks)));
+            } else if !under_way.is_empty() {
+                let (id, _) = under_way.swap_remove(below(under_way.len() as u64) as usize);
+                under_way.extend(table.leave(id));
+                ended += 1;
+            }
+            for (at, (_, one)) in under_way.iter().enumerate() {
+                assert!(under_way[at + 1..].iter().all(|(_, two)| one.bears(two)), "{n}");
+            }
+            assert_eq!(under_way.is_empty(), table.entries.is_empty(), "the first one never waits");
+        }
+        assert!(ended > 5_000);
     }
 }

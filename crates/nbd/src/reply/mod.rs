@@ -12,15 +12,11 @@
 //!
 //! Guard letters are those of [`corewise_sync`].
 
-pub(crate) mod right_state;
-
 use std::fmt;
-use std::marker::PhantomData;
 
+use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Batch, Inbox, Node};
-
-pub use right_state::{FlushRight, ReleaseChecked, ReleasePolicy};
 
 /// Where replies go: owned by the holder of the flush right.
 pub trait Sink: Send {
@@ -32,7 +28,7 @@ pub trait Sink: Send {
     /// [`Patience::Unlimited`] it may block, and never answers `Full`.
     ///
     /// Runs on the thread of the holder: with `Patience::None` perhaps inside an atomic section.
-    fn send(&mut self, batch: Batch<Self::Reply>, patience: Patience) -> Sent;
+    fn send(&mut self, batch: Batch<Self::Reply>, patience: Patience) -> SendOutcome;
 }
 
 /// How long a sink may wait for room.
@@ -46,7 +42,7 @@ pub enum Patience {
 
 /// What became of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendOutcome {
     /// Nothing is left in the sink.
     All,
     /// Something is left, and there is no room for it now.
@@ -56,37 +52,37 @@ pub enum Sent {
 /// The flush right of a path, as a value: who has it may touch the sink, and owes a [`Right::run`]. There is one
 /// at a time for each path, and it is for no other path.
 #[must_use = "replies are stuck until the right is run"]
-pub struct Right<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
-    path: &'a ReplyPath<S, R>,
+pub struct Right<'a, S: Sink> {
+    path: &'a ReplyPath<S>,
 }
 
-impl<S: Sink, R: ReleasePolicy> fmt::Debug for Right<'_, S, R> {
+impl<S: Sink> fmt::Debug for Right<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Right").field(&self.path).finish()
     }
 }
 
-impl<'a, S: Sink, R: ReleasePolicy> Right<'a, S, R> {
+impl<'a, S: Sink> Right<'a, S> {
     /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
     /// takes it hands the right over instead, so that a completion thread doesn't become the
     /// sender of a busy connection for ever.
     ///
     /// Blocks only with [`Patience::Unlimited`].
-    pub fn run(mut self, patience: Patience, rounds: u32) -> Ran<'a, S, R> {
+    pub fn run(mut self, patience: Patience, rounds: u32) -> RunOutcome<'a, S> {
         let path = self.path;
         for _ in 0..rounds {
             // BeginRound, then Take.
             path.right.begin_round();
             let batch = path.inbox.take();
-            if self.with_sink(|sink| sink.send(batch, patience)) == Sent::Full {
-                return Ran::HandOver(self);
+            if self.with_sink(|sink| sink.send(batch, patience)) == SendOutcome::Full {
+                return RunOutcome::HandOver(self);
             }
             // Release.
-            if R::release(&path.right) {
-                return Ran::Released;
+            if path.right.release() {
+                return RunOutcome::Released;
             }
         }
-        Ran::HandOver(self)
+        RunOutcome::HandOver(self)
     }
 
     /// Lets the holder at the sink, to set it up.
@@ -105,72 +101,74 @@ impl<'a, S: Sink, R: ReleasePolicy> Right<'a, S, R> {
 /// What [`ReplyPath::post`] did.
 #[must_use = "the caller that gets the right has to run it"]
 #[derive(Debug)]
-pub enum Posted<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
+pub enum PostOutcome<'a, S: Sink> {
     /// Somebody else sends it.
     Left,
     /// The caller got the right, and sends it: now, or at the end of its batch.
-    YouSend(Right<'a, S, R>),
+    YouSend(Right<'a, S>),
 }
 
 /// How [`Right::run`] ended.
 #[must_use = "a right that comes back has to be run by somebody who may block"]
 #[derive(Debug)]
-pub enum Ran<'a, S: Sink, R: ReleasePolicy = ReleaseChecked> {
+pub enum RunOutcome<'a, S: Sink> {
     /// Everything was sent and the right was released.
     Released,
     /// The sink is full, or the caller has done its share: somebody who may block has to go on.
-    HandOver(Right<'a, S, R>),
+    HandOver(Right<'a, S>),
 }
 
 /// The inbox, the flush right and the sink of one connection.
-pub struct ReplyPath<S: Sink, R: ReleasePolicy = ReleaseChecked> {
+pub struct ReplyPath<S: Sink> {
     inbox: Inbox<S::Reply>,
     right: FlushRight,
     /// P: touched by the holder of `right` only.
     sink: UnsafeCell<S>,
-    policy: PhantomData<R>,
 }
 
 // SAFETY: the sink moves between the threads that hold the right in turn, and `Sink: Send`; the
 // inbox carries nodes that are `Send` and is itself shareable.
-unsafe impl<S: Sink, R: ReleasePolicy> Send for ReplyPath<S, R> {}
+unsafe impl<S: Sink> Send for ReplyPath<S> {}
 // SAFETY: as above: a shared reference reaches the sink only with the flush right, of which there
 // is one, and releasing the right synchronizes with the next claim.
-unsafe impl<S: Sink, R: ReleasePolicy> Sync for ReplyPath<S, R> {}
+unsafe impl<S: Sink> Sync for ReplyPath<S> {}
 
-impl<S: Sink, R: ReleasePolicy> fmt::Debug for ReplyPath<S, R> {
+impl<S: Sink> fmt::Debug for ReplyPath<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplyPath").field("right", &self.right).finish_non_exhaustive()
     }
 }
 
-impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
+impl<S: Sink> ReplyPath<S> {
     /// A path into this sink; nobody holds the right.
     pub fn new(sink: S) -> Self {
-        ReplyPath {
-            inbox: Inbox::new(),
-            right: FlushRight::new(),
-            sink: UnsafeCell::new(sink),
-            policy: PhantomData,
-        }
+        ReplyPath { inbox: Inbox::new(), right: FlushRight::new(), sink: UnsafeCell::new(sink) }
+    }
+
+    /// A path whose holder lets go of the right without a look for notes: for a model that has to fail.
+    #[cfg(loom)]
+    pub fn that_releases_blindly(sink: S) -> Self {
+        let mut path = ReplyPath::new(sink);
+        path.right.releases_blindly = true;
+        path
     }
 
     /// Posts a reply. Never blocks; any context.
-    pub fn post(&self, reply: S::Reply) -> Posted<'_, S, R> {
+    pub fn post(&self, reply: S::Reply) -> PostOutcome<'_, S> {
         // Push. Only the thread that finds the inbox empty has to see to the sending: between its push and its
         // Claim nobody can have taken the replies that were pushed behind it without taking
         // its own first.
         if self.inbox.push(reply) && self.right.claim() {
-            Posted::YouSend(Right { path: self })
+            PostOutcome::YouSend(Right { path: self })
         } else {
-            Posted::Left
+            PostOutcome::Left
         }
     }
 
     /// Takes the right without having posted, where it is free: replies that are posted from now on
     /// wait for [`Right::run`], and leave together. The caller must not wait for anything
     /// before it calls that.
-    pub fn cork(&self) -> Option<Right<'_, S, R>> {
+    pub fn cork(&self) -> Option<Right<'_, S>> {
         self.right.try_claim().then_some(Right { path: self })
     }
 
@@ -179,7 +177,110 @@ impl<S: Sink, R: ReleasePolicy> ReplyPath<S, R> {
     /// # Safety
     /// Another thread gave up the right of this path for this one ([`Right::give_up`]), once,
     /// and that happens-before this call.
-    pub unsafe fn take_over(&self) -> Right<'_, S, R> {
+    pub unsafe fn take_over(&self) -> Right<'_, S> {
         Right { path: self }
+    }
+}
+
+/// Nobody sends.
+const FREE: u32 = 0;
+/// Somebody sends, and has taken everything that was posted before its last BeginRound.
+const HELD: u32 = 1;
+/// Somebody sends (or is about to begin), and something was posted since: it has to take once more.
+/// Set by Claim, cleared by BeginRound.
+const AGAIN: u32 = 2;
+
+/// The flush right of one connection. See `README.md` beside this file for the steps named here.
+pub struct FlushRight {
+    /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one
+    /// order.
+    word: AtomicU32,
+    /// The release doesn't look for notes: for a model that has to fail.
+    #[cfg(loom)]
+    releases_blindly: bool,
+}
+
+impl FlushRight {
+    /// A free right.
+    pub fn new() -> Self {
+        FlushRight {
+            word: AtomicU32::new(FREE),
+            #[cfg(loom)]
+            releases_blindly: false,
+        }
+    }
+
+    /// Claim, after a push: true where the caller now holds the right; otherwise the holder has
+    /// been told to take once more.
+    #[must_use]
+    pub fn claim(&self) -> bool {
+        // Release: the push before is seen by the holder whose BeginRound reads this. Acquire:
+        // where the word was FREE, what the last holder did to the sink is seen.
+        self.word.swap(AGAIN, Ordering::AcqRel) == FREE
+    }
+
+    /// Takes the right where it is free, without leaving a note otherwise.
+    #[must_use]
+    pub fn try_claim(&self) -> bool {
+        // Acquire pairs with the Release of the last holder: its use of the sink is seen.
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// BeginRound, by the holder, right before it takes from the inbox.
+    pub fn begin_round(&self) {
+        // Acquire pairs with the Release of the Claim whose note this clears: the take that follows
+        // sees that push. A plain store would clear the note without seeing the push, and
+        // strand it.
+        let was = self.word.swap(HELD, Ordering::Acquire);
+        debug_assert_ne!(was, FREE, "a round begins with the right held");
+    }
+
+    /// Release, by the holder, after everything taken was sent: false where a note arrived, and the
+    /// holder has to go on.
+    #[must_use]
+    fn release(&self) -> bool {
+        #[cfg(loom)]
+        if self.releases_blindly {
+            self.word.swap(FREE, Ordering::Release);
+            return true;
+        }
+        // Release: the next holder sees the sink as this one left it.
+        self.word.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Default for FlushRight {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for FlushRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.word.load(Ordering::Relaxed) {
+            FREE => "free",
+            HELD => "held",
+            _ => "held, more arrived",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_left_while_the_right_is_held_makes_the_release_fail_once() {
+        let right = FlushRight::new();
+        assert!(right.claim(), "free: the first claim gets it");
+        right.begin_round();
+        assert!(!right.claim(), "held: the second leaves a note");
+        assert!(!right.release(), "the note keeps the holder");
+        right.begin_round();
+        assert!(right.release());
+        assert!(right.try_claim());
+        assert!(!right.try_claim(), "trying leaves no note");
+        right.begin_round();
+        assert!(right.release());
     }
 }

@@ -14,10 +14,10 @@ use corewise_sync::{Completion, Mutex, time};
 
 use super::{ClientEvent, Inner};
 use crate::access::Identity;
+use crate::client_log::{ClientFacts, LineKind};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::export::Export;
-use crate::told::{Known, What};
 
 /// For how long requests that were begun may still come, and half the time that there is at most.
 const GRACE: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ fn tell_cut(
     requests: Option<u32>,
 ) {
     if let Some(requests) = requests {
-        connection.voice.tell(What::Late, |Known { client, .. }| {
+        connection.log.tell(LineKind::Late, |ClientFacts { client, .. }| {
             let (peer, export) = (who.clone(), export.to_owned());
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, requests, left_out,

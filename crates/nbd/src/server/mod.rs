@@ -1,7 +1,6 @@
 //! The server: exports, listeners, connections, and how they end.
 
 mod accept;
-mod client_thread;
 mod drain;
 mod listen;
 mod options;
@@ -19,20 +18,20 @@ use corewise_sync::hint::IN_MODEL;
 use corewise_sync::{Mutex, Parker, context, panics, text};
 
 use crate::access::{Identity, Peer};
+use crate::client_log::{ClientFacts, ClientLog, LineKind, PeerAccounts, tell};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::Export;
 use crate::handshake::{Catalogue, CloseReason, ExportOffer, NotOffered};
 use crate::memory::{MemoryUse, Pool, Split};
-use crate::negotiate::{Begun, NoAgreement, negotiate};
+use crate::negotiate::{Negotiated, NoAgreement, negotiate};
 use crate::policy::Limits;
-use crate::session::{Deadlines, End, PollPermits, Session, SharedWriter};
+use crate::session::{Deadlines, PollPermits, Session, SessionEnd, SharedWriter};
 use crate::tls::Tls;
-use crate::told::{Hosts, Known, Voice, What, tell};
 
 use accept::Acceptor;
-use client_thread::ClientThread;
+use accept::ClientThread;
 use registry::Registry;
 
 pub use drain::{DrainReport, FlushOutcome};
@@ -95,7 +94,7 @@ pub(super) struct Inner {
     /// L: is the lock; guards what the next handshake uses. `None`: the server was made without TLS.
     tls: Option<Mutex<Tls>>,
     /// How much of what its clients do goes to the log.
-    hosts: Hosts,
+    hosts: PeerAccounts,
     /// Of each connection, in bytes.
     share: u64,
     pool: Arc<Pool>,
@@ -128,7 +127,7 @@ impl Server {
     fn make(options: Options, tls: Option<Tls>) -> Server {
         let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
-        let (pool, hosts) = (Arc::new(Pool::new(pool)), Hosts::new());
+        let (pool, hosts) = (Arc::new(Pool::new(pool)), PeerAccounts::new());
         let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
         let (made, options) = (options, Mutex::new(options));
         let shared_writer = Mutex::new(None);
@@ -427,14 +426,14 @@ impl Inner {
         let host = self.hosts.of(who.peer);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
-            let voice = Voice::new(host, id, who.clone());
+            let log = ClientLog::new(host, id, who.clone());
             let (connection, parker) =
-                Connection::new(voice, socket, budget, self.share, pool, idle_limit);
+                Connection::new(log, socket, budget, self.share, pool, idle_limit);
             (Arc::new(connection), parker)
         };
         let evict = |oldest: &Connection| {
-            let voice = &oldest.voice;
-            voice.tell(What::Evicted, |Known { client, peer, .. }| {
+            let log = &oldest.log;
+            log.tell(LineKind::Evicted, |ClientFacts { client, peer, .. }| {
                 move |left_out: Option<u64>| {
                     tracing::info!(client, %peer, left_out,
                         "closed: other clients wait, and this one has not chosen an export");
@@ -453,8 +452,8 @@ impl Inner {
         let served =
             catch_unwind(AssertUnwindSafe(|| self.converse(&connection, parker, &mut why)));
         let end = served.unwrap_or_else(|panic| {
-            let voice = &connection.voice;
-            voice.tell(What::Ours, |Known { client, peer, .. }| {
+            let log = &connection.log;
+            log.tell(LineKind::Ours, |ClientFacts { client, peer, .. }| {
                 let panic = text::message(panics::message(&*panic)).to_string();
                 move |left_out: Option<u64>| {
                     tracing::error!(client, %peer, left_out, panic,
@@ -494,8 +493,8 @@ impl Inner {
     ) -> Option<NoAgreement> {
         let mut deadline = Deadline::after(self.options().handshake_timeout);
         let deadline = &mut deadline;
-        let voice = &connection.voice;
-        let desk = Desk::new(self, voice);
+        let log = &connection.log;
+        let desk = ClientCatalogue::new(self, log);
         let attach = |_: &ExportOffer| desk.chosen();
         let certified = |names| desk.certified(names);
         let tls = self.tls.as_ref().map(|tls| tls.lock().clone());
@@ -503,21 +502,21 @@ impl Inner {
         let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
             Ok(begun) => begun,
             Err(end) => {
-                tell_end(&end, voice.client, &desk.who(), voice);
+                tell_end(&end, log.client, &desk.who(), log);
                 return Some(end);
             }
         };
-        let Begun { agreed, attached: export, received, incoming } = begun;
+        let Negotiated { agreed, attached: export, received, incoming } = begun;
         let limits = Limits::new(&agreed);
-        let voice = Arc::new(voice.at(desk.who(), export.name()));
-        let Voice { client, who, export: name, .. } = &*voice;
+        let log = Arc::new(log.at(desk.who(), export.name()));
+        let ClientLog { client, who, export: name, .. } = &*log;
         tell(|| tracing::debug!(client, peer = %who, export = name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options();
         let deadlines =
             Deadlines { request: request_timeout, reply: reply_timeout, idle: idle_timeout };
         let shared_writer = self.shared_writer.lock().clone();
         let poll_permits = Arc::clone(&self.poll_permits);
-        let theirs = (Arc::clone(connection), Arc::clone(&voice), shared_writer, poll_permits);
+        let theirs = (Arc::clone(connection), Arc::clone(&log), shared_writer, poll_permits);
         let Identity { peer, pid, names } = who;
         self.tell(&ClientEvent::Attached {
             id: *client,
@@ -529,39 +528,47 @@ impl Inner {
         let end = Session::run(theirs, parker, &export, limits, deadlines, received, incoming);
         *why = match &end {
             // The server has seen to it that nothing more comes.
-            End::StreamEnded | End::Cut => connection.cause().unwrap_or_else(|| end.to_string()),
+            SessionEnd::StreamEnded | SessionEnd::Cut => {
+                connection.cause().unwrap_or_else(|| end.to_string())
+            }
             end => end.to_string(),
         };
         match end {
-            End::Idle(what) => voice.tell(What::Idle, |Known { client, peer, export }| {
-                move |left_out: Option<u64>| {
-                    tracing::info!(client, %peer, export, left_out, "closed: {what}");
-                }
-            }),
-            End::TooSlow(what) => voice.tell(What::Slow, |Known { client, peer, export }| {
-                move |left_out: Option<u64>| {
-                    tracing::warn!(client, %peer, export, left_out, "closed: {what}");
-                }
-            }),
-            End::Violation(what) => voice.tell(What::Cut, |Known { client, peer, export }| {
-                move |left_out: Option<u64>| {
-                    tracing::warn!(client, %peer, export, what, left_out, "closed");
-                }
-            }),
+            SessionEnd::Idle(what) => {
+                log.tell(LineKind::Idle, |ClientFacts { client, peer, export }| {
+                    move |left_out: Option<u64>| {
+                        tracing::info!(client, %peer, export, left_out, "closed: {what}");
+                    }
+                })
+            }
+            SessionEnd::TooSlow(what) => {
+                log.tell(LineKind::Slow, |ClientFacts { client, peer, export }| {
+                    move |left_out: Option<u64>| {
+                        tracing::warn!(client, %peer, export, left_out, "closed: {what}");
+                    }
+                })
+            }
+            SessionEnd::Violation(what) => {
+                log.tell(LineKind::Cut, |ClientFacts { client, peer, export }| {
+                    move |left_out: Option<u64>| {
+                        tracing::warn!(client, %peer, export, what, left_out, "closed");
+                    }
+                })
+            }
             end => tell(|| {
                 tracing::debug!(client, peer = %who, export = name, %end, "client left");
             }),
         }
-        voice.over();
+        log.over();
         None
     }
 }
 
 /// Tells why there is no transmission phase.
-fn tell_end(end: &NoAgreement, client: u64, who: &Identity, voice: &Voice) {
+fn tell_end(end: &NoAgreement, client: u64, who: &Identity, log: &ClientLog) {
     match end {
         NoAgreement::EndOfStream | NoAgreement::Closed(CloseReason::Aborted) => {}
-        NoAgreement::Closed(reason) => voice.tell(What::Handshake, |_| {
+        NoAgreement::Closed(reason) => log.tell(LineKind::Handshake, |_| {
             let (peer, reason) = (who.clone(), reason.to_string());
             move |left_out: Option<u64>| {
                 tracing::info!(client, %peer, reason, left_out, "closed: the handshake failed");
@@ -571,13 +578,13 @@ fn tell_end(end: &NoAgreement, client: u64, who: &Identity, voice: &Voice) {
             tracing::debug!(client, peer = %who, export = offer.name,
                 "closed: the export is being removed, or its place was needed");
         }),
-        NoAgreement::TooSlow => voice.tell(What::Handshake, |_| {
+        NoAgreement::TooSlow => log.tell(LineKind::Handshake, |_| {
             let peer = who.clone();
             move |left_out: Option<u64>| {
                 tracing::info!(client, %peer, left_out, "closed: the handshake took too long");
             }
         }),
-        NoAgreement::Insecure(error) => voice.tell(What::Tls, |_| {
+        NoAgreement::Insecure(error) => log.tell(LineKind::Tls, |_| {
             let (peer, error) = (who.clone(), error.to_string());
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, error, left_out, "closed: TLS failed");
@@ -587,23 +594,23 @@ fn tell_end(end: &NoAgreement, client: u64, who: &Identity, voice: &Voice) {
             tracing::debug!(client, peer = %who, %error, "the handshake failed");
         }),
     }
-    voice.over();
+    log.over();
 }
 
 /// The exports as one client in its handshake sees them: with a place for it at the one that it
 /// chooses.
-struct Desk<'a> {
+struct ClientCatalogue<'a> {
     server: &'a Inner,
-    voice: &'a Voice,
+    log: &'a ClientLog,
     /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before the registry's.
     who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,
 }
 
-impl<'a> Desk<'a> {
-    fn new(server: &'a Inner, voice: &'a Voice) -> Desk<'a> {
-        Desk { server, voice, who: Mutex::new(voice.who.clone()), chosen: Mutex::new(None) }
+impl<'a> ClientCatalogue<'a> {
+    fn new(server: &'a Inner, log: &'a ClientLog) -> ClientCatalogue<'a> {
+        ClientCatalogue { server, log, who: Mutex::new(log.who.clone()), chosen: Mutex::new(None) }
     }
 
     /// The client has shown a certificate with these names, and was vouched for.
@@ -622,14 +629,14 @@ impl<'a> Desk<'a> {
     }
 }
 
-impl Catalogue for Desk<'_> {
+impl Catalogue for ClientCatalogue<'_> {
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered> {
-        self.server.registry.find(name, self.voice, &self.who.lock())
+        self.server.registry.find(name, self.log, &self.who.lock())
     }
 
     fn attach(&self, name: &str) -> Result<(), String> {
-        let Desk { server, voice, who, .. } = self;
-        let export = server.registry.attach(voice.client, name, &who.lock(), &server.options())?;
+        let ClientCatalogue { server, log, who, .. } = self;
+        let export = server.registry.attach(log.client, name, &who.lock(), &server.options())?;
         *self.chosen.lock() = Some(export);
         Ok(())
     }

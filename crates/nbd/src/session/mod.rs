@@ -15,21 +15,17 @@
 //! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
 //! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
 
-mod form;
 mod odd;
-mod pace;
-mod poller;
 mod reader;
-mod received;
-mod shared_writer;
+mod receive;
 mod sink;
 mod sparse;
 mod writer;
 
-pub(crate) use pace::{Deadlines, End};
-pub(crate) use poller::PollPermits;
-pub(crate) use shared_writer::SharedWriter;
+pub(crate) use receive::PollPermits;
+pub(crate) use receive::{Deadlines, SessionEnd};
 pub(crate) use writer::STACK;
+pub(crate) use writer::SharedWriter;
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,23 +37,23 @@ use corewise_blockmq::{
 };
 use corewise_sync::{Parker, panics, text};
 
+use crate::access::Limiter;
+use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::counts::{Cost, Due};
 use crate::edge::Changes;
-use crate::export::{Export, Refusal, Shared};
+use crate::export::{Export, ExportShared, WriteRefusal};
 use crate::load::Charge;
-use crate::losses::{Covers, Told};
+use crate::load::{Cost, Settlement};
+use crate::losses::{KnownLosses, LossScope};
 use crate::policy::Limits;
-use crate::rate::Limiter;
-use crate::reply::{Patience, Posted, Ran, ReplyPath, Right};
+use crate::reply::{Patience, PostOutcome, ReplyPath, Right, RunOutcome};
 use crate::tls::Incoming;
-use crate::told::{Known, Voice, What};
 use crate::turn::{Turn, Work};
 use crate::wire::{Form, ReplyError, Tag};
 
 use reader::Reader;
 use sink::{Body, Reply, SocketSink};
-use sparse::Hope;
+use sparse::HoleProbe;
 use writer::Writer;
 
 const EIO: i32 = 5;
@@ -67,20 +63,20 @@ const COMPLETION_ROUNDS: u32 = 16;
 
 /// How a request is counted while it is in the device.
 #[derive(Clone, Copy)]
-struct Inside {
+struct InDevice {
     work: Work,
     /// A change that isn't listed.
     counted: bool,
     /// It is to fail where it isn't faster than a write: that is an answer, and no failure.
     fast: bool,
     /// Of a flush.
-    covers: Covers,
+    covers: LossScope,
 }
 
-impl Inside {
+impl InDevice {
     /// Something that changes nothing.
-    fn without_change(work: Work) -> Inside {
-        Inside { work, counted: false, fast: false, covers: Covers::default() }
+    fn without_change(work: Work) -> InDevice {
+        InDevice { work, counted: false, fast: false, covers: LossScope::default() }
     }
 }
 
@@ -90,10 +86,10 @@ pub(crate) struct Session {
     /// The export's limit, and the connection's own.
     limiters: Vec<Arc<Limiter>>,
     device: Arc<dyn BlockDevice>,
-    shared: Arc<Shared>,
-    refusal: Arc<Refusal>,
+    shared: Arc<ExportShared>,
+    refusal: Arc<WriteRefusal>,
     changes: Changes<Request>,
-    voice: Arc<Voice>,
+    log: Arc<ClientLog>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
     /// Sends where there is no writer to be had; `None` in models.
@@ -108,17 +104,17 @@ pub(crate) struct Session {
     device_fua: bool,
     form: Form,
     /// Whether reads ask for holes.
-    hope: Hope,
-    told: Arc<Told>,
+    hole_probe: HoleProbe,
+    known_losses: Arc<KnownLosses>,
 }
 
 impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
     /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
     pub(crate) fn run(
-        (connection, voice, shared_writer, poll_permits): (
+        (connection, log, shared_writer, poll_permits): (
             Arc<Connection>,
-            Arc<Voice>,
+            Arc<ClientLog>,
             Option<Arc<SharedWriter>>,
             Arc<PollPermits>,
         ),
@@ -128,15 +124,15 @@ impl Session {
         deadlines: Deadlines,
         received: BytesMut,
         incoming: Option<Incoming>,
-    ) -> End {
+    ) -> SessionEnd {
         let channel = incoming.as_ref().map(|incoming| Arc::clone(incoming.channel()));
         let (writer, writer_parker) = Writer::new();
         let geometry = export.device().geometry();
-        let told = export.shared.losses.join(&voice.who, export.device().losses());
+        let known_losses = export.shared.losses.join(&log.who, export.device().losses());
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
-                Arc::clone(&voice),
+                Arc::clone(&log),
                 deadlines.reply,
                 writer_parker,
                 channel.clone(),
@@ -155,23 +151,23 @@ impl Session {
             can_fast_zero: geometry.can_fast_zero,
             connection,
             device: Arc::clone(export.device()),
-            voice,
+            log,
             writer,
             shared_writer,
             poll_permits,
             form: limits.form,
-            hope: Hope::default(),
-            told,
+            hole_probe: HoleProbe::default(),
+            known_losses,
         });
-        let _stop = StopWriter(&session);
-        let mut leave = Leave { session: &session, clean: false };
+        let _stop = StopWriterGuard(&session);
+        let mut leave = LeaveGuard { session: &session, clean: false };
         let mut reader = Reader::new(&session, parker, limits, received, incoming);
         let end = reader.run();
         let wrote = reader.wrote();
         drop(reader);
         // It has read all that it wanted to, and said so.
         let took_all = session.connection.load.snapshot().requests == 0
-            && matches!(end, End::Disconnected | End::StreamEnded);
+            && matches!(end, SessionEnd::Disconnected | SessionEnd::StreamEnded);
         session.connection.load.wait_for_zero(parker);
         if wrote && session.connection.load.snapshot().draining {
             session.flush_device(parker);
@@ -189,10 +185,10 @@ impl Session {
         self.connection.load.admit(Charge::NONE);
         let session = Arc::clone(self);
         self.device.submit(Request::flush().quiet().on_complete(move |done| {
-            let Session { connection, voice, device, told, .. } = &*session;
+            let Session { connection, log, device, known_losses, .. } = &*session;
             if let Err(error) = done.result {
-                let what = What::Failed(ReplyError::from_errno(error.errno()));
-                voice.tell(what, |Known { client, peer, export }| {
+                let what = LineKind::Failed(ReplyError::from_errno(error.errno()));
+                log.tell(what, |ClientFacts { client, peer, export }| {
                     let (device, error) = (device.name().to_owned(), error.clone());
                     move |left_out: Option<u64>| {
                         tracing::error!(client, %peer, export, device, %error, left_out,
@@ -200,7 +196,7 @@ impl Session {
                     }
                 });
             } else {
-                told.all_is_durable();
+                known_losses.all_is_durable();
             }
             connection.settle(1, Charge::NONE);
         }));
@@ -218,14 +214,14 @@ impl Session {
     }
 
     /// A request completed. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, tag: Tag, cost: Cost, inside: Inside, mut done: Completed) {
+    fn completed(self: &Arc<Self>, tag: Tag, cost: Cost, in_device: InDevice, mut done: Completed) {
         // The pieces of a longer one have left before.
-        self.left_whole(inside.work, &done);
-        if inside.counted {
+        self.left_whole(in_device.work, &done);
+        if in_device.counted {
             self.changes.end();
         }
         if done.op == Op::Flush {
-            self.look_for_losses(inside.covers, &mut done);
+            self.look_for_losses(in_device.covers, &mut done);
         }
         let payload = mem::take(&mut done.payload);
         let due = cost.due(Some(done.op), done.result.is_ok().then_some(done.len));
@@ -235,7 +231,7 @@ impl Session {
             (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
             (Ok(()), _) => self.form.done(tag),
             (Err(error), _) => {
-                if !inside.fast || error.kind() != IoErrorKind::NotSupported {
+                if !in_device.fast || error.kind() != IoErrorKind::NotSupported {
                     self.tell_failure(&done, error);
                 }
                 self.form.failed(tag, error)
@@ -248,18 +244,18 @@ impl Session {
     /// A flush that was asked for while the one that fails is under way comes to the device behind it
     /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A change with FUA that failed says nothing to its client of
     /// those before it: their flush does.
-    fn look_for_losses(&self, covers: Covers, done: &mut Completed) {
+    fn look_for_losses(&self, covers: LossScope, done: &mut Completed) {
         if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
             return;
         }
         let losses = self.device.losses();
-        if !self.told.flushed(covers, losses) {
+        if !self.known_losses.flushed(covers, losses) {
             if done.result.is_ok() {
                 self.shared.losses.durable(covers, losses);
             }
             return;
         }
-        self.shared.losses.tell(&self.voice.who, &self.told);
+        self.shared.losses.tell(&self.log.who, &self.known_losses);
         if done.result.is_ok() {
             done.result = Err(IoError::with(
                 IoErrorKind::Io(EIO),
@@ -269,7 +265,7 @@ impl Session {
     }
 
     /// Posts the answer to a request, and that it failed where making that panics.
-    fn answer(self: &Arc<Self>, tag: Tag, due: Due, make: impl FnOnce() -> Body) {
+    fn answer(self: &Arc<Self>, tag: Tag, due: Settlement, make: impl FnOnce() -> Body) {
         self.post(match self.sound(tag, make) {
             Some(body) => Reply::new(body, due),
             None => Reply::new(self.form.broken(tag), due.failed()),
@@ -286,8 +282,8 @@ impl Session {
             make()
         }));
         made.map_err(|panic| {
-            let voice = &self.voice;
-            voice.tell(What::Ours, |Known { client, peer, export }| {
+            let log = &self.log;
+            log.tell(LineKind::Ours, |ClientFacts { client, peer, export }| {
                 let panic = text::message(panics::message(&*panic)).to_string();
                 move |left_out: Option<u64>| {
                     tracing::error!(client, %peer, export, left_out, panic,
@@ -307,9 +303,9 @@ impl Session {
         if error.kind() == IoErrorKind::Gone && nobody_waits() {
             return;
         }
-        let voice = &self.voice;
-        let what = What::Failed(ReplyError::from_errno(error.errno()));
-        voice.tell(what, |Known { client, peer, export }| {
+        let log = &self.log;
+        let what = LineKind::Failed(ReplyError::from_errno(error.errno()));
+        log.tell(what, |ClientFacts { client, peer, export }| {
             let (device, error) = (self.device.name().to_owned(), error.clone());
             let (request, offset, len) = (done.op, done.offset, done.len);
             move |left_out: Option<u64>| {
@@ -326,10 +322,10 @@ impl Session {
     fn post(self: &Arc<Self>, reply: Box<Reply>) {
         let len = reply.len();
         let posted = self.path.post(reply);
-        if matches!(posted, Posted::Left) {
+        if matches!(posted, PostOutcome::Left) {
             self.connection.untaken.posted(len);
         }
-        if let Posted::YouSend(right) = posted {
+        if let PostOutcome::YouSend(right) = posted {
             // Replies that are posted meanwhile go along.
             right.give_up();
             let session = Arc::clone(self);
@@ -343,31 +339,31 @@ impl Session {
 
     /// Sends what was posted, without blocking; what can't be sent now goes to the writer thread.
     fn send(self: &Arc<Self>, right: Right<'_, SocketSink>, rounds: u32) {
-        if let Ran::HandOver(right) = right.run(Patience::None, rounds) {
+        if let RunOutcome::HandOver(right) = right.run(Patience::None, rounds) {
             writer::hand_over(self, right);
         }
     }
 }
 
 /// Ends the writer thread when the reader is done, also by a panic.
-struct StopWriter<'a>(&'a Session);
+struct StopWriterGuard<'a>(&'a Session);
 
-impl Drop for StopWriter<'_> {
+impl Drop for StopWriterGuard<'_> {
     fn drop(&mut self) {
         self.0.writer.stop();
     }
 }
 
 /// Notes what the client knows of its device's losses when the reader is done, also by a panic.
-struct Leave<'a> {
+struct LeaveGuard<'a> {
     session: &'a Session,
     /// It has taken all its answers.
     clean: bool,
 }
 
-impl Drop for Leave<'_> {
+impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
-        self.session.shared.losses.leave(&self.session.told, self.clean);
+        self.session.shared.losses.leave(&self.session.known_losses, self.clean);
     }
 }
 

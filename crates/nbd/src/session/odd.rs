@@ -11,17 +11,17 @@ use std::sync::Arc;
 use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Request, Whole};
 
 use super::sink::Body;
-use super::{Inside, Session};
-use crate::counts::Cost;
+use super::{InDevice, Session};
 use crate::edge::Blocks;
-use crate::export::Shared;
+use crate::export::ExportShared;
+use crate::load::Cost;
 use crate::policy;
 use crate::turn::Work;
 use crate::wire::Tag;
 
 /// The number of a change in the table. When it is dropped, those that waited for it begin.
 struct Listed {
-    shared: Arc<Shared>,
+    shared: Arc<ExportShared>,
     id: u64,
 }
 
@@ -34,7 +34,7 @@ impl Drop for Listed {
 }
 
 /// Submits a change, or leaves it to the end of one that it has to wait for. Never blocks.
-pub(super) fn submit_listed(shared: &Arc<Shared>, rq: Request) {
+pub(super) fn submit_listed(shared: &Arc<ExportShared>, rq: Request) {
     let blocks = policy::around(rq.offset(), rq.len(), shared.block);
     let range = blocks.start / shared.block..=(blocks.end - 1) / shared.block;
     let alone = shared.is_odd(rq.offset(), rq.len());
@@ -137,7 +137,7 @@ pub(super) fn status_around(
     let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1).quiet();
     rq.on_complete(move |mut done| {
         if done.result.is_err() {
-            return session.completed(tag, cost, Inside::without_change(Work::Question), done);
+            return session.completed(tag, cost, InDevice::without_change(Work::Question), done);
         }
         session.left_whole(Work::Question, &done);
         session.answer(tag, cost.due(Some(Op::Extents), Some(length)), || {

@@ -10,19 +10,19 @@ use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::{Parker, time};
 
-use super::pace::{End, Expects, Pace, Part};
-use super::poller::Poller;
-use super::received::{Received, charge};
-use super::sink::{Reply, SPARE, SocketSink};
-use super::{Inside, Session, form, odd, sparse};
-use crate::counts::Cost;
-use crate::losses::Covers;
+use super::receive::Poller;
+use super::receive::{Expects, Pace, Part, SessionEnd};
+use super::receive::{Received, charge};
+use super::sink::{EXTENTS, Reply, SPARE, SocketSink};
+use super::{InDevice, Session, odd, sparse};
+use crate::client_log::{ClientFacts, LineKind};
+use crate::load::ArrivalSlot;
+use crate::load::Cost;
+use crate::losses::LossScope;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
-use crate::reply::{Posted, Right};
+use crate::reply::{PostOutcome, Right};
 use crate::tls::Incoming;
-use crate::told::{Known, What};
-use crate::turn::{self, Deficit, Entry, Work};
-use crate::waiting::ArrivalSlot;
+use crate::turn::{self, Deficit, TurnEntry, Work};
 use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
@@ -42,7 +42,7 @@ pub(super) struct Reader<'a> {
     /// The flush right, where a reply of our own got it: run with the batch.
     cork: Option<Right<'a, SocketSink>>,
     /// A refused write whose payload has to be read away before the answer.
-    skipping: Option<Skip>,
+    skipping: Option<SkippedPayload>,
     pace: Pace,
     deficit: Deficit,
     /// The changes in the batch are listed, and not counted.
@@ -58,7 +58,7 @@ pub(super) struct Reader<'a> {
     slot: ArrivalSlot,
 }
 
-struct Skip {
+struct SkippedPayload {
     /// Of the payload, in all.
     bytes: usize,
     left: usize,
@@ -87,7 +87,7 @@ fn op_of(command: Command) -> Option<Op> {
 /// What parsing came to.
 enum Parsed {
     NeedMore,
-    End(End),
+    End(SessionEnd),
 }
 
 impl<'a> Reader<'a> {
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads until the stream ends or can't be followed. Blocks.
-    pub(super) fn run(&mut self) -> End {
+    pub(super) fn run(&mut self) -> SessionEnd {
         let end = loop {
             if let Parsed::End(end) = self.parse() {
                 break end;
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
             self.let_go();
             self.buffer.make_room();
             let expects = match &self.skipping {
-                Some(Skip { bytes, left, .. }) => {
+                Some(SkippedPayload { bytes, left, .. }) => {
                     Expects::Payload(Part { came: bytes - left, of: *bytes })
                 }
                 None if self.buffer.is_empty() => Expects::Request,
@@ -152,15 +152,19 @@ impl<'a> Reader<'a> {
         end
     }
 
-    fn receive(&mut self, expects: Expects) -> Result<usize, End> {
+    fn receive(&mut self, expects: Expects) -> Result<usize, SessionEnd> {
         let connection = &self.session.connection;
         let got = self.pace.receive(connection, &mut self.buffer, None, expects)?;
         self.came = connection.clock();
         Ok(got)
     }
 
-    fn end_of_stream(&self) -> End {
-        if self.session.connection.load.snapshot().cut { End::Cut } else { End::StreamEnded }
+    fn end_of_stream(&self) -> SessionEnd {
+        if self.session.connection.load.snapshot().cut {
+            SessionEnd::Cut
+        } else {
+            SessionEnd::StreamEnded
+        }
     }
 
     /// Takes every complete request out of the buffer.
@@ -171,7 +175,7 @@ impl<'a> Reader<'a> {
             }
             let request = match self.next() {
                 Some(Ok(request)) => request,
-                Some(Err(error)) => return Parsed::End(End::Violation(error.to_string())),
+                Some(Err(error)) => return Parsed::End(SessionEnd::Violation(error.to_string())),
                 None => return Parsed::NeedMore,
             };
             let verdict = match judge(&request, &self.limits) {
@@ -183,22 +187,22 @@ impl<'a> Reader<'a> {
                 verdict => verdict,
             };
             match verdict {
-                Verdict::Disconnect => return Parsed::End(End::Disconnected),
+                Verdict::Disconnect => return Parsed::End(SessionEnd::Disconnected),
                 Verdict::Hopeless => {
                     let message = format!(
                         "a request with {} bytes behind it, the limit is {}",
                         request.length, self.limits.max_payload
                     );
-                    return Parsed::End(End::Violation(message));
+                    return Parsed::End(SessionEnd::Violation(message));
                 }
                 Verdict::Submit(_) | Verdict::Done | Verdict::Refuse(_) => {}
             }
             if !self.keep_to_limits(&request, verdict) {
-                return Parsed::End(End::Cut);
+                return Parsed::End(SessionEnd::Cut);
             }
             let bytes = self.memory_of(&request, verdict);
             let Some((cost, draining)) = self.admit(bytes) else {
-                return Parsed::End(End::Cut);
+                return Parsed::End(SessionEnd::Cut);
             };
             let verdict = if draining { Verdict::Refuse(ReplyError::Shutdown) } else { verdict };
             match verdict {
@@ -357,8 +361,8 @@ impl<'a> Reader<'a> {
     }
 
     fn tell_refusal(&self, request: &Request, error: ReplyError) {
-        let voice = &self.session.voice;
-        voice.tell(What::Refused(error), |Known { client, peer, export }| {
+        let log = &self.session.log;
+        log.tell(LineKind::Refused(error), |ClientFacts { client, peer, export }| {
             let Request { command, offset, length, .. } = *request;
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, request = %command, offset, len = length,
@@ -374,7 +378,7 @@ impl<'a> Reader<'a> {
         let done = result.is_ok().then_some(request.length);
         let due = cost.due(op_of(request.command), done);
         let (reply, left) = (Reply::new(body, due), self.payload_len(request));
-        self.skipping = Some(Skip { bytes: left, left, reply });
+        self.skipping = Some(SkippedPayload { bytes: left, left, reply });
     }
 
     fn submit(
@@ -382,7 +386,7 @@ impl<'a> Reader<'a> {
         request: &Request,
         operation: Operation,
         mut cost: Cost,
-    ) -> Result<(), End> {
+    ) -> Result<(), SessionEnd> {
         let (tag, Request { offset, length, .. }) = (tag(request), *request);
         let wants_fua = matches!(
             operation,
@@ -399,7 +403,7 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             Operation::BlockStatus { one } if is_odd => {
-                let most = if one { 1 } else { form::EXTENTS };
+                let most = if one { 1 } else { EXTENTS };
                 let rq = odd::status_around(self.session, tag, length, most, cost);
                 self.push(rq);
                 return Ok(());
@@ -409,7 +413,7 @@ impl<'a> Reader<'a> {
                 self.answer(request, Err(ReplyError::NotSup), cost);
                 return Ok(());
             }
-            Operation::Read { whole: false } if self.session.hope.asks(length as u32) => {
+            Operation::Read { whole: false } if self.session.hole_probe.asks(length as u32) => {
                 let rq = sparse::ask(self.session, tag, length as u32, cost);
                 self.batch.push(rq);
                 return Ok(());
@@ -420,7 +424,7 @@ impl<'a> Reader<'a> {
                 DeviceRequest::read_into(offset, length as usize, message)
             }
             Operation::BlockStatus { one } => {
-                let most = if one { 1 } else { form::EXTENTS };
+                let most = if one { 1 } else { EXTENTS };
                 DeviceRequest::extents_of(offset, length, most)
             }
             Operation::Cache => {
@@ -462,18 +466,20 @@ impl<'a> Reader<'a> {
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
         if rq.op().is_change() && !rq.flags().fua {
-            session.told.change();
+            session.known_losses.change();
         }
         let covers = match rq.op() {
             Op::Flush => {
                 let alone = session.connection.load.snapshot().requests == 1;
-                session.shared.losses.flush(&session.told, alone)
+                session.shared.losses.flush(&session.known_losses, alone)
             }
-            _ => Covers::default(),
+            _ => LossScope::default(),
         };
         let (work, fast) = (session.work(&rq), rq.flags().fast);
-        let inside = Inside { work, counted, fast, covers };
-        self.push(rq.quiet().on_complete(move |done| session.completed(tag, cost, inside, done)));
+        let in_device = InDevice { work, counted, fast, covers };
+        self.push(
+            rq.quiet().on_complete(move |done| session.completed(tag, cost, in_device, done)),
+        );
         Ok(())
     }
 
@@ -542,7 +548,7 @@ impl<'a> Reader<'a> {
     /// The next `length` bytes of the stream. A payload that fits into the buffer is taken from it;
     /// a larger one is received into memory of its own, and only what had arrived with its head
     /// is copied.
-    fn payload(&mut self, length: usize) -> Result<Bytes, End> {
+    fn payload(&mut self, length: usize) -> Result<Bytes, SessionEnd> {
         while self.buffer.len() < length {
             self.let_go();
             let room = self.buffer.capacity() - self.buffer.len();
@@ -557,7 +563,7 @@ impl<'a> Reader<'a> {
         Ok(self.buffer.take(length))
     }
 
-    fn large_payload(&mut self, length: usize) -> Result<Bytes, End> {
+    fn large_payload(&mut self, length: usize) -> Result<Bytes, SessionEnd> {
         let mut payload = BytesMut::with_capacity(length);
         payload.extend_from_slice(&self.buffer);
         self.buffer.clear();
@@ -588,7 +594,7 @@ impl<'a> Reader<'a> {
 
     /// Posts a reply of the reader's own; if that wins the flush right, it is run with the batch.
     fn post(&mut self, reply: Box<Reply>) {
-        if let Posted::YouSend(right) = self.session.path.post(reply) {
+        if let PostOutcome::YouSend(right) = self.session.path.post(reply) {
             self.cork = Some(right);
         }
     }
@@ -643,33 +649,33 @@ impl<'a> Reader<'a> {
     fn enter(&mut self) -> Option<usize> {
         let turn = &self.session.turn;
         let places = |rq: &DeviceRequest| self.session.work(rq).places(rq.len());
-        let wish = self.deficit.wish(self.batch.iter().map(places));
+        let demand = self.deficit.demand(self.batch.iter().map(places));
         // A device that completes on the spot has nothing for others to wait behind, and so there are no turns at it.
-        if self.prompt && wish.all <= PROMPT {
-            turn.force(wish.all);
+        if self.prompt && demand.all <= PROMPT {
+            turn.force(demand.all);
             return Some(self.batch.len());
         }
-        let mut entry = turn.enter(wish);
-        if entry == Entry::InLine {
+        let mut entry = turn.enter(demand);
+        if entry == TurnEntry::InLine {
             self.send();
         }
-        while entry == Entry::InLine {
+        while entry == TurnEntry::InLine {
             self.parker.park();
             entry = turn.granted();
-            if entry == Entry::InLine && self.session.connection.load.snapshot().cut {
+            if entry == TurnEntry::InLine && self.session.connection.load.snapshot().cut {
                 entry = turn.give_up();
-                if entry == Entry::InLine {
+                if entry == TurnEntry::InLine {
                     return None;
                 }
             }
         }
-        let mut left = self.deficit.entered(wish, entry);
-        let inside = self.batch.iter().take_while(|rq| {
+        let mut left = self.deficit.entered(demand, entry);
+        let entering = self.batch.iter().take_while(|rq| {
             let goes = left > 0;
             left = left.saturating_sub(places(rq));
             goes
         });
-        Some(inside.count())
+        Some(entering.count())
     }
 
     /// Ends what wasn't submitted. It leaves the device without having been there.

@@ -1,5 +1,7 @@
-//! The sending end of a connection: replies in order, many in one call, and the rest of a half-sent
-//! one. Owned by the holder of the flush right.
+//! Replies: how they look in the form that a client has chosen, and the sending end of a connection.
+//!
+//! The holder of the flush right owns the [`SocketSink`]. It sends replies in order, many in one call, and the rest of a
+//! half-sent one.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -7,20 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use corewise_blockmq::{Extent, ExtentKind, IoError};
 use corewise_sync::Parker;
 use corewise_sync::inbox::{Batch, HasLink, Link};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
+use crate::client_log::{ClientFacts, ClientLog, LineKind, tell};
 use crate::connection::Connection;
-use crate::counts::Due;
 use crate::deadline::Deadline;
-use crate::load::Charge;
+use crate::handshake::ALLOCATION_CONTEXT;
+use crate::load::{Charge, Settlement};
 use crate::policy;
-use crate::reply::{Patience, Sent, Sink};
+use crate::reply::{Patience, SendOutcome, Sink};
 use crate::tls::Channel;
-use crate::told::{Known, Voice, What, tell};
-use crate::wire::{EXTENDED_CHUNK_LEN, SIMPLE_REPLY_LEN};
+use crate::wire::{
+    Command, EXTENDED_CHUNK_LEN, Form, ReplyError, ReplyFlags, SIMPLE_REPLY_LEN, STATE_HOLE,
+    STATE_ZERO, SimpleReply, StatusExtent, Tag, encode_block_status, encode_data, encode_done,
+    encode_error, encode_hole,
+};
 
 /// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
 /// make the call cheap.
@@ -40,7 +47,7 @@ pub(crate) struct Reply {
     link: Link,
     body: Body,
     /// What is settled when it has left; `None` where more of its reply follows.
-    due: Option<Due>,
+    due: Option<Settlement>,
     /// Since when it waits for its client to take earlier ones, by the connection's clock; 0 where
     /// it doesn't.
     waits: u64,
@@ -56,7 +63,7 @@ pub(super) enum Body {
 
 impl Reply {
     /// A reply, or the last chunk of one.
-    pub(super) fn new(body: Body, due: Due) -> Box<Reply> {
+    pub(super) fn new(body: Body, due: Settlement) -> Box<Reply> {
         Box::new(Reply { link: Link::new(), body, due: Some(due), waits: 0 })
     }
 
@@ -89,7 +96,7 @@ unsafe impl HasLink for Reply {
 /// The socket, and what couldn't be sent yet.
 pub(crate) struct SocketSink {
     connection: Arc<Connection>,
-    voice: Arc<Voice>,
+    log: Arc<ClientLog>,
     waiting: VecDeque<Box<Reply>>,
     /// Through which replies go, where there is TLS,
     channel: Option<Arc<Channel>>,
@@ -114,7 +121,7 @@ pub(crate) struct SocketSink {
 impl SocketSink {
     pub(crate) fn new(
         connection: Arc<Connection>,
-        voice: Arc<Voice>,
+        log: Arc<ClientLog>,
         timeout: Duration,
         writer_parker: Parker,
         channel: Option<Arc<Channel>>,
@@ -123,7 +130,7 @@ impl SocketSink {
             channel,
             encrypted: 0,
             connection,
-            voice,
+            log,
             timeout,
             deadline: None,
             shows: false,
@@ -272,13 +279,13 @@ impl SocketSink {
         let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
         let paused = self.deadline().paused();
         let oldest = policy::rounded(self.connection.since(since).saturating_sub(paused));
-        let (voice, timeout) = (Arc::clone(&self.voice), self.timeout);
+        let (log, timeout) = (Arc::clone(&self.log), self.timeout);
         // Debug: lengths of time.
         let why = format!(
             "it did not take its replies: {bytes} bytes wait, and the oldest reply for {oldest:?} \
              (reply_timeout: {timeout:?})"
         );
-        voice.tell(What::Slow, |Known { client, peer, export }| {
+        log.tell(LineKind::Slow, |ClientFacts { client, peer, export }| {
             let why = why.clone();
             move |left_out: Option<u64>| {
                 // Debug: lengths of time.
@@ -303,7 +310,7 @@ impl SocketSink {
 impl Sink for SocketSink {
     type Reply = Box<Reply>;
 
-    fn send(&mut self, batch: Batch<Box<Reply>>, patience: Patience) -> Sent {
+    fn send(&mut self, batch: Batch<Box<Reply>>, patience: Patience) -> SendOutcome {
         self.waiting.extend(batch);
         while !self.waiting.is_empty() {
             if self.broken {
@@ -316,13 +323,13 @@ impl Sink for SocketSink {
                 Err(Errno::AGAIN) => {
                     self.note_full();
                     match patience {
-                        Patience::None => return Sent::Full,
+                        Patience::None => return SendOutcome::Full,
                         Patience::Unlimited => self.wait(),
                     }
                 }
                 Err(error) => {
                     tell(|| {
-                        tracing::debug!(client = self.voice.client, peer = %self.voice.who, %error,
+                        tracing::debug!(client = self.log.client, peer = %self.log.who, %error,
                             "cannot send replies: the client is gone");
                     });
                     self.give_up(|| format!("its socket failed: {error}"));
@@ -333,8 +340,125 @@ impl Sink for SocketSink {
             self.connection.untaken.none();
             self.shows = false;
         }
-        Sent::All
+        SendOutcome::All
     }
+}
+
+/// Extents that one `BLOCK_STATUS` is answered with, at most: 16 KiB of them.
+pub(super) const EXTENTS: u32 = 1024;
+
+impl Form {
+    /// How long the reply to a read of `length` bytes is.
+    pub(super) fn read_len(self, length: u32) -> usize {
+        let head = if self.has_chunks() { self.data_chunk_len() } else { SIMPLE_REPLY_LEN };
+        head + length as usize
+    }
+
+    /// The head of a successful read of `length` bytes, with room for them behind it; in `spare`, where there is one.
+    pub(super) fn read(self, tag: Tag, length: u32, spare: Option<BytesMut>) -> BytesMut {
+        let mut message = spare.unwrap_or_else(|| BytesMut::with_capacity(self.read_len(length)));
+        match self.has_chunks() {
+            true => encode_data(&mut message, self, ReplyFlags::DONE, tag, tag.offset, length),
+            false => message.extend_from_slice(&SimpleReply::new(tag.cookie, Ok(())).encode()),
+        }
+        message
+    }
+
+    /// A request without an answer of its own has succeeded. A simple reply says that, except to those with extended headers.
+    pub(super) fn done(self, tag: Tag) -> Body {
+        match self {
+            Form::Simple | Form::Structured => {
+                Body::Head(SimpleReply::new(tag.cookie, Ok(())).encode())
+            }
+            Form::Extended => self.end(tag),
+        }
+    }
+
+    /// What is said of a request that the device hasn't seen.
+    pub(super) fn unseen(self, command: Command, tag: Tag, result: Result<(), ReplyError>) -> Body {
+        match result {
+            Ok(()) if self.has_chunks() && command == Command::READ => self.end(tag),
+            Ok(()) => self.done(tag),
+            Err(error) => self.refused(tag, error, error.message(), None),
+        }
+    }
+
+    /// The device has failed a request.
+    pub(super) fn failed(self, tag: Tag, error: &IoError) -> Body {
+        let (message, offset) = (error.to_string(), error.range().map(|range| range.start));
+        self.refused(tag, ReplyError::from_errno(error.errno()), &message, offset)
+    }
+
+    /// Making the answer has panicked.
+    pub(super) fn broken(self, tag: Tag) -> Body {
+        self.refused(tag, ReplyError::Io, "the server failed to answer", None)
+    }
+
+    fn refused(self, tag: Tag, error: ReplyError, message: &str, offset: Option<u64>) -> Body {
+        if !self.has_chunks() {
+            return Body::Head(SimpleReply::new(tag.cookie, Err(error)).encode());
+        }
+        let mut out = BytesMut::new();
+        encode_error(&mut out, self, ReplyFlags::DONE, tag, error, message, offset);
+        Body::Message(out)
+    }
+
+    /// The head of a chunk of `length` bytes of data, with room for them behind it.
+    pub(super) fn data(self, flags: ReplyFlags, tag: Tag, offset: u64, length: u32) -> BytesMut {
+        let mut message = BytesMut::with_capacity(self.data_chunk_len() + length as usize);
+        encode_data(&mut message, self, flags, tag, offset, length);
+        message
+    }
+
+    /// The last chunk of a reply whose others have gone.
+    pub(super) fn end(self, tag: Tag) -> Body {
+        if self == Form::Extended {
+            let mut head = [0; EXTENDED_CHUNK_LEN];
+            encode_done(&mut &mut head[..], self, tag);
+            return Body::Long(head);
+        }
+        let mut out = BytesMut::with_capacity(self.chunk_len());
+        encode_done(&mut out, self, tag);
+        Body::Message(out)
+    }
+
+    /// Chunks for holes; the last one ends the reply where there is nothing else.
+    pub(super) fn holes(self, tag: Tag, holes: &[(u64, u32)], ends: bool) -> BytesMut {
+        let mut out = BytesMut::with_capacity(holes.len() * (self.data_chunk_len() + 4));
+        for (n, (offset, length)) in holes.iter().enumerate() {
+            let last = ends && n + 1 == holes.len();
+            let flags = ReplyFlags::empty().with_if(last, ReplyFlags::DONE);
+            encode_hole(&mut out, self, flags, tag, *offset, *length);
+        }
+        out
+    }
+
+    /// A chunk of a reply that goes on, which says what failed.
+    pub(super) fn failure(self, tag: Tag, error: &IoError, offset: u64) -> BytesMut {
+        let at = error.range().map_or(offset, |range| range.start);
+        let mut out = BytesMut::new();
+        let code = ReplyError::from_errno(error.errno());
+        let flags = ReplyFlags::empty();
+        encode_error(&mut out, self, flags, tag, code, &error.to_string(), Some(at));
+        out
+    }
+
+    /// The answer to `BLOCK_STATUS`.
+    pub(super) fn status(self, tag: Tag, extents: impl Iterator<Item = Extent>) -> Body {
+        let extents: Vec<StatusExtent> = extents.map(status_of).collect();
+        let mut out = BytesMut::new();
+        encode_block_status(&mut out, self, ReplyFlags::DONE, tag, ALLOCATION_CONTEXT, &extents);
+        Body::Message(out)
+    }
+}
+
+fn status_of(extent: Extent) -> StatusExtent {
+    let flags = match extent.kind {
+        ExtentKind::Data => 0,
+        ExtentKind::Zero => STATE_ZERO,
+        ExtentKind::Hole => STATE_HOLE | STATE_ZERO,
+    };
+    StatusExtent { length: extent.len, flags }
 }
 
 #[cfg(test)]
@@ -345,18 +469,16 @@ mod tests {
     use corewise_sync::inbox::Inbox;
 
     use super::*;
-    use crate::counts::Cost;
-    use crate::load::Budget;
+    use crate::load::{ArrivalSlot, Budget, Cost};
     use crate::memory::Pool;
-    use crate::waiting::ArrivalSlot;
 
     fn sink() -> (SocketSink, UnixStream) {
         let (ours, client) = UnixStream::pair().unwrap();
-        let (pool, voice) = (Arc::new(Pool::new(1 << 20)), Voice::of_test(1));
+        let (pool, log) = (Arc::new(Pool::new(1 << 20)), ClientLog::of_test(1));
         let (connection, _) =
-            Connection::new(voice.clone(), ours.into(), Budget::default(), 0, pool, None);
-        let (connection, voice) = (Arc::new(connection), Arc::new(voice));
-        (SocketSink::new(connection, voice, Duration::MAX, Parker::new(), None), client)
+            Connection::new(log.clone(), ours.into(), Budget::default(), 0, pool, None);
+        let (connection, log) = (Arc::new(connection), Arc::new(log));
+        (SocketSink::new(connection, log, Duration::MAX, Parker::new(), None), client)
     }
 
     #[test]
@@ -384,7 +506,7 @@ mod tests {
             let (inbox, len) = (Inbox::new(), message.len());
             let cost = Cost { charge: Charge::NONE, came: 0, slot: ArrivalSlot::NONE };
             inbox.push(Reply::new(Body::Message(message), cost.due(None, Some(0))));
-            assert_eq!(sink.send(inbox.take(), Patience::None), Sent::All);
+            assert_eq!(sink.send(inbox.take(), Patience::None), SendOutcome::All);
             client.read_exact(&mut vec![0; len]).unwrap();
         };
         for len in [100, SPARE + 1] {

@@ -12,8 +12,8 @@ use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Pay
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::sink::{Body, Reply};
-use super::{Inside, Session};
-use crate::counts::{Cost, Due};
+use super::{InDevice, Session};
+use crate::load::{Cost, Settlement};
 use crate::turn::{self, Work};
 use crate::wire::{ReplyFlags, Tag};
 
@@ -28,14 +28,14 @@ const SKIP_MOST: u32 = 63;
 
 /// Whether the question is worth asking.
 #[derive(Debug, Default)]
-pub(super) struct Hope {
+pub(super) struct HoleProbe {
     /// A: reads to be made without it. Relaxed, as the other: a guess.
     left: AtomicU32,
     /// A: how many there were the last time.
     skip: AtomicU32,
 }
 
-impl Hope {
+impl HoleProbe {
     /// Whether a read of so many bytes asks. Called by the reader only.
     pub(super) fn asks(&self, length: u32) -> bool {
         // A longer one goes in by pieces, each by its turn.
@@ -90,7 +90,7 @@ struct Parts {
     session: Arc<Session>,
     tag: Tag,
     length: u32,
-    due: Due,
+    due: Settlement,
     /// A: whether one of the parts has failed. Relaxed: `left` orders it.
     failed: AtomicBool,
     /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
@@ -128,7 +128,7 @@ impl Drop for Part {
 pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);
-    let question = Inside::without_change(Work::Question);
+    let question = InDevice::without_change(Work::Question);
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
             Err(IoErrorKind::Gone) => session.completed(tag, cost, question, done),
@@ -153,10 +153,10 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
         session.left(Work::Question, length.into());
         return session.post(Reply::new(session.form.broken(tag), due.failed()));
     };
-    session.hope.learn(!none);
+    session.hole_probe.learn(!none);
     if none {
         let device = Arc::clone(&session.device);
-        let bytes = Inside::without_change(Work::Bytes);
+        let bytes = InDevice::without_change(Work::Bytes);
         let message = session.form.read(tag, length, None);
         let rq = Request::read_into(tag.offset, length as usize, message).quiet();
         return device
@@ -245,19 +245,19 @@ mod tests {
 
     #[test]
     fn a_device_without_holes_is_asked_less_and_less() {
-        let hope = Hope::default();
-        assert!(!hope.asks(4096), "a small read is read");
+        let hole_probe = HoleProbe::default();
+        assert!(!hole_probe.asks(4096), "a small read is read");
         let mut asked = Vec::new();
         for n in 0..1000 {
-            if hope.asks(256 << 10) {
+            if hole_probe.asks(256 << 10) {
                 asked.push(n);
-                hope.learn(false);
+                hole_probe.learn(false);
             }
         }
         assert_eq!(asked[..5], [0, 2, 6, 14, 30]);
         assert!(asked.len() < 25, "{asked:?}");
-        while !hope.asks(256 << 10) {}
-        hope.learn(true);
-        assert!(hope.asks(256 << 10) && hope.asks(256 << 10), "holes bring it back");
+        while !hole_probe.asks(256 << 10) {}
+        hole_probe.learn(true);
+        assert!(hole_probe.asks(256 << 10) && hole_probe.asks(256 << 10), "holes bring it back");
     }
 }

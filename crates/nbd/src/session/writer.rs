@@ -1,17 +1,28 @@
-//! The writer thread of a connection: takes the flush right over where the socket is full, and
-//! blocks in its holder's place.
+//! The threads that send where a socket is full: a writer for each connection, and one that connections share.
 //!
-//! Started at the first hand-over, since most connections never need it; parked when idle.
+//! The writer of a connection takes the flush right over and blocks in its holder's place. It is started at the first
+//! hand-over, since most connections never need it, and parks when idle.
+//!
+//! The [`SharedWriter`] sends for clients whose own writer could not be started. A server starts it with its first client,
+//! so a shortage of threads cuts no attached client. It never waits for one client: it polls the sockets of all clients that
+//! were handed to it, and sends what they take. Once all replies of a client have left, the next hand-over of that client
+//! tries to start its own writer again.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, Unparker, sys, thread};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 
 use super::Session;
 use super::sink::SocketSink;
-use crate::reply::{Patience, Ran, Right};
-use crate::told::{Known, What};
+use crate::client_log::{ClientFacts, LineKind};
+use crate::deadline::timespec;
+use crate::reply::{Patience, Right, RunOutcome};
 
 /// Stack of a connection's threads in bytes: they call the device and little else.
 pub(crate) const STACK: usize = 512 << 10;
@@ -71,9 +82,9 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     // SAFETY: given up above, and no writer thread exists that could have taken it.
     let mut right = unsafe { session.path.take_over() };
     right.with_sink(|sink| sink.writer_parker = place.lock().take());
-    let voice = &session.voice;
+    let log = &session.log;
     if let Some(shared_writer) = &session.shared_writer {
-        voice.tell(What::Ours, |Known { client, peer, export }| {
+        log.tell(LineKind::Ours, |ClientFacts { client, peer, export }| {
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, %error, left_out,
                     "no thread for the replies of a slow client: one that all such clients share sends them");
@@ -83,7 +94,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
         return shared_writer.take(Arc::clone(session));
     }
     let why = format!("no thread could be started for its replies: {error}");
-    voice.tell(What::Ours, |Known { client, peer, export }| {
+    log.tell(LineKind::Ours, |ClientFacts { client, peer, export }| {
         move |left_out: Option<u64>| {
             tracing::error!(client, %peer, export, %error, left_out,
                 "cannot start a thread for the replies of a slow client: the connection is closed");
@@ -94,7 +105,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     });
     // A sink that gave up drops everything and is never full, so the rounds end with the
     // replies.
-    while let Ran::HandOver(again) = right.run(Patience::None, u32::MAX) {
+    while let RunOutcome::HandOver(again) = right.run(Patience::None, u32::MAX) {
         right = again;
     }
 }
@@ -108,7 +119,7 @@ fn run(session: &Session, parker: &Parker) {
             // flag from everybody else.
             let mut right = unsafe { session.path.take_over() };
             session.connection.guard(|| {
-                while let Ran::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
+                while let RunOutcome::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
                     right = again;
                 }
             });
@@ -116,6 +127,132 @@ fn run(session: &Session, parker: &Parker) {
             return;
         } else {
             parker.park();
+        }
+    }
+}
+
+/// Rounds of sends for one client before the next client has its turn.
+const ROUNDS: u32 = 16;
+
+/// The thread's mailbox. Dropping the last handle of the server ends the thread, once it has
+/// nothing to send.
+#[derive(Debug)]
+pub(crate) struct SharedWriter(Arc<Mailbox>);
+
+struct Mailbox {
+    /// L: is the lock, held for a moment; guards the sessions whose flush right was given up for
+    /// this thread.
+    fresh: Mutex<Vec<Arc<Session>>>,
+    /// A: nobody hands anything over any more. Relaxed: the eventfd is rung behind it.
+    over: AtomicBool,
+    /// An eventfd.
+    wake: OwnedFd,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    fn ring(&self) {
+        // Fails only where the counter is full, and then the thread is being woken anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl SharedWriter {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread or eventfd to give.
+    pub(crate) fn start() -> io::Result<SharedWriter> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (fresh, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        let mailbox = Arc::new(Mailbox { fresh, over, wake });
+        let theirs = Arc::clone(&mailbox);
+        let builder = thread::Builder::new().name("nbd-write".to_owned()).stack_size(STACK);
+        builder.spawn(move || run_shared(&theirs))?;
+        Ok(SharedWriter(mailbox))
+    }
+
+    /// Sends the replies of this session until all have left. The caller gave up its flush right
+    /// for this call. Never blocks.
+    pub(super) fn take(&self, session: Arc<Session>) {
+        self.0.fresh.lock().push(session);
+        self.0.ring();
+    }
+}
+
+impl Drop for SharedWriter {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        self.0.ring();
+    }
+}
+
+fn run_shared(mailbox: &Mailbox) {
+    let mut sessions: Vec<Arc<Session>> = Vec::new();
+    loop {
+        sessions.append(&mut mailbox.fresh.lock());
+        if sessions.is_empty() && mailbox.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let left = sessions.iter().map(|session| time_left(session)).min();
+        let ready = {
+            let mut all = vec![PollFd::new(&mailbox.wake, PollFlags::IN)];
+            let sockets = sessions.iter().map(|session| &session.connection.socket);
+            all.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::OUT)));
+            match poll(&mut all, left.map(timespec).as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Nothing that a caller could do; it must not become a busy loop.
+                Err(error) => {
+                    tracing::error!(%error, "the writer thread that clients share cannot poll their sockets");
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            }
+            if !all[0].revents().is_empty() {
+                // Fails only where nobody rang.
+                let _ = rustix::io::read(&mailbox.wake, &mut [0; 8]);
+            }
+            all[1..].iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>()
+        };
+        let mut ready = ready.into_iter();
+        sessions.retain(|session| {
+            let ready = ready.next().unwrap_or(false);
+            if !ready && !time_left(session).is_zero() {
+                return true;
+            }
+            // One client's panic isn't that of the others.
+            session.connection.guard(|| send(session, !ready)).unwrap_or(false)
+        });
+    }
+}
+
+/// How long the client may take for its oldest reply.
+fn time_left(session: &Session) -> Duration {
+    // SAFETY: its right was given up for this thread, which alone has the session in its list; the
+    // mailbox's lock orders the two.
+    let mut right = unsafe { session.path.take_over() };
+    let left = right.with_sink(|sink| sink.time_left());
+    right.give_up();
+    left
+}
+
+/// Sends what the socket takes, and cuts a client that is late. Returns whether replies are left.
+fn send(session: &Session, late: bool) -> bool {
+    // SAFETY: as in `time_left`.
+    let mut right = unsafe { session.path.take_over() };
+    if late {
+        right.with_sink(|sink| sink.too_late());
+    }
+    match right.run(Patience::None, ROUNDS) {
+        RunOutcome::Released => false,
+        RunOutcome::HandOver(right) => {
+            right.give_up();
+            true
         }
     }
 }

@@ -85,16 +85,16 @@ const GRANTED: u64 = 1 << 62;
 /// Somebody wants places: the next completion goes to the lock. Set and cleared by the holder of the lock.
 const WANTED: u64 = 1 << 63;
 
-/// A seat's word, decoded.
+/// A flow's word, decoded.
 #[derive(Clone, Copy)]
-struct Look {
+struct FlowState {
     used: u32,
     kept: u32,
 }
 
-impl Look {
-    fn of(word: u64) -> Look {
-        Look { used: (word & FIELD) as u32, kept: (word >> FIELD_BITS & FIELD) as u32 }
+impl FlowState {
+    fn of(word: u64) -> FlowState {
+        FlowState { used: (word & FIELD) as u32, kept: (word >> FIELD_BITS & FIELD) as u32 }
     }
 
     /// How many it has to be given to go in with so many more.
@@ -110,42 +110,43 @@ impl Look {
 
 /// A connection at an export.
 #[derive(Debug)]
-pub struct Seat {
+pub struct Flow {
     /// A: places used, kept and granted, and `WANTED`, laid out as the constants above say. Changed by
     /// read-modify-writes only.
     word: AtomicU64,
     unparker: Unparker,
 }
 
-impl Seat {
+impl Flow {
     /// Somebody without places. The parker belongs to the reader, the only one that goes in.
-    pub fn new(unparker: Unparker) -> Arc<Seat> {
-        Arc::new(Seat { word: AtomicU64::new(0), unparker })
+    pub fn new(unparker: Unparker) -> Arc<Flow> {
+        Arc::new(Flow { word: AtomicU64::new(0), unparker })
     }
 
     /// Goes in with places that it keeps.
     fn enter_kept(&self, places: u32) -> bool {
-        let enter =
-            |word| (Look::of(word).lacks(places) == 0).then(|| word + u64::from(places) * ONE_USED);
+        let enter = |word| {
+            (FlowState::of(word).lacks(places) == 0).then(|| word + u64::from(places) * ONE_USED)
+        };
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).is_ok()
     }
 
-    fn look(&self) -> Look {
-        Look::of(self.word.load(Ordering::Acquire))
+    fn state(&self) -> FlowState {
+        FlowState::of(self.word.load(Ordering::Acquire))
     }
 
     /// How many places its requests have.
     pub fn used(&self) -> u32 {
-        self.look().used
+        self.state().used
     }
 
     /// How the reader that stands in line has come in, and then it stands there no more. Reader only.
-    pub fn granted(&self) -> Entry {
+    pub fn granted(&self) -> TurnEntry {
         if self.word.load(Ordering::Acquire) & GRANTED == 0 {
-            return Entry::InLine;
+            return TurnEntry::InLine;
         }
         self.word.fetch_and(!GRANTED, Ordering::AcqRel);
-        Entry::Turn
+        TurnEntry::Turn
     }
 
     /// Goes in without asking, with requests that end at once, or are likely to. Reader only.
@@ -156,14 +157,14 @@ impl Seat {
 
 /// How a connection came to its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum TurnEntry {
     /// All of it went in: nobody had to wait.
     All,
     /// The first request alone, since it had nothing in the device.
     First,
     /// It was its turn.
     Turn,
-    /// It stands in line. [`Seat::granted`] says when that is over, and the thread is woken.
+    /// It stands in line. [`Flow::granted`] says when that is over, and the thread is woken.
     InLine,
 }
 
@@ -172,47 +173,47 @@ pub enum Entry {
 pub struct Deficit(i64);
 
 impl Deficit {
-    /// The wish of a connection with requests of so many places each.
-    pub fn wish(self, requests: impl IntoIterator<Item = u32>) -> Wish {
-        let mut wish = Wish { first: 0, turn: 0, all: 0, pass: 0 };
+    /// The demand of a connection with requests of so many places each.
+    pub fn demand(self, requests: impl IntoIterator<Item = u32>) -> Demand {
+        let mut demand = Demand { first: 0, turn: 0, all: 0, pass: 0 };
         let mut allowance = self.0 + i64::from(QUANTUM);
         for places in requests {
-            if wish.all == 0 {
-                wish.first = places;
+            if demand.all == 0 {
+                demand.first = places;
                 while allowance < i64::from(places) {
                     allowance += i64::from(QUANTUM);
-                    wish.pass += 1;
+                    demand.pass += 1;
                 }
             }
-            let whole = wish.turn == wish.all;
-            wish.all += places;
-            if whole && i64::from(wish.all) <= allowance {
-                wish.turn = wish.all;
+            let whole = demand.turn == demand.all;
+            demand.all += places;
+            if whole && i64::from(demand.all) <= allowance {
+                demand.turn = demand.all;
             }
         }
-        wish
+        demand
     }
 
     /// How many places the entry came to; notes what is left.
-    pub fn entered(&mut self, wish: Wish, entry: Entry) -> u32 {
+    pub fn entered(&mut self, demand: Demand, entry: TurnEntry) -> u32 {
         let (left, places) = match entry {
-            Entry::All => (0, wish.all),
-            Entry::First => (self.0 - i64::from(wish.first), wish.first),
-            Entry::Turn => {
-                let turns = i64::from(QUANTUM) * i64::from(wish.pass + 1);
-                (self.0 + turns - i64::from(wish.turn), wish.turn)
+            TurnEntry::All => (0, demand.all),
+            TurnEntry::First => (self.0 - i64::from(demand.first), demand.first),
+            TurnEntry::Turn => {
+                let turns = i64::from(QUANTUM) * i64::from(demand.pass + 1);
+                (self.0 + turns - i64::from(demand.turn), demand.turn)
             }
-            Entry::InLine => (self.0, 0),
+            TurnEntry::InLine => (self.0, 0),
         };
         // A client that has nothing more waiting takes nothing along.
-        self.0 = if places == wish.all { 0 } else { left };
+        self.0 = if places == demand.all { 0 } else { left };
         places
     }
 }
 
 /// What a connection has waiting. Each includes the ones before it.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct Demand {
     /// The places of its first request.
     pub first: u32,
     /// Those of the requests that it may send in when it is its turn.
@@ -234,9 +235,9 @@ pub struct Turns {
 struct State {
     free: u32,
     /// Those that keep places.
-    keepers: Vec<Arc<Seat>>,
+    keepers: Vec<Arc<Flow>>,
     /// Those that wait, in the order of their turns.
-    line: VecDeque<(Arc<Seat>, Wish)>,
+    line: VecDeque<(Arc<Flow>, Demand)>,
 }
 
 impl Turns {
@@ -247,58 +248,58 @@ impl Turns {
     }
 
     /// Goes in, or stands in line for a turn. Reader only.
-    pub fn enter(&self, seat: &Arc<Seat>, wish: Wish) -> Entry {
-        if seat.enter_kept(wish.all) {
-            return Entry::All;
+    pub fn enter(&self, flow: &Arc<Flow>, demand: Demand) -> TurnEntry {
+        if flow.enter_kept(demand.all) {
+            return TurnEntry::All;
         }
         let mut state = self.state.lock();
-        if state.line.is_empty() && state.gather(seat, wish.all) {
-            return Entry::All;
+        if state.line.is_empty() && state.gather(flow, demand.all) {
+            return TurnEntry::All;
         }
-        if seat.used() == 0 {
-            seat.force(wish.first);
-            return Entry::First;
+        if flow.used() == 0 {
+            flow.force(demand.first);
+            return TurnEntry::First;
         }
-        state.line.push_back((Arc::clone(seat), wish));
+        state.line.push_back((Arc::clone(flow), demand));
         state.want();
         state.serve();
         drop(state);
-        seat.granted()
+        flow.granted()
     }
 
     /// Leaves the line, or has come in meanwhile. Reader only.
-    pub fn give_up(&self, seat: &Arc<Seat>) -> Entry {
+    pub fn give_up(&self, flow: &Arc<Flow>) -> TurnEntry {
         let mut state = self.state.lock();
-        state.line.retain(|(waiting, _)| !Arc::ptr_eq(waiting, seat));
+        state.line.retain(|(waiting, _)| !Arc::ptr_eq(waiting, flow));
         state.serve();
         drop(state);
-        seat.granted()
+        flow.granted()
     }
 
     /// A request of so many places is out of the device. Any context; blocks for a few instructions at most.
-    pub fn leave(&self, seat: &Arc<Seat>, places: u32) {
-        let was = seat.word.fetch_sub(u64::from(places) * ONE_USED, Ordering::AcqRel);
-        debug_assert!(Look::of(was).used >= places, "more goes out than came in");
+    pub fn leave(&self, flow: &Arc<Flow>, places: u32) {
+        let was = flow.word.fetch_sub(u64::from(places) * ONE_USED, Ordering::AcqRel);
+        debug_assert!(FlowState::of(was).used >= places, "more goes out than came in");
         if was & WANTED != 0 {
-            self.leave_to_others(seat);
+            self.leave_to_others(flow);
         }
     }
 
     #[cold]
-    fn leave_to_others(&self, seat: &Arc<Seat>) {
+    fn leave_to_others(&self, flow: &Arc<Flow>) {
         let mut state = self.state.lock();
-        state.take_spare(seat);
+        state.take_spare(flow);
         state.serve();
         if state.line.is_empty() {
-            seat.word.fetch_and(!WANTED, Ordering::AcqRel);
+            flow.word.fetch_and(!WANTED, Ordering::AcqRel);
         }
     }
 
     /// The connection goes; nothing of it is in the device any more.
-    pub fn rise(&self, seat: &Arc<Seat>) {
+    pub fn remove(&self, flow: &Arc<Flow>) {
         let mut state = self.state.lock();
-        state.take_spare(seat);
-        state.keepers.retain(|keeper| !Arc::ptr_eq(keeper, seat));
+        state.take_spare(flow);
+        state.keepers.retain(|keeper| !Arc::ptr_eq(keeper, flow));
         state.serve();
     }
 
@@ -309,44 +310,44 @@ impl Turns {
 }
 
 impl State {
-    /// Takes the places that a seat keeps and doesn't use.
-    fn take_spare(&mut self, seat: &Seat) {
-        let take = |word| match Look::of(word).spare() {
+    /// Takes the places that a flow keeps and doesn't use.
+    fn take_spare(&mut self, flow: &Flow) {
+        let take = |word| match FlowState::of(word).spare() {
             0 => None,
             spare => Some(word - u64::from(spare) * ONE_KEPT),
         };
-        if let Ok(was) = seat.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
-            self.free += Look::of(was).spare();
+        if let Ok(was) = flow.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
+            self.free += FlowState::of(was).spare();
         }
     }
 
-    /// Has the seat keep so many more, and adds to its word.
-    fn give(&mut self, seat: &Arc<Seat>, more: u32, add: u64) {
+    /// Has the flow keep so many more, and adds to its word.
+    fn give(&mut self, flow: &Arc<Flow>, more: u32, add: u64) {
         self.free -= more;
-        let was = seat.word.fetch_add(u64::from(more) * ONE_KEPT + add, Ordering::AcqRel);
-        if Look::of(was).kept == 0 && more > 0 {
-            self.keepers.push(Arc::clone(seat));
+        let was = flow.word.fetch_add(u64::from(more) * ONE_KEPT + add, Ordering::AcqRel);
+        if FlowState::of(was).kept == 0 && more > 0 {
+            self.keepers.push(Arc::clone(flow));
         }
     }
 
     /// Goes in with `places`, for which others give what they don't use. False where that isn't enough.
-    fn gather(&mut self, seat: &Arc<Seat>, places: u32) -> bool {
+    fn gather(&mut self, flow: &Arc<Flow>, places: u32) -> bool {
         // Its own completions can only make it less.
-        let lacks = seat.look().lacks(places);
+        let lacks = flow.state().lacks(places);
         let mut at = 0;
         while self.free < lacks && at < self.keepers.len() {
             let keeper = Arc::clone(&self.keepers[at]);
-            if !Arc::ptr_eq(&keeper, seat) {
+            if !Arc::ptr_eq(&keeper, flow) {
                 self.take_spare(&keeper);
             }
-            match keeper.look().kept {
+            match keeper.state().kept {
                 0 => drop(self.keepers.swap_remove(at)),
                 _ => at += 1,
             }
         }
         let enough = self.free >= lacks;
         if enough {
-            self.give(seat, lacks, u64::from(places) * ONE_USED);
+            self.give(flow, lacks, u64::from(places) * ONE_USED);
         }
         enough
     }
@@ -363,7 +364,7 @@ impl State {
         for keeper in std::mem::take(&mut self.keepers) {
             keeper.word.fetch_or(WANTED, Ordering::AcqRel);
             self.take_spare(&keeper);
-            if keeper.look().kept > 0 {
+            if keeper.state().kept > 0 {
                 self.keepers.push(keeper);
             }
         }
@@ -371,64 +372,64 @@ impl State {
 
     /// Lets the next ones in, as far as there are places.
     fn serve(&mut self) {
-        while let Some((seat, wish)) = self.line.front_mut() {
-            if wish.pass > 0 {
-                wish.pass -= 1;
+        while let Some((flow, demand)) = self.line.front_mut() {
+            if demand.pass > 0 {
+                demand.pass -= 1;
                 self.line.rotate_left(1);
                 continue;
             }
-            let lacks = seat.look().lacks(wish.turn);
+            let lacks = flow.state().lacks(demand.turn);
             if self.free < lacks {
                 return;
             }
-            let (seat, turn) = (Arc::clone(seat), u64::from(wish.turn));
+            let (flow, turn) = (Arc::clone(flow), u64::from(demand.turn));
             self.line.pop_front();
-            self.give(&seat, lacks, turn * ONE_USED + GRANTED);
-            seat.unparker.unpark();
+            self.give(&flow, lacks, turn * ONE_USED + GRANTED);
+            flow.unparker.unpark();
         }
     }
 }
 
-/// A connection's seat, given back at the end.
+/// A connection's flow, given back at the end.
 pub(crate) struct Turn {
     turns: Arc<Turns>,
-    seat: Arc<Seat>,
+    flow: Arc<Flow>,
 }
 
 impl Turn {
     pub(crate) fn new(turns: &Arc<Turns>, unparker: &Unparker) -> Turn {
-        Turn { turns: Arc::clone(turns), seat: Seat::new(unparker.clone()) }
+        Turn { turns: Arc::clone(turns), flow: Flow::new(unparker.clone()) }
     }
 
-    pub(crate) fn enter(&self, wish: Wish) -> Entry {
-        self.turns.enter(&self.seat, wish)
+    pub(crate) fn enter(&self, demand: Demand) -> TurnEntry {
+        self.turns.enter(&self.flow, demand)
     }
 
-    pub(crate) fn granted(&self) -> Entry {
-        self.seat.granted()
+    pub(crate) fn granted(&self) -> TurnEntry {
+        self.flow.granted()
     }
 
-    pub(crate) fn give_up(&self) -> Entry {
-        self.turns.give_up(&self.seat)
+    pub(crate) fn give_up(&self) -> TurnEntry {
+        self.turns.give_up(&self.flow)
     }
 
     /// Whether nothing of the connection is in the device.
     pub(crate) fn is_empty(&self) -> bool {
-        self.seat.used() == 0
+        self.flow.used() == 0
     }
 
     pub(crate) fn force(&self, places: u32) {
-        self.seat.force(places);
+        self.flow.force(places);
     }
 
     pub(crate) fn leave(&self, places: u32) {
-        self.turns.leave(&self.seat, places);
+        self.turns.leave(&self.flow, places);
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.rise(&self.seat);
+        self.turns.remove(&self.flow);
     }
 }
 

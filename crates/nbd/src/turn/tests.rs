@@ -7,83 +7,87 @@ use corewise_sync::Parker;
 use super::*;
 
 struct Client {
-    seat: Arc<Seat>,
+    flow: Arc<Flow>,
     parker: Parker,
 }
 
 fn client() -> Client {
     let parker = Parker::new();
-    Client { seat: Seat::new(parker.unparker()), parker }
+    Client { flow: Flow::new(parker.unparker()), parker }
 }
 
-fn wish(first: u32, turn: u32, all: u32) -> Wish {
-    Wish { first, turn, all, pass: 0 }
+fn demand(first: u32, turn: u32, all: u32) -> Demand {
+    Demand { first, turn, all, pass: 0 }
 }
 
 #[test]
 fn one_client_alone_has_all_places_and_keeps_them() {
     let (turns, one) = (Turns::new(8), client());
-    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All, "no turn where nobody waits");
-    turns.leave(&one.seat, 8);
+    assert_eq!(
+        turns.enter(&one.flow, demand(1, 4, 8)),
+        TurnEntry::All,
+        "no turn where nobody waits"
+    );
+    turns.leave(&one.flow, 8);
     assert_eq!(turns.free(), 0, "it keeps them");
-    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
-    assert_eq!(turns.enter(&one.seat, wish(1, 1, 1)), Entry::InLine, "there are no more");
-    turns.leave(&one.seat, 1);
+    assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
+    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::InLine, "there are no more");
+    turns.leave(&one.flow, 1);
     assert!(one.parker.try_park());
-    assert_eq!(one.seat.granted(), Entry::Turn);
-    turns.leave(&one.seat, 8);
-    turns.rise(&one.seat);
+    assert_eq!(one.flow.granted(), TurnEntry::Turn);
+    turns.leave(&one.flow, 8);
+    turns.remove(&one.flow);
     assert_eq!(turns.free(), 8);
 }
 
 #[test]
 fn a_client_with_nothing_in_the_device_goes_past_all_that_wait() {
     let (turns, deep, other, sparse) = (Turns::new(8), client(), client(), client());
-    assert_eq!(turns.enter(&deep.seat, wish(1, 4, 8)), Entry::All);
-    assert_eq!(turns.enter(&deep.seat, wish(1, 4, 100)), Entry::InLine);
-    assert_eq!(turns.enter(&other.seat, wish(2, 4, 50)), Entry::First, "its first request");
-    assert_eq!(turns.enter(&other.seat, wish(2, 4, 48)), Entry::InLine);
-    assert_eq!(turns.enter(&sparse.seat, wish(1, 1, 1)), Entry::First);
+    assert_eq!(turns.enter(&deep.flow, demand(1, 4, 8)), TurnEntry::All);
+    assert_eq!(turns.enter(&deep.flow, demand(1, 4, 100)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&other.flow, demand(2, 4, 50)), TurnEntry::First, "its first request");
+    assert_eq!(turns.enter(&other.flow, demand(2, 4, 48)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&sparse.flow, demand(1, 1, 1)), TurnEntry::First);
     assert_eq!(
-        turns.enter(&sparse.seat, wish(1, 1, 1)),
-        Entry::InLine,
+        turns.enter(&sparse.flow, demand(1, 1, 1)),
+        TurnEntry::InLine,
         "the second waits for its turn"
     );
-    turns.leave(&sparse.seat, 1);
-    assert_eq!(sparse.seat.granted(), Entry::InLine);
-    turns.leave(&deep.seat, 4);
-    assert_eq!(deep.seat.granted(), Entry::Turn);
+    turns.leave(&sparse.flow, 1);
+    assert_eq!(sparse.flow.granted(), TurnEntry::InLine);
+    turns.leave(&deep.flow, 4);
+    assert_eq!(deep.flow.granted(), TurnEntry::Turn);
 }
 
 #[test]
 fn places_that_another_does_not_use_are_taken_from_it() {
     let (turns, one, two) = (Turns::new(8), client(), client());
-    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
-    turns.leave(&one.seat, 5);
-    assert_eq!(turns.enter(&two.seat, wish(1, 4, 5)), Entry::All);
-    assert_eq!(turns.enter(&one.seat, wish(1, 1, 1)), Entry::InLine);
-    turns.leave(&two.seat, 1);
-    assert_eq!(one.seat.granted(), Entry::Turn);
+    assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
+    turns.leave(&one.flow, 5);
+    assert_eq!(turns.enter(&two.flow, demand(1, 4, 5)), TurnEntry::All);
+    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::InLine);
+    turns.leave(&two.flow, 1);
+    assert_eq!(one.flow.granted(), TurnEntry::Turn);
 }
 
 #[test]
 fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
     let (turns, one, two) = (Turns::new(8), client(), client());
-    assert_eq!(turns.enter(&one.seat, wish(1, 4, 8)), Entry::All);
-    assert_eq!(turns.enter(&two.seat, wish(1, 1, 2)), Entry::First);
-    assert_eq!(turns.enter(&one.seat, wish(1, 4, 250)), Entry::InLine);
-    assert_eq!(turns.enter(&two.seat, wish(1, 2, 2)), Entry::InLine);
+    assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
+    assert_eq!(turns.enter(&two.flow, demand(1, 1, 2)), TurnEntry::First);
+    assert_eq!(turns.enter(&one.flow, demand(1, 4, 250)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&two.flow, demand(1, 2, 2)), TurnEntry::InLine);
     let mut order = Vec::new();
     while order.len() < 4 {
         // The first has always something in the device here, and the second always its first request.
-        turns.leave(&one.seat, 1);
-        for (name, client, again) in [(1, &one, wish(1, 4, 250)), (2, &two, wish(1, 2, 2))] {
-            if client.seat.granted() == Entry::Turn {
+        turns.leave(&one.flow, 1);
+        for (name, client, again) in [(1, &one, demand(1, 4, 250)), (2, &two, demand(1, 2, 2))] {
+            if client.flow.granted() == TurnEntry::Turn {
                 order.push(name);
                 if name == 2 {
-                    turns.leave(&two.seat, 2);
+                    turns.leave(&two.flow, 2);
                 }
-                assert_eq!(turns.enter(&client.seat, again), Entry::InLine);
+                assert_eq!(turns.enter(&client.flow, again), TurnEntry::InLine);
             }
         }
     }
@@ -93,34 +97,34 @@ fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
 #[test]
 fn a_first_request_that_goes_past_the_line_is_taken_off_the_next_turn() {
     let mut deficit = Deficit::default();
-    let wish = deficit.wish([8; 20]);
-    assert_eq!((wish.first, wish.turn, wish.all), (8, QUANTUM, 160));
-    assert_eq!(deficit.entered(wish, Entry::First), 8);
-    assert_eq!(deficit.wish([8; 19]).turn, QUANTUM - 8);
-    assert_eq!(deficit.entered(deficit.wish([8; 19]), Entry::Turn), QUANTUM - 8);
-    assert_eq!(deficit.wish([20; 9]).turn, 20, "12 are left over");
-    assert_eq!(deficit.entered(deficit.wish([20; 9]), Entry::Turn), 20);
-    assert_eq!(deficit.wish([20; 9]).turn, 40);
-    assert_eq!(deficit.entered(deficit.wish([20; 2]), Entry::Turn), 40);
-    assert_eq!(deficit.wish([20; 9]).turn, 20, "one that had nothing more begins anew");
+    let demand = deficit.demand([8; 20]);
+    assert_eq!((demand.first, demand.turn, demand.all), (8, QUANTUM, 160));
+    assert_eq!(deficit.entered(demand, TurnEntry::First), 8);
+    assert_eq!(deficit.demand([8; 19]).turn, QUANTUM - 8);
+    assert_eq!(deficit.entered(deficit.demand([8; 19]), TurnEntry::Turn), QUANTUM - 8);
+    assert_eq!(deficit.demand([20; 9]).turn, 20, "12 are left over");
+    assert_eq!(deficit.entered(deficit.demand([20; 9]), TurnEntry::Turn), 20);
+    assert_eq!(deficit.demand([20; 9]).turn, 40);
+    assert_eq!(deficit.entered(deficit.demand([20; 2]), TurnEntry::Turn), 40);
+    assert_eq!(deficit.demand([20; 9]).turn, 20, "one that had nothing more begins anew");
 }
 
 #[test]
 fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
     let (turns, one, two, three) = (Turns::new(2), client(), client(), client());
-    assert_eq!(turns.enter(&one.seat, wish(1, 2, 2)), Entry::All);
+    assert_eq!(turns.enter(&one.flow, demand(1, 2, 2)), TurnEntry::All);
     for waiting in [&two, &three] {
-        assert_eq!(turns.enter(&waiting.seat, wish(1, 2, 2)), Entry::First);
-        assert_eq!(turns.enter(&waiting.seat, wish(1, 1, 1)), Entry::InLine);
+        assert_eq!(turns.enter(&waiting.flow, demand(1, 2, 2)), TurnEntry::First);
+        assert_eq!(turns.enter(&waiting.flow, demand(1, 1, 1)), TurnEntry::InLine);
     }
-    assert_eq!(turns.give_up(&two.seat), Entry::InLine);
-    turns.leave(&one.seat, 2);
-    assert_eq!(turns.give_up(&three.seat), Entry::Turn, "it was its turn");
-    for (seat, used) in [(&two.seat, 1), (&three.seat, 2)] {
-        turns.leave(seat, used);
+    assert_eq!(turns.give_up(&two.flow), TurnEntry::InLine);
+    turns.leave(&one.flow, 2);
+    assert_eq!(turns.give_up(&three.flow), TurnEntry::Turn, "it was its turn");
+    for (flow, used) in [(&two.flow, 1), (&three.flow, 2)] {
+        turns.leave(flow, used);
     }
-    for seat in [&one.seat, &two.seat, &three.seat] {
-        turns.rise(seat);
+    for flow in [&one.flow, &two.flow, &three.flow] {
+        turns.remove(flow);
     }
     assert_eq!(turns.free(), 2);
 }
@@ -182,15 +186,15 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
         for _ in 0..4_000 {
             for (n, client) in clients.iter().enumerate() {
                 let size = |at: usize| sizes[n][at % sizes[n].len()];
-                let (wish, entry) = match waits[n] {
-                    Some(wish) => (wish, client.seat.granted()),
+                let (demand, entry) = match waits[n] {
+                    Some(demand) => (demand, client.flow.granted()),
                     None => {
-                        let wish = deficits[n].wish((next[n]..next[n] + depths[n]).map(size));
-                        (wish, turns.enter(&client.seat, wish))
+                        let demand = deficits[n].demand((next[n]..next[n] + depths[n]).map(size));
+                        (demand, turns.enter(&client.flow, demand))
                     }
                 };
-                waits[n] = (entry == Entry::InLine).then_some(wish);
-                let mut left = deficits[n].entered(wish, entry);
+                waits[n] = (entry == TurnEntry::InLine).then_some(demand);
+                let mut left = deficits[n].entered(demand, entry);
                 while left > 0 {
                     left -= size(next[n]);
                     device.push_back((n, size(next[n])));
@@ -203,12 +207,12 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
             // Devices are not in order, quite.
             let at = chance.below(4.min(device.len() as u64)) as usize;
             let (n, size) = device.remove(at).expect("somebody always has something in the device");
-            turns.leave(&clients[n].seat, size);
+            turns.leave(&clients[n].flow, size);
         }
         let should = plain(&sizes, served.iter().sum());
         for (n, (is, should)) in served.iter().zip(&should).enumerate() {
             let off = is.abs_diff(*should);
-            // A client whose whole wish happens to fit takes nothing along into its next turn.
+            // A client whose whole demand happens to fit takes nothing along into its next turn.
             assert!(
                 off <= 8 * u64::from(QUANTUM) + should / 50,
                 "client {n} of seed {seed}: {served:?} {should}"
@@ -229,9 +233,9 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
     let (turns, wipers, reader) = (Turns::new(2 * QUANTUM), [client(), client()], client());
     let mut device: VecDeque<(usize, u32)> = VecDeque::new();
     let one =
-        |client: &Client, places| match turns.enter(&client.seat, wish(places, places, places)) {
-            Entry::InLine => false,
-            Entry::All | Entry::First | Entry::Turn => true,
+        |client: &Client, places| match turns.enter(&client.flow, demand(places, places, places)) {
+            TurnEntry::InLine => false,
+            TurnEntry::All | TurnEntry::First | TurnEntry::Turn => true,
         };
     let mut waits = [false; 3];
     let (mut ahead_most, mut reads) = (0, 0);
@@ -243,7 +247,7 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
                 continue;
             }
             let inside = match waits[n] {
-                true => client.seat.granted() == Entry::Turn,
+                true => client.flow.granted() == TurnEntry::Turn,
                 false => one(client, places),
             };
             waits[n] = !inside;
@@ -256,7 +260,7 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
             }
         }
         let (n, places) = device.pop_front().expect("the wipers always have something in it");
-        turns.leave(if n < 2 { &wipers[n].seat } else { &reader.seat }, places);
+        turns.leave(if n < 2 { &wipers[n].flow } else { &reader.flow }, places);
     }
     assert!(ahead_most <= 3 * QUANTUM, "{ahead_most} places of zeroes are in front of a read");
     assert!(reads >= 300 / 4, "{reads} reads beside {} pieces", 300 - reads);

@@ -8,27 +8,17 @@
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
 //! negotiation, simple and structured replies, metadata contexts; and of its branch `extension-ext-header`, extended headers.
 
-mod error;
-mod flags;
-mod form;
 mod handshake;
-mod kinds;
-mod meta;
-mod structured;
 mod transmission;
 
-pub use error::ReplyError;
-pub use flags::{ClientFlags, CommandFlags, HandshakeFlags, ReplyFlags, TransmissionFlags};
-pub use form::Form;
 pub use handshake::{
     BlockSizes, ExportSummary, GREETING_LEN, GoRequest, Greeting, MalformedGo, OPTION_HEADER_LEN,
     OPTION_REPLY_HEADER_LEN, OptionHeader, OptionReplyHeader, decode_client_flags,
     decode_export_name, encode_info_block_size, encode_info_export, encode_info_text,
     encode_server_entry,
 };
-pub use kinds::{Command, InfoKind, OptionKind, OptionReplyKind, ReplyKind};
-pub use meta::{MalformedMeta, MetaRequest, encode_meta_context};
-pub use structured::{
+pub use handshake::{MalformedMeta, MetaRequest, encode_meta_context};
+pub use transmission::{
     CHUNK_LEN, Chunk, ChunkError, EXTENDED_CHUNK_LEN, StatusExtent, Tag, decode_block_status,
     decode_error, encode_block_status, encode_data, encode_done, encode_error, encode_hole,
 };
@@ -107,5 +97,487 @@ pub(crate) mod be {
     }
     pub(crate) fn u64(bytes: &[u8], at: usize) -> u64 {
         u64::from(u32(bytes, at)) << 32 | u64::from(u32(bytes, at + 4))
+    }
+}
+
+/// The error of a reply. The protocol fixes this set and its numbers, whatever `errno` means on
+/// either machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ReplyError {
+    /// Not permitted: the export is read-only.
+    Perm = 1,
+    /// The device failed.
+    Io = 5,
+    /// The server is out of memory.
+    NoMem = 12,
+    /// The request makes no sense.
+    Inval = 22,
+    /// No room: the device is full, or the write is beyond its end.
+    NoSpc = 28,
+    /// The value is too large.
+    Overflow = 75,
+    /// The device can't do that at all.
+    NotSup = 95,
+    /// The server, or this export of it, is shutting down.
+    Shutdown = 108,
+}
+
+impl ReplyError {
+    /// The number on the wire.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+
+    /// What a client is told in words where the server has nothing better to say.
+    pub const fn message(self) -> &'static str {
+        match self {
+            ReplyError::Perm => "the export is read-only",
+            ReplyError::Io => "the device failed",
+            ReplyError::NoMem => "the server is out of memory",
+            ReplyError::Inval => {
+                "the command, a flag or the range isn't one that was offered, or not in whole blocks"
+            }
+            ReplyError::NoSpc => {
+                "there is no room: the device is full, or ends before the range does"
+            }
+            ReplyError::Overflow => "more than the largest payload that was offered",
+            ReplyError::NotSup => "not faster than a write",
+            ReplyError::Shutdown => "the server, or this export of it, is shutting down",
+        }
+    }
+
+    /// The error with this number; `None` for 0 (success) and for numbers outside the set.
+    pub const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            1 => ReplyError::Perm,
+            5 => ReplyError::Io,
+            12 => ReplyError::NoMem,
+            22 => ReplyError::Inval,
+            28 => ReplyError::NoSpc,
+            75 => ReplyError::Overflow,
+            95 => ReplyError::NotSup,
+            108 => ReplyError::Shutdown,
+            _ => return None,
+        })
+    }
+
+    /// The error that stands for a Linux `errno`. Numbers outside the set become the nearest
+    /// member, and `Io` where nothing is near: a client must never see a number that it may
+    /// take for something else.
+    pub const fn from_errno(errno: i32) -> Self {
+        match errno {
+            1 | 13 | 30 => ReplyError::Perm,    // EPERM, EACCES, EROFS
+            12 => ReplyError::NoMem,            // ENOMEM
+            22 => ReplyError::Inval,            // EINVAL
+            27 | 28 | 122 => ReplyError::NoSpc, // EFBIG, ENOSPC, EDQUOT
+            75 => ReplyError::Overflow,         // EOVERFLOW
+            95 => ReplyError::NotSup,           // EOPNOTSUPP
+            // ENODEV, ESHUTDOWN, ECANCELED: the device is going away.
+            19 | 108 | 125 => ReplyError::Shutdown,
+            _ => ReplyError::Io,
+        }
+    }
+}
+
+/// Defines a number with names: any value is representable, since the other side may send anything.
+macro_rules! named_number {
+    ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$item_doc:meta])* $item:ident = $value:expr;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $($(#[$item_doc])* pub const $item: $name = $name($value);)*
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.0 {
+                    $($value => f.write_str(stringify!($item)),)*
+                    other => write!(f, concat!(stringify!($name), "({:#x})"), other),
+                }
+            }
+        }
+
+        /// The name that the specification gives it, or the number.
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.0 {
+                    $($value => f.write_str(stringify!($item)),)*
+                    other => write!(f, "the unknown {other:#x}"),
+                }
+            }
+        }
+    };
+}
+
+named_number! {
+    /// What a client asks for during the handshake.
+    OptionKind: u32 {
+        /// Choose an export and begin, without any way to report an error.
+        EXPORT_NAME = 1;
+        /// Give up politely.
+        ABORT = 2;
+        /// Name the exports.
+        LIST = 3;
+        /// Withdrawn.
+        PEEK_EXPORT = 4;
+        /// Begin TLS.
+        STARTTLS = 5;
+        /// Describe an export.
+        INFO = 6;
+        /// Describe an export and begin.
+        GO = 7;
+        /// Use structured replies.
+        STRUCTURED_REPLY = 8;
+        /// List metadata contexts.
+        LIST_META_CONTEXT = 9;
+        /// Choose metadata contexts.
+        SET_META_CONTEXT = 10;
+        /// Use 64-bit headers.
+        EXTENDED_HEADERS = 11;
+    }
+}
+
+named_number! {
+    /// What the server answers to an option. Errors have bit 31 set, and their data is a message for people.
+    OptionReplyKind: u32 {
+        /// Done.
+        ACK = 1;
+        /// One export of a list.
+        SERVER = 2;
+        /// One piece of information.
+        INFO = 3;
+        /// One metadata context.
+        META_CONTEXT = 4;
+        /// The option is unknown here.
+        ERR_UNSUP = 0x8000_0001;
+        /// The option is known, and this server doesn't allow it.
+        ERR_POLICY = 0x8000_0002;
+        /// The data of the option is malformed.
+        ERR_INVALID = 0x8000_0003;
+        /// Not possible on this platform.
+        ERR_PLATFORM = 0x8000_0004;
+        /// TLS has to come first.
+        ERR_TLS_REQD = 0x8000_0005;
+        /// There is no such export.
+        ERR_UNKNOWN = 0x8000_0006;
+        /// The server is shutting down.
+        ERR_SHUTDOWN = 0x8000_0007;
+        /// The client has to ask for block sizes.
+        ERR_BLOCK_SIZE_REQD = 0x8000_0008;
+        /// The option is too long.
+        ERR_TOO_BIG = 0x8000_0009;
+        /// Extended headers have to come first.
+        ERR_EXT_HEADER_REQD = 0x8000_000a;
+    }
+}
+
+impl OptionReplyKind {
+    /// True for the replies that refuse an option.
+    pub const fn is_error(self) -> bool {
+        self.0 & 0x8000_0000 != 0
+    }
+}
+
+named_number! {
+    /// A piece of information about an export.
+    InfoKind: u16 {
+        /// Size and transmission flags.
+        EXPORT = 0;
+        /// The canonical name.
+        NAME = 1;
+        /// A description for people.
+        DESCRIPTION = 2;
+        /// Minimum, preferred and maximum size of a request.
+        BLOCK_SIZE = 3;
+    }
+}
+
+named_number! {
+    /// What a chunk of a structured reply holds. Errors have bit 15 set.
+    ReplyKind: u16 {
+        /// Nothing: the reply ends.
+        NONE = 0;
+        /// An offset, and data that lies there.
+        OFFSET_DATA = 1;
+        /// An offset, and how many zeroes lie there.
+        OFFSET_HOLE = 2;
+        /// A metadata context, and what it says of one extent after the other.
+        BLOCK_STATUS = 5;
+        /// The same with 64-bit lengths (extended headers).
+        BLOCK_STATUS_EXT = 6;
+        /// An error.
+        ERROR = 0x8001;
+        /// An error, and where it happened.
+        ERROR_OFFSET = 0x8002;
+    }
+}
+
+impl ReplyKind {
+    /// True for the chunks that say that something failed.
+    pub const fn is_error(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+}
+
+named_number! {
+    /// What a request of the transmission phase asks for.
+    Command: u16 {
+        /// Read `length` bytes at `offset`.
+        READ = 0;
+        /// Write `length` bytes at `offset`; the bytes follow the request.
+        WRITE = 1;
+        /// Answer what is outstanding, then hang up.
+        DISC = 2;
+        /// Make everything that was answered durable.
+        FLUSH = 3;
+        /// The range is no longer needed.
+        TRIM = 4;
+        /// Read ahead into a cache.
+        CACHE = 5;
+        /// Make the range read as zeroes.
+        WRITE_ZEROES = 6;
+        /// Report allocation.
+        BLOCK_STATUS = 7;
+        /// Change the size of the export.
+        RESIZE = 8;
+    }
+}
+
+/// Defines a flag word: a transparent integer with named bits.
+macro_rules! flag_word {
+    ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$bit_doc:meta])* $bit:ident = $value:expr;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $($(#[$bit_doc])* pub const $bit: $name = $name($value);)*
+            const NAMES: &'static [(&'static str, $int)] = &[$((stringify!($bit), $value)),*];
+
+            /// No flag at all.
+            pub const fn empty() -> Self {
+                $name(0)
+            }
+
+            /// True when each flag of `other` is set in `self`.
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// The flags of `self` that are not in `other`.
+            pub const fn without(self, other: Self) -> Self {
+                $name(self.0 & !other.0)
+            }
+
+            /// The flags of `self`, and those of `other` where `condition` holds.
+            #[must_use]
+            pub const fn with_if(self, condition: bool, other: Self) -> Self {
+                if condition { $name(self.0 | other.0) } else { self }
+            }
+
+            /// True when no flag is set.
+            pub const fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+        }
+
+        impl std::ops::BitOr for $name {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                $name(self.0 | other.0)
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut rest = self.0;
+                f.write_str(concat!(stringify!($name), "("))?;
+                let mut first = true;
+                for (name, bit) in Self::NAMES {
+                    if rest & bit != 0 {
+                        rest &= !bit;
+                        if !first {
+                            f.write_str(" | ")?;
+                        }
+                        f.write_str(name)?;
+                        first = false;
+                    }
+                }
+                if rest != 0 || first {
+                    write!(f, "{}{rest:#x}", if first { "" } else { " | " })?;
+                }
+                f.write_str(")")
+            }
+        }
+    };
+}
+
+flag_word! {
+    /// What the server can do in the handshake.
+    HandshakeFlags: u16 {
+        /// The server answers unknown options with an error instead of hanging up.
+        FIXED_NEWSTYLE = 1;
+        /// The server can leave out the padding behind the answer to `EXPORT_NAME`.
+        NO_ZEROES = 2;
+    }
+}
+
+flag_word! {
+    /// What the client chose of the handshake flags. Any other bit means that the connection has to be closed.
+    ClientFlags: u32 {
+        /// The client speaks fixed newstyle.
+        FIXED_NEWSTYLE = 1;
+        /// The client wants no padding behind the answer to `EXPORT_NAME`.
+        NO_ZEROES = 2;
+    }
+}
+
+flag_word! {
+    /// What an export can do.
+    TransmissionFlags: u16 {
+        /// Always set: the word is valid.
+        HAS_FLAGS = 1;
+        /// Requests that change data are refused with `EPERM`.
+        READ_ONLY = 1 << 1;
+        /// `FLUSH` is understood.
+        SEND_FLUSH = 1 << 2;
+        /// The flag `FUA` is understood.
+        SEND_FUA = 1 << 3;
+        /// The medium rotates: the client should schedule accordingly.
+        ROTATIONAL = 1 << 4;
+        /// `TRIM` is understood.
+        SEND_TRIM = 1 << 5;
+        /// `WRITE_ZEROES` is understood, and the flag `NO_HOLE` with it.
+        SEND_WRITE_ZEROES = 1 << 6;
+        /// The flag `DF` is understood (structured replies only).
+        SEND_DF = 1 << 7;
+        /// A flush on one connection covers what was answered on every connection.
+        CAN_MULTI_CONN = 1 << 8;
+        /// `RESIZE` is understood (never set by this server).
+        SEND_RESIZE = 1 << 9;
+        /// `CACHE` is understood.
+        SEND_CACHE = 1 << 10;
+        /// The flag `FAST_ZERO` is understood.
+        SEND_FAST_ZERO = 1 << 11;
+        /// `BLOCK_STATUS` may name the contexts that it is about (extended headers only).
+        BLOCK_STATUS_PAYLOAD = 1 << 12;
+    }
+}
+
+flag_word! {
+    /// Modifiers of one request.
+    CommandFlags: u16 {
+        /// Answer only when the data of this request is on stable storage.
+        FUA = 1;
+        /// `WRITE_ZEROES` must not deallocate.
+        NO_HOLE = 1 << 1;
+        /// Don't fragment a structured reply.
+        DF = 1 << 2;
+        /// One extent is enough (`BLOCK_STATUS`).
+        REQ_ONE = 1 << 3;
+        /// Fail rather than write zeroes slowly.
+        FAST_ZERO = 1 << 4;
+        /// The length is that of a payload behind the request (extended headers only).
+        PAYLOAD_LEN = 1 << 5;
+    }
+}
+
+flag_word! {
+    /// Modifiers of one chunk of a structured reply.
+    ReplyFlags: u16 {
+        /// It is the last one of its reply.
+        DONE = 1;
+    }
+}
+
+/// How the messages of the transmission phase look, as the handshake has settled it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Compact requests and simple replies: what a client gets that asks for nothing else.
+    #[default]
+    Simple,
+    /// Compact requests; reads and block status are answered in chunks.
+    Structured,
+    /// Extended requests, with 64-bit lengths; everything is answered in chunks, with extended heads.
+    Extended,
+}
+
+impl Form {
+    /// Length of a request without its payload, in bytes.
+    pub const fn request_len(self) -> usize {
+        match self {
+            Form::Simple | Form::Structured => REQUEST_LEN,
+            Form::Extended => EXTENDED_REQUEST_LEN,
+        }
+    }
+
+    /// Looks at the first word of a request.
+    ///
+    /// # Errors
+    /// `BadMagic` where it isn't that of a request: the stream is out of step for good.
+    pub(crate) const fn check_request(self, word: [u8; 4]) -> Result<(), BadMagic> {
+        let found = u32::from_be_bytes(word);
+        let expected = match self {
+            Form::Simple | Form::Structured => REQUEST_MAGIC,
+            Form::Extended => EXTENDED_REQUEST_MAGIC,
+        };
+        if found == expected {
+            return Ok(());
+        }
+        Err(BadMagic { found: found as u64, expected: expected as u64 })
+    }
+
+    /// Length of the head of a chunk in bytes.
+    pub const fn chunk_len(self) -> usize {
+        match self {
+            Form::Simple | Form::Structured => CHUNK_LEN,
+            Form::Extended => EXTENDED_CHUNK_LEN,
+        }
+    }
+
+    /// Length of what is in front of data in a chunk, in bytes: its head, and an offset.
+    pub(crate) const fn data_chunk_len(self) -> usize {
+        self.chunk_len() + 8
+    }
+
+    /// Whether there are chunks.
+    pub const fn has_chunks(self) -> bool {
+        !matches!(self, Form::Simple)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_errno_maps_to_a_member_of_the_set() {
+        for errno in -5..=200 {
+            let error = ReplyError::from_errno(errno);
+            assert_eq!(ReplyError::from_code(error.code()), Some(error));
+        }
+        assert_eq!(ReplyError::from_errno(30), ReplyError::Perm);
+        assert_eq!(ReplyError::from_errno(122), ReplyError::NoSpc);
+        assert_eq!(ReplyError::from_errno(5), ReplyError::Io);
+        assert_eq!(ReplyError::from_code(0), None);
+    }
+
+    #[test]
+    fn debug_names_each_known_bit_and_shows_the_rest_as_a_number() {
+        let flags = CommandFlags::FUA | CommandFlags(0x8000);
+        assert_eq!(format!("{flags:?}"), "CommandFlags(FUA | 0x8000)");
+        assert_eq!(format!("{:?}", CommandFlags::empty()), "CommandFlags(0x0)");
+    }
+
+    #[test]
+    fn contains_needs_every_bit_of_the_other_word() {
+        let both = TransmissionFlags::HAS_FLAGS | TransmissionFlags::READ_ONLY;
+        assert!(both.contains(TransmissionFlags::READ_ONLY));
+        assert!(!TransmissionFlags::HAS_FLAGS.contains(both));
+        assert_eq!(both.without(TransmissionFlags::HAS_FLAGS), TransmissionFlags::READ_ONLY);
+        assert_eq!(TransmissionFlags::HAS_FLAGS.with_if(false, both), TransmissionFlags::HAS_FLAGS);
     }
 }

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 fn counted(server: &Server, requests: u64) -> Vec<ClientStatus> {
     loop {
         let clients = server.clients();
-        let all = clients.iter().flat_map(|one| one.traffic.all()).map(|(_, of)| of.requests);
+        let all = clients.iter().flat_map(|one| Op::ALL.map(|op| one.traffic.of(op).requests));
         if all.sum::<u64>() >= requests {
             return clients;
         }

@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::wrong::ReleaseBlindly;
-use corewise_nbd::model::{
-    Patience, Posted, Ran, ReleaseChecked, ReleasePolicy, ReplyPath, Sent, Sink,
-};
+use corewise_nbd::model::{Patience, PostOutcome, ReplyPath, RunOutcome, SendOutcome, Sink};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
 use loom::thread;
@@ -33,36 +30,39 @@ struct Counter {
 impl Sink for Counter {
     type Reply = Box<Node>;
 
-    fn send(&mut self, batch: Batch<Box<Node>>, patience: Patience) -> Sent {
+    fn send(&mut self, batch: Batch<Box<Node>>, patience: Patience) -> SendOutcome {
         self.held_back += batch.map(|node| node.value).sum::<usize>();
         if patience == Patience::None && self.full > 0 && self.held_back > 0 {
             self.full -= 1;
-            return Sent::Full;
+            return SendOutcome::Full;
         }
         self.sent.fetch_add(std::mem::take(&mut self.held_back), Ordering::Relaxed);
-        Sent::All
+        SendOutcome::All
     }
 }
 
-fn path<R: ReleasePolicy>(full: usize) -> (Arc<ReplyPath<Counter, R>>, Arc<AtomicUsize>) {
+/// How a path is made from its sink.
+type Make = fn(Counter) -> ReplyPath<Counter>;
+
+fn path(make: Make, full: usize) -> (Arc<ReplyPath<Counter>>, Arc<AtomicUsize>) {
     let sent = Arc::new(AtomicUsize::new(0));
     let sink = Counter { sent: Arc::clone(&sent), held_back: 0, full };
-    (Arc::new(ReplyPath::new(sink)), sent)
+    (Arc::new(make(sink)), sent)
 }
 
-fn post<R: ReleasePolicy>(path: &ReplyPath<Counter, R>, value: usize) {
-    if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
-        assert!(matches!(right.run(Patience::None, u32::MAX), Ran::Released));
+fn post(path: &ReplyPath<Counter>, value: usize) {
+    if let PostOutcome::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
+        assert!(matches!(right.run(Patience::None, u32::MAX), RunOutcome::Released));
     }
 }
 
 /// Two posters and this thread: whatever the order, everything is sent when all have returned.
-fn posters<R: ReleasePolicy>() {
+fn posters(make: Make) {
     let mut builder = loom::model::Builder::new();
     // Three threads of five read-modify-writes each: every schedule with up to three preemptions.
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let (path, sent) = path::<R>(0);
+        let (path, sent) = path(make, 0);
         let others: Vec<_> = [1, 10]
             .map(|value| {
                 let path = Arc::clone(&path);
@@ -80,25 +80,25 @@ fn posters<R: ReleasePolicy>() {
 
 #[test]
 fn loom_every_posted_reply_is_sent() {
-    posters::<ReleaseChecked>();
+    posters(ReplyPath::new);
 }
 
 #[test]
 fn loom_without_the_recheck_in_release_a_reply_is_stranded() {
-    let failed = std::panic::catch_unwind(posters::<ReleaseBlindly>).is_err();
+    let failed = std::panic::catch_unwind(|| posters(ReplyPath::that_releases_blindly)).is_err();
     assert!(failed, "the model has to find the lost reply");
 }
 
 #[test]
 fn loom_a_corked_reader_sends_what_others_posted_meanwhile() {
     loom::model(|| {
-        let (path, sent) = path::<ReleaseChecked>(0);
+        let (path, sent) = path(ReplyPath::new, 0);
         let theirs = Arc::clone(&path);
         let other = thread::spawn(move || post(&theirs, 1));
         let cork = path.cork();
         post(&path, 10);
         if let Some(right) = cork {
-            assert!(matches!(right.run(Patience::None, u32::MAX), Ran::Released));
+            assert!(matches!(right.run(Patience::None, u32::MAX), RunOutcome::Released));
         }
         other.join().unwrap();
         assert_eq!(sent.load(Ordering::Relaxed), 11);
@@ -110,11 +110,13 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let (path, sent) = path::<ReleaseChecked>(1);
+        let (path, sent) = path(ReplyPath::new, 1);
         let handed = Arc::new(AtomicBool::new(false));
         let give = |path: &ReplyPath<Counter>, value: usize, handed: &AtomicBool| {
-            if let Posted::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
-                if let Ran::HandOver(right) = right.run(Patience::None, u32::MAX) {
+            if let PostOutcome::YouSend(right) =
+                path.post(Box::new(Node { link: Link::new(), value }))
+            {
+                if let RunOutcome::HandOver(right) = right.run(Patience::None, u32::MAX) {
                     right.give_up();
                     // Release: the writer sees the sink as it was left. A swap, as in the product: loom
                     // doesn't know that a plain store can't come between the two halves
@@ -133,7 +135,7 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
                 // SAFETY: the holder gave the right up before it set the flag, and the swap took
                 // the flag.
                 let right = unsafe { path.take_over() };
-                assert!(matches!(right.run(Patience::Unlimited, u32::MAX), Ran::Released));
+                assert!(matches!(right.run(Patience::Unlimited, u32::MAX), RunOutcome::Released));
             }
         };
         write();

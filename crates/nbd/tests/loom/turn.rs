@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::{Entry, Seat, Turns, Wish};
+use corewise_nbd::model::{Demand, Flow, TurnEntry, Turns};
 use corewise_sync::Parker;
 use loom::model::Builder;
 use loom::thread;
 
-const ONE: Wish = Wish { first: 1, turn: 1, all: 1, pass: 0 };
-const TWO: Wish = Wish { first: 2, turn: 2, all: 2, pass: 0 };
+const ONE: Demand = Demand { first: 1, turn: 1, all: 1, pass: 0 };
+const TWO: Demand = Demand { first: 2, turn: 2, all: 2, pass: 0 };
 
 /// As a connection's reader does.
-fn enter(turns: &Turns, seat: &Arc<Seat>, parker: &Parker) {
-    let mut entry = turns.enter(seat, ONE);
-    while entry == Entry::InLine {
+fn enter(turns: &Turns, flow: &Arc<Flow>, parker: &Parker) {
+    let mut entry = turns.enter(flow, ONE);
+    while entry == TurnEntry::InLine {
         parker.park();
-        entry = seat.granted();
+        entry = flow.granted();
     }
 }
 
@@ -30,22 +30,22 @@ fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
     model(|| {
         let turns = Arc::new(Turns::new(2));
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one_seat = Seat::new(one_parker.unparker());
-        let two_seat = Seat::new(two_parker.unparker());
-        assert_eq!(turns.enter(&one_seat, TWO), Entry::All);
+        let one_seat = Flow::new(one_parker.unparker());
+        let two_seat = Flow::new(two_parker.unparker());
+        assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);
         // Its first request is in past the line; the second has to wait.
-        assert_eq!(turns.enter(&two_seat, ONE), Entry::First);
-        let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
+        assert_eq!(turns.enter(&two_seat, ONE), TurnEntry::First);
+        let (theirs, flow) = (Arc::clone(&turns), Arc::clone(&one_seat));
         let completions = thread::spawn(move || {
-            theirs.leave(&seat, 1);
-            theirs.leave(&seat, 1);
+            theirs.leave(&flow, 1);
+            theirs.leave(&flow, 1);
         });
         enter(&turns, &two_seat, &two_parker);
         completions.join().unwrap();
         turns.leave(&two_seat, 1);
         turns.leave(&two_seat, 1);
-        turns.rise(&one_seat);
-        turns.rise(&two_seat);
+        turns.remove(&one_seat);
+        turns.remove(&two_seat);
         assert_eq!(turns.free(), 2, "no place is lost, and none is made");
     });
 }
@@ -55,23 +55,23 @@ fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
     model(|| {
         let turns = Arc::new(Turns::new(2));
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one_seat = Seat::new(one_parker.unparker());
-        let two_seat = Seat::new(two_parker.unparker());
+        let one_seat = Flow::new(one_parker.unparker());
+        let two_seat = Flow::new(two_parker.unparker());
         // It keeps both places, and doesn't use them. The other has a request in the device, and wants a second one.
-        assert_eq!(turns.enter(&one_seat, TWO), Entry::All);
+        assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);
         turns.leave(&one_seat, 2);
         two_seat.force(1);
-        let (theirs, seat) = (Arc::clone(&turns), Arc::clone(&one_seat));
+        let (theirs, flow) = (Arc::clone(&turns), Arc::clone(&one_seat));
         let user = thread::spawn(move || {
-            enter(&theirs, &seat, &one_parker);
-            theirs.leave(&seat, 1);
+            enter(&theirs, &flow, &one_parker);
+            theirs.leave(&flow, 1);
         });
         enter(&turns, &two_seat, &two_parker);
         turns.leave(&two_seat, 1);
         turns.leave(&two_seat, 1);
         user.join().unwrap();
-        turns.rise(&one_seat);
-        turns.rise(&two_seat);
+        turns.remove(&one_seat);
+        turns.remove(&two_seat);
         assert_eq!(turns.free(), 2);
     });
 }

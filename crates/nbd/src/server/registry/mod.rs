@@ -13,15 +13,15 @@ use corewise_sync::{Condvar, Mutex};
 
 use super::options::Options;
 use crate::access::Identity;
+use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::counts::Traffic;
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::export::{Export, Shared};
+use crate::export::{Export, ExportShared};
 use crate::handshake::{ExportOffer, NotOffered};
+use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
 use crate::policy;
-use crate::told::{Known, Voice, What};
 use crate::wire::MAX_STRING;
 
 pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
@@ -29,19 +29,19 @@ pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
 /// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
 /// held.
 pub(super) struct Registry {
-    /// L: is the lock; guards everything in `Books`.
-    books: Mutex<Books>,
+    /// L: is the lock; guards everything in `RegistryState`.
+    books: Mutex<RegistryState>,
     /// L: waited on with `books`; notified when the thread of a connection ends, and when the server closes.
     left: Condvar,
 }
 
 #[derive(Default)]
-struct Books {
+struct RegistryState {
     closing: bool,
-    exports: BTreeMap<String, Entry>,
+    exports: BTreeMap<String, ExportRecord>,
     /// By the address of the device, which what is shared keeps alive: thousands of exports mustn't look at each other.
-    shared: BTreeMap<usize, Weak<Shared>>,
-    connections: BTreeMap<u64, Entered>,
+    shared: BTreeMap<usize, Weak<ExportShared>>,
+    connections: BTreeMap<u64, ConnectionRecord>,
     half_open: BTreeSet<u64>,
     /// Connections whose thread has not ended: those above, and those that left the books for a newcomer.
     threads: usize,
@@ -53,16 +53,16 @@ struct Books {
     last_id: u64,
 }
 
-struct Entry {
+struct ExportRecord {
     export: Export,
-    state: State,
+    state: ExportState,
     /// What those of its clients came to that have left.
     past: Traffic,
 }
 
 /// Whether an export may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ExportState {
     Open,
     /// Those that have it; no client is admitted.
     Hidden,
@@ -70,7 +70,7 @@ enum State {
     Closing,
 }
 
-struct Entered {
+struct ConnectionRecord {
     connection: Arc<Connection>,
     /// Name of its export; `None` during the handshake.
     export: Option<String>,
@@ -93,11 +93,11 @@ fn check(export: &Export) -> Result<(), Error> {
 }
 
 /// Whether a limit counts this connection.
-type Belongs<'a> = &'a dyn Fn(&Entered) -> bool;
+type ConnectionFilter<'a> = &'a dyn Fn(&ConnectionRecord) -> bool;
 
 impl Registry {
     pub(super) fn new() -> Registry {
-        Registry { books: Mutex::new(Books::default()), left: Condvar::new() }
+        Registry { books: Mutex::new(RegistryState::default()), left: Condvar::new() }
     }
 
     pub(super) fn add_export(&self, mut export: Export) -> Result<(), Error> {
@@ -119,7 +119,7 @@ impl Registry {
         }
         books.exports.insert(
             export.name().to_owned(),
-            Entry { export, state: State::Open, past: Traffic::default() },
+            ExportRecord { export, state: ExportState::Open, past: Traffic::default() },
         );
         Ok(())
     }
@@ -128,15 +128,15 @@ impl Registry {
     pub(super) fn replace_export(&self, mut export: Export) -> Result<(), Error> {
         check(&export)?;
         let mut books = self.books.lock();
-        let is_default = |entry: &Entry| entry.export.is_default();
+        let is_default = |entry: &ExportRecord| entry.export.is_default();
         let mut others =
             books.exports.values().filter(|entry| entry.export.name() != export.name());
         if export.is_default() && others.any(is_default) {
             return Err(Error::DefaultTaken(Box::new(export)));
         }
         let entry = books.exports.get_mut(export.name());
-        let same = |entry: &&mut Entry| {
-            entry.state != State::Closing
+        let same = |entry: &&mut ExportRecord| {
+            entry.state != ExportState::Closing
                 && entry.export.device_address() == export.device_address()
         };
         let Some(entry) = entry.filter(same) else {
@@ -153,8 +153,9 @@ impl Registry {
     /// being removed.
     pub(super) fn hide_export(&self, name: &str, hide: bool) -> Option<usize> {
         let mut books = self.books.lock();
-        let entry = books.exports.get_mut(name).filter(|entry| entry.state != State::Closing)?;
-        entry.state = if hide { State::Hidden } else { State::Open };
+        let entry =
+            books.exports.get_mut(name).filter(|entry| entry.state != ExportState::Closing)?;
+        entry.state = if hide { ExportState::Hidden } else { ExportState::Open };
         let clients = books.connections_of(Some(name)).len();
         drop(books);
         self.left.notify_all();
@@ -165,7 +166,7 @@ impl Registry {
     pub(super) fn wait_until_unused(&self, name: &str) -> bool {
         let mut books = self.books.lock();
         loop {
-            let hidden = |entry: &Entry| entry.state == State::Hidden;
+            let hidden = |entry: &ExportRecord| entry.state == ExportState::Hidden;
             if books.closing || !books.exports.get(name).is_some_and(hidden) {
                 return false;
             }
@@ -180,8 +181,9 @@ impl Registry {
     /// none, or somebody else is removing it.
     pub(super) fn close_export(&self, name: &str) -> Option<(Export, Vec<Arc<Connection>>)> {
         let mut books = self.books.lock();
-        let entry = books.exports.get_mut(name).filter(|entry| entry.state != State::Closing)?;
-        entry.state = State::Closing;
+        let entry =
+            books.exports.get_mut(name).filter(|entry| entry.state != ExportState::Closing)?;
+        entry.state = ExportState::Closing;
         let export = entry.export.clone();
         let connections = books.connections_of(Some(name));
         drop(books);
@@ -192,7 +194,7 @@ impl Registry {
     pub(super) fn forget_export(&self, name: &str) {
         let mut books = self.books.lock();
         let gone = books.exports.remove(name);
-        if let Some(Entry { export, .. }) = &gone {
+        if let Some(ExportRecord { export, .. }) = &gone {
             if Arc::strong_count(&export.shared) == 1 {
                 books.shared.remove(&export.device_address());
             }
@@ -205,7 +207,7 @@ impl Registry {
     /// Waits until there is no export of that name that is being removed, or the deadline passes. Blocks.
     pub(super) fn wait_until_removed(&self, name: &str, deadline: &mut Deadline) {
         let mut books = self.books.lock();
-        let closing = |entry: &Entry| entry.state == State::Closing;
+        let closing = |entry: &ExportRecord| entry.state == ExportState::Closing;
         while books.exports.get(name).is_some_and(closing) {
             let wait = deadline.wait();
             if wait.is_zero() {
@@ -266,7 +268,7 @@ impl Registry {
         let id = books.last_id;
         let (connection, rest) = make(id);
         books.half_open.insert(id);
-        let entered = Entered {
+        let entered = ConnectionRecord {
             connection: Arc::clone(&connection),
             export: None,
             who,
@@ -301,10 +303,10 @@ impl Registry {
             return Err("the place of this connection was needed".to_string());
         };
         let peer = entered.who.peer;
-        let every = |_: &Entered| true;
-        let its_peer = |other: &Entered| other.who.peer == peer;
-        let its_export = |other: &Entered| other.export.as_deref() == Some(&*name);
-        let limits: [(Option<usize>, Belongs<'_>, &str); 3] = [
+        let every = |_: &ConnectionRecord| true;
+        let its_peer = |other: &ConnectionRecord| other.who.peer == peer;
+        let its_export = |other: &ConnectionRecord| other.export.as_deref() == Some(&*name);
+        let limits: [(Option<usize>, ConnectionFilter<'_>, &str); 3] = [
             (Some(options.max_connections), &every, "of this server"),
             (options.max_per_peer, &its_peer, "for clients of this address or user"),
             (export.most_clients(), &its_export, "of this export"),
@@ -401,11 +403,11 @@ impl Registry {
     }
 }
 
-impl Books {
+impl RegistryState {
     /// The open export that this client means by this name, whether it is for it or not.
     fn named(&self, name: &str, who: &Identity) -> Option<&Export> {
         if let Some(entry) = self.exports.get(name) {
-            return Some(&entry.export).filter(|_| entry.state == State::Open);
+            return Some(&entry.export).filter(|_| entry.state == ExportState::Open);
         }
         if !name.is_empty() {
             return None;
@@ -420,13 +422,17 @@ impl Books {
     }
 
     fn open(&self) -> impl Iterator<Item = &Export> {
-        let open = |entry: &&Entry| entry.state == State::Open;
+        let open = |entry: &&ExportRecord| entry.state == ExportState::Open;
         self.exports.values().filter(open).map(|entry| &entry.export)
     }
 
     /// Those of these clients that have a place.
-    fn attached<'a>(&'a self, belongs: Belongs<'a>) -> impl Iterator<Item = &'a Entered> {
-        let attached = |one: &&Entered| one.export.is_some() && !one.leaving && belongs(one);
+    fn attached<'a>(
+        &'a self,
+        belongs: ConnectionFilter<'a>,
+    ) -> impl Iterator<Item = &'a ConnectionRecord> {
+        let attached =
+            |one: &&ConnectionRecord| one.export.is_some() && !one.leaving && belongs(one);
         self.connections.values().filter(attached)
     }
 
@@ -463,7 +469,7 @@ impl Books {
 
     /// Lets the one go of these clients that has been idle for longest, if that is long enough. It leaves as from a
     /// drain: what it was answered is flushed.
-    fn let_idle_go(&mut self, belongs: Belongs<'_>, options: &Options) -> bool {
+    fn let_idle_go(&mut self, belongs: ConnectionFilter<'_>, options: &Options) -> bool {
         let Some(enough) = options.evict_idle else { return false };
         // Each has its descriptor until its device has flushed what it changed.
         if self.leaving >= options.max_half_open.max(1) {
@@ -483,9 +489,9 @@ impl Books {
         let Some(entered) = self.connections.get_mut(&id) else { return false };
         entered.leaving = true;
         self.leaving += 1;
-        let Entered { connection, who, export, .. } = entered;
+        let ConnectionRecord { connection, who, export, .. } = entered;
         let (peer, export, idle) = (who.clone(), export.clone(), policy::rounded(idle));
-        connection.voice.tell(What::Evicted, |_| {
+        connection.log.tell(LineKind::Evicted, |_| {
             move |left_out: Option<u64>| {
                 // Debug: a length of time.
                 tracing::info!(client = id, %peer, export, ?idle, left_out, "let go: a newcomer needs its place");
@@ -515,14 +521,14 @@ impl Registry {
     pub(super) fn find(
         &self,
         name: &str,
-        voice: &Voice,
+        log: &ClientLog,
         who: &Identity,
     ) -> Result<ExportOffer, NotOffered> {
         let export = self.books.lock().named(name, who).cloned().ok_or(NotOffered::Unknown)?;
         if export.access.admits(who) {
             return Ok(export.offer());
         }
-        voice.tell(What::Forbidden, |Known { client, .. }| {
+        log.tell(LineKind::Forbidden, |ClientFacts { client, .. }| {
             let (peer, export) = (who.clone(), export.name().to_owned());
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, left_out, "a client was refused: the export is not for it");

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entered, Registry, State};
+use super::{ConnectionRecord, ExportState, Registry};
 use crate::access::{Identity, Peer};
 use crate::connection::Connection;
-use crate::counts::Traffic;
 use crate::export::Export;
 use crate::handshake::CloseReason;
+use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
 
 /// One export, as its owner sees it.
@@ -161,8 +161,8 @@ impl Registry {
                 clients: clients.len(),
                 draining: loads().filter(|load| load.draining).count(),
                 in_flight: loads().map(|load| u64::from(load.requests)).sum(),
-                closing: state != State::Open || closing,
-                hidden: state == State::Hidden,
+                closing: state != ExportState::Open || closing,
+                hidden: state == ExportState::Hidden,
                 read_only: !export.is_writable(),
                 untold: export.shared.losses.untold(export.device().losses()),
                 traffic,
@@ -173,8 +173,8 @@ impl Registry {
 
     pub(in crate::server) fn clients(&self) -> Vec<ClientStatus> {
         let books = self.books.lock();
-        let known = |entered: &Entered| {
-            let Entered { connection, export, who, .. } = entered;
+        let known = |entered: &ConnectionRecord| {
+            let ConnectionRecord { connection, export, who, .. } = entered;
             (Arc::clone(connection), export.clone(), who.clone())
         };
         let clients: Vec<_> = books.connections.values().map(known).collect();

@@ -45,9 +45,14 @@ fn admit_to(registry: &Registry, limit: usize) -> Result<(Arc<Connection>, ()), 
         let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let budget = Options::default().budget;
         let pool = Arc::new(Pool::new(1 << 20));
-        (Arc::new(Connection::new(Voice::of_test(id), socket.into(), budget, 0, pool, None).0), ())
+        (
+            Arc::new(
+                Connection::new(ClientLog::of_test(id), socket.into(), budget, 0, pool, None).0,
+            ),
+            (),
+        )
     };
-    let who = Voice::of_test(0).who;
+    let who = ClientLog::of_test(0).who;
     let options = Options::new().max_half_open(limit).max_connections(0);
     registry.admit(who, &options, &|| false, make, |oldest| oldest.close())
 }
@@ -60,20 +65,20 @@ fn a_client_whose_request_lies_in_the_socket_is_not_idle() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let make = |id| {
             let (budget, pool) = (Options::default().budget, Arc::new(Pool::new(1 << 20)));
-            let voice = Voice::of_test(id);
+            let log = ClientLog::of_test(id);
             (
                 Arc::new(
-                    Connection::new(voice, ours.into(), budget, 0, pool, Some(Duration::ZERO)).0,
+                    Connection::new(log, ours.into(), budget, 0, pool, Some(Duration::ZERO)).0,
                 ),
                 (),
             )
         };
-        let who = Voice::of_test(0).who;
+        let who = ClientLog::of_test(0).who;
         (registry.admit(who, &Options::new(), &|| false, make, |_| ()).unwrap().0, theirs)
     };
     let options = Options::new().max_connections(1).evict_idle(Some(Duration::ZERO));
     let attach = |connection: &Connection| {
-        let who = Voice::of_test(0).who;
+        let who = ClientLog::of_test(0).who;
         registry.attach(connection.id, "disk", &who, &options).map(drop)
     };
     let ((first, mut client), (second, _theirs)) = (admit(), admit());
@@ -122,7 +127,7 @@ fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_
     };
     let attach = |id| {
         let options = Options::new().max_connections(0);
-        registry.attach(id, "disk", &Voice::of_test(0).who, &options).map(drop).unwrap_err()
+        registry.attach(id, "disk", &ClientLog::of_test(0).who, &options).map(drop).unwrap_err()
     };
     let ids = [admit(), admit(), admit()];
     // The first one is about to be told, the second one has been.
@@ -145,7 +150,7 @@ fn a_newcomer_that_waits_for_a_place_gives_up_with_its_listener() {
     let stop = || asked.swap(true, Ordering::Relaxed);
     let options = Options::new().max_half_open(1).max_connections(0);
     let make = |_| -> (Arc<Connection>, ()) { unreachable!("there is no place") };
-    let who = Voice::of_test(0).who;
+    let who = ClientLog::of_test(0).who;
     let stopped = registry.admit(who, &options, &stop, make, |_| ()).map(|_| ());
     assert!(matches!(stopped, Err(Error::ShuttingDown)), "{stopped:?}");
 }

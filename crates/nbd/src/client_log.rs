@@ -30,9 +30,9 @@ pub(crate) fn tell(say: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
 }
 
-/// What is told of a client, by kind.
+/// LineKind is told of a client, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum LineKind {
     /// The device failed its request.
     Failed(ReplyError),
     /// Its request was refused.
@@ -68,27 +68,27 @@ const ERRORS: [ReplyError; 8] = [
     ReplyError::NotSup,
     ReplyError::Shutdown,
 ];
-/// What isn't the error of a reply.
-const OTHERS: [What; 9] = [
-    What::Cut,
-    What::Slow,
-    What::Late,
-    What::Idle,
-    What::Handshake,
-    What::Tls,
-    What::Forbidden,
-    What::Evicted,
-    What::Ours,
+/// LineKind isn't the error of a reply.
+const OTHERS: [LineKind; 9] = [
+    LineKind::Cut,
+    LineKind::Slow,
+    LineKind::Late,
+    LineKind::Idle,
+    LineKind::Handshake,
+    LineKind::Tls,
+    LineKind::Forbidden,
+    LineKind::Evicted,
+    LineKind::Ours,
 ];
 const KINDS: usize = 2 * ERRORS.len() + OTHERS.len();
 
-impl What {
+impl LineKind {
     /// Each has a number of its own, below [`KINDS`].
     fn index(self) -> usize {
         let of = |error| ERRORS.iter().position(|other| *other == error).unwrap_or_default();
         match self {
-            What::Failed(error) => of(error),
-            What::Refused(error) => ERRORS.len() + of(error),
+            LineKind::Failed(error) => of(error),
+            LineKind::Refused(error) => ERRORS.len() + of(error),
             other => {
                 let at = OTHERS.iter().position(|one| *one == other);
                 2 * ERRORS.len() + at.unwrap_or_default()
@@ -96,36 +96,36 @@ impl What {
         }
     }
 
-    fn all() -> impl Iterator<Item = What> {
-        let failed = ERRORS.into_iter().map(What::Failed);
-        failed.chain(ERRORS.into_iter().map(What::Refused)).chain(OTHERS)
+    fn all() -> impl Iterator<Item = LineKind> {
+        let failed = ERRORS.into_iter().map(LineKind::Failed);
+        failed.chain(ERRORS.into_iter().map(LineKind::Refused)).chain(OTHERS)
     }
 
     /// Whether it is trouble; else news, which only somebody hears who asked for them.
     fn is_trouble(self) -> bool {
-        !matches!(self, What::Idle | What::Handshake | What::Evicted)
+        !matches!(self, LineKind::Idle | LineKind::Handshake | LineKind::Evicted)
     }
 
-    /// What is said of several.
+    /// LineKind is said of several.
     fn words(self) -> &'static str {
         match self {
-            What::Failed(_) => "requests that the device failed",
-            What::Refused(_) => "requests that were refused",
-            What::Cut => "connections that were cut for what they sent",
-            What::Slow => "connections that were too slow",
-            What::Late => "connections that were cut at the deadline of a drain",
-            What::Idle => "connections that asked for nothing",
-            What::Handshake => "handshakes that failed",
-            What::Tls => "failures of TLS",
-            What::Forbidden => "choices of an export that isn't for it",
-            What::Evicted => "connections that made way for others",
-            What::Ours => "faults of this server",
+            LineKind::Failed(_) => "requests that the device failed",
+            LineKind::Refused(_) => "requests that were refused",
+            LineKind::Cut => "connections that were cut for what they sent",
+            LineKind::Slow => "connections that were too slow",
+            LineKind::Late => "connections that were cut at the deadline of a drain",
+            LineKind::Idle => "connections that asked for nothing",
+            LineKind::Handshake => "handshakes that failed",
+            LineKind::Tls => "failures of TLS",
+            LineKind::Forbidden => "choices of an export that isn't for it",
+            LineKind::Evicted => "connections that made way for others",
+            LineKind::Ours => "faults of this server",
         }
     }
 
     fn error(self) -> Option<ReplyError> {
         match self {
-            What::Failed(error) | What::Refused(error) => Some(error),
+            LineKind::Failed(error) | LineKind::Refused(error) => Some(error),
             _ => None,
         }
     }
@@ -133,14 +133,14 @@ impl What {
 
 /// The accounts of one peer at one export, or at none yet.
 #[derive(Debug)]
-struct Kinds([Throttle; KINDS]);
+struct Throttles([Throttle; KINDS]);
 
-impl Kinds {
-    fn new() -> Arc<Kinds> {
-        Arc::new(Kinds(std::array::from_fn(|_| Throttle::new())))
+impl Throttles {
+    fn new() -> Arc<Throttles> {
+        Arc::new(Throttles(std::array::from_fn(|_| Throttle::new())))
     }
 
-    fn of(&self, what: What) -> &Throttle {
+    fn of(&self, what: LineKind) -> &Throttle {
         &self.0[what.index()]
     }
 
@@ -148,15 +148,15 @@ impl Kinds {
         self.0.iter().all(Throttle::is_rested)
     }
 
-    /// What of each kind was left out. It counts as told now.
-    fn take_left_out(&self) -> Vec<(What, LeftOut)> {
-        let left_out = What::all().map(|what| (what, self.of(what).take_left_out()));
+    /// LineKind of each kind was left out. It counts as told now.
+    fn take_left_out(&self) -> Vec<(LineKind, LeftOut)> {
+        let left_out = LineKind::all().map(|what| (what, self.of(what).take_left_out()));
         left_out.filter(|(_, left_out)| left_out.messages() != 0).collect()
     }
 }
 
 /// Tells what was left out of a peer.
-fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(What, LeftOut)>) {
+fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(LineKind, LeftOut)>) {
     let (mut all, mut words) = (LeftOut::default(), String::new());
     for (what, left_out) in kinds {
         let comma = if words.is_empty() { "" } else { ", " };
@@ -176,39 +176,40 @@ fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(What
 
 /// The account of one peer.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct PeerAccount {
     /// `None`: several.
     peer: Option<Peer>,
     /// All its lines.
     lines: Throttle,
     /// Those that belong to no export.
-    none: Arc<Kinds>,
+    none: Arc<Throttles>,
     /// L: is the lock, taken when a client chooses an export; guards the accounts at the exports.
-    exports: Mutex<Vec<(String, Arc<Kinds>)>>,
+    exports: Mutex<Vec<(String, Arc<Throttles>)>>,
 }
 
-impl Host {
-    fn new(peer: Option<Peer>) -> Arc<Host> {
+impl PeerAccount {
+    fn new(peer: Option<Peer>) -> Arc<PeerAccount> {
         let lines = Throttle::with_rate(LINES, LINES_EVERY);
-        Arc::new(Host { peer, lines, none: Kinds::new(), exports: Mutex::default() })
+        Arc::new(PeerAccount { peer, lines, none: Throttles::new(), exports: Mutex::default() })
     }
 
     /// The account at an export. Where the peer has been at too many, one that nobody uses and that has nothing to tell makes
     /// way; where there is none, that of no export does for it.
-    fn at(&self, export: &str) -> Arc<Kinds> {
+    fn at(&self, export: &str) -> Arc<Throttles> {
         let mut exports = self.exports.lock();
         if let Some((_, kinds)) = exports.iter().find(|(name, _)| name == export) {
             return Arc::clone(kinds);
         }
         if exports.len() >= EXPORTS {
-            let done =
-                |(_, kinds): &(_, Arc<Kinds>)| Arc::strong_count(kinds) == 1 && kinds.is_rested();
+            let done = |(_, kinds): &(_, Arc<Throttles>)| {
+                Arc::strong_count(kinds) == 1 && kinds.is_rested()
+            };
             match exports.iter().position(done) {
                 Some(at) => drop(exports.swap_remove(at)),
                 None => return Arc::clone(&self.none),
             }
         }
-        let kinds = Kinds::new();
+        let kinds = Throttles::new();
         exports.push((export.to_owned(), Arc::clone(&kinds)));
         kinds
     }
@@ -221,11 +222,11 @@ impl Host {
 
 /// The accounts of all peers.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct PeerAccounts {
     /// L: is the lock, taken when a client comes; guards the accounts.
-    hosts: Mutex<BTreeMap<(u8, u128), Arc<Host>>>,
+    hosts: Mutex<BTreeMap<(u8, u128), Arc<PeerAccount>>>,
     /// For those that have no place.
-    rest: Arc<Host>,
+    rest: Arc<PeerAccount>,
 }
 
 /// By what a peer is known when it comes again.
@@ -238,13 +239,13 @@ fn key(peer: Peer) -> (u8, u128) {
     }
 }
 
-impl Hosts {
-    pub(crate) fn new() -> Hosts {
-        Hosts { hosts: Mutex::default(), rest: Host::new(None) }
+impl PeerAccounts {
+    pub(crate) fn new() -> PeerAccounts {
+        PeerAccounts { hosts: Mutex::default(), rest: PeerAccount::new(None) }
     }
 
     /// The account of a peer that has come.
-    pub(crate) fn of(&self, peer: Peer) -> Arc<Host> {
+    pub(crate) fn of(&self, peer: Peer) -> Arc<PeerAccount> {
         let key = key(peer);
         let mut hosts = self.hosts.lock();
         if let Some(host) = hosts.get(&key) {
@@ -256,7 +257,7 @@ impl Hosts {
         if hosts.len() >= PEERS {
             return Arc::clone(&self.rest);
         }
-        Arc::clone(hosts.entry(key).or_insert_with(|| Host::new(Some(peer))))
+        Arc::clone(hosts.entry(key).or_insert_with(|| PeerAccount::new(Some(peer))))
     }
 
     /// At the end: tells all that was left out, a line a peer and export.
@@ -280,34 +281,34 @@ impl Hosts {
 
 /// By what a connection is told of.
 #[derive(Clone, Debug)]
-pub(crate) struct Voice {
+pub(crate) struct ClientLog {
     pub(crate) client: u64,
     pub(crate) who: Identity,
     /// The export's name; empty before there is one.
     pub(crate) export: String,
-    host: Arc<Host>,
-    kinds: Arc<Kinds>,
+    host: Arc<PeerAccount>,
+    kinds: Arc<Throttles>,
 }
 
-/// What is known of a client, for a line about it.
-pub(crate) struct Known {
+/// LineKind is known of a client, for a line about it.
+pub(crate) struct ClientFacts {
     pub(crate) client: u64,
     pub(crate) peer: Identity,
     /// The export's name; empty before there is one.
     pub(crate) export: String,
 }
 
-impl Voice {
+impl ClientLog {
     /// Of a connection that has no export yet.
-    pub(crate) fn new(host: Arc<Host>, client: u64, who: Identity) -> Voice {
+    pub(crate) fn new(host: Arc<PeerAccount>, client: u64, who: Identity) -> ClientLog {
         let kinds = Arc::clone(&host.none);
-        Voice { client, who, export: String::new(), host, kinds }
+        ClientLog { client, who, export: String::new(), host, kinds }
     }
 
     /// The same client at an export.
-    pub(crate) fn at(&self, who: Identity, export: &str) -> Voice {
+    pub(crate) fn at(&self, who: Identity, export: &str) -> ClientLog {
         let (host, kinds) = (Arc::clone(&self.host), self.host.at(export));
-        Voice { client: self.client, who, export: export.to_owned(), host, kinds }
+        ClientLog { client: self.client, who, export: export.to_owned(), host, kinds }
     }
 
     /// Has what `make` makes tell the log, if it is time for it: with how many like it were left
@@ -315,15 +316,18 @@ impl Voice {
     /// both may be.
     pub(crate) fn tell<L: FnOnce(Option<u64>) + Send + 'static>(
         &self,
-        what: What,
-        make: impl FnOnce(Known) -> L,
+        what: LineKind,
+        make: impl FnOnce(ClientFacts) -> L,
     ) {
         // Nobody counts what nobody would hear.
         if !what.is_trouble() && !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
-        let known =
-            || Known { client: self.client, peer: self.who.clone(), export: self.export.clone() };
+        let known = || ClientFacts {
+            client: self.client,
+            peer: self.who.clone(),
+            export: self.export.clone(),
+        };
         let line = || {
             let line = make(known());
             move |left_out| tell(|| line(left_out))
@@ -346,9 +350,9 @@ impl Voice {
     }
 
     #[cfg(test)]
-    pub(crate) fn of_test(client: u64) -> Voice {
+    pub(crate) fn of_test(client: u64) -> ClientLog {
         let who = Identity { peer: Peer::Unknown, pid: None, names: Vec::new() };
-        Voice::new(Host::new(None), client, who)
+        ClientLog::new(PeerAccount::new(None), client, who)
     }
 }
 
@@ -361,11 +365,11 @@ mod tests {
     }
 
     /// How many lines it took to tell so many, and how many others these lines told of.
-    fn told(voice: &Voice, what: What, times: usize) -> (u32, u64) {
+    fn told(log: &ClientLog, what: LineKind, times: usize) -> (u32, u64) {
         let (told, heard) = std::sync::mpsc::channel();
         for _ in 0..times {
             let told = told.clone();
-            voice.tell(what, |_| {
+            log.tell(what, |_| {
                 move |left_out: Option<u64>| {
                     let _ = told.send(left_out);
                 }
@@ -378,20 +382,20 @@ mod tests {
 
     #[test]
     fn each_kind_has_an_account_of_its_own() {
-        let mut all: Vec<_> = What::all().map(What::index).collect();
+        let mut all: Vec<_> = LineKind::all().map(LineKind::index).collect();
         all.sort_unstable();
         assert_eq!(all, (0..KINDS).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_peer_has_so_many_lines_however_often_it_comes_and_whatever_it_tries_and_none_is_lost() {
-        let hosts = Hosts::new();
+        let hosts = PeerAccounts::new();
         let (mut lines, mut before, mut asked) = (0, 0, 0);
         for client in 0..100 {
-            let voice = Voice::new(hosts.of(Peer::User(7)), client, user(7));
-            let voice = voice.at(user(7), &format!("export {}", client % 20));
-            for what in What::all().filter(|what| what.is_trouble()) {
-                let told = told(&voice, what, 10);
+            let log = ClientLog::new(hosts.of(Peer::User(7)), client, user(7));
+            let log = log.at(user(7), &format!("export {}", client % 20));
+            for what in LineKind::all().filter(|what| what.is_trouble()) {
+                let told = told(&log, what, 10);
                 (lines, before, asked) = (lines + told.0, before + told.1, asked + 10);
             }
         }
@@ -404,21 +408,21 @@ mod tests {
         let left_out: u64 =
             kinds.flat_map(|kinds| kinds.take_left_out()).map(|(_, n)| n.messages()).sum();
         assert_eq!(u64::from(lines) + before + left_out, asked);
-        let other = Voice::new(hosts.of(Peer::User(8)), 200, user(8));
-        assert_ne!(told(&other, What::Cut, 1000).0, 0, "another peer has its own");
+        let other = ClientLog::new(hosts.of(Peer::User(8)), 200, user(8));
+        assert_ne!(told(&other, LineKind::Cut, 1000).0, 0, "another peer has its own");
     }
 
     #[test]
     fn so_many_peers_have_accounts_a_quiet_one_makes_way_and_the_others_share_one() {
-        let hosts = Hosts::new();
+        let hosts = PeerAccounts::new();
         for uid in 0..2 * PEERS as u32 {
             hosts.of(Peer::User(uid));
             assert!(hosts.hosts.lock().len() <= PEERS);
         }
-        let hosts = Hosts::new();
+        let hosts = PeerAccounts::new();
         for uid in 0..=PEERS as u32 {
-            let voice = Voice::new(hosts.of(Peer::User(uid)), 1, user(uid));
-            assert_eq!(told(&voice, What::Cut, 1), (1, 0));
+            let log = ClientLog::new(hosts.of(Peer::User(uid)), 1, user(uid));
+            assert_eq!(told(&log, LineKind::Cut, 1), (1, 0));
         }
         let late = |uid| Arc::ptr_eq(&hosts.of(Peer::User(uid)), &hosts.rest);
         assert!(!late(0) && late(PEERS as u32) && late(u32::MAX));
