@@ -102,7 +102,6 @@ mod log;
 mod message;
 mod prefix;
 mod reader;
-mod stamp;
 pub mod sysfs;
 
 pub use form::{Form, Prefix};

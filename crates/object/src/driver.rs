@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use crate::format::StoreSpace;
 use crate::format::{BLOCK, Chunk};
 use crate::local::FlushFile;
-use crate::log::From;
-use crate::log::{Ask, NotOpen};
+use crate::log::CloneSource;
+use crate::log::{NotOpen, OpenRequest};
 use crate::options::{self, ObjectOptions, OpenError, OpenErrorKind};
 use crate::store::{Store, StoreUse};
 use crate::volume::{CacheUse, opening};
@@ -39,7 +39,7 @@ const MOST: u32 = 4 << 20;
 /// is lost by that, and a later one may succeed.
 ///
 /// # One writer
-/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
+/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::DropMark) from then on, for good. A read is
 /// answered only if within the [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
 /// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first change. So nobody is
 /// given what another server has changed since, unless clocks differ in their speed.
@@ -188,7 +188,7 @@ impl ObjectDriver {
     /// It isn't, or there is no such location; it says what it is.
     pub fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
         let parent = options::prefix(parent)?.to_string();
-        let from = From { parent, snapshot: snapshot.to_owned() };
+        let from = CloneSource { parent, snapshot: snapshot.to_owned() };
         let is = from.check(self.volume.opening.origin.as_ref());
         is.map_err(|why| match why {
             NotOpen::Origin(why) => why,
@@ -208,7 +208,7 @@ impl ObjectDriver {
     }
 
     /// Returns why the store takes no writes, and since when, as time since 1970: it refuses them,
-    /// is full, or doesn't answer. Known some seconds after a write that it should have taken. Any
+    /// is full, or doesn't answer. LogState some seconds after a write that it should have taken. Any
     /// context.
     pub fn store_refusal(&self) -> Option<(String, Duration)> {
         self.volume.refusal()
@@ -273,7 +273,7 @@ fn runtime() -> io::Result<Runtime> {
 fn run(
     options: &ObjectOptions,
     store: Arc<Store>,
-    from: Option<From>,
+    from: Option<CloneSource>,
     told: oneshot::Sender<Result<Arc<Volume>, OpenError>>,
     mut receiver: mpsc::UnboundedReceiver<Message>,
 ) {
@@ -290,7 +290,7 @@ fn run(
         let random = rustix::rand::getrandom(&mut nonce[..], rustix::rand::GetRandomFlags::empty());
         let volume = match random {
             Ok(16) => {
-                let ask = Ask {
+                let request = OpenRequest {
                     device: options.name.clone(),
                     size: options.size,
                     lease: options.lease,
@@ -306,9 +306,9 @@ fn run(
                 };
                 let tuning = options.tuning();
                 let opened = match &options.flush_file {
-                    None => Volume::open(store, ask, tuning).await,
+                    None => Volume::open(store, request, tuning).await,
                     Some(path) => match FlushFile::open(path) {
-                        Ok(file) => opening::open(Arc::new(file), store, ask, tuning).await,
+                        Ok(file) => opening::open(Arc::new(file), store, request, tuning).await,
                         Err(error) => Err(NotOpen::Local(error.to_string())),
                     },
                 };

@@ -36,7 +36,6 @@
 //! in memory are read and written by the threads that submit.
 
 mod driver;
-mod events;
 mod format;
 mod local;
 mod log;
@@ -47,8 +46,7 @@ mod tests;
 mod volume;
 
 pub use driver::ObjectDriver;
-pub use events::ObjectEvent;
 pub use format::{Compression, ObjectKey, OpeningId, StoreSpace};
 pub use options::{ObjectOptions, OpenError, OpenErrorKind};
 pub use store::StoreUse;
-pub use volume::{CacheUse, ObjectSnapshot};
+pub use volume::{CacheUse, ObjectEvent, ObjectSnapshot};

@@ -9,15 +9,15 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use crate::events::{ObjectEvent, Observer};
 use crate::format::{BLOCK, Compression, ObjectKey, OpeningId, names};
 use crate::local::A_LEG;
-use crate::log::{FlushesMissing, From, NotOpen};
+use crate::log::{CloneSource, FlushesMissing, NotOpen};
 #[cfg(feature = "s3")]
 use crate::store::TRY;
 use crate::store::{Folder, Overlap, Store, volume_around};
 use crate::volume::Tuning;
 use crate::volume::policy::{self, Compaction};
+use crate::volume::{ObjectEvent, Observer};
 
 /// Bytes of a batch: of a segment, as a rule.
 const BATCH: u64 = 8 << 20;
@@ -220,7 +220,7 @@ impl ObjectOptions {
     }
 
     /// The store that the location names, and of what in it the volume is to be a clone.
-    pub(crate) fn there(&self) -> Result<(Store, Option<From>), OpenError> {
+    pub(crate) fn there(&self) -> Result<(Store, Option<CloneSource>), OpenError> {
         let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
         let folder = self.location.strip_prefix("file://").map(FilePath::new);
         if let Some(folder) = folder {
@@ -249,7 +249,7 @@ impl ObjectOptions {
             if of != root || root == Root::Memory || there == prefix {
                 return Err(named(BESIDE.into()));
             }
-            Ok(From { parent: there.to_string(), snapshot: snapshot.clone() })
+            Ok(CloneSource { parent: there.to_string(), snapshot: snapshot.clone() })
         });
         let inner: Arc<dyn ObjectStore> = match &root {
             Root::Memory => Arc::new(InMemory::new()),

@@ -17,7 +17,7 @@ pub struct Lane {
 
 /// How a lane's spans are put into its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pack {
+pub(crate) enum RowPacking {
     /// Into the first row that is free: as few rows as can be.
     Tight,
     /// By start, into the last row or a new one below it: later is never above.
@@ -36,14 +36,14 @@ impl Timeline {
     /// The spans by worker. Lanes come in natural order of their names (`cpu 2` before `cpu 10`);
     /// within a lane, spans that overlap (one probe inside another's) stand in different rows.
     pub fn lanes(&self) -> Vec<Lane> {
-        self.lanes_with(Pack::Tight, time, |_| true)
+        self.lanes_with(RowPacking::Tight, time, |_| true)
     }
 
     /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says how
     /// much room a span needs in its row (from, to), so that a renderer can keep room for labels.
     pub(crate) fn lanes_with(
         &self,
-        pack: Pack,
+        pack: RowPacking,
         extent: impl Fn(&Span) -> (u64, u64),
         stands: impl Fn(SpanId) -> bool,
     ) -> Vec<Lane> {
@@ -55,8 +55,8 @@ impl Timeline {
         let lane = |(name, ids): (String, Vec<SpanId>)| Lane {
             name,
             rows: match pack {
-                Pack::Tight => self.tight(ids, &extent),
-                Pack::Stairs => self.stairs(ids, &extent),
+                RowPacking::Tight => self.tight(ids, &extent),
+                RowPacking::Stairs => self.stairs(ids, &extent),
             },
         };
         by_name.into_values().map(lane).collect()
@@ -142,7 +142,7 @@ fn natural_key(name: &str) -> NaturalKey {
 
 #[cfg(test)]
 mod tests {
-    use super::Pack;
+    use super::RowPacking;
     use crate::span::{Span, SpanKind, Timeline};
     use std::time::Duration;
 
@@ -205,12 +205,12 @@ mod tests {
             let (from, to) = super::time(span);
             (from / 1_000_000, to / 1_000_000 + 20)
         };
-        let lanes = t.lanes_with(Pack::Stairs, extent, |_| true);
+        let lanes = t.lanes_with(RowPacking::Stairs, extent, |_| true);
         let rows = lanes[0].rows.iter();
         let rows: Vec<Vec<usize>> =
             rows.map(|row| row.spans.iter().map(|s| s.index()).collect()).collect();
         assert_eq!(rows, [vec![0], vec![1], vec![2, 4], vec![3], vec![5]]);
-        let tight = t.lanes_with(Pack::Tight, extent, |_| true);
+        let tight = t.lanes_with(RowPacking::Tight, extent, |_| true);
         assert_eq!(tight[0].rows.len(), 3, "fewer rows, in no order");
     }
 

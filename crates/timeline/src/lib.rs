@@ -55,14 +55,12 @@
 //! [`Duration`]: std::time::Duration
 
 pub mod analysis;
-mod driver;
 #[cfg(feature = "json")]
 pub mod html;
 #[cfg(feature = "json")]
 pub mod json;
 mod lanes;
 mod length;
-pub mod markup;
 mod path;
 #[cfg(feature = "json")]
 pub mod perfetto;
@@ -72,7 +70,7 @@ pub mod svg;
 pub mod text;
 mod units;
 
-pub use driver::Driver;
+pub use crate::span::Driver;
 pub use lanes::{Lane, LaneRow};
 pub use length::Length;
 pub use path::{CriticalPath, Summary};

@@ -12,7 +12,7 @@
 //! timeline's zero, with three decimals.
 
 use crate::analysis::Nesting;
-use crate::lanes::{Lane, LaneRow, Pack, time};
+use crate::lanes::{Lane, LaneRow, RowPacking, time};
 use crate::span::{Span, SpanId, Timeline};
 use crate::units::printable;
 use serde::Serialize;
@@ -237,7 +237,7 @@ fn threads(t: &Timeline) -> Vec<Lane> {
         }
     }
     let stands = |id: SpanId| hosts[id.index()].is_none();
-    let mut lanes = t.lanes_with(Pack::Tight, time, stands);
+    let mut lanes = t.lanes_with(RowPacking::Tight, time, stands);
     let mut inside: Vec<Vec<SpanId>> = vec![Vec::new(); t.spans().len()];
     for &id in &order {
         if let Some(host) = hosts[id.index()] {

@@ -13,14 +13,14 @@ pub(crate) struct Selection {
     /// The spans to show, by start.
     pub(crate) shown: Vec<SpanId>,
     /// Spans without a callback that were folded.
-    pub(crate) folded: Rest,
+    pub(crate) folded: HiddenSpans,
     /// Other spans that found no room.
-    pub(crate) left_out: Rest,
+    pub(crate) left_out: HiddenSpans,
 }
 
 /// A number of spans that are not shown.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct HiddenSpans {
     pub(crate) count: usize,
     /// How many of them did not end well.
     pub(crate) not_ok: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Rest {
     pub(crate) longest: Length,
 }
 
-impl Rest {
+impl HiddenSpans {
     pub(crate) fn add(&mut self, took: Length, ok: bool) {
         self.count += 1;
         self.not_ok += usize::from(!ok);

@@ -1,10 +1,8 @@
 //! From what was read to what it means: spans, their edges, and the sentences beside them.
 
-mod drivers;
-mod edges;
+mod devices;
 mod nesting;
 mod notes;
-mod outcome;
 mod policy;
 mod spans;
 
@@ -13,8 +11,9 @@ use crate::form::{Form, Prefix};
 use crate::graph::DeviceGraph;
 use crate::log::{Bound, Deferral, KernelLog, Split};
 use corewise_timeline::{Driver, Length, Outcome, Span, SpanKind, Timeline};
-use drivers::{Drivers, is_surer, learn, registered, set, set_drivers};
+use devices::{Drivers, drivers_of, is_surer, learn, registered, set, set_drivers};
 use policy::Rules;
+use spans::outcome;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -26,8 +25,8 @@ impl KernelLog {
         for (device, name) in &graph.drivers {
             learn(&mut self.drivers, device, &Driver::from(name));
         }
-        edges::join(&mut self.boot, &self.graph, false);
-        edges::join(&mut self.shutdown, &self.graph, true);
+        devices::join(&mut self.boot, &self.graph, false);
+        devices::join(&mut self.shutdown, &self.graph, true);
         set_drivers(&mut self.boot, &self.drivers);
         set_drivers(&mut self.shutdown, &self.drivers);
         for deferral in &mut self.deferrals {
@@ -43,7 +42,7 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     if rules.late {
         facts.distrust_received();
     }
-    let mut drivers = drivers::of(&mut facts);
+    let mut drivers = drivers_of(&mut facts);
     let mut boot = spans::boot(&facts, &rules, &drivers);
     // The drivers that were tried, be a device bound or not.
     let mut tried = drivers.clone();
@@ -56,9 +55,9 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
         span.driver = Some(driver);
     }
     let mut shutdown = spans::shutdown(&facts.shutdowns, &drivers);
-    let graph = edges::graph(&facts, &boot.timeline, &shutdown);
-    edges::join(&mut boot.timeline, &graph, false);
-    edges::join(&mut shutdown, &graph, true);
+    let graph = devices::graph(&facts, &boot.timeline, &shutdown);
+    devices::join(&mut boot.timeline, &graph, false);
+    devices::join(&mut shutdown, &graph, true);
     set_drivers(&mut boot.timeline, &drivers);
     let notes = notes::notes(&facts, &rules, &mut boot, &mut shutdown);
     let count = |counts: &HashMap<Form, u64>| {
@@ -133,7 +132,7 @@ fn deferrals(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Vec<Deferral> {
     let mut groups: HashMap<&str, Deferral> = HashMap::new();
     for probe in &facts.probes {
         let ended = probe.ended.filter(|s| !s.coarse).map(|s| Duration::from_nanos(s.ns));
-        match outcome::outcome(probe, rules) {
+        match outcome(probe, rules) {
             Outcome::Deferred(_) => {
                 let known = drivers.get(&probe.device);
                 let named = probe.driver.as_ref().map(Driver::from);

@@ -25,8 +25,8 @@ const AT_ONCE: usize = 512;
 
 /// What is known of a span. Times in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Item<'a> {
-    pub kind: Kind,
+pub(crate) struct NestingItem<'a> {
+    pub kind: NestingKind,
     pub start: u64,
     pub end: u64,
     pub thread: Option<u32>,
@@ -44,7 +44,7 @@ pub(crate) struct Item<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NestingKind {
     Initcall,
     Probe,
     Fixup,
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
 
 /// What was decided of a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     pub inside: Option<usize>,
     pub asynchronous: bool,
     /// It stands within the time of several init calls, and nothing tells which one ran it.
@@ -65,8 +65,8 @@ pub(crate) struct Place {
 }
 
 /// Decides for all spans, which must come by start, and of equal starts the longer first.
-pub(crate) fn decide(items: &[Item<'_>]) -> Vec<Place> {
-    let mut places = vec![Place::default(); items.len()];
+pub(crate) fn decide(items: &[NestingItem<'_>]) -> Vec<Placement> {
+    let mut places = vec![Placement::default(); items.len()];
     let calls = within_calls(items, &mut places);
     let groups = groups(items, &calls, &mut places);
     within_probes(items, &calls, &groups, &mut places);
@@ -81,28 +81,28 @@ pub(crate) fn decide(items: &[Item<'_>]) -> Vec<Place> {
 
 /// A start that was computed from a printed duration may be late by what printing took, and by the
 /// cut-off part of a microsecond.
-fn begins_within(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+fn begins_within(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     const LATE: u64 = 20_000;
     outer.start <= inner.start.saturating_add(LATE)
         && outer.end.saturating_sub(inner.start) >= (inner.end - inner.start) / 2
         && outer.end > inner.start
 }
 
-fn holds(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+fn holds(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     begins_within(outer, inner)
         && inner.end.saturating_add(inner.unit) <= outer.end
         && (inner.unit == 0 || outer.start.saturating_add(inner.unit) <= inner.start)
 }
 
 /// Whether stamps that are cut off leave it open.
-fn may_hold(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+fn may_hold(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     outer.start < inner.start.saturating_add(inner.unit)
         && inner.end < outer.end.saturating_add(inner.unit)
         && inner.unit > 0
 }
 
 /// Keeps of `active` what is not over at `now`.
-fn retire(active: &mut Vec<usize>, items: &[Item<'_>], now: u64) {
+fn retire(active: &mut Vec<usize>, items: &[NestingItem<'_>], now: u64) {
     active.retain(|&i| items[i].end > now);
     if active.len() > AT_ONCE {
         active.remove(0);
@@ -110,7 +110,7 @@ fn retire(active: &mut Vec<usize>, items: &[Item<'_>], now: u64) {
 }
 
 /// For each probe and fixup, the init call that it ran in.
-fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> {
+fn within_calls(items: &[NestingItem<'_>], places: &mut [Placement]) -> Vec<Option<usize>> {
     let mut calls = vec![None; items.len()];
     let mut active: Vec<usize> = Vec::new();
     // The starts of probes are computed, and so may be before that of the call that they are in.
@@ -119,7 +119,7 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
     for i in order {
         let item = &items[i];
         retire(&mut active, items, item.start);
-        if item.kind == Kind::Initcall {
+        if item.kind == NestingKind::Initcall {
             active.push(i);
             continue;
         }
@@ -143,7 +143,11 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
             }
         }
         let around: Vec<usize> = open.iter().copied().filter(|&a| holds(&items[a], item)).collect();
-        if around.is_empty() && item.kind == Kind::Probe && !places[i].ambiguous && !item.retry {
+        if around.is_empty()
+            && item.kind == NestingKind::Probe
+            && !places[i].ambiguous
+            && !item.retry
+        {
             // It began in an init call, or in some, and ended later.
             let left = |a: &usize| {
                 let over = items[*a].end;
@@ -164,19 +168,19 @@ fn within_calls(items: &[Item<'_>], places: &mut [Place]) -> Vec<Option<usize>> 
 
 /// Whether nothing says on which thread a probe ran. One that was put off is tried again by a
 /// worker of the driver core.
-fn thread_unknown(item: &Item<'_>) -> bool {
-    item.kind == Kind::Probe && item.thread.is_none() && !item.asynchronous && !item.retry
+fn thread_unknown(item: &NestingItem<'_>) -> bool {
+    item.kind == NestingKind::Probe && item.thread.is_none() && !item.asynchronous && !item.retry
 }
 
-fn late(item: &Item<'_>) -> u64 {
-    if item.kind == Kind::Initcall { 0 } else { 20_000.min(item.end - item.start) }
+fn late(item: &NestingItem<'_>) -> u64 {
+    if item.kind == NestingKind::Initcall { 0 } else { 20_000.min(item.end - item.start) }
 }
 
 /// The init call that waits until the deferred probes were tried again.
 pub(crate) const DEFERRED: &str = "deferred_probe_initcall";
 
 /// Whether an init call is, by its name, that of a probe's driver.
-fn belongs(call: &Item<'_>, probe: &Item<'_>) -> bool {
+fn belongs(call: &NestingItem<'_>, probe: &NestingItem<'_>) -> bool {
     probe.owner.is_some_and(|driver| {
         names::starts_with(call.name, driver)
             || call
@@ -186,10 +190,14 @@ fn belongs(call: &Item<'_>, probe: &Item<'_>) -> bool {
 }
 
 /// Joins the probes that overlap in part, and marks them as asynchronous.
-fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> Vec<usize> {
+fn groups(
+    items: &[NestingItem<'_>],
+    calls: &[Option<usize>],
+    places: &mut [Placement],
+) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..items.len()).collect();
     let mut active: Vec<usize> = Vec::new();
-    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Probe) {
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.kind == NestingKind::Probe) {
         retire(&mut active, items, item.start);
         for &a in &active {
             let before = |one: u64, other: u64| one.saturating_add(item.unit) <= other;
@@ -215,7 +223,7 @@ fn groups(items: &[Item<'_>], calls: &[Option<usize>], places: &mut [Place]) -> 
 }
 
 /// Of two that ran at once, on two threads, marks the one that is not known to be in its turn.
-fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Place]) {
+fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Placement]) {
     // One of them is known to be beside the rest: that will do.
     if places[a].asynchronous || places[b].asynchronous {
         return;
@@ -228,7 +236,7 @@ fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Place]) {
 }
 
 /// True when `item` seems to begin before `before` ends only because its start is not exact.
-fn begins_late(before: &Item<'_>, item: &Item<'_>) -> bool {
+fn begins_late(before: &NestingItem<'_>, item: &NestingItem<'_>) -> bool {
     before.end - item.start < 20_000.min((item.end - item.start) / 2).max(item.unit)
 }
 
@@ -242,14 +250,14 @@ fn root(groups: &mut [usize], mut i: usize) -> usize {
 
 /// Puts probes inside the innermost probe that may have run them.
 fn within_probes(
-    items: &[Item<'_>],
+    items: &[NestingItem<'_>],
     calls: &[Option<usize>],
     groups: &[usize],
-    places: &mut [Place],
+    places: &mut [Placement],
 ) {
     let mut active: Vec<usize> = Vec::new();
     let mut order: Vec<usize> =
-        (0..items.len()).filter(|&i| items[i].kind != Kind::Initcall).collect();
+        (0..items.len()).filter(|&i| items[i].kind != NestingKind::Initcall).collect();
     // So that one that begins within the tolerance before its parent still comes after it.
     order.sort_by_key(|&i| {
         (items[i].start.saturating_add(late(&items[i])), std::cmp::Reverse(items[i].end), i)
@@ -289,25 +297,25 @@ fn within_probes(
                 places[i].unproven |= may && items[a].thread.is_none();
             }
         }
-        if item.kind == Kind::Probe {
+        if item.kind == NestingKind::Probe {
             active.push(i);
         }
     }
 }
 
 /// The spans around `i`, itself first.
-fn chain(i: usize, places: &[Place]) -> impl Iterator<Item = usize> {
+fn chain(i: usize, places: &[Placement]) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(i), |&i| places[i].inside).take(64)
 }
 
 /// Whether the name of `inner` says that it is part of `outer`.
-fn named_after(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+fn named_after(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     let parents = std::iter::successors(names::parent(inner.name), |name| names::parent(name));
     parents.take(16).any(|parent| parent == outer.name)
 }
 
 /// Whether a probe of `outer` may have registered `inner`.
-fn related(outer: &Item<'_>, inner: &Item<'_>) -> bool {
+fn related(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     if outer.name == inner.name {
         return false;
     }
@@ -324,9 +332,11 @@ mod tests {
     use super::*;
 
     /// Probes by device, driver, start and end in milliseconds.
-    fn probes(spans: &[(&'static str, Option<&'static str>, u64, u64)]) -> Vec<Item<'static>> {
-        let item = |&(name, owner, start, end): &_| Item {
-            kind: Kind::Probe,
+    fn probes(
+        spans: &[(&'static str, Option<&'static str>, u64, u64)],
+    ) -> Vec<NestingItem<'static>> {
+        let item = |&(name, owner, start, end): &_| NestingItem {
+            kind: NestingKind::Probe,
             start: start * 1_000_000,
             end: end * 1_000_000,
             thread: None,
@@ -344,15 +354,17 @@ mod tests {
         module: Option<&'static str>,
         pid: u32,
         at: (u64, u64),
-    ) -> Item<'static> {
+    ) -> NestingItem<'static> {
         let mut items = probes(&[(name, module, at.0, at.1)]);
-        items[0].kind = Kind::Initcall;
+        items[0].kind = NestingKind::Initcall;
         items[0].thread = Some(pid);
         items.remove(0)
     }
 
     /// What each is inside of, by name, and whether it is asynchronous.
-    fn decided(items: &mut [Item<'static>]) -> Vec<(&'static str, Option<&'static str>, bool)> {
+    fn decided(
+        items: &mut [NestingItem<'static>],
+    ) -> Vec<(&'static str, Option<&'static str>, bool)> {
         items.sort_by_key(|i| (i.start, std::cmp::Reverse(i.end)));
         let places = decide(items);
         let name = |i: usize| items[i].name;

@@ -1,10 +1,10 @@
 //! The sentences beside the numbers: what a log does not say, and what was concluded instead.
 
-use super::outcome::{NOT_BOUND, error};
 use super::policy::{Rules, Unit};
 use super::spans::Boot;
+use super::spans::{NOT_BOUND, error};
 use crate::facts::Facts;
-use crate::facts::said_ends::SaidEnd;
+use crate::facts::records::ReportedEnd;
 use crate::form::{Form, Prefix};
 use corewise_timeline::{Certainty, Outcome, SpanKind, Timeline, count, duration, verb};
 
@@ -358,7 +358,7 @@ const NAMED: usize = 16;
 
 /// The probes of which a line says how they ended, but whose last line isn't in the log.
 fn without_end(facts: &Facts) -> Option<String> {
-    let told = |(device, said): (&str, &SaidEnd)| {
+    let told = |(device, said): (&str, &ReportedEnd)| {
         let driver = said.driver.as_ref().map(|driver| format!(" ({driver})")).unwrap_or_default();
         match said.error {
             -517 => format!("{device}{driver} was put off"),

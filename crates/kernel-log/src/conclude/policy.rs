@@ -3,8 +3,8 @@
 
 use crate::facts::Facts;
 use crate::facts::records::{Fixup, Initcall, Probe};
-use crate::message::{Took, version};
-use crate::stamp::{Clock, MICRO, Stamp};
+use crate::form::{Clock, MICRO, Stamp};
+use crate::message::{PrintedDuration, version};
 use corewise_timeline::Length;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ impl Rules {
         call: &Initcall,
         gap: Option<Duration>,
     ) -> Estimate {
-        let Took { time, unit } = call.took;
+        let PrintedDuration { time, unit } = call.took;
         let ticked = || self.ticks_call(index, call) || self.call_spans_clocks(call);
         let ticks = self.ticks.filter(|_| ticked());
         let told = match ticks {
@@ -140,7 +140,7 @@ impl Rules {
 
     /// Likewise for a probe.
     pub(crate) fn probe(&self, probe: &Probe) -> Estimate {
-        let Took { time, unit } = probe.took;
+        let PrintedDuration { time, unit } = probe.took;
         let ticked = || self.ticks_probe(probe) || self.probe_spans_clocks(probe);
         match self.ticks.filter(|_| ticked()) {
             Some(ticks) => ticks.told(probe.took, Unit::Micros),
@@ -206,7 +206,7 @@ impl Rules {
         let calls = facts.initcalls.iter().map(|call| (call.took, call.ended));
         let probes = facts.probes.iter().map(|probe| (probe.took, probe.ended));
         let fixups = facts.fixups.iter().map(|fixup| (fixup.took, fixup.ended));
-        let longer = |(took, ended): &(Took, Option<Stamp>)| {
+        let longer = |(took, ended): &(PrintedDuration, Option<Stamp>)| {
             let unit = ended.map_or(0, |ended| ended.unit);
             let most = ended.and_then(since_boot);
             most.is_some_and(|most| took.time > most + ROUNDED + Duration::from_nanos(unit))
@@ -252,7 +252,7 @@ impl Ticks {
     }
 
     /// A duration in whole ticks: between those that it has begun and those that it has ended in.
-    fn told(self, took: Took, unit: Unit) -> Estimate {
+    fn told(self, took: PrintedDuration, unit: Unit) -> Estimate {
         let us = u64::try_from(took.time.as_micros()).unwrap_or(u64::MAX);
         let time = match ticks_of(us, nanos(self.tick), unit) {
             Some(n) => self.tick.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX)),
@@ -396,9 +396,9 @@ fn unseen_ticks(facts: &Facts) -> Option<Ticks> {
 fn printed(facts: &Facts) -> impl Iterator<Item = (u64, u64)> {
     let calls = facts.initcalls.iter().map(|call| (call.lines.1, call.took));
     let probes = facts.probes.iter().map(|probe| (probe.line, probe.took));
-    let mut all: Vec<(u64, Took)> = calls.chain(probes).collect();
+    let mut all: Vec<(u64, PrintedDuration)> = calls.chain(probes).collect();
     all.sort_unstable_by_key(|(line, _)| *line);
-    let micros = |(line, took): (u64, Took)| {
+    let micros = |(line, took): (u64, PrintedDuration)| {
         let us = u64::try_from(took.time.as_micros()).ok();
         us.filter(|_| took.unit == Duration::from_micros(1)).map(|us| (line, us))
     };

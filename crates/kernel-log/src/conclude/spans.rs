@@ -1,18 +1,19 @@
-//! From init calls, probes, fixups and shutdowns to spans, and what has no place in time.
+//! From init calls, probes, fixups and shutdowns to spans with their outcomes, and what has no place in time.
 
-use super::drivers::{Drivers, head};
-use super::nesting::{self, Item, Kind};
-use super::outcome::{error, outcome};
-use super::policy::{Estimate, Rules};
-use crate::facts::Facts;
-use crate::facts::records::{Initcall, Probe, Shutdown};
-use crate::message::names;
-use crate::stamp::{MICRO, Stamp};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
 use corewise_timeline::{
     Certainty, Driver, Length, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced,
 };
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+
+use super::devices::{Drivers, head};
+use super::nesting::{self, NestingItem, NestingKind};
+use super::policy::{Estimate, Rules};
+use crate::facts::Facts;
+use crate::facts::records::{Initcall, Probe, Shutdown};
+use crate::form::{MICRO, Stamp};
+use crate::message::names;
 
 /// The boot's timeline, and what is not in it.
 pub(crate) struct Boot {
@@ -25,13 +26,13 @@ pub(crate) struct Boot {
 /// A span to be, with what nesting has to know. An init call's item begins with its first line.
 struct Draft<'a> {
     span: Span,
-    item: Item<'a>,
+    item: NestingItem<'a>,
 }
 
 /// Init calls, probes and fixups as spans.
 pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     let calls = facts.initcalls.iter().enumerate();
-    let mut all: Vec<Placed<'_>> = calls.map(|(i, call)| initcall(call, i, rules)).collect();
+    let mut all: Vec<BootItem<'_>> = calls.map(|(i, call)| initcall(call, i, rules)).collect();
     let mut put_off: HashSet<&str> = HashSet::new();
     for probe in &facts.probes {
         let retry = put_off.contains(probe.device.as_str());
@@ -48,7 +49,12 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
             Length::ZERO,
         );
         what.driver = Some("PCI fixup".into());
-        let of = Of { kind: Kind::Fixup, thread: fixup.thread, name: &fixup.device, owner: None };
+        let of = ItemFacts {
+            kind: NestingKind::Fixup,
+            thread: fixup.thread,
+            name: &fixup.device,
+            owner: None,
+        };
         let gap = self::gap(fixup.begun, fixup.ended, None);
         all.push(of.place(what, None, fixup.ended, rules.fixup(fixup, gap)));
     }
@@ -56,13 +62,13 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     let mut drafts: Vec<Draft<'_>> = Vec::new();
     for one in all {
         match one {
-            Placed::There(draft) => drafts.push(draft),
-            Placed::Nowhere(unplaced) => timeline.push_unplaced(unplaced),
+            BootItem::Placed(draft) => drafts.push(draft),
+            BootItem::Unplaced(unplaced) => timeline.push_unplaced(unplaced),
         }
     }
     drafts.sort_by_key(|d| (d.item.start, std::cmp::Reverse(d.item.end)));
 
-    let items: Vec<Item<'_>> = drafts.iter().map(|d| d.item.clone()).collect();
+    let items: Vec<NestingItem<'_>> = drafts.iter().map(|d| d.item.clone()).collect();
     let coarsest = Duration::from_nanos(items.iter().map(|i| i.unit).max().unwrap_or(0));
     let places = nesting::decide(&items);
     let (mut ambiguous, mut too_short) = (0, 0);
@@ -77,7 +83,7 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     for (draft, place) in drafts.iter().zip(&places) {
         if let Some(outer) = place.inside {
             if draft.span.start < drafts[outer].span.start
-                && drafts[outer].item.kind == Kind::Initcall
+                && drafts[outer].item.kind == NestingKind::Initcall
             {
                 let from = drafts[outer].span.end.saturating_sub(draft.span.start);
                 let [seeming, sure] = least.entry(outer).or_default();
@@ -126,20 +132,20 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
 }
 
 /// Whether something has a place in time.
-enum Placed<'a> {
-    There(Draft<'a>),
-    Nowhere(Unplaced),
+enum BootItem<'a> {
+    Placed(Draft<'a>),
+    Unplaced(Unplaced),
 }
 
 /// What nesting has to know of a span, but for its times.
-struct Of<'a> {
-    kind: Kind,
+struct ItemFacts<'a> {
+    kind: NestingKind,
     thread: Option<u32>,
     name: &'a str,
     owner: Option<&'a str>,
 }
 
-impl<'a> Of<'a> {
+impl<'a> ItemFacts<'a> {
     /// Gives something that ended at its stamp its place in time. `begun` is the stamp of a line
     /// before it began. Without an exact stamp of its end it has none.
     fn place(
@@ -148,7 +154,7 @@ impl<'a> Of<'a> {
         begun: Option<Stamp>,
         ended: Option<Stamp>,
         told: Estimate,
-    ) -> Placed<'a> {
+    ) -> BootItem<'a> {
         let mut what = what;
         if let Some(thread) = self.thread.filter(|_| what.worker.is_empty()) {
             what.worker = format!("pid {thread}");
@@ -157,7 +163,7 @@ impl<'a> Of<'a> {
         // Without a longest time there is no known start.
         let Some(end) = ended.filter(|end| !end.coarse && told.most.is_some()) else {
             what.took = told.length();
-            return Placed::Nowhere(what);
+            return BootItem::Unplaced(what);
         };
         let begun = begun.filter(|b| !b.coarse && b.ns <= end.ns).map(at);
         let computed = at(end).saturating_sub(told.drawn);
@@ -177,7 +183,7 @@ impl<'a> Of<'a> {
         span.driver = what.driver;
         span.asynchronous = what.asynchronous;
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        let item = Item {
+        let item = NestingItem {
             kind: self.kind,
             start: ns(span.start),
             end: ns(span.end),
@@ -188,7 +194,7 @@ impl<'a> Of<'a> {
             asynchronous: span.asynchronous,
             unit: ns(cut_off(end.unit)),
         };
-        Placed::There(Draft { span, item })
+        BootItem::Placed(Draft { span, item })
     }
 }
 
@@ -206,7 +212,7 @@ fn gap(begun: Option<Stamp>, ended: Option<Stamp>, next: Option<Stamp>) -> Optio
     Some(Duration::from_nanos(between) + cut_off(begun.unit.max(ended.unit)))
 }
 
-fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
+fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> BootItem<'a> {
     let name = match &call.module {
         Some(module) => format!("{} [{module}]", call.function),
         None => call.function.clone(),
@@ -225,30 +231,40 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> Placed<'a> {
         result if result >= 0 => Outcome::Ok,
         result => Outcome::Failed(error(result)),
     };
-    let of = Of {
-        kind: Kind::Initcall,
+    let of = ItemFacts {
+        kind: NestingKind::Initcall,
         thread: call.thread,
         name: &call.function,
         owner: call.module.as_deref(),
     };
     let told = rules.initcall(index, call, gap);
     let mut placed = of.place(what, call.begun, call.ended, told);
-    if let (Placed::There(draft), Some((begun, _))) = (&mut placed, both) {
+    if let (BootItem::Placed(draft), Some((begun, _))) = (&mut placed, both) {
         draft.item.start = draft.item.start.min(begun.ns);
     }
     placed
 }
 
-fn probe<'a>(probe: &'a Probe, driver: Option<&'a str>, retry: bool, rules: &Rules) -> Placed<'a> {
+fn probe<'a>(
+    probe: &'a Probe,
+    driver: Option<&'a str>,
+    retry: bool,
+    rules: &Rules,
+) -> BootItem<'a> {
     let mut what = Unplaced::new(probe.device.clone(), SpanKind::Probe, Length::ZERO);
     what.driver = driver.map(Driver::from);
     what.cpu = probe.cpu;
     what.worker = probe.worker.clone().unwrap_or_default();
     what.asynchronous = probe.asynchronous;
     what.outcome = outcome(probe, rules);
-    let of = Of { kind: Kind::Probe, thread: probe.thread, name: &probe.device, owner: driver };
+    let of = ItemFacts {
+        kind: NestingKind::Probe,
+        thread: probe.thread,
+        name: &probe.device,
+        owner: driver,
+    };
     let mut placed = of.place(what, probe.begun, probe.ended, rules.probe(probe));
-    if let Placed::There(draft) = &mut placed {
+    if let BootItem::Placed(draft) = &mut placed {
         draft.item.retry = retry;
     }
     placed
@@ -298,4 +314,64 @@ pub(crate) fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
     let units = shutdowns.iter().flat_map(|s| [s.begun, s.ended]).flatten().filter(|s| !s.coarse);
     timeline.set_resolution(units.map(|s| cut_off(s.unit)).max().unwrap_or_default());
     timeline
+}
+
+/// How a probe ended.
+pub(crate) fn outcome(probe: &Probe, rules: &Rules) -> Outcome {
+    match probe.result {
+        517 => Outcome::Deferred(why(probe, "the driver asked for it")),
+        -517 => Outcome::Deferred(why(probe, "a supplier was not ready")),
+        0 if rules.one_is_bound => match &probe.said {
+            Some(said) => ended_with(probe, said.error),
+            None => Outcome::Skipped(NOT_BOUND.to_owned()),
+        },
+        1 if rules.one_is_bound => Outcome::Ok,
+        0 => match &probe.said {
+            Some(said) if said.by_core => ended_with(probe, said.error),
+            _ => Outcome::Ok,
+        },
+        result => ended_with(probe, -result.saturating_abs()),
+    }
+}
+
+/// What is known of a probe that did not bind its device, and printed no error.
+pub(crate) const NOT_BOUND: &str = "not bound, and no line says why";
+
+fn ended_with(probe: &Probe, error: i64) -> Outcome {
+    match error {
+        -517 => Outcome::Deferred(why(probe, "the driver asked for it")),
+        // Quiet in the kernel too: the driver does not want the device, and another one may.
+        -6 | -19 => Outcome::Skipped(self::error(error)),
+        error => Outcome::Failed(self::error(error)),
+    }
+}
+
+fn why(probe: &Probe, otherwise: &str) -> String {
+    probe.reason.clone().unwrap_or_else(|| otherwise.to_owned())
+}
+
+/// An error as the kernel's sources name it.
+pub(crate) fn error(result: i64) -> String {
+    const NAMES: [(i64, &str); 16] = [
+        (-1, "EPERM"),
+        (-2, "ENOENT"),
+        (-5, "EIO"),
+        (-6, "ENXIO: no such device or address"),
+        (-11, "EAGAIN"),
+        (-12, "ENOMEM"),
+        (-13, "EACCES"),
+        (-14, "EFAULT"),
+        (-16, "EBUSY"),
+        (-17, "EEXIST"),
+        (-19, "ENODEV: no such device"),
+        (-22, "EINVAL"),
+        (-38, "ENOSYS"),
+        (-95, "EOPNOTSUPP"),
+        (-110, "ETIMEDOUT"),
+        (-524, "ENOTSUPP"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == result) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("error {result}"),
+    }
 }

@@ -1,15 +1,14 @@
 //! What was read of one boot, before anything is concluded from it.
 
 pub(crate) mod records;
-pub(crate) mod said_ends;
 
 use crate::form::{Form, Prefix};
+use crate::form::{MICRO, Stamp};
 use crate::graph::EdgeSource;
 use crate::log::{BootSummary, Deferral, KernelLog, SuspiciousLine};
-use crate::message::{Function, Message, Step, Took, names, odd, split_head};
-use crate::stamp::{MICRO, Stamp};
+use crate::message::{Function, Message, PrintedDuration, Step, names, odd, split_head};
+use records::ReportedEnds;
 use records::{ClockSource, Fixup, Initcall, Probe, Shutdown};
-use said_ends::SaidEnds;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -36,7 +35,7 @@ const SEEN: usize = 1 << 18;
 const AT_ONCE: usize = 1024;
 
 /// The stamp of an init call's first line, its thread, and which of the lines it is.
-type Begun = (Option<Stamp>, Option<u32>, u64);
+type CallStart = (Option<Stamp>, Option<u32>, u64);
 
 /// How many threads may shut devices down at once, as far as that is told apart.
 const SHUTTING_DOWN: usize = 4096;
@@ -56,17 +55,17 @@ pub(crate) struct Facts {
     pub words: HashMap<String, String>,
     pub reasons: HashMap<String, Vec<String>>,
     /// Init calls that have begun, by function and module.
-    begun: HashMap<(String, Option<String>), Vec<Begun>>,
+    begun: HashMap<(String, Option<String>), Vec<CallStart>>,
     /// Fixups that have begun, by device and function.
     fixups_begun: HashMap<(String, String), (u32, Option<Stamp>)>,
     probes_begun: HashMap<String, Option<Stamp>>,
     asynchronous: HashSet<String>,
     /// Ends of probes, by the lines within them.
-    pub said: SaidEnds,
+    pub said: ReportedEnds,
     /// The latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
     /// Messages with their moments, as far as there is room.
-    seen: HashSet<Moment>,
+    seen: HashSet<MessageKey>,
     linked: HashSet<(String, String)>,
     bridged: HashSet<(String, u8, u8)>,
     /// What was shut down, and which shutdown that is.
@@ -208,7 +207,7 @@ impl Facts {
     }
 
     /// Whether this boot has a message at this moment already, which only one can be.
-    pub(crate) fn has(&self, moment: Option<Moment>) -> bool {
+    pub(crate) fn has(&self, moment: Option<MessageKey>) -> bool {
         moment.is_some_and(|moment| self.seen.contains(&moment))
     }
 
@@ -236,7 +235,7 @@ impl Facts {
     }
 
     /// This boot has this message at this moment.
-    pub(crate) fn remember(&mut self, moment: Option<Moment>) {
+    pub(crate) fn remember(&mut self, moment: Option<MessageKey>) {
         if let Some(moment) = moment.filter(|_| self.seen.len() < SEEN) {
             self.seen.insert(moment);
         }
@@ -388,7 +387,7 @@ impl Facts {
                     thread,
                     begun: None,
                     ended: stamp,
-                    took: Took { time: took, unit: Duration::from_nanos(1) },
+                    took: PrintedDuration { time: took, unit: Duration::from_nanos(1) },
                     result: 0,
                     cpu: Some(cpu),
                     worker: Some(worker.to_owned()),
@@ -480,7 +479,7 @@ impl Facts {
         &mut self,
         function: Function<'_>,
         result: i64,
-        took: Took,
+        took: PrintedDuration,
         ended: Option<Stamp>,
         thread: Option<u32>,
     ) {
@@ -492,7 +491,7 @@ impl Facts {
             let by_time = ended.map(|e| e.ns.saturating_sub(nanos(took.time)));
             let nearest = || {
                 let distance =
-                    |c: &Begun| c.0.zip(by_time).map_or(u64::MAX, |(s, t)| s.ns.abs_diff(t));
+                    |c: &CallStart| c.0.zip(by_time).map_or(u64::MAX, |(s, t)| s.ns.abs_diff(t));
                 (0..calls.len()).min_by_key(|&i| distance(&calls[i])).unwrap_or_default()
             };
             let at = by_thread.unwrap_or_else(nearest);
@@ -527,7 +526,7 @@ impl Facts {
         device: &str,
         driver: Option<&str>,
         result: i64,
-        took: Took,
+        took: PrintedDuration,
         ended: Option<Stamp>,
         thread: Option<u32>,
     ) {
@@ -679,15 +678,15 @@ fn without(prefixes: &mut HashMap<Prefix, u64>, kinds: &[Prefix]) {
 
 /// A message and when it was logged, as one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Moment(u64);
+pub(crate) struct MessageKey(u64);
 
-impl Moment {
+impl MessageKey {
     /// None where the stamp doesn't tell moments apart.
-    pub(crate) fn of(text: &str, stamp: Option<Stamp>) -> Option<Moment> {
+    pub(crate) fn of(text: &str, stamp: Option<Stamp>) -> Option<MessageKey> {
         let stamp = stamp.filter(|s| !s.coarse && !s.received && s.unit <= MICRO)?;
         let mut hasher = DefaultHasher::new();
         (stamp.ns, text).hash(&mut hasher);
-        Some(Moment(hasher.finish()))
+        Some(MessageKey(hasher.finish()))
     }
 }
 

@@ -1,8 +1,12 @@
 //! What the lines of a log say of one init call, probe, PCI fixup or shutdown.
+//!
+//! Kernels before 5.14 print 0 at the end of each probe that did not bind its device, whatever the reason: there the lines
+//! within a probe tell how it ended.
 
-use super::said_ends::SaidEnd;
-use crate::message::Took;
-use crate::stamp::Stamp;
+use std::collections::HashMap;
+
+use crate::form::Stamp;
+use crate::message::{DeferralSource, PrintedDuration, version};
 
 /// An init call whose end was seen.
 #[derive(Clone, Debug)]
@@ -15,7 +19,7 @@ pub(crate) struct Initcall {
     /// The first stamp behind its last line that is later than that line's. Where a clock stands,
     /// that line may have been written as late as this.
     pub next: Option<Stamp>,
-    pub took: Took,
+    pub took: PrintedDuration,
     pub result: i64,
     /// Which of the lines that were understood its first one is, and its last one: the order of
     /// lines, which is known without any stamp.
@@ -33,14 +37,14 @@ pub(crate) struct Probe {
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
-    pub took: Took,
+    pub took: PrintedDuration,
     pub result: i64,
     pub cpu: Option<u32>,
     pub worker: Option<String>,
     pub asynchronous: bool,
     pub reason: Option<String>,
     /// What a line within it said of its end, where its last line doesn't.
-    pub said: Option<SaidEnd>,
+    pub said: Option<ReportedEnd>,
     /// Which of the lines that were understood its end is.
     pub line: u64,
 }
@@ -53,7 +57,7 @@ pub(crate) struct Fixup {
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
-    pub took: Took,
+    pub took: PrintedDuration,
     /// Which of the lines that were understood its end is.
     pub line: u64,
 }
@@ -107,5 +111,108 @@ impl ClockSource {
             self.switched = Some(line);
             self.ceased[0] = Some((line, stamp));
         }
+    }
+}
+
+/// The end of a probe, by a line within it.
+#[derive(Clone, Debug)]
+pub(crate) struct ReportedEnd {
+    pub driver: Option<String>,
+    /// A negative number; -517 is a deferral.
+    pub error: i64,
+    /// Whether the driver core says so, which knows what the probe returned.
+    pub by_core: bool,
+    stamp: Option<Stamp>,
+}
+
+/// The longest tick of a clock, in nanoseconds: a printed duration may be that much too short.
+const TICK: u64 = 10_000_000;
+
+impl ReportedEnd {
+    /// Whether the line is of the probe with this end, by the time between the two.
+    fn is_of(&self, driver: Option<&str>, took: PrintedDuration, ended: Option<Stamp>) -> bool {
+        let same = self.driver.as_deref().zip(driver).is_none_or(|(one, other)| one == other);
+        let both = self.stamp.zip(ended).filter(|(said, ended)| !said.coarse && !ended.coarse);
+        let took = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
+        let within = |(said, ended): (Stamp, Stamp)| {
+            let latest = said.ns.saturating_add(said.unit).saturating_add(TICK);
+            latest >= ended.ns.saturating_sub(took)
+        };
+        same && both.is_none_or(within)
+    }
+}
+
+/// The lines within probes that say how those end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReportedEnds {
+    /// By device, since its last probe ended.
+    open: HashMap<String, ReportedEnd>,
+    /// Those of probes whose last line never came, with their devices.
+    without_end: Vec<(String, ReportedEnd)>,
+}
+
+impl ReportedEnds {
+    /// The driver core says that a probe failed.
+    pub(crate) fn failed(&mut self, device: &str, driver: &str, error: i64, stamp: Option<Stamp>) {
+        let driver = Some(driver.to_owned());
+        self.say(device, ReportedEnd { driver, error, by_core: true, stamp });
+    }
+
+    /// Somebody says that a device is put off.
+    pub(crate) fn put_off(
+        &mut self,
+        device: &str,
+        driver: Option<&str>,
+        said_by: DeferralSource,
+        stamp: Option<Stamp>,
+    ) {
+        if said_by != DeferralSource::WaitingList {
+            let by_core = said_by == DeferralSource::ProbeEnd;
+            let driver = driver.map(str::to_owned);
+            self.say(device, ReportedEnd { driver, error: -517, by_core, stamp });
+        }
+    }
+
+    fn say(&mut self, device: &str, said: ReportedEnd) {
+        // The driver core knows better than a driver how the same probe ends.
+        let before = match self.open.get(device) {
+            Some(before) if before.by_core && !said.by_core => return,
+            _ => self.open.insert(device.to_owned(), said),
+        };
+        if let Some(before) = before.filter(|before| before.by_core) {
+            self.without_end.push((device.to_owned(), before));
+        }
+    }
+
+    /// The last line of a probe, which has this result: what was said of its end, where that line
+    /// doesn't say it.
+    pub(crate) fn end(
+        &mut self,
+        device: &str,
+        driver: Option<&str>,
+        result: i64,
+        took: PrintedDuration,
+        ended: Option<Stamp>,
+        kernel: Option<&str>,
+    ) -> Option<ReportedEnd> {
+        let said = self.open.remove(device)?;
+        // Since 5.14 a probe prints its error, and 0 for a device that was bound.
+        let prints_errors = || kernel.and_then(version).is_some_and(|version| version >= (5, 14));
+        let bound = result == 1 || result == 0 && prints_errors();
+        if bound || !said.is_of(driver, took, ended) {
+            if said.by_core {
+                self.without_end.push((device.to_owned(), said));
+            }
+            return None;
+        }
+        Some(said).filter(|_| result == 0)
+    }
+
+    /// The failures and deferrals of probes whose last line isn't in the log.
+    pub(crate) fn without_end(&self) -> impl Iterator<Item = (&str, &ReportedEnd)> {
+        let open = self.open.iter().filter(|(_, said)| said.by_core);
+        let open = open.map(|(device, said)| (device.as_str(), said));
+        let all = self.without_end.iter().map(|(device, said)| (device.as_str(), said)).chain(open);
+        all.filter(|(_, said)| !matches!(said.error, -6 | -19))
     }
 }

@@ -159,7 +159,7 @@ impl Decoder {
     /// Likewise, where nothing that is known came of it.
     pub(crate) fn unread_without_events(&self) -> Option<Unread> {
         let Stage::Gzip(gzip) = &self.stage else { return None };
-        matches!(gzip.end, End::Cut | End::Damaged).then_some(Unread::Damaged)
+        matches!(gzip.end, GzipEnd::Cut | GzipEnd::Damaged).then_some(Unread::Damaged)
     }
 
     /// What a reader has to know of how it was decoded, a sentence each.
@@ -169,14 +169,14 @@ impl Decoder {
             Stage::Gzip(gzip) => {
                 let written = gzip.written;
                 each(match gzip.end {
-                    End::None | End::Whole => "the log is compressed with gzip".into(),
-                    End::Cut => {
+                    GzipEnd::None | GzipEnd::Whole => "the log is compressed with gzip".into(),
+                    GzipEnd::Cut => {
                         format!("the gzip file is cut off: the log ends after {written} bytes")
                     }
-                    End::Damaged => {
+                    GzipEnd::Damaged => {
                         format!("the gzip file is damaged: the log was read up to byte {written}")
                     }
-                    End::Bomb => format!(
+                    GzipEnd::Bomb => format!(
                         "the gzip file unpacks to more than {MOST_TIMES} times its size: the log \
                          was read up to byte {written}"
                     ),
@@ -276,13 +276,13 @@ struct Gzip {
     block: Vec<u8>,
     read: u64,
     written: u64,
-    end: End,
+    end: GzipEnd,
     inner: Decoder,
 }
 
 /// How unpacking ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum GzipEnd {
     /// Not yet.
     None,
     Whole,
@@ -298,7 +298,7 @@ impl Default for Gzip {
             block: Vec::with_capacity(BLOCK),
             read: 0,
             written: 0,
-            end: End::None,
+            end: GzipEnd::None,
             inner: Decoder::new(true),
         }
     }
@@ -306,7 +306,7 @@ impl Default for Gzip {
 
 impl Gzip {
     fn feed(&mut self, mut bytes: &[u8], out: &mut impl FnMut(&[u8])) {
-        while !bytes.is_empty() && self.end == End::None {
+        while !bytes.is_empty() && self.end == GzipEnd::None {
             let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - self.block.len()));
             self.block.extend_from_slice(now);
             bytes = rest;
@@ -322,7 +322,7 @@ impl Gzip {
         self.block.clear();
         self.hand_on(out);
         if unpacked.is_err() {
-            self.end = End::Damaged;
+            self.end = GzipEnd::Damaged;
         }
     }
 
@@ -331,19 +331,19 @@ impl Gzip {
         self.written += text.len() as u64;
         self.inner.feed(&text, out);
         if self.written > UNPACKED_ANYWAY && self.written / MOST_TIMES > self.read {
-            self.end = End::Bomb;
+            self.end = GzipEnd::Bomb;
         }
     }
 
     fn finish(&mut self, out: &mut impl FnMut(&[u8])) {
-        if self.end == End::None {
+        if self.end == GzipEnd::None {
             self.unpack(out);
         }
-        if self.end == End::None {
+        if self.end == GzipEnd::None {
             let ended = self.unpack.try_finish();
             self.hand_on(out);
-            if self.end == End::None {
-                self.end = if ended.is_ok() { End::Whole } else { End::Cut };
+            if self.end == GzipEnd::None {
+                self.end = if ended.is_ok() { GzipEnd::Whole } else { GzipEnd::Cut };
             }
         }
         self.inner.finish(out);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// What was taken out of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TakenOut {
+pub(crate) struct Removed {
     /// Tags of HTML.
     pub tags: bool,
     /// Characters without width, other than a byte order mark.
@@ -18,7 +18,7 @@ pub(crate) struct TakenOut {
 /// other blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks
 /// of direction, a byte order mark), tags of HTML and colours of a terminal are taken out, and
 /// entities of HTML are what they stand for. So are colours whose first character was written out.
-pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
+pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, Removed) {
     // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
     let mut before = b' ';
     let is_plain = bytes.iter().all(|&byte| {
@@ -28,7 +28,7 @@ pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
         (b' '..=b'~').contains(&byte) && byte != b'&' && !colour && !tag
     });
     if is_plain {
-        return (String::from_utf8_lossy(bytes), TakenOut::default());
+        return (String::from_utf8_lossy(bytes), Removed::default());
     }
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -53,7 +53,7 @@ pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, TakenOut) {
     if text.contains('&') {
         text = without_entities(&text);
     }
-    let taken = TakenOut { tags, invisible: text.contains(|c| c != '\u{feff}' && invisible(c)) };
+    let taken = Removed { tags, invisible: text.contains(|c| c != '\u{feff}' && invisible(c)) };
     if text.contains(|c| blank(c) || invisible(c)) {
         text = text
             .chars()

@@ -10,7 +10,7 @@
 //! Where a prefix is known by its shape alone, its times are not read: nobody knows what they mean.
 
 use super::{Message, names, parse};
-use crate::stamp::digits;
+use crate::form::digits;
 
 /// How many shapes a log's prefixes may have: names of tasks have marks of their own.
 const SHAPES: usize = 32;

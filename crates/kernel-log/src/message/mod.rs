@@ -19,13 +19,13 @@ pub(crate) enum Message<'a> {
     InitcallEnd {
         function: Function<'a>,
         result: i64,
-        took: Took,
+        took: PrintedDuration,
     },
     ProbeEnd {
         device: &'a str,
         driver: Option<&'a str>,
         result: i64,
-        took: Took,
+        took: PrintedDuration,
         form: Form,
     },
     /// The print of the patch on probing: inside the probe, before `ProbeEnd`.
@@ -83,7 +83,7 @@ pub(crate) enum Message<'a> {
     FixupEnd {
         device: &'a str,
         function: Function<'a>,
-        took: Took,
+        took: PrintedDuration,
     },
     /// A callback of suspend or resume: it names the device's parent.
     PmStart {
@@ -145,7 +145,7 @@ pub(crate) struct Function<'a> {
 
 /// A duration as it was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Took {
+pub(crate) struct PrintedDuration {
     pub time: Duration,
     /// How fine it was printed.
     pub unit: Duration,
@@ -585,14 +585,14 @@ fn function(text: &str) -> Option<Function<'_>> {
 }
 
 /// `WHAT returned RESULT after N usecs`.
-fn returned(text: &str) -> Option<(&str, i64, Took)> {
+fn returned(text: &str) -> Option<(&str, i64, PrintedDuration)> {
     let (what, rest) = text.rsplit_once(" returned ")?;
     let (result, rest) = rest.split_once(" after ")?;
     Some((what, result.trim().parse().ok()?, duration(rest)?))
 }
 
 /// `N usecs`, in the units of all times; a vendor's words may stand behind it.
-fn duration(text: &str) -> Option<Took> {
+fn duration(text: &str) -> Option<PrintedDuration> {
     let mut words = text.split([' ', ',']).filter(|w| !w.is_empty());
     let number: u64 = words.next()?.parse().ok()?;
     let unit = match words.next()? {
@@ -602,7 +602,7 @@ fn duration(text: &str) -> Option<Took> {
         _ => return None,
     };
     let time = Duration::from_nanos(number.checked_mul(u64::try_from(unit.as_nanos()).ok()?)?);
-    Some(Took { time, unit })
+    Some(PrintedDuration { time, unit })
 }
 
 /// `6.12` of `6.12.0-rc3+`.

@@ -4,8 +4,8 @@ use super::*;
 use crate::form::Form;
 use std::time::Duration;
 
-fn us(n: u64) -> Took {
-    Took { time: Duration::from_micros(n), unit: Duration::from_micros(1) }
+fn us(n: u64) -> PrintedDuration {
+    PrintedDuration { time: Duration::from_micros(n), unit: Duration::from_micros(1) }
 }
 
 fn form(text: &str) -> Option<Form> {
@@ -81,7 +81,7 @@ fn an_init_call_ends_in_micro_or_in_milliseconds() {
     let function = Function { name: "tun_init", module: None };
     let end = |took| Message::InitcallEnd { function, result: -19, took };
     let unit = Duration::from_millis(1);
-    let ms = Took { time: Duration::from_millis(5), unit };
+    let ms = PrintedDuration { time: Duration::from_millis(5), unit };
     assert_eq!(parse("initcall tun_init+0x0/0x30 returned -19 after 5 usecs"), end(us(5)));
     assert_eq!(parse("initcall tun_init+0x0/0x30 returned -19 after 5 msecs"), end(ms));
     let vendor = "initcall tun_init+0x0/0x30 returned -19 after 5 usecs, irqs_disabled() 0";

@@ -1,19 +1,18 @@
 //! What stands before a kernel's message: stamps, log levels, callers, the names of a journal.
 
-mod tasks;
-mod wall;
+mod fields;
 
 use crate::form::Prefix;
-use crate::stamp::{Clock, Stamp, digits, fraction_ns, unit};
-use tasks::{caller, logcat, task};
-use wall::Wall;
+use crate::form::{Clock, Stamp, digits, fraction_ns, unit};
+use fields::WallClock;
+use fields::{caller, logcat, task};
 
 /// No kernel runs for 30 years: from here on seconds count from 1970. In nanoseconds.
 const EPOCH: u64 = 1_000_000_000 * 1_000_000_000;
 
 /// Everything before the message, and the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stripped<'a> {
+pub(crate) struct StrippedLine<'a> {
     pub stamp: Option<Stamp>,
     /// The thread that logged the line (`[ T8227]`); None also for a CPU (`[    C3]`).
     pub thread: Option<u32>,
@@ -29,7 +28,7 @@ pub(crate) struct Stripped<'a> {
 /// Reads prefixes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
-    wall: Wall,
+    wall: WallClock,
     /// The last stamp of a `dmesg --reltime`, which prints differences.
     relative: u64,
     /// A minute began among those: how long it is from what came before isn't known.
@@ -38,8 +37,8 @@ pub(crate) struct Prefixes {
 
 impl Prefixes {
     /// Takes the prefixes off one line.
-    pub(crate) fn strip<'a>(&mut self, line: &'a str) -> Stripped<'a> {
-        let mut s = Stripped { text: line.trim_end(), ..Stripped::default() };
+    pub(crate) fn strip<'a>(&mut self, line: &'a str) -> StrippedLine<'a> {
+        let mut s = StrippedLine { text: line.trim_end(), ..StrippedLine::default() };
         let unquoted = quoted(s.text);
         if unquoted.len() < s.text.trim_start().len() {
             s.kinds.push(Prefix::MailQuote);
@@ -56,7 +55,7 @@ impl Prefixes {
     }
 
     /// Takes one prefix off; false when there is none.
-    fn one(&mut self, s: &mut Stripped<'_>) -> bool {
+    fn one(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let text = s.text;
         let Some(&first) = text.as_bytes().first() else { return false };
         match first {
@@ -76,7 +75,7 @@ impl Prefixes {
     }
 
     /// `[    1.234567] `, with what `dmesg` and `printk` make of it.
-    fn bracket(&mut self, s: &mut Stripped<'_>) -> bool {
+    fn bracket(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let Some((inside, rest)) = s.text[1..].split_once(']') else { return false };
         let inside = inside.trim_start();
         let plus = inside.strip_prefix('+');
@@ -139,7 +138,7 @@ impl Prefixes {
     }
 
     /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
-    fn number(&mut self, s: &mut Stripped<'_>) -> bool {
+    fn number(&mut self, s: &mut StrippedLine<'_>) -> bool {
         if let Some(kmsg) = kmsg(s.text) {
             s.stamp = Some(kmsg.stamp);
             s.thread = kmsg.thread.or(s.thread);
@@ -193,7 +192,7 @@ impl Prefixes {
     }
 
     /// `01-01 00:00:05.140 0 0 I : `, as `logcat` writes it, or a date with its year, and a time.
-    fn date_and_time<'a>(&mut self, s: &mut Stripped<'a>, date: &str, rest: &'a str) -> bool {
+    fn date_and_time<'a>(&mut self, s: &mut StrippedLine<'a>, date: &str, rest: &'a str) -> bool {
         let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         let day = date.rsplit('-').next().unwrap_or_default();
         let logcat = logcat(rest);
@@ -216,7 +215,7 @@ impl Prefixes {
     }
 
     /// `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
-    fn journal(&mut self, s: &mut Stripped<'_>) -> bool {
+    fn journal(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let Some((month, rest)) = s.text.split_once(' ') else { return false };
         let Some((day, rest)) = rest.trim_start().split_once(' ') else { return false };
         if month.chars().count() > 12 || !month.chars().all(|c| c.is_alphabetic() || c == '.') {
@@ -249,7 +248,7 @@ fn quoted(line: &str) -> &str {
 }
 
 /// `kern  :info  : `, as `dmesg -x` writes it.
-fn facility(s: &mut Stripped<'_>) -> bool {
+fn facility(s: &mut StrippedLine<'_>) -> bool {
     const FACILITIES: [&str; 12] = [
         "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
         "authpriv", "ftp",
@@ -270,7 +269,7 @@ fn facility(s: &mut Stripped<'_>) -> bool {
 }
 
 /// Takes `kepler kernel: ` off, or notes that another program wrote the line.
-fn program(s: &mut Stripped<'_>) {
+fn program(s: &mut StrippedLine<'_>) {
     if let Some(rest) = after_kernel(s.text) {
         s.text = rest;
         if let Some(stamp) = &mut s.stamp {
@@ -284,7 +283,7 @@ fn program(s: &mut Stripped<'_>) {
 }
 
 /// Takes `HOST APP PROCID MSGID STRUCTURED-DATA ` off, as RFC 5424 has it.
-fn syslog(s: &mut Stripped<'_>) {
+fn syslog(s: &mut StrippedLine<'_>) {
     let words: Vec<&str> = s.text.splitn(5, ' ').collect();
     let [_host, app, _process, _kind, rest] = words[..] else { return };
     let data = match rest.strip_prefix("- ") {
@@ -390,7 +389,7 @@ pub(crate) fn stamp_inside(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn strip(line: &str) -> Stripped<'_> {
+    fn strip(line: &str) -> StrippedLine<'_> {
         Prefixes::default().strip(line)
     }
 

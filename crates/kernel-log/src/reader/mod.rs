@@ -1,23 +1,22 @@
 //! The reader: from bytes to facts, a line at a time.
 
 mod collector;
-mod sequence;
 
 use crate::conclude;
-use crate::facts::{Facts, Moment};
+use crate::facts::{Facts, MessageKey};
+use crate::form::{Clock, Stamp};
 use crate::form::{Form, Prefix};
-use crate::journal::export::Export;
-use crate::journal::{self, Entry, Pretty, Taken};
+use crate::journal::Export;
+use crate::journal::{self, JournalEntry, JournalStep, PrettyJson};
 use crate::lines::encoding::{Decoder, Unread};
 use crate::lines::plain::plain;
 use crate::lines::{Line, Lines};
 use crate::log::{BootSummary, KernelLog};
 use crate::message::carrier::Carrier;
 use crate::message::{self, Message};
-use crate::prefix::{Prefixes, Stripped, stamp_inside};
-use crate::stamp::{Clock, Stamp};
+use crate::prefix::{Prefixes, StrippedLine, stamp_inside};
 use collector::LineCollector;
-use sequence::{HeldMessage, Sequence};
+use collector::{HeldMessage, Sequence};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -33,11 +32,11 @@ pub struct Reader {
     decoder: Decoder,
     lines: Lines,
     collector: LineCollector,
-    state: State,
+    state: ReaderState,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReaderState {
     /// The number of the line that is read, and how many of the file it is.
     number: u64,
     lines: u64,
@@ -45,7 +44,7 @@ struct State {
     kinds: Vec<Prefix>,
     prefixes: Prefixes,
     carrier: Carrier,
-    pretty: Pretty,
+    pretty: PrettyJson,
     export: Export,
     sequence: Sequence,
     /// The line before was a message of `/dev/kmsg`, or a field of one.
@@ -111,7 +110,7 @@ struct Record<'a> {
     message: &'a Message<'a>,
     stamp: Option<Stamp>,
     thread: Option<u32>,
-    moment: Option<Moment>,
+    moment: Option<MessageKey>,
 }
 
 impl<'a> Record<'a> {
@@ -121,13 +120,13 @@ impl<'a> Record<'a> {
         stamp: Option<Stamp>,
         thread: Option<u32>,
     ) -> Record<'a> {
-        Record { text, message, stamp, thread, moment: Moment::of(text, stamp) }
+        Record { text, message, stamp, thread, moment: MessageKey::of(text, stamp) }
     }
 }
 
 /// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put
 /// there.
-fn is_carrier(stripped: &Stripped<'_>, text: &str) -> bool {
+fn is_carrier(stripped: &StrippedLine<'_>, text: &str) -> bool {
     let kernels = |stamp: Stamp| stamp.clock == Clock::Boot;
     !stripped.stamp.is_some_and(kernels) && message::parse(text).form().is_none()
 }
@@ -152,7 +151,10 @@ impl Reader {
 
     /// Likewise, but it keeps every boot, for [`finish_all`](Reader::finish_all).
     pub fn every_boot() -> Reader {
-        Reader { state: State { keep_all: true, ..State::default() }, ..Reader::default() }
+        Reader {
+            state: ReaderState { keep_all: true, ..ReaderState::default() },
+            ..Reader::default()
+        }
     }
 
     /// Takes the next bytes of the log; lines may be cut anywhere. Output of `gzip` is
@@ -290,7 +292,7 @@ impl Reader {
     }
 }
 
-impl State {
+impl ReaderState {
     fn line(&mut self, line: Line<'_>) {
         self.number = line.number;
         self.kinds.clear();
@@ -305,24 +307,24 @@ impl State {
         }
         let text = line.text.as_ref();
         let taken = match journal::line(text) {
-            Some(entry) => Taken::Entry(entry),
+            Some(entry) => JournalStep::Entry(entry),
             None => match self.pretty.line(text) {
-                Taken::No => self.export.line(text),
+                JournalStep::No => self.export.line(text),
                 taken => taken,
             },
         };
         match taken {
-            Taken::Entry(entry) => self.entry(&entry),
-            Taken::Behind(entry) => {
+            JournalStep::Entry(entry) => self.entry(&entry),
+            JournalStep::Behind(entry) => {
                 self.entry(&entry);
                 self.console(text);
             }
-            Taken::Part => {}
-            Taken::No => self.console(text),
+            JournalStep::Part => {}
+            JournalStep::No => self.console(text),
         }
     }
 
-    fn entry(&mut self, entry: &Entry) {
+    fn entry(&mut self, entry: &JournalEntry) {
         self.count(entry.kind);
         if entry.foreign {
             self.flush();
@@ -400,8 +402,8 @@ impl State {
     }
 
     /// A message behind its known prefixes, and maybe an unknown one.
-    fn message_behind(&mut self, stripped: &Stripped<'_>) {
-        let Stripped { text, stamp, thread, .. } = *stripped;
+    fn message_behind(&mut self, stripped: &StrippedLine<'_>) {
+        let StrippedLine { text, stamp, thread, .. } = *stripped;
         let message = message::parse(text);
         // A driver's name may be a prefix, as it may be several words; nothing else can.
         let sure = message.form().is_some_and(|form| form != Form::Shutdown);
@@ -415,7 +417,7 @@ impl State {
     }
 
     /// A message of `/dev/kmsg`, which may have overtaken others on its way.
-    fn numbered(&mut self, sequence: u64, stripped: &Stripped<'_>) {
+    fn numbered(&mut self, sequence: u64, stripped: &StrippedLine<'_>) {
         // It counts where it belongs.
         self.facts.uncount_line(self.lines, &self.kinds);
         let mut kinds = std::mem::take(&mut self.kinds);
@@ -423,7 +425,7 @@ impl State {
         if self.sequence.begins_anew(sequence, stripped.text) {
             self.in_order();
         }
-        let Stripped { text, stamp, thread, .. } = *stripped;
+        let StrippedLine { text, stamp, thread, .. } = *stripped;
         let (line, lines, text) = (self.number, self.lines, text.to_owned());
         self.sequence.take(sequence, HeldMessage { line, lines, text, stamp, thread, kinds });
         while let Some(message) = self.sequence.next() {

@@ -1,10 +1,15 @@
 //! Writes that aren't in the store yet, and the segment and the record that they become.
+//!
+//! Their chunks lie in a [`RangeMap`]: a map from ranges of blocks to pieces, which are cut where a later one overlaps them.
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
 use super::codec::Codec;
-use super::objects::{BLOCK, Changes, Entry, FRAME_BLOCKS, HEAD, Head, Kind, Place, Spot, Writer};
-use super::range_map::{Piece, RangeMap};
+use super::objects::{
+    BLOCK, BlockPlace, Changes, FRAME_BLOCKS, FrameAddress, HEAD, Head, Kind, MapEntry, Writer,
+};
 
 /// What was written to a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,18 +58,24 @@ pub(crate) struct Batch {
 }
 
 /// A segment, with what its record says of it. Without a head, it lies in its record.
-pub(crate) type Built = (Vec<Bytes>, Changes);
+pub(crate) type BuiltSegment = (Vec<Bytes>, Changes);
 
 impl Batch {
     /// The segment, and what its record says. Where there is no data there is no segment; up to `inline` blocks of it lie in the record.
-    pub(crate) fn segment(&self, seq: u64, writer: &Writer, codec: &Codec, inline: u64) -> Built {
+    pub(crate) fn segment(
+        &self,
+        seq: u64,
+        writer: &Writer,
+        codec: &Codec,
+        inline: u64,
+    ) -> BuiltSegment {
         let mut out = SegmentBuilder::new(seq, codec);
         (out.changes.through, out.changes.size) = (self.through, self.size);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
                 // A piece that was cut in front keeps the bytes behind its end.
                 Chunk::Data(data) => out.add(start, data.slice(..(len * BLOCK) as usize)),
-                Chunk::Zero => out.changes.entries.push(Entry { start, len, place: None }),
+                Chunk::Zero => out.changes.entries.push(MapEntry { start, len, place: None }),
             }
         }
         if out.blocks() <= inline { out.behind_record() } else { out.finish(writer) }
@@ -90,7 +101,7 @@ impl<'a> SegmentBuilder<'a> {
     pub(crate) fn add(&mut self, mut start: u64, mut data: Bytes) {
         while !data.is_empty() {
             let blocks = data.len() as u64 / BLOCK;
-            let goes_on = |last: &&mut Entry| {
+            let goes_on = |last: &&mut MapEntry| {
                 last.place.is_some() && last.start + last.len == start && last.len < FRAME_BLOCKS
             };
             let last = self.changes.entries.last_mut().filter(goes_on);
@@ -104,8 +115,8 @@ impl<'a> SegmentBuilder<'a> {
                 _ => {
                     let here = blocks.min(FRAME_BLOCKS);
                     // Where it lies is known once all are there.
-                    let place = Some(Place { segment: self.seq, at: 0, stored: 0, skip: 0 });
-                    self.changes.entries.push(Entry { start, len: here, place });
+                    let place = Some(BlockPlace { segment: self.seq, at: 0, stored: 0, skip: 0 });
+                    self.changes.entries.push(MapEntry { start, len: here, place });
                     self.frames.push(vec![data.split_to((here * BLOCK) as usize)]);
                     here
                 }
@@ -121,21 +132,21 @@ impl<'a> SegmentBuilder<'a> {
     }
 
     /// As an object of its own.
-    pub(crate) fn finish(self, writer: &Writer) -> Built {
+    pub(crate) fn finish(self, writer: &Writer) -> BuiltSegment {
         let sealed = self.codec.seal.is_some();
         let head = Head::new(Kind::Segment, (self.seq, *writer), sealed, &[]).encode();
         self.built(vec![Bytes::copy_from_slice(&head)], HEAD as u64)
     }
 
     /// As what lies behind its record's body, which is as long whatever the places in it are.
-    fn behind_record(mut self) -> Built {
+    fn behind_record(mut self) -> BuiltSegment {
         self.changes.in_record = !self.frames.is_empty();
         let body = self.codec.stored(self.changes.encode().len());
         self.built(Vec::new(), (HEAD + body) as u64)
     }
 
     /// The frames behind so many bytes of the object, which begins with `payload`.
-    fn built(self, mut payload: Vec<Bytes>, mut bytes: u64) -> Built {
+    fn built(self, mut payload: Vec<Bytes>, mut bytes: u64) -> BuiltSegment {
         let Self { codec, seq, frames, mut changes } = self;
         if frames.is_empty() {
             return (Vec::new(), changes);
@@ -143,13 +154,131 @@ impl<'a> SegmentBuilder<'a> {
         let entries = changes.entries.iter_mut().filter(|entry| entry.place.is_some());
         for (entry, mut frame) in entries.zip(frames) {
             let at = u32::try_from(bytes).expect("a segment is small");
-            let spot = Spot { id: changes.id, at, start: entry.start };
+            let spot = FrameAddress { id: changes.id, at, start: entry.start };
             let stored = codec.frame(&spot, &mut frame, &mut payload);
-            entry.place = Some(Place { segment: seq, at, stored, skip: 0 });
+            entry.place = Some(BlockPlace { segment: seq, at, stored, skip: 0 });
             bytes += u64::from(stored);
         }
         (changes.segment, changes.bytes) = (seq, bytes);
         (payload, changes)
+    }
+}
+
+/// What stands for a range of blocks.
+pub(crate) trait Piece: Clone {
+    /// What stands for the rest of its range, from the block `by` on.
+    fn behind(&self, by: u64) -> Self;
+
+    /// Whether `next` is just what stands from the block `by` on, so that both can be one.
+    fn goes_on(&self, _by: u64, _next: &Self) -> bool {
+        false
+    }
+}
+
+/// Ranges that don't overlap, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct RangeMap<P> {
+    /// By the first block: how many, and what stands for them.
+    ranges: BTreeMap<u64, (u64, P)>,
+}
+
+impl<P> Default for RangeMap<P> {
+    fn default() -> Self {
+        Self { ranges: BTreeMap::new() }
+    }
+}
+
+impl<P: Piece> RangeMap<P> {
+    /// How many ranges there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// First block, number of blocks, and what stands for them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &P)> {
+        self.ranges.iter().map(|(start, (len, piece))| (*start, *len, piece))
+    }
+
+    /// Those that begin at a block or behind it, as `iter`.
+    pub(crate) fn iter_from(&self, block: u64) -> impl Iterator<Item = (u64, u64, &P)> {
+        self.ranges.range(block..).map(|(start, (len, piece))| (*start, *len, piece))
+    }
+
+    /// Empties a range. `lost` is told of each piece that was there, and of how many blocks.
+    pub(crate) fn cut(&mut self, start: u64, len: u64, mut lost: impl FnMut(u64, &P)) {
+        if len == 0 {
+            return;
+        }
+        let end = start + len;
+        let mut rest = None;
+        if let Some((&first, (had, piece))) = self.ranges.range_mut(..start).next_back() {
+            let stop = first + *had;
+            if stop > start {
+                lost(stop.min(end) - start, piece);
+                *had = start - first;
+                if stop > end {
+                    rest = Some((stop - end, piece.behind(end - first)));
+                }
+            }
+        }
+        while let Some((&first, _)) = self.ranges.range(start..end).next() {
+            let Some((had, piece)) = self.ranges.remove(&first) else { break };
+            let stop = first + had;
+            lost(stop.min(end) - first, &piece);
+            if stop > end {
+                rest = Some((stop - end, piece.behind(end - first)));
+            }
+        }
+        if let Some(rest) = rest {
+            self.ranges.insert(end, rest);
+        }
+    }
+
+    /// Puts a piece in the place of all that was there, which `lost` is told.
+    pub(crate) fn put(&mut self, start: u64, mut len: u64, piece: P, lost: impl FnMut(u64, &P)) {
+        self.cut(start, len, lost);
+        if len == 0 {
+            return;
+        }
+        let end = start + len;
+        if self.ranges.get(&end).is_some_and(|(_, next)| piece.goes_on(len, next)) {
+            len += self.ranges.remove(&end).map_or(0, |(more, _)| more);
+        }
+        if let Some((&first, (had, before))) = self.ranges.range_mut(..start).next_back() {
+            if first + *had == start && before.goes_on(*had, &piece) {
+                *had += len;
+                return;
+            }
+        }
+        self.ranges.insert(start, (len, piece));
+    }
+
+    /// What a range consists of, gaps and all, in order: first block, number of blocks, and what stands for them.
+    pub(crate) fn parts(&self, start: u64, len: u64) -> Vec<(u64, u64, Option<P>)> {
+        let end = start + len;
+        let mut parts = Vec::new();
+        let mut at = start;
+        let before = self.ranges.range(..start).next_back();
+        for (&first, (had, piece)) in before.into_iter().chain(self.ranges.range(start..end)) {
+            let stop = (first + had).min(end);
+            if stop <= at {
+                continue;
+            }
+            if first > at {
+                parts.push((at, first - at, None));
+                at = first;
+            }
+            parts.push((at, stop - at, Some(piece.behind(at - first))));
+            at = stop;
+        }
+        if at < end {
+            parts.push((at, end - at, None));
+        }
+        parts
     }
 }
 
@@ -183,7 +312,7 @@ mod tests {
             let mut found = Vec::new();
             for entry in &changes.entries {
                 let Some(place) = entry.place else { continue };
-                let spot = Spot { id: changes.id, at: place.at, start: entry.start };
+                let spot = FrameAddress { id: changes.id, at: place.at, start: entry.start };
                 let frame = all.slice(place.at as usize..(place.at + place.stored) as usize);
                 found.extend_from_slice(&codec.data(&spot, &frame).unwrap());
             }
@@ -200,5 +329,59 @@ mod tests {
         let codec = Codec::default();
         let (payload, changes) = batch.segment(7, &WRITER, &codec, 64);
         assert!(payload.is_empty() && changes.segment == 0 && changes.entries.len() == 1);
+    }
+
+    /// The block that a piece began with, and how far behind it this is.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Mark(u32, u64);
+
+    impl Piece for Mark {
+        fn behind(&self, by: u64) -> Self {
+            Mark(self.0, self.1 + by)
+        }
+
+        fn goes_on(&self, by: u64, next: &Self) -> bool {
+            self.behind(by) == *next
+        }
+    }
+
+    #[test]
+    fn ranges_agree_with_an_array_of_blocks() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..200 {
+            let mut map = RangeMap::default();
+            let mut model = vec![None; 64];
+            for n in 0..40 {
+                let start = random.u64(0..64);
+                let len = random.u64(0..=64 - start);
+                let range = start as usize..(start + len) as usize;
+                let had = model[range.clone()].iter().flatten().count() as u64;
+                let mut lost = 0;
+                if random.u8(0..3) == 0 {
+                    map.cut(start, len, |blocks, _| lost += blocks);
+                    model[range].fill(None);
+                } else {
+                    // Some go on with their neighbours, and are one with them.
+                    let mark = Mark(n % 2, start);
+                    map.put(start, len, mark.clone(), |blocks, _| lost += blocks);
+                    for (by, block) in model[range].iter_mut().enumerate() {
+                        *block = Some(mark.behind(by as u64));
+                    }
+                }
+                assert_eq!(lost, had);
+                let all: Vec<_> = map.iter().collect();
+                assert!(all.windows(2).all(|two| {
+                    let [(first, len, piece), (second, _, next)] = two else { return true };
+                    first + len < *second || !piece.goes_on(*len, next)
+                }));
+                let (from, to) = (random.u64(0..32), random.u64(32..=64));
+                let mut seen = Vec::new();
+                for (first, len, piece) in map.parts(from, to - from) {
+                    assert_eq!(first, from + seen.len() as u64);
+                    seen.extend((0..len).map(|by| piece.as_ref().map(|piece| piece.behind(by))));
+                }
+                assert_eq!(seen, model[from as usize..to as usize]);
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::objects::{
-    BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameHead, Head, Kind, Spot, Writer,
+    BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameAddress, FrameHead, Head, Kind, Writer,
 };
 use super::seal::{self, Seal, WRAPPED};
 
@@ -80,7 +80,12 @@ impl Codec {
     }
 
     /// A frame: pieces are added to `out`. How many bytes they are.
-    pub(crate) fn frame(&self, spot: &Spot, data: &mut Vec<Bytes>, out: &mut Vec<Bytes>) -> u32 {
+    pub(crate) fn frame(
+        &self,
+        spot: &FrameAddress,
+        data: &mut Vec<Bytes>,
+        out: &mut Vec<Bytes>,
+    ) -> u32 {
         let len = data.iter().map(Bytes::len).sum::<usize>();
         let mut head = FrameHead { how: 0, blocks: (len / BLOCK as usize) as u32 };
         if self.is_work() {
@@ -101,7 +106,7 @@ impl Codec {
     }
 
     /// The blocks of a frame.
-    pub(crate) fn data(&self, spot: &Spot, frame: &Bytes) -> Result<Bytes, Damaged> {
+    pub(crate) fn data(&self, spot: &FrameAddress, frame: &Bytes) -> Result<Bytes, Damaged> {
         let (head, mut stored) = FrameHead::decode(spot, frame)?;
         if u64::from(head.blocks) > FRAME_BLOCKS {
             return Err(Damaged("a frame says that it has more blocks than a frame has".into()));
@@ -232,7 +237,7 @@ mod tests {
     use super::seal::ObjectKey;
     use super::*;
 
-    const SPOT: Spot = Spot { id: 1 << 99, at: 64, start: 700 };
+    const SPOT: FrameAddress = FrameAddress { id: 1 << 99, at: 64, start: 700 };
 
     fn codec(compression: Compression) -> Codec {
         Codec { compression, seal: None }
@@ -295,9 +300,11 @@ mod tests {
             for n in (0..good.len()).step_by(7) {
                 assert!(codec.data(&SPOT, &good.slice(..n)).is_err(), "cut to {n} ({by})");
             }
-            for wrong in
-                [Spot { id: 7, ..SPOT }, Spot { at: 4096, ..SPOT }, Spot { start: 701, ..SPOT }]
-            {
+            for wrong in [
+                FrameAddress { id: 7, ..SPOT },
+                FrameAddress { at: 4096, ..SPOT },
+                FrameAddress { start: 701, ..SPOT },
+            ] {
                 assert!(codec.data(&wrong, &good).is_err(), "{by}");
             }
         }
@@ -340,13 +347,16 @@ mod tests {
         let data = text(2, &mut fastrand::Rng::with_seed(4));
         let good = frame(&codec, &data);
         let (head, stored) = FrameHead::decode(&SPOT, &good).unwrap();
-        let summed = |spot: &Spot, head: FrameHead, stored: &[u8]| -> Bytes {
+        let summed = |spot: &FrameAddress, head: FrameHead, stored: &[u8]| -> Bytes {
             let stored = [Bytes::copy_from_slice(stored)];
             [&head.encode(spot, &stored)[..], &stored[0]].concat().into()
         };
         assert_eq!(codec.data(&SPOT, &summed(&SPOT, head, &stored)).unwrap(), data);
-        for wrong in [Spot { id: 7, ..SPOT }, Spot { at: 4096, ..SPOT }, Spot { start: 1, ..SPOT }]
-        {
+        for wrong in [
+            FrameAddress { id: 7, ..SPOT },
+            FrameAddress { at: 4096, ..SPOT },
+            FrameAddress { start: 1, ..SPOT },
+        ] {
             assert!(codec.data(&wrong, &summed(&wrong, head, &stored)).is_err());
         }
         for wrong in [FrameHead { how: 0, ..head }, FrameHead { blocks: 1, ..head }] {

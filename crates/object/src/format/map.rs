@@ -1,14 +1,17 @@
 //! The map: where the blocks of a volume lie, and how much of each segment is in use. Plain data.
+//! [`Segments`] are those that it points to.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::objects::{Changes, Entry, Listed, Opening, Place, Taken, Whole};
-use super::range_map::{Piece, RangeMap};
-use super::segments::{Kept, Segment, Segments};
+use super::batch::{Piece, RangeMap};
+use super::objects::{
+    BlockPlace, Changes, MapEntry, Opening, SegmentRecord, SnapshotRecord, WholeMap,
+};
+use crate::format::names;
 
-impl Piece for Place {
+impl Piece for BlockPlace {
     fn behind(&self, by: u64) -> Self {
-        Place { skip: self.skip + by as u32, ..*self }
+        BlockPlace { skip: self.skip + by as u32, ..*self }
     }
 
     fn goes_on(&self, by: u64, next: &Self) -> bool {
@@ -17,7 +20,7 @@ impl Piece for Place {
 }
 
 /// What a record changes by now: of a move, only what is where it was.
-fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
+fn still(places: &RangeMap<BlockPlace>, changes: &Changes) -> Vec<MapEntry> {
     if changes.moved.is_empty() {
         return changes.entries.clone();
     }
@@ -34,7 +37,7 @@ fn still(places: &RangeMap<Place>, changes: &Changes) -> Vec<Entry> {
             if found == Some(place.behind(start - was.start)) {
                 let moved = new.parts(start, len).into_iter();
                 let moved = moved.filter(|(_, _, place)| place.is_some());
-                entries.extend(moved.map(|(start, len, place)| Entry { start, len, place }));
+                entries.extend(moved.map(|(start, len, place)| MapEntry { start, len, place }));
             }
         }
     }
@@ -47,10 +50,10 @@ const SHARED: u64 = 1 << 62;
 /// Where everything lies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
-    pub(crate) places: RangeMap<Place>,
+    pub(crate) places: RangeMap<BlockPlace>,
     pub(crate) segments: Segments,
     /// The snapshots, by their numbers: those of the records by which they were taken.
-    pub(crate) snapshots: BTreeMap<u64, Taken>,
+    pub(crate) snapshots: BTreeMap<u64, SnapshotRecord>,
 }
 
 impl Map {
@@ -58,7 +61,8 @@ impl Map {
     pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<Segment> {
         let mut touched = Vec::new();
         if changes.segment != 0 {
-            let ours = |entry: &&Entry| entry.place.is_some_and(|at| at.segment == changes.segment);
+            let ours =
+                |entry: &&MapEntry| entry.place.is_some_and(|at| at.segment == changes.segment);
             let blocks = changes.entries.iter().filter(ours).map(|entry| entry.len).sum();
             let &Changes { bytes, id, in_record, .. } = changes;
             let (home, number, born, live) = (0, changes.segment, seq, 0);
@@ -69,7 +73,7 @@ impl Map {
         let segments = &mut self.segments;
         let places = &mut self.places;
         for entry in self::still(places, changes) {
-            let lost = |blocks: u64, place: &Place| {
+            let lost = |blocks: u64, place: &BlockPlace| {
                 segments.change(place.segment, -(blocks as i64));
                 touched.push(place.segment);
             };
@@ -109,7 +113,7 @@ impl Map {
     }
 
     /// The snapshot of this name, or number.
-    pub(crate) fn find(&self, name: &str) -> Option<(u64, Taken)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(u64, SnapshotRecord)> {
         let mut all = self.snapshots.iter();
         let found = all.find(|(number, taken)| taken.name == name || number.to_string() == name);
         found.map(|(number, taken)| (*number, taken.clone()))
@@ -132,7 +136,7 @@ impl Map {
     }
 
     /// What a clone begins with: all of it lies at its parent's, or at the parent's ancestors'.
-    pub(crate) fn shared(mut whole: Whole) -> Self {
+    pub(crate) fn shared(mut whole: WholeMap) -> Self {
         let mut numbers = HashMap::new();
         for (n, listed) in (1..).zip(&mut whole.segments) {
             numbers.insert(listed.number, SHARED | n);
@@ -147,14 +151,14 @@ impl Map {
     }
 
     /// What `whole` says.
-    pub(crate) fn of(whole: &Whole) -> Self {
+    pub(crate) fn of(whole: &WholeMap) -> Self {
         let snapshots = whole.snapshots.iter().cloned().collect();
         let mut map = Self { snapshots, ..Self::default() };
         map.segments.snapshots(map.snapshots.keys().copied());
-        for &Listed { number, segment, died } in &whole.segments {
+        for &SegmentRecord { number, segment, died } in &whole.segments {
             match died {
                 0 => map.segments.insert(number, Segment { live: 0, ..segment }),
-                died => map.segments.keep(number, Kept { segment, died }),
+                died => map.segments.keep(number, KeptSegment { segment, died }),
             }
         }
         for entry in &whole.entries {
@@ -165,17 +169,259 @@ impl Map {
         map
     }
 
-    pub(crate) fn whole(&self, opening: Opening, epochs: Vec<u64>) -> Whole {
+    pub(crate) fn whole(&self, opening: Opening, epochs: Vec<u64>) -> WholeMap {
         let live = self.segments.iter();
-        let live = live.map(|(number, segment)| Listed { number, segment: *segment, died: 0 });
+        let live =
+            live.map(|(number, segment)| SegmentRecord { number, segment: *segment, died: 0 });
         let kept = self.segments.kept();
-        let kept = kept.map(|(number, &Kept { segment, died })| Listed { number, segment, died });
+        let kept = kept.map(|(number, &KeptSegment { segment, died })| SegmentRecord {
+            number,
+            segment,
+            died,
+        });
         let entries = self.places.iter();
-        let entries =
-            entries.map(|(start, len, place)| Entry { start, len, place: Some(*place) }).collect();
+        let entries = entries
+            .map(|(start, len, place)| MapEntry { start, len, place: Some(*place) })
+            .collect();
         let snapshots = self.snapshots.iter().map(|(number, taken)| (*number, taken.clone()));
         let (segments, snapshots) = (live.chain(kept).collect(), snapshots.collect());
-        Whole { opening, epochs, segments, snapshots, entries }
+        WholeMap { opening, epochs, segments, snapshots, entries }
+    }
+}
+
+/// A segment that the map points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Whose it is: 0: the volume's own; else that of an ancestor, by its place in [`Origin::homes`](crate::format::Origin), from 1 on.
+    pub(crate) home: u32,
+    /// Its number in its name: the map's own, unless it is an ancestor's.
+    pub(crate) number: u64,
+    /// The epoch of its writer, which is in its name.
+    pub(crate) epoch: u64,
+    /// The record by which it came; 0: it is an ancestor's, and was there from the beginning.
+    pub(crate) born: u64,
+    /// What its frames are bound to.
+    pub(crate) id: u128,
+    /// Whether it lies in its record, behind the body: it is no object of its own.
+    pub(crate) in_record: bool,
+    /// Of the object.
+    pub(crate) bytes: u64,
+    /// Blocks that lay in it when it was published.
+    pub(crate) blocks: u64,
+    /// Blocks of it that the map points to.
+    pub(crate) live: u64,
+}
+
+impl Segment {
+    /// The object where it lies.
+    pub(crate) fn name(&self) -> String {
+        if self.in_record {
+            names::record(self.number)
+        } else {
+            names::segment(self.number, self.epoch)
+        }
+    }
+
+    /// Bytes of it that are in use: in proportion, since a block has no size of its own.
+    fn used(&self) -> u64 {
+        match self.blocks {
+            0 => 0,
+            blocks => self.bytes.saturating_mul(self.live) / blocks,
+        }
+    }
+}
+
+/// Bytes of segments, and how many of them are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SegmentTotals {
+    pub(crate) stored: u64,
+    pub(crate) used: u64,
+    /// Blocks that are in use.
+    pub(crate) live: u64,
+    /// Segments.
+    pub(crate) count: u64,
+}
+
+impl SegmentTotals {
+    fn add(&mut self, segment: &Segment) {
+        self.stored += segment.bytes;
+        self.used += segment.used();
+        self.live += segment.live;
+        self.count += 1;
+    }
+
+    fn take(&mut self, segment: &Segment) {
+        self.stored -= segment.bytes;
+        self.used -= segment.used();
+        self.live -= segment.live;
+        self.count -= 1;
+    }
+
+    pub(crate) fn garbage(&self) -> u64 {
+        self.stored.saturating_sub(self.used)
+    }
+}
+
+/// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is on its way there, or deleted and
+/// not gone yet, isn't counted, nor are records without data and maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreSpace {
+    /// Objects with data.
+    pub segments: u64,
+    /// Bytes of these objects, compressed as they are.
+    pub stored: u64,
+    /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of its own.
+    pub used: u64,
+    /// Those that aren't in use, and can't be given back before snapshots are deleted.
+    pub snapshots: u64,
+    /// The rest, which compaction gives back where it is much.
+    pub garbage: u64,
+    /// Bytes that the volume has in use in segments of those that it is a clone of; `stored` has none of them.
+    pub shared: u64,
+}
+
+/// All segments, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segments {
+    all: BTreeMap<u64, Segment>,
+    /// Those that the map points to no more, and that a snapshot needs.
+    kept: BTreeMap<u64, KeptSegment>,
+    /// The newest snapshot; 0: none.
+    newest: u64,
+    loose: SegmentTotals,
+    held: SegmentTotals,
+    /// Of ancestors' segments.
+    shared: SegmentTotals,
+    /// Of kept ones that are the volume's own.
+    kept_sum: SegmentTotals,
+}
+
+/// A segment that only snapshots need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptSegment {
+    pub(crate) segment: Segment,
+    /// The record since which the map doesn't point to it.
+    pub(crate) died: u64,
+}
+
+impl KeptSegment {
+    /// Whether a snapshot with this number has it.
+    fn is_in(&self, snapshot: u64) -> bool {
+        snapshot != 0 && (self.segment.born..self.died).contains(&snapshot)
+    }
+}
+
+impl Segments {
+    pub(crate) fn get(&self, segment: u64) -> Option<&Segment> {
+        self.all.get(&segment)
+    }
+
+    /// One that the map or a snapshot needs.
+    pub(crate) fn needed(&self, segment: u64) -> Option<&Segment> {
+        self.get(segment).or_else(|| self.kept.get(&segment).map(|kept| &kept.segment))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Segment)> {
+        self.all.iter().map(|(number, segment)| (*number, segment))
+    }
+
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, &KeptSegment)> {
+        self.kept.iter().map(|(number, kept)| (*number, kept))
+    }
+
+    /// Those that no snapshot holds: moving what lies there gives space back.
+    pub(crate) fn loose(&self) -> impl Iterator<Item = (u64, &Segment)> {
+        self.iter().filter(|(_, segment)| segment.home == 0 && !self.holds(segment))
+    }
+
+    /// Of those that no snapshot holds.
+    pub(crate) fn sum(&self) -> SegmentTotals {
+        self.loose
+    }
+
+    pub(crate) fn space(&self) -> StoreSpace {
+        let (loose, held) = (self.loose, self.held);
+        StoreSpace {
+            segments: loose.count + held.count + self.kept_sum.count,
+            stored: loose.stored + held.stored + self.kept_sum.stored,
+            used: loose.used + held.used,
+            snapshots: held.garbage() + self.kept_sum.stored,
+            garbage: loose.garbage(),
+            shared: self.shared.used,
+        }
+    }
+
+    /// Whether the volume needs nothing of its ancestors any more.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.shared.count == 0 && self.kept.values().all(|kept| kept.segment.home == 0)
+    }
+
+    fn holds(&self, segment: &Segment) -> bool {
+        segment.born <= self.newest
+    }
+
+    fn count(&mut self, segment: Segment, is: bool) {
+        let sum = match segment.home {
+            0 if self.holds(&segment) => &mut self.held,
+            0 => &mut self.loose,
+            _ => &mut self.shared,
+        };
+        if is { sum.add(&segment) } else { sum.take(&segment) }
+    }
+
+    pub(crate) fn insert(&mut self, number: u64, segment: Segment) {
+        self.count(segment, true);
+        self.all.insert(number, segment);
+    }
+
+    /// One that the map points to no more since record `died`. It, if no snapshot needs it.
+    pub(crate) fn remove(&mut self, number: u64, died: u64) -> Option<Segment> {
+        let segment = self.all.remove(&number)?;
+        self.count(segment, false);
+        let kept = KeptSegment { segment, died };
+        if kept.is_in(self.newest) {
+            self.keep(number, kept);
+            return None;
+        }
+        Some(segment)
+    }
+
+    pub(crate) fn keep(&mut self, number: u64, kept: KeptSegment) {
+        if kept.segment.home == 0 {
+            self.kept_sum.add(&Segment { live: 0, ..kept.segment });
+        }
+        self.kept.insert(number, kept);
+    }
+
+    /// These are the snapshots from now on. The segments that none of them needs, and the map neither.
+    pub(crate) fn snapshots(
+        &mut self,
+        all: impl DoubleEndedIterator<Item = u64> + Clone,
+    ) -> Vec<Segment> {
+        self.newest = all.clone().next_back().unwrap_or(0);
+        (self.loose, self.held, self.shared) = Default::default();
+        let segments: Vec<Segment> = self.all.values().copied().collect();
+        segments.into_iter().for_each(|segment| self.count(segment, true));
+        let gone = |kept: &KeptSegment| !all.clone().any(|snapshot| kept.is_in(snapshot));
+        let gone = self.kept.iter().filter(|(_, kept)| gone(kept));
+        let gone: Vec<(u64, Segment)> =
+            gone.map(|(number, kept)| (*number, kept.segment)).collect();
+        for (number, segment) in &gone {
+            self.kept.remove(number);
+            if segment.home == 0 {
+                self.kept_sum.take(&Segment { live: 0, ..*segment });
+            }
+        }
+        gone.into_iter().map(|(_, segment)| segment).collect()
+    }
+
+    /// The map points to so many blocks more, or fewer.
+    pub(crate) fn change(&mut self, number: u64, by: i64) {
+        let Some(&segment) = self.all.get(&number) else { return };
+        let live = segment.live.saturating_add_signed(by);
+        self.count(segment, false);
+        self.insert(number, Segment { live, ..segment });
     }
 }
 
@@ -184,17 +430,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::format::Sum;
+    use crate::format::SegmentTotals;
 
-    fn place(segment: u64, skip: u32) -> Place {
-        Place { segment, at: 64, stored: 100, skip }
+    fn place(segment: u64, skip: u32) -> BlockPlace {
+        BlockPlace { segment, at: 64, stored: 100, skip }
     }
 
-    fn entries(of: &[(u64, u64, Option<Place>)]) -> Vec<Entry> {
-        of.iter().map(|&(start, len, place)| Entry { start, len, place }).collect()
+    fn entries(of: &[(u64, u64, Option<BlockPlace>)]) -> Vec<MapEntry> {
+        of.iter().map(|&(start, len, place)| MapEntry { start, len, place }).collect()
     }
 
-    fn changes(segment: u64, of: &[(u64, u64, Option<Place>)]) -> Changes {
+    fn changes(segment: u64, of: &[(u64, u64, Option<BlockPlace>)]) -> Changes {
         Changes { segment, bytes: 1000, id: 7, entries: entries(of), ..Changes::default() }
     }
 
@@ -219,7 +465,7 @@ mod tests {
         assert_eq!(again.segments, map.segments);
         assert_eq!(again.places.parts(0, 9), map.places.parts(0, 9));
         assert_eq!(dead(&mut map, 4, &changes(4, &[(0, 100, None)])), [2, 3, 4]);
-        assert_eq!(map.segments.sum(), Sum::default());
+        assert_eq!(map.segments.sum(), SegmentTotals::default());
         assert!(map.places.is_empty());
     }
 
@@ -245,14 +491,14 @@ mod tests {
             // Which write each block is of. The first block of a frame says it.
             let mut model = [None; BLOCKS as usize];
             let mut lies: BTreeMap<(u64, u32), u64> = BTreeMap::new();
-            let mut old: Vec<Entry> = Vec::new();
+            let mut old: Vec<MapEntry> = Vec::new();
             for number in 1..40 {
                 let start = random.u64(0..BLOCKS);
                 let len = random.u64(1..=(BLOCKS - start).min(8));
                 let mut made = changes(number, &[]);
                 if random.bool() {
                     lies.insert((number, 0), number << 8);
-                    let at = Place { segment: number, at: 0, stored: 100, skip: 0 };
+                    let at = BlockPlace { segment: number, at: 0, stored: 100, skip: 0 };
                     made.entries = entries(&[(start, len, Some(at))]);
                     for by in 0..len {
                         model[(start + by) as usize] = Some(number << 8 | by);
@@ -269,8 +515,8 @@ mod tests {
                         let found = was.place.unwrap();
                         let first = lies[&(found.segment, found.at)] + u64::from(found.skip);
                         lies.insert((number, at), first);
-                        let place = Place { segment: number, at, stored: 100, skip: 0 };
-                        made.entries.push(Entry { place: Some(place), ..*was });
+                        let place = BlockPlace { segment: number, at, stored: 100, skip: 0 };
+                        made.entries.push(MapEntry { place: Some(place), ..*was });
                     }
                     if made.moved.is_empty() {
                         continue;
@@ -303,6 +549,9 @@ mod tests {
         assert_eq!(dead(&mut map, 4, &moved), [2, 3]);
         assert_eq!(map.places.parts(0, 8), [(0, 8, Some(place(4, 0)))]);
         assert_eq!(map.places.len(), 1);
-        assert_eq!(map.segments.sum(), Sum { stored: 1000, used: 1000, live: 8, count: 1 });
+        assert_eq!(
+            map.segments.sum(),
+            SegmentTotals { stored: 1000, used: 1000, live: 8, count: 1 }
+        );
     }
 }

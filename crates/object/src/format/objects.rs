@@ -5,7 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::segments::Segment;
+use super::map::Segment;
 
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
@@ -292,7 +292,7 @@ impl Opening {
 
 /// Where blocks lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BlockPlace {
     /// The record that published the segment: its name.
     pub(crate) segment: u64,
     /// The first byte of the frame, in the object where the segment lies.
@@ -305,19 +305,19 @@ pub(crate) struct Place {
 
 /// A range of blocks, and where they are from now on: `None`: nowhere, they are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<BlockPlace>,
 }
 
 const ENTRY: usize = 8 + 8 + 8 + 4 + 4 + 4;
 
-impl Entry {
+impl MapEntry {
     fn encode(&self, out: &mut Out) {
         out.u64(self.start);
         out.u64(self.len);
-        let place = self.place.unwrap_or(Place { segment: 0, at: 0, stored: 0, skip: 0 });
+        let place = self.place.unwrap_or(BlockPlace { segment: 0, at: 0, stored: 0, skip: 0 });
         out.u64(place.segment);
         out.u32(place.at);
         out.u32(place.stored);
@@ -331,9 +331,9 @@ impl Entry {
             return Err(Damaged("it has a range that no volume has".into()));
         }
         // The first record is no commit, so no segment has the number 0.
-        let place = (segment != 0).then_some(Place { segment, at, stored, skip });
+        let place = (segment != 0).then_some(BlockPlace { segment, at, stored, skip });
         // Of what a move came from there is only the place.
-        let can_be = |place: &Place| {
+        let can_be = |place: &BlockPlace| {
             (FRAME_HEAD as u32..=FRAME_MOST).contains(&stored)
                 && place.at.checked_add(stored).is_some()
                 && u64::from(skip).checked_add(len).is_some_and(|end| end <= FRAME_BLOCKS)
@@ -348,7 +348,7 @@ impl Entry {
 
 /// A segment, as a whole map has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct SegmentRecord {
     pub(crate) number: u64,
     /// But for how much of it is in use, which the entries say.
     pub(crate) segment: Segment,
@@ -358,7 +358,7 @@ pub(crate) struct Listed {
 
 const LISTED: usize = 8 + 4 + 8 + 8 + 8 + 16 + 4 + 8 + 8 + 8;
 
-impl Listed {
+impl SegmentRecord {
     fn encode(&self, out: &mut Out) {
         let Segment { home, number, epoch, born, id, in_record, bytes, blocks, live: _ } =
             self.segment;
@@ -385,7 +385,7 @@ impl Listed {
 
 /// What is said of a snapshot. Its number is that of the record by which it was taken, and has what was changed before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SnapshotRecord {
     /// The epoch of its writer, which is in the name of its map.
     pub(crate) epoch: u64,
     pub(crate) name: String,
@@ -398,7 +398,7 @@ pub(crate) struct Taken {
 /// Bytes of a snapshot in a list, but for its name.
 const TAKEN: usize = 5 * 8;
 
-impl Taken {
+impl SnapshotRecord {
     fn encode(&self, out: &mut Out) {
         out.u64(self.epoch);
         out.u64(self.time);
@@ -430,12 +430,12 @@ pub(crate) struct Changes {
     /// Its [id](Segment::id).
     pub(crate) id: u128,
     /// The snapshot that is taken by this record.
-    pub(crate) taken: Option<Taken>,
+    pub(crate) taken: Option<SnapshotRecord>,
     /// The number of the snapshot that is there no more; 0: none.
     pub(crate) dropped: u64,
     /// Where all of it was, if this record only moves: an entry counts where the map still has it so. Else empty.
-    pub(crate) moved: Vec<Entry>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) moved: Vec<MapEntry>,
+    pub(crate) entries: Vec<MapEntry>,
 }
 
 impl Changes {
@@ -469,12 +469,12 @@ impl Changes {
         let dropped = from.u64()?;
         let taken = match from.u64()? {
             0 => None,
-            _ => Some(Taken::decode(&mut from)?),
+            _ => Some(SnapshotRecord::decode(&mut from)?),
         };
         let moved = from.count(ENTRY)?;
         let entries = from.count(ENTRY)?;
         let mut take =
-            |n: usize| (0..n).map(|_| Entry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
+            |n: usize| (0..n).map(|_| MapEntry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
         let (moved, entries) = (take(moved)?, take(entries)?);
         Ok(Self {
             through,
@@ -494,18 +494,18 @@ impl Changes {
 
 /// The whole map, as it is behind a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct WholeMap {
     /// Of its writer, but with the size and the changes that this map has.
     pub(crate) opening: Opening,
     /// The records up to this one with which writers began, which are kept.
     pub(crate) epochs: Vec<u64>,
-    pub(crate) segments: Vec<Listed>,
+    pub(crate) segments: Vec<SegmentRecord>,
     /// Those that there are, by their numbers.
-    pub(crate) snapshots: Vec<(u64, Taken)>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) snapshots: Vec<(u64, SnapshotRecord)>,
+    pub(crate) entries: Vec<MapEntry>,
 }
 
-impl Whole {
+impl WholeMap {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Out(self.opening.encode());
         out.u64(self.epochs.len() as u64);
@@ -529,12 +529,12 @@ impl Whole {
         let opening = Opening::take(&mut from)?;
         let epochs = (0..from.count(8)?).map(|_| from.u64());
         let epochs = epochs.collect::<Result<_, _>>()?;
-        let segments = (0..from.count(LISTED)?).map(|_| Listed::decode(&mut from));
+        let segments = (0..from.count(LISTED)?).map(|_| SegmentRecord::decode(&mut from));
         let segments = segments.collect::<Result<_, _>>()?;
         let snapshots =
-            (0..from.count(TAKEN)?).map(|_| Ok((from.u64()?, Taken::decode(&mut from)?)));
+            (0..from.count(TAKEN)?).map(|_| Ok((from.u64()?, SnapshotRecord::decode(&mut from)?)));
         let snapshots = snapshots.collect::<Result<_, Damaged>>()?;
-        let entries = (0..from.count(ENTRY)?).map(|_| Entry::decode(&mut from));
+        let entries = (0..from.count(ENTRY)?).map(|_| MapEntry::decode(&mut from));
         let entries = entries.collect::<Result<_, _>>()?;
         Ok(Self { opening, epochs, segments, snapshots, entries })
     }
@@ -551,7 +551,7 @@ pub(crate) struct FrameHead {
 
 impl FrameHead {
     /// What a sealed frame is bound to, beside its nonce.
-    pub(crate) fn place(&self, spot: &Spot) -> Vec<u8> {
+    pub(crate) fn place(&self, spot: &FrameAddress) -> Vec<u8> {
         let mut out = Out(b"corewise frame 1".to_vec());
         out.0.extend_from_slice(&spot.encode());
         out.u32(self.how);
@@ -560,7 +560,7 @@ impl FrameHead {
     }
 
     /// The head in front of these bytes, with the sum of both and of the frame's place.
-    pub(crate) fn encode(&self, spot: &Spot, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
+    pub(crate) fn encode(&self, spot: &FrameAddress, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
         let mut out = Out::default();
         out.u32(FRAME_MAGIC);
         out.u32(self.how);
@@ -572,7 +572,7 @@ impl FrameHead {
     }
 
     /// The head, and the bytes behind it.
-    pub(crate) fn decode(spot: &Spot, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
+    pub(crate) fn decode(spot: &FrameAddress, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
         let mut from = In(frame);
         let (magic, how, blocks) = (from.u32()?, from.u32()?, from.u32()?);
         let sum = from.u32()?;
@@ -585,7 +585,7 @@ impl FrameHead {
         Ok((Self { how, blocks }, stored))
     }
 
-    fn summer(spot: &Spot, head: &[u8]) -> crc32fast::Hasher {
+    fn summer(spot: &FrameAddress, head: &[u8]) -> crc32fast::Hasher {
         let mut sum = crc32fast::Hasher::new();
         sum.update(&spot.encode());
         sum.update(head);
@@ -595,7 +595,7 @@ impl FrameHead {
 
 /// Where a frame lies, and of what: a frame that lies elsewhere than it was written is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct FrameAddress {
     /// The segment's.
     pub(crate) id: u128,
     /// Its first byte in the segment.
@@ -604,7 +604,7 @@ pub(crate) struct Spot {
     pub(crate) start: u64,
 }
 
-impl Spot {
+impl FrameAddress {
     /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a place is taken once.
     pub(crate) fn nonce(&self) -> [u8; 24] {
         let mut out = Out::default();
@@ -626,14 +626,14 @@ impl Spot {
 mod tests {
     use super::*;
 
-    fn place(segment: u64) -> Place {
-        Place { segment, at: 64, stored: 4112, skip: 3 }
+    fn place(segment: u64) -> BlockPlace {
+        BlockPlace { segment, at: 64, stored: 4112, skip: 3 }
     }
 
     #[test]
     fn what_is_written_is_read_again_and_no_cut_or_changed_byte_passes() {
-        let entry = |start, place| Entry { start, len: 2, place };
-        let taken = Taken { epoch: 1, name: "ø".into(), time: 1 << 42, size: 7 };
+        let entry = |start, place| MapEntry { start, len: 2, place };
+        let taken = SnapshotRecord { epoch: 1, name: "ø".into(), time: 1 << 42, size: 7 };
         let changes = Changes {
             through: 1 << 40,
             size: 1 << 41,
@@ -673,14 +673,14 @@ mod tests {
             blocks: 4,
             live: 0,
         };
-        let whole = Whole {
+        let whole = WholeMap {
             opening,
             epochs: vec![1, 4],
-            segments: vec![Listed { number: 5, segment, died: 6 }],
+            segments: vec![SegmentRecord { number: 5, segment, died: 6 }],
             snapshots: vec![(5, taken)],
             entries: changes.entries.clone(),
         };
-        assert_eq!(Whole::decode(&whole.encode()), Ok(whole.clone()));
+        assert_eq!(WholeMap::decode(&whole.encode()), Ok(whole.clone()));
 
         let body = whole.encode();
         let by = Writer { epoch: 1, nonce: 77 };

@@ -11,10 +11,11 @@ use corewise_drivers::{FileFault, FileGuard};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
-use super::format::{
-    self, ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING, SAYS,
+use super::{
+    ALIGN, ENTRY, EntryHead, FileHead, HEAD, MAGIC, MAGIC_ENTRY, RING, SAYS, encode_entry,
+    entry_head, stored_entry,
 };
-use super::{Entry, Found, Stored};
+use super::{FileContent, LocalChange, StoredChange};
 use crate::format::{BLOCK, Chunk, Codec};
 
 /// What the file is kept in.
@@ -188,7 +189,7 @@ pub(crate) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
 
 /// The entries behind a head, up to the first one that is torn, or somebody else's; and those
 /// behind it, where that one isn't the end, but was damaged when it had been there for good.
-pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<Found> {
+pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<FileContent> {
     let mut entries = Vec::new();
     let mut at = head.start;
     let room = |at| head.start + head.ring - at;
@@ -205,12 +206,12 @@ pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<Found> 
     if behind.iter().any(|found| found.synced > at) {
         entries.extend(behind.into_iter().map(|found| found.entry));
     }
-    Ok(Found { head, entries, cut })
+    Ok(FileContent { head, entries, cut })
 }
 
 /// An entry that is whole.
-struct Whole {
-    entry: Stored,
+struct WholeEntry {
+    entry: StoredChange,
     place: u64,
     synced: u64,
     /// With its head.
@@ -219,10 +220,10 @@ struct Whole {
 
 /// The entry at a place, or at the same one of a later round. `None`: it is torn, or of an older
 /// round, or somebody else's.
-fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<Whole>> {
+fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<WholeEntry>> {
     let mut all = vec![0; ENTRY];
     read(medium, head, at, &mut all)?;
-    let Some(EntryHead { nonce, place, synced, stored, .. }) = format::entry_head(&all) else {
+    let Some(EntryHead { nonce, place, synced, stored, .. }) = entry_head(&all) else {
         return Ok(None);
     };
     let is_later = place.checked_sub(at).is_some_and(|by| by % head.ring == 0);
@@ -232,11 +233,11 @@ fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<
     }
     all.resize(bytes as usize, 0);
     read(medium, head, at + ENTRY as u64, &mut all[ENTRY..])?;
-    Ok(format::stored(all).map(|entry| Whole { entry, place, synced, bytes }))
+    Ok(stored_entry(all).map(|entry| WholeEntry { entry, place, synced, bytes }))
 }
 
 /// All entries at that place of the ring and behind it, also of later rounds, in order.
-fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result<Vec<Whole>> {
+fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result<Vec<WholeEntry>> {
     const PIECE: usize = 64 << 10;
     static ZEROES: [u8; PIECE] = [0; PIECE];
     let mut found = Vec::new();
@@ -391,20 +392,25 @@ pub(super) struct Encoded {
 
 impl Encoded {
     /// Entries that begin at a place, up to which all is there for good.
-    pub(super) fn new(entries: &VecDeque<Entry>, nonce: u128, at: u64, codec: &Codec) -> Self {
+    pub(super) fn new(
+        entries: &VecDeque<LocalChange>,
+        nonce: u128,
+        at: u64,
+        codec: &Codec,
+    ) -> Self {
         let (mut data, mut places) = (Vec::new(), Vec::new());
         for entry in entries {
             let place = at + data.len() as u64;
             places.push((entry.index, place));
-            data.extend_from_slice(&format::encode(entry, nonce, (place, at), codec));
+            data.extend_from_slice(&encode_entry(entry, nonce, (place, at), codec));
         }
         let behind = entries.back().map_or(0, |last| last.index + 1);
-        let mark = Entry { index: behind, start: 0, len: 0, chunk: Chunk::Zero };
+        let mark = LocalChange { index: behind, start: 0, len: 0, chunk: Chunk::Zero };
         let end = at + data.len() as u64;
         // In the next block, so that no damaged block takes the last entry and its mark. The next
         // entry is written there anyway.
         let place = end.next_multiple_of(BLOCK);
-        let mark = (place, format::encode(&mark, nonce, (place, end), codec));
+        let mark = (place, encode_entry(&mark, nonce, (place, end), codec));
         Self { data, places, mark }
     }
 
@@ -415,7 +421,7 @@ impl Encoded {
 
 /// What became of entries.
 #[derive(Clone, Debug)]
-pub(super) enum Appended {
+pub(super) enum WriteOutcome {
     /// They are there for good, in a file with these heads.
     There(HeadPair),
     /// There is no room among those that aren't in the store yet.
@@ -431,14 +437,14 @@ pub(super) fn append(
     first: u64,
     at: u64,
     entries: &Encoded,
-) -> io::Result<Appended> {
+) -> io::Result<WriteOutcome> {
     // Behind a write a file that was cut off is as long as it was.
     if let Err(fault) = medium.verify_descriptor() {
-        return Ok(Appended::Unfit(fault.into()));
+        return Ok(WriteOutcome::Unfit(fault.into()));
     }
     let (end, head) = (at + entries.bytes(), heads.newest);
     if end - first > head.ring {
-        return Ok(Appended::Full);
+        return Ok(WriteOutcome::Full);
     }
     if end - head.start > head.ring {
         // They go over entries that a reader would begin with: it begins behind them from now on.
@@ -448,17 +454,17 @@ pub(super) fn append(
     medium.sync()?;
     // Behind the sync: a flush is answered only if the next server finds what was written.
     if let Err(out) = verify(medium, &heads) {
-        return Ok(Appended::Unfit(out));
+        return Ok(WriteOutcome::Unfit(out));
     }
     // Mark: it is durable with the next sync, or when the system writes it.
     let (place, mark) = &entries.mark;
     if place + mark.len() as u64 - heads.newest.start <= head.ring {
         write(medium, &head, *place, mark)?;
     }
-    Ok(Appended::There(heads))
+    Ok(WriteOutcome::There(heads))
 }
 
-/// Says in a head that the file has all changes up to that one for good, but for those that the
+/// WriterHistory in a head that the file has all changes up to that one for good, but for those that the
 /// store has.
 pub(super) fn renew(medium: &dyn Medium, heads: HeadPair, synced: u64) -> io::Result<HeadPair> {
     heads.replace(medium, FileHead { synced, ..heads.newest })

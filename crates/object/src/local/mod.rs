@@ -3,28 +3,27 @@
 //!
 //! README.md in this folder has the protocol: what the file promises, when it is put into the store
 //! after a crash, and when it is refused.
+//!
+//! The file is two heads, of which the newer one counts, and a ring of entries.
 
 pub(crate) mod file;
-mod format;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use corewise_sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::format::{Chunk, Codec, OpeningId};
-
+use crate::format::{BLOCK, Chunk, Codec, OpeningId};
 use file::{Encoded, HeadPair};
 pub(crate) use file::{FileOut, FlushFile, Medium};
-pub(crate) use format::FileHead;
 
 /// A change, with its number in the volume's whole history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct LocalChange {
     pub(crate) index: u64,
     /// In blocks.
     pub(crate) start: u64,
@@ -34,36 +33,36 @@ pub(crate) struct Entry {
 
 /// An entry as it lies in the file: whole, and perhaps encrypted.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredChange {
     pub(crate) index: u64,
     pub(crate) len: u64,
     bytes: Bytes,
 }
 
-impl Stored {
+impl StoredChange {
     /// Whether it only says that all entries in front of it are there for good.
     fn is_mark(&self) -> bool {
         self.len == 0
     }
 
     /// What it says.
-    pub(crate) fn entry(&self, codec: &Codec) -> Result<Entry, String> {
-        format::decode(self, codec)
+    pub(crate) fn entry(&self, codec: &Codec) -> Result<LocalChange, String> {
+        decode_entry(self, codec)
             .ok_or_else(|| format!("its change {} can't be read: it is damaged", self.index))
     }
 }
 
 /// What a file has.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FileContent {
     pub(crate) head: FileHead,
     /// In order, without a gap but for changes that the store has, unless the file is damaged.
-    pub(crate) entries: Vec<Stored>,
+    pub(crate) entries: Vec<StoredChange>,
     /// Bytes that the file had, and has, where it is shorter than it was.
     pub(crate) cut: Option<(u64, u64)>,
 }
 
-impl Found {
+impl FileContent {
     /// How many changes it has, in words.
     pub(crate) fn changes(&self) -> String {
         match self.entries.iter().filter(|entry| !entry.is_mark()).count() {
@@ -75,7 +74,7 @@ impl Found {
 
 /// What the store says of the writer whose changes a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Says {
+pub(crate) struct WriterHistory {
     /// The volume has a writer of the head's epoch and nonce.
     pub(crate) known: bool,
     /// The server that opened the volume after it and those that put its file into the store: its
@@ -98,16 +97,20 @@ pub(crate) fn accept_lost(of: OpeningId) -> String {
 
 /// What of a file has to be put into the store.
 #[derive(Debug)]
-pub(crate) struct Judged {
+pub(crate) struct ReplayPlan {
     /// In order, without a gap.
-    pub(crate) lacking: Vec<Stored>,
+    pub(crate) lacking: Vec<StoredChange>,
     /// The first change that is lost, where the operator gave up what is lost.
     pub(crate) given_up_from: Option<u64>,
 }
 
 /// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator
 /// accepts that some are lost.
-pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged, String> {
+pub(crate) fn plan_replay(
+    found: FileContent,
+    says: &WriterHistory,
+    gives_up: bool,
+) -> Result<ReplayPlan, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
             "it has {} of another volume, flushed by its server {}, and they may be nowhere else. Keep it for that \
@@ -118,10 +121,10 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
     }
     let through = says.followed.as_ref().map_or(says.through, |(_, through)| *through);
     let head = found.head;
-    let mut lacking: Vec<Stored> =
+    let mut lacking: Vec<StoredChange> =
         found.entries.into_iter().filter(|entry| entry.index > through).collect();
     let (mut next, mut gap) = (through + 1, None);
-    let goes_on = |entry: &&Stored| {
+    let goes_on = |entry: &&StoredChange| {
         // A mark says that all in front of its number had been there.
         let follows = if entry.is_mark() { entry.index <= next } else { entry.index == next };
         match follows {
@@ -151,7 +154,7 @@ pub(crate) fn judge(found: Found, says: &Says, gives_up: bool) -> Result<Judged,
             // Up to what is lost.
             lacking.truncate(whole);
             lacking.retain(|entry| !entry.is_mark());
-            Ok(Judged { lacking, given_up_from: gap.map(|(from, _)| from) })
+            Ok(ReplayPlan { lacking, given_up_from: gap.map(|(from, _)| from) })
         }
     }
 }
@@ -166,9 +169,9 @@ pub(crate) struct Local {
     medium: Arc<dyn Medium>,
     codec: Codec,
     /// L: is the lock; guards what isn't in the file yet. Taken under the volume's.
-    state: Mutex<State>,
+    state: Mutex<LocalState>,
     /// Held while the file is written.
-    writing: tokio::sync::Mutex<Writing>,
+    writing: tokio::sync::Mutex<WriteState>,
     /// Wakes the task that watches the file.
     watch: Notify,
 }
@@ -184,9 +187,9 @@ enum FileUse {
 }
 
 #[derive(Debug)]
-struct State {
+struct LocalState {
     /// Changes that are neither in the file nor in the store, in order.
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<LocalChange>,
     /// The last change that is in the file for good, and the last one in the store.
     synced: u64,
     stored: u64,
@@ -194,7 +197,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Writing {
+struct WriteState {
     heads: HeadPair,
     /// The place of the next entry.
     at: u64,
@@ -212,8 +215,9 @@ impl Local {
     ) -> std::io::Result<Self> {
         let heads = file::write_heads(&*medium, head)?;
         file::verify(&*medium, &heads).map_err(|out| std::io::Error::other(out.why))?;
-        let state = State { waiting: VecDeque::new(), synced: 0, stored: 0, file: FileUse::InUse };
-        let writing = Writing { heads, at: 0, there: VecDeque::new() };
+        let state =
+            LocalState { waiting: VecDeque::new(), synced: 0, stored: 0, file: FileUse::InUse };
+        let writing = WriteState { heads, at: 0, there: VecDeque::new() };
         Ok(Self {
             medium,
             codec,
@@ -224,7 +228,7 @@ impl Local {
     }
 
     /// A change was made. In their order: called under the volume's lock.
-    pub(crate) fn note(&self, entry: Entry) {
+    pub(crate) fn note(&self, entry: LocalChange) {
         let mut state = self.state.lock();
         if !matches!(state.file, FileUse::Out(_)) {
             state.waiting.push_back(entry);
@@ -278,7 +282,7 @@ impl Local {
             return false;
         };
         match written {
-            Ok(file::Appended::Full) => {
+            Ok(file::WriteOutcome::Full) => {
                 // In front of those that came since.
                 let mut state = self.state.lock();
                 let stored = state.stored;
@@ -287,7 +291,7 @@ impl Local {
                 }
                 false
             }
-            Ok(file::Appended::There(heads)) => {
+            Ok(file::WriteOutcome::There(heads)) => {
                 (writing.heads, writing.at) = (heads, at + encoded.bytes());
                 writing.there.extend(encoded.places);
                 let mut state = self.state.lock();
@@ -297,7 +301,7 @@ impl Local {
                 state.synced = last;
                 true
             }
-            Ok(file::Appended::Unfit(out)) => {
+            Ok(file::WriteOutcome::Unfit(out)) => {
                 self.go_out(out);
                 false
             }
@@ -411,4 +415,172 @@ impl Local {
     pub(crate) fn stays_out(&self) {
         self.go_out(FileOut::unrecorded());
     }
+}
+
+/// Bytes of the file that a head has for itself; a write of them may be torn, so there are two.
+const HEAD: u64 = 4096;
+/// Where the ring begins.
+const RING: u64 = 2 * HEAD;
+/// Bytes of an entry in front of its data.
+const ENTRY: usize = 80;
+/// Bytes of which each entry is a multiple.
+const ALIGN: usize = 8;
+
+const MAGIC: &[u8; 8] = b"CWlocal2";
+/// The first bytes of an entry.
+const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
+/// Bytes of a head that say something.
+const SAYS: usize = 88;
+
+/// Whose changes the file has, and where they begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileHead {
+    /// The greater one counts.
+    pub(crate) generation: u64,
+    /// Bytes of the ring.
+    pub(crate) ring: u64,
+    /// The place of the first entry. Places count on and on; the ring has them modulo its size.
+    pub(crate) start: u64,
+    /// The writer whose changes these are; epoch 0: nobody's.
+    pub(crate) epoch: u64,
+    pub(crate) nonce: u128,
+    /// The nonce by which a server opens the volume that puts these changes into the store. So the
+    /// file knows its record until it has the heads of that server itself. 0: no server has tried.
+    pub(crate) next: u128,
+    /// The last change that was in the file for good when the head was written. 0: none was.
+    pub(crate) synced: u64,
+}
+
+impl FileHead {
+    /// The opening of the writer whose changes these are.
+    pub(crate) fn id(&self) -> OpeningId {
+        OpeningId::new(self.epoch, self.nonce)
+    }
+
+    /// Where it lies in the file.
+    fn place(&self) -> u64 {
+        self.generation % 2 * HEAD
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD as usize);
+        out.extend_from_slice(MAGIC);
+        for word in [self.generation, self.ring, self.start, self.epoch] {
+            out.put_u64_le(word);
+        }
+        out.put_u128_le(self.nonce);
+        out.put_u128_le(self.next);
+        out.put_u64_le(self.synced);
+        out.put_u64_le(0);
+        let sum = crc32fast::hash(&out[..SAYS - 8]);
+        out[SAYS - 8..SAYS - 4].copy_from_slice(&sum.to_le_bytes());
+        out.resize(HEAD as usize, 0);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let says = bytes.get(..SAYS)?;
+        let word = |at: usize| Some(u64::from_le_bytes(says.get(at..at + 8)?.try_into().ok()?));
+        let long = |at: usize| Some(u128::from_le_bytes(says.get(at..at + 16)?.try_into().ok()?));
+        let sum = u32::from_le_bytes(says[SAYS - 8..SAYS - 4].try_into().ok()?);
+        if says[..8] != *MAGIC || crc32fast::hash(&says[..SAYS - 8]) != sum {
+            return None;
+        }
+        Some(Self {
+            generation: word(8)?,
+            ring: word(16)?,
+            start: word(24)?,
+            epoch: word(32)?,
+            nonce: long(40)?,
+            next: long(56)?,
+            synced: word(72)?,
+        })
+    }
+}
+
+/// What stands in front of an entry's data.
+#[derive(Clone, Copy, Debug)]
+struct EntryHead {
+    sum: u32,
+    nonce: u128,
+    place: u64,
+    /// Up to this place all was there for good before this one was written.
+    synced: u64,
+    index: u64,
+    start: u64,
+    len: u64,
+    zero: bool,
+    /// Bytes of data behind it.
+    stored: u32,
+}
+
+/// The entry as it goes to that place.
+fn encode_entry(
+    entry: &LocalChange,
+    nonce: u128,
+    (place, synced): (u64, u64),
+    codec: &Codec,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(ENTRY + (entry.len * BLOCK) as usize);
+    out.extend_from_slice(&MAGIC_ENTRY);
+    out.put_u32_le(0);
+    out.put_u128_le(nonce);
+    for word in [place, synced, entry.index, entry.start, entry.len] {
+        out.put_u64_le(word);
+    }
+    let (zero, data) = match &entry.chunk {
+        Chunk::Zero => (1, Bytes::new()),
+        Chunk::Data(data) => (0, codec.closed(&out[8..ENTRY - 16], data)),
+    };
+    out.put_u64_le(zero);
+    out.put_u64_le(data.len() as u64);
+    out.extend_from_slice(&data);
+    debug_assert_eq!(out.len() % ALIGN, 0, "blocks, and what seals them");
+    let sum = crc32fast::hash(&out[8..]);
+    out[4..8].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+/// The head of an entry; `None`: it is none.
+fn entry_head(bytes: &[u8]) -> Option<EntryHead> {
+    let bytes: &[u8; ENTRY] = bytes.try_into().ok()?;
+    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    if bytes[..4] != MAGIC_ENTRY {
+        return None;
+    }
+    Some(EntryHead {
+        sum: u32::from_le_bytes(bytes[4..8].try_into().ok()?),
+        nonce: u128::from_le_bytes(bytes[8..24].try_into().ok()?),
+        place: word(24)?,
+        synced: word(32)?,
+        index: word(40)?,
+        start: word(48)?,
+        len: word(56)?,
+        zero: word(64)? == 1,
+        stored: u32::try_from(word(72)?).ok()?,
+    })
+}
+
+/// The entry whose head and data are these; `None`: it is torn.
+fn stored_entry(bytes: Vec<u8>) -> Option<StoredChange> {
+    let head = entry_head(bytes.get(..ENTRY)?)?;
+    let is_whole = crc32fast::hash(&bytes[8..]) == head.sum;
+    is_whole.then(|| StoredChange { index: head.index, len: head.len, bytes: bytes.into() })
+}
+
+/// What an entry says; `None`: it can't be read.
+fn decode_entry(stored: &StoredChange, codec: &Codec) -> Option<LocalChange> {
+    let bytes = &stored.bytes;
+    let head = entry_head(bytes.get(..ENTRY)?)?;
+    let chunk = match head.zero {
+        true => Chunk::Zero,
+        false => {
+            let data = codec.opened(&bytes[8..ENTRY - 16], &bytes.slice(ENTRY..))?;
+            if data.len() as u64 != head.len.checked_mul(BLOCK)? {
+                return None;
+            }
+            Chunk::Data(data)
+        }
+    };
+    Some(LocalChange { index: head.index, start: head.start, len: head.len, chunk })
 }

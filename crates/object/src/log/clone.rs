@@ -5,22 +5,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Appended;
-use super::ask::{Ask, From, NotOpen};
-use crate::format::{Codec, Damaged, HEAD, Head, Kind, Map, Opening, Origin, Whole, Writer, names};
+use super::AppendOutcome;
+use super::open_request::{CloneSource, NotOpen, OpenRequest};
+use crate::format::{
+    Codec, Damaged, HEAD, Head, Kind, Map, Opening, Origin, WholeMap, Writer, names,
+};
 use crate::log;
-use crate::store::{Failure, Store, Tries};
+use crate::store::{Failure, Retries, Store};
 
 /// A clone that has left its mark with its parent, and is no volume yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Base {
+pub(crate) struct CloneBase {
     pub(crate) codec: Codec,
     pub(crate) origin: Origin,
     pub(crate) map: Map,
     pub(crate) size: u64,
 }
 
-impl Base {
+impl CloneBase {
     /// As if it had been opened before.
     pub(crate) fn opening(&self) -> Opening {
         Opening {
@@ -37,13 +39,13 @@ impl Base {
 
 /// What a clone says at its parent's: that it is there, or comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct CloneMark {
     pub(crate) snapshot: u64,
     /// Of the writer that makes the clone.
     pub(crate) nonce: u128,
 }
 
-impl Mark {
+impl CloneMark {
     pub(crate) fn of(origin: &Origin) -> Self {
         Self { snapshot: origin.snapshot, nonce: origin.nonce }
     }
@@ -61,13 +63,13 @@ impl Mark {
 
 /// That a writer is about to drop a snapshot. Each attempt has its own, so no request for an earlier one does anything to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct DropMark {
     pub(crate) snapshot: u64,
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
 }
 
-impl Gone {
+impl DropMark {
     pub(crate) fn name(&self) -> String {
         format!("gone/{:020}-{:020}-{:032x}", self.snapshot, self.epoch, self.nonce)
     }
@@ -87,7 +89,7 @@ pub(crate) async fn put(
     patience: Option<Duration>,
 ) -> Result<(), String> {
     let bytes = object.len() as u64;
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     loop {
         let asked = store.put(name, std::slice::from_ref(&object), true).await;
         let why = match (asked, store.size(name).await) {
@@ -108,7 +110,7 @@ pub(crate) async fn names<T>(
     of: impl Fn(&str) -> Option<T>,
     patience: Option<Duration>,
 ) -> Result<Vec<T>, String> {
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     loop {
         match store.list(folder).await {
             Ok(names) => return Ok(names.iter().filter_map(|name| of(name)).collect()),
@@ -120,13 +122,16 @@ pub(crate) async fn names<T>(
     }
 }
 
-pub(crate) async fn marks(store: &Store, patience: Option<Duration>) -> Result<Vec<Mark>, String> {
-    names(store, "clones", Mark::parse, patience).await
+pub(crate) async fn marks(
+    store: &Store,
+    patience: Option<Duration>,
+) -> Result<Vec<CloneMark>, String> {
+    names(store, "clones", CloneMark::parse, patience).await
 }
 
 /// Deletes an object, in as many tries as there is time for.
 pub(crate) async fn delete(store: &Store, name: &str, patience: Option<Duration>) -> bool {
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     while let Err(Failure::Other(why)) = store.delete(name).await {
         if !tries.again(name, &why).await {
             return false;
@@ -139,7 +144,7 @@ pub(crate) async fn delete(store: &Store, name: &str, patience: Option<Duration>
 pub(crate) async fn place_of(
     store: &Store,
     codec: &Codec,
-    mark: &Mark,
+    mark: &CloneMark,
     patience: Option<Duration>,
 ) -> Result<Option<String>, NotOpen> {
     let name = mark.name();
@@ -158,7 +163,7 @@ pub(crate) async fn place_of(
 pub(crate) async fn has_begun(
     store: &Store,
     place: &str,
-    mark: &Mark,
+    mark: &CloneMark,
     patience: Option<Duration>,
 ) -> Result<bool, NotOpen> {
     let (there, name) = (store.beside(place), names::record(1));
@@ -173,7 +178,7 @@ pub(crate) async fn has_begun(
 pub(crate) async fn is_there(
     store: &Store,
     place: &str,
-    mark: &Mark,
+    mark: &CloneMark,
     patience: Option<Duration>,
 ) -> Result<bool, String> {
     let there = store.beside(place);
@@ -181,16 +186,20 @@ pub(crate) async fn is_there(
     let head = Head::new(Kind::Mark, (1, by), false, &[]);
     // Void
     match log::append(&there, &head, &[Bytes::copy_from_slice(&head.encode())], patience).await? {
-        Appended::Ours => Ok(false),
-        Appended::Others(found) => Ok(found.kind == Kind::Open && found.writer == mark.nonce),
+        AppendOutcome::Ours => Ok(false),
+        AppendOutcome::Others(found) => Ok(found.kind == Kind::Open && found.writer == mark.nonce),
     }
 }
 
 /// Leaves a mark at the parent's, and reads what its snapshot has. Nothing of the clone's own is written.
-pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base, NotOpen> {
+pub(crate) async fn begin(
+    store: &Store,
+    request: &OpenRequest,
+    from: &CloneSource,
+) -> Result<CloneBase, NotOpen> {
     let parent = store.beside(&from.parent);
     let none = |what: &str| NotOpen::Origin(format!("{}: {what}", from.parent));
-    let known = log::look(&parent, ask).await.map_err(|why| match why {
+    let known = log::look(&parent, request).await.map_err(|why| match why {
         NotOpen::Key(why) => NotOpen::Key(format!("{}: {why}", from.parent)),
         NotOpen::Damaged(why) => NotOpen::Damaged(format!("{}: {why}", from.parent)),
         other => other,
@@ -198,20 +207,20 @@ pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base,
     let known = known.ok_or_else(|| none("there is no volume"))?;
     let (number, taken) =
         known.map.find(&from.snapshot).ok_or_else(|| none(&known.map.lacks(&from.snapshot)))?;
-    if ask.size.is_some_and(|size| size < taken.size) {
+    if request.size.is_some_and(|size| size < taken.size) {
         return Err(NotOpen::Size { has: taken.size });
     }
-    let mark = Mark { snapshot: number, nonce: ask.nonce };
+    let mark = CloneMark { snapshot: number, nonce: request.nonce };
     let codec = &known.codec;
-    let by = Writer { epoch: 0, nonce: ask.nonce };
+    let by = Writer { epoch: 0, nonce: request.nonce };
     let object = codec.object(Kind::Mark, (number, by), store.place().as_bytes()).1;
     let begun = async {
         // Mark
-        put(&parent, &mark.name(), object, ask.patience).await.map_err(NotOpen::Store)?;
+        put(&parent, &mark.name(), object, request.patience).await.map_err(NotOpen::Store)?;
         // LookForGone: an earlier writer's is of no effect, since it creates no record any more.
-        let gone = names(&parent, "gone", Gone::parse, ask.patience).await;
+        let gone = names(&parent, "gone", DropMark::parse, request.patience).await;
         let last = known.epochs.last().copied().unwrap_or_default();
-        let is_going = |gone: &Gone| gone.snapshot == number && gone.epoch >= last;
+        let is_going = |gone: &DropMark| gone.snapshot == number && gone.epoch >= last;
         let deleted = || none(&format!("its snapshot '{}' is being deleted", from.snapshot));
         if gone.map_err(NotOpen::Store)?.iter().any(is_going) {
             return Err(deleted());
@@ -221,18 +230,18 @@ pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base,
             snapshot: number,
             epoch: taken.epoch,
             name: taken.name.clone(),
-            nonce: ask.nonce,
+            nonce: request.nonce,
         };
         let theirs = known.opening.as_ref().and_then(|opening| opening.origin.as_ref());
         origin.homes.extend(theirs.into_iter().flat_map(|theirs| theirs.homes.clone()));
-        let map = base(store, ask, codec, &origin).await?.ok_or_else(deleted)?;
-        let codec = ask.codec_of_clone(codec);
-        Ok(Base { codec, origin, map, size: taken.size })
+        let map = base(store, request, codec, &origin).await?.ok_or_else(deleted)?;
+        let codec = request.codec_of_clone(codec);
+        Ok(CloneBase { codec, origin, map, size: taken.size })
     };
     let begun = begun.await;
     if begun.is_err() {
         // If it stays, the parent finds that there is no clone.
-        delete(&parent, &mark.name(), ask.patience).await;
+        delete(&parent, &mark.name(), request.patience).await;
     }
     begun
 }
@@ -240,7 +249,7 @@ pub(crate) async fn begin(store: &Store, ask: &Ask, from: &From) -> Result<Base,
 /// What a clone begins with. `None`: its parent doesn't have it any more.
 pub(crate) async fn base(
     store: &Store,
-    ask: &Ask,
+    request: &OpenRequest,
     codec: &Codec,
     origin: &Origin,
 ) -> Result<Option<Map>, NotOpen> {
@@ -248,15 +257,15 @@ pub(crate) async fn base(
     let parent = store.beside(place);
     let name = names::snapshot(origin.snapshot, origin.epoch);
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{place}: {name}: {why}"));
-    let found = log::fetch(&parent, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
+    let found = log::fetch(&parent, &name, None, request.patience).await.map_err(NotOpen::Store)?;
     let Some(bytes) = found else { return Ok(None) };
     let (head, body) = codec.split(&bytes).map_err(damaged)?;
     if (head.kind, head.seq, head.epoch) != (Kind::Snapshot, origin.snapshot, origin.epoch) {
         return Err(damaged(Damaged("it is another object".into())));
     }
-    if !log::is_of(&parent, ask, &head).await? {
+    if !log::is_of(&parent, request, &head).await? {
         let why = format!("record {} isn't its writer's: of another volume?", origin.epoch);
         return Err(damaged(Damaged(why)));
     }
-    Ok(Some(Map::shared(Whole::decode(&body).map_err(damaged)?)))
+    Ok(Some(Map::shared(WholeMap::decode(&body).map_err(damaged)?)))
 }

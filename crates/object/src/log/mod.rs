@@ -1,25 +1,24 @@
 //! The log: one row of records, of which each is created once and never changed. The server that creates the next one is the writer. README.md
 //! argues why there is one writer at most.
 
-mod ask;
 pub(crate) mod clone;
-mod fit;
+mod open_request;
 
-pub(crate) use ask::{Ask, FlushesAtHand, FlushesMissing, From, NotOpen};
+pub(crate) use open_request::{CloneSource, FlushesAtHand, FlushesMissing, NotOpen, OpenRequest};
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use self::clone::{Base, Gone, Mark};
+use self::clone::{CloneBase, CloneMark, DropMark};
 use crate::format::{
-    Changes, Codec, Damaged, HEAD, Head, Kind, Map, Opening, Whole, Writer, names, seal,
+    Changes, Codec, Damaged, HEAD, Head, Kind, Map, Opening, WholeMap, Writer, names, seal,
 };
-use crate::store::{Failure, Store, Tries};
+use crate::store::{Failure, Retries, Store};
 
 /// What became of a record.
 #[derive(Clone, Debug)]
-pub(crate) enum Appended {
+pub(crate) enum AppendOutcome {
     /// It is there for good.
     Ours,
     /// Somebody else's is there.
@@ -32,21 +31,21 @@ pub(crate) async fn append(
     head: &Head,
     object: &[Bytes],
     patience: Option<Duration>,
-) -> Result<Appended, String> {
+) -> Result<AppendOutcome, String> {
     let name = names::record(head.seq);
     let bytes: u64 = object.iter().map(|part| part.len() as u64).sum();
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     loop {
         // Create
         let asked = store.put(&name, object, true).await;
         // LookAtIt
         let why = match (asked, store.look(&name, Some(0..HEAD as u64)).await) {
             (_, Ok((size, found))) => match Head::decode(&found) {
-                Ok(found) if found == *head && size == bytes => return Ok(Appended::Ours),
+                Ok(found) if found == *head && size == bytes => return Ok(AppendOutcome::Ours),
                 Ok(found) if found == *head => {
                     format!("{name} has {size} bytes, of {bytes} that it was sent")
                 }
-                Ok(found) => return Ok(Appended::Others(found)),
+                Ok(found) => return Ok(AppendOutcome::Others(found)),
                 Err(damaged) => damaged.to_string(),
             },
             (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
@@ -70,7 +69,7 @@ pub(crate) async fn fetch(
     range: Option<std::ops::Range<u64>>,
     patience: Option<Duration>,
 ) -> Result<Option<Bytes>, String> {
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     let mut sized = false;
     loop {
         match store.get(name, range.clone()).await {
@@ -101,7 +100,7 @@ async fn list(
     folder: &str,
     patience: Option<Duration>,
 ) -> Result<Vec<(u64, u64)>, NotOpen> {
-    let mut tries = Tries::new(patience);
+    let mut tries = Retries::new(patience);
     loop {
         match store.list(folder).await {
             Ok(names) => return Ok(names.iter().filter_map(|name| names::numbers(name)).collect()),
@@ -115,7 +114,7 @@ async fn list(
 
 /// A volume as the log has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedVolume {
     pub(crate) writer: Writer,
     pub(crate) codec: Codec,
     pub(crate) opening: Opening,
@@ -132,7 +131,7 @@ pub(crate) struct Opened {
 }
 
 /// What is known of a volume, up to a record.
-pub(crate) struct Known {
+pub(crate) struct LogState {
     pub(crate) codec: Codec,
     last: u64,
     /// Whose turn it is: no other writer's record can come next, but one that opens the volume.
@@ -147,7 +146,7 @@ pub(crate) struct Known {
     lease: u64,
 }
 
-impl Known {
+impl LogState {
     /// The last writer, if what it flushed may be in a flush file alone.
     fn unfinished(&self) -> Option<FlushesMissing> {
         let ((epoch, nonce), last) = (self.by?, self.opening.as_ref()?);
@@ -193,10 +192,14 @@ impl Known {
 }
 
 /// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
-async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, NotOpen> {
+async fn load(
+    store: &Store,
+    request: &OpenRequest,
+    begun: &FirstRecord,
+) -> Result<Option<LogState>, NotOpen> {
     // The records first: what a map that comes later has taken away is missed then, and looked for again.
-    let records = list(store, "log", ask.patience).await?;
-    let maps = list(store, "map", ask.patience).await?;
+    let records = list(store, "log", request.patience).await?;
+    let maps = list(store, "map", request.patience).await?;
     if begun.is_new && !(records.is_empty() && maps.is_empty()) {
         if records.first().is_some_and(|(seq, _)| *seq == 1) {
             // It has begun just now.
@@ -205,7 +208,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         let why = "record 1 is missing, with which the volume began; others are there";
         return Err(NotOpen::Damaged(why.into()));
     }
-    let mut known = Known {
+    let mut known = LogState {
         codec: begun.codec.clone(),
         last: 0,
         by: None,
@@ -218,7 +221,8 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
     };
     if let Some(&(seq, epoch)) = maps.last() {
         let name = names::whole_map(seq, epoch);
-        let Some(bytes) = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?
+        let Some(bytes) =
+            fetch(store, &name, None, request.patience).await.map_err(NotOpen::Store)?
         else {
             return Ok(None);
         };
@@ -227,12 +231,12 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
         if (head.kind, head.seq, head.epoch) != (Kind::Map, seq, epoch) {
             return Err(damaged(Damaged("it is another object".into())));
         }
-        if !is_of(store, ask, &head).await? {
+        if !is_of(store, request, &head).await? {
             let why = format!("record {epoch} isn't its writer's: a map of another volume?");
             return Err(damaged(Damaged(why)));
         }
         known.by = Some((epoch, head.writer));
-        let whole = Whole::decode(&body).map_err(damaged)?;
+        let whole = WholeMap::decode(&body).map_err(damaged)?;
         known.map = Map::of(&whole);
         (known.last, known.mapped) = (seq, seq);
         known.epochs = whole.epochs;
@@ -243,7 +247,7 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
     let last = records.last().map_or(0, |(seq, _)| *seq);
     while known.last < last {
         let seq = known.last + 1;
-        let why = match read_into(store, ask, seq, &mut known).await {
+        let why = match read_into(store, request, seq, &mut known).await {
             Ok(true) => continue,
             Ok(false) => {
                 NotOpen::Damaged(format!("record {seq} is missing, and record {last} is there"))
@@ -252,29 +256,39 @@ async fn load(store: &Store, ask: &Ask, begun: &Begun) -> Result<Option<Known>, 
             Err(why @ NotOpen::Damaged(_)) => why,
             Err(other) => return Err(other),
         };
-        let newer = list(store, "map", ask.patience).await?;
+        let newer = list(store, "map", request.patience).await?;
         return if newer.last() == maps.last() { Err(why) } else { Ok(None) };
     }
     Ok(Some(known))
 }
 
 /// Whether the writer of an object is the one that began its epoch. The record with which it opened the volume stays for good.
-pub(crate) async fn is_of(store: &Store, ask: &Ask, head: &Head) -> Result<bool, NotOpen> {
-    let opened = fetch(store, &names::record(head.epoch), Some(0..HEAD as u64), ask.patience).await;
+pub(crate) async fn is_of(
+    store: &Store,
+    request: &OpenRequest,
+    head: &Head,
+) -> Result<bool, NotOpen> {
+    let opened =
+        fetch(store, &names::record(head.epoch), Some(0..HEAD as u64), request.patience).await;
     let opened = opened.map_err(NotOpen::Store)?.map(|bytes| Head::decode(&bytes));
     let is_of = |found: Head| found.kind == Kind::Open && found.writer == head.writer;
     Ok(opened.is_some_and(|found| found.is_ok_and(is_of)))
 }
 
 /// Adds a record to what is known. False: it isn't there.
-async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Result<bool, NotOpen> {
+async fn read_into(
+    store: &Store,
+    request: &OpenRequest,
+    seq: u64,
+    known: &mut LogState,
+) -> Result<bool, NotOpen> {
     let name = names::record(seq);
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-    let found = fetch(store, &name, Some(0..FIRST), ask.patience).await;
+    let found = fetch(store, &name, Some(0..FIRST), request.patience).await;
     let Some(mut bytes) = found.map_err(NotOpen::Store)? else { return Ok(false) };
     let (here, end) = (bytes.len() as u64, Head::decode(&bytes).map_err(damaged)?.end());
     if here == FIRST && end > FIRST {
-        let rest = fetch(store, &name, Some(FIRST..end), ask.patience).await;
+        let rest = fetch(store, &name, Some(FIRST..end), request.patience).await;
         let Some(rest) = rest.map_err(NotOpen::Store)? else { return Ok(false) };
         bytes = [bytes, rest].concat().into();
     }
@@ -284,7 +298,7 @@ async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Res
     }
     known.add(&head, &body).map_err(damaged)?;
     if let (1, Some(Opening { origin: Some(origin), .. })) = (seq, &known.opening) {
-        let base = clone::base(store, ask, &known.codec, origin).await?;
+        let base = clone::base(store, request, &known.codec, origin).await?;
         known.map = base.ok_or_else(|| {
             let (name, parent) = (&origin.name, origin.homes.first().map_or("", String::as_str));
             damaged(Damaged(format!(
@@ -296,24 +310,24 @@ async fn read_into(store: &Store, ask: &Ask, seq: u64, known: &mut Known) -> Res
 }
 
 /// How a volume began.
-struct Begun {
+struct FirstRecord {
     codec: Codec,
     /// There is no first record yet.
     is_new: bool,
 }
 
 /// ReadFirst: a key that isn't the volume's is found here.
-async fn begun(store: &Store, ask: &Ask) -> Result<Begun, NotOpen> {
+async fn begun(store: &Store, request: &OpenRequest) -> Result<FirstRecord, NotOpen> {
     let first =
-        fetch(store, &names::record(1), None, ask.patience).await.map_err(NotOpen::Store)?;
-    let codec = ask.codec(first.as_ref())?;
-    Ok(Begun { codec, is_new: first.is_none() })
+        fetch(store, &names::record(1), None, request.patience).await.map_err(NotOpen::Store)?;
+    let codec = request.codec(first.as_ref())?;
+    Ok(FirstRecord { codec, is_new: first.is_none() })
 }
 
 /// Whether no other volume has objects among those of a new one, or the other way round, and no
 /// earlier one has left some there.
-pub(crate) async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen> {
-    let mut tries = Tries::new(ask.patience);
+pub(crate) async fn stands_alone(store: &Store, request: &OpenRequest) -> Result<(), NotOpen> {
+    let mut tries = Retries::new(request.patience);
     loop {
         let why = match store.overlap().await {
             Ok(None) | Err(Failure::Missing) => return Ok(()),
@@ -328,37 +342,37 @@ pub(crate) async fn stands_alone(store: &Store, ask: &Ask) -> Result<(), NotOpen
 }
 
 /// Opens a volume, and fences the writer that has it.
-pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
+pub(crate) async fn open(store: &Store, request: &OpenRequest) -> Result<OpenedVolume, NotOpen> {
     // Before anything is written.
-    let mut first = begun(store, ask).await?;
+    let mut first = begun(store, request).await?;
     if first.is_new {
-        stands_alone(store, ask).await?;
+        stands_alone(store, request).await?;
     }
     // Under a name of its own: an earlier attempt may have had the same nonce, and deletes its
     // object late.
     let name = u128::from_le_bytes(seal::random());
-    fit::try_store(store, name, first.is_new, ask.patience).await?;
-    let mut base: Option<Base> = None;
-    let mut tries = Tries::new(ask.patience);
+    open_request::try_store(store, name, first.is_new, request.patience).await?;
+    let mut base: Option<CloneBase> = None;
+    let mut tries = Retries::new(request.patience);
     loop {
-        if let (true, None, Some(from)) = (first.is_new, &base, &ask.from) {
-            base = Some(clone::begin(store, ask, from).await?);
+        if let (true, None, Some(from)) = (first.is_new, &base, &request.from) {
+            base = Some(clone::begin(store, request, from).await?);
         }
         if let (true, Some(base)) = (first.is_new, &base) {
             first.codec = base.codec.clone();
         }
         // ReadLog
-        if let Some(mut known) = load(store, ask, &first).await? {
+        if let Some(mut known) = load(store, request, &first).await? {
             match (&known.opening, &mut base) {
                 (Some(opening), _) => {
                     let origin = opening.origin.as_ref();
                     if let Some(base) = base.take_if(|base| Some(&base.origin) != origin) {
                         // Another server has made the volume.
                         let parent = store.beside(&base.origin.homes[0]);
-                        let mark = Mark::of(&base.origin).name();
-                        clone::delete(&parent, &mark, ask.patience).await;
+                        let mark = CloneMark::of(&base.origin).name();
+                        clone::delete(&parent, &mark, request.patience).await;
                     }
-                    if let Some(from) = &ask.from {
+                    if let Some(from) = &request.from {
                         from.check(origin)?;
                     }
                 }
@@ -367,12 +381,12 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
                 }
                 _ => {}
             }
-            if let Some(opened) = claim(store, ask, known).await? {
+            if let Some(opened) = claim(store, request, known).await? {
                 return Ok(opened);
             }
         }
         if first.is_new {
-            first = begun(store, ask).await?;
+            first = begun(store, request).await?;
         }
         if !tries.again("the log", "it grows faster than it is read").await {
             return Err(NotOpen::Store("the log grows faster than it is read".into()));
@@ -382,7 +396,7 @@ pub(crate) async fn open(store: &Store, ask: &Ask) -> Result<Opened, NotOpen> {
 
 /// A volume, for a server that doesn't become its writer.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct VolumeSummary {
     pub(crate) codec: Codec,
     pub(crate) epochs: Vec<u64>,
     pub(crate) through: u64,
@@ -391,21 +405,27 @@ pub(crate) struct Seen {
 }
 
 /// What is there. `None`: no volume.
-pub(crate) async fn see(store: &Store, ask: &Ask) -> Result<Option<Seen>, NotOpen> {
-    let known = look(store, ask).await?;
+pub(crate) async fn see(
+    store: &Store,
+    request: &OpenRequest,
+) -> Result<Option<VolumeSummary>, NotOpen> {
+    let known = look(store, request).await?;
     Ok(known.map(|known| {
         let unfinished = known.unfinished();
-        let Known { codec, epochs, through, .. } = known;
-        Seen { codec, epochs, through, unfinished }
+        let LogState { codec, epochs, through, .. } = known;
+        VolumeSummary { codec, epochs, through, unfinished }
     }))
 }
 
 /// All that is there, as `see`.
-pub(crate) async fn look(store: &Store, ask: &Ask) -> Result<Option<Known>, NotOpen> {
-    let mut tries = Tries::new(ask.patience);
+pub(crate) async fn look(
+    store: &Store,
+    request: &OpenRequest,
+) -> Result<Option<LogState>, NotOpen> {
+    let mut tries = Retries::new(request.patience);
     loop {
-        let first = begun(store, ask).await?;
-        if let Some(known) = load(store, ask, &first).await? {
+        let first = begun(store, request).await?;
+        if let Some(known) = load(store, request, &first).await? {
             return Ok(known.opening.is_some().then_some(known));
         }
         if !tries.again("the log", "it grows faster than it is read").await {
@@ -417,12 +437,12 @@ pub(crate) async fn look(store: &Store, ask: &Ask) -> Result<Option<Known>, NotO
 /// How a writer began.
 pub(crate) async fn beginning(
     store: &Store,
-    ask: &Ask,
+    request: &OpenRequest,
     codec: &Codec,
     epoch: u64,
 ) -> Result<(Head, Opening), NotOpen> {
     let name = names::record(epoch);
-    let found = fetch(store, &name, None, ask.patience).await.map_err(NotOpen::Store)?;
+    let found = fetch(store, &name, None, request.patience).await.map_err(NotOpen::Store)?;
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
     let found = found.ok_or_else(|| damaged(Damaged("it is missing".into())))?;
     let (head, body) = codec.split(&found).map_err(damaged)?;
@@ -430,11 +450,15 @@ pub(crate) async fn beginning(
 }
 
 /// Creates the record that makes this the writer. `None`: what was known is too old.
-async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Opened>, NotOpen> {
+async fn claim(
+    store: &Store,
+    request: &OpenRequest,
+    mut known: LogState,
+) -> Result<Option<OpenedVolume>, NotOpen> {
     loop {
         let unfinished = known.unfinished();
-        ask.has_flushes_of(unfinished.as_ref())?;
-        let size = match (ask.size, &known.opening) {
+        request.has_flushes_of(unfinished.as_ref())?;
+        let size = match (request.size, &known.opening) {
             (None, None) => return Err(NotOpen::NoVolume),
             (Some(size), Some(before)) if size < before.size => {
                 return Err(NotOpen::Size { has: before.size });
@@ -442,11 +466,11 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
             (Some(size), _) => size,
             (None, Some(before)) => before.size,
         };
-        let lease = ask.lease.as_millis() as u64;
-        let (through, local) = (known.through, ask.flushes.is_some());
+        let lease = request.lease.as_millis() as u64;
+        let (through, local) = (known.through, request.flushes.is_some());
         let origin = known.opening.as_ref().and_then(|before| before.origin.clone());
-        let missing = unfinished.as_ref().filter(|before| !ask.covers(before));
-        let given_up = match (missing, &ask.flushes) {
+        let missing = unfinished.as_ref().filter(|before| !request.covers(before));
+        let given_up = match (missing, &request.flushes) {
             (Some(_), _) => Some(through),
             (None, Some(at_hand)) => at_hand.given_up_behind,
             (None, None) => None,
@@ -454,40 +478,40 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
         // Nobody has changed it since.
         let before = known.opening.as_ref().and_then(|before| before.outdated);
         let outdated = given_up.or(before.filter(|last| through <= *last));
-        let host = ask.host.clone();
+        let host = request.host.clone();
         let opening = Opening { size, lease, through, local, outdated, host, origin };
         let (seq, body) = (known.last + 1, opening.encode());
-        let writer = Writer { epoch: seq, nonce: ask.nonce };
+        let writer = Writer { epoch: seq, nonce: request.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
-        match append(store, &head, &[object], ask.patience).await.map_err(NotOpen::Store)? {
+        match append(store, &head, &[object], request.patience).await.map_err(NotOpen::Store)? {
             // Another one has made the volume, and its key.
-            Appended::Others(_) if seq == 1 => return Ok(None),
-            Appended::Others(_) => {
+            AppendOutcome::Others(_) if seq == 1 => return Ok(None),
+            AppendOutcome::Others(_) => {
                 // The writer was faster. Its record is read, and the next place is tried.
-                match read_into(store, ask, seq, &mut known).await {
+                match read_into(store, request, seq, &mut known).await {
                     Ok(true) => {}
                     // Or the record before it was in no history. If this one is damaged, that is found again.
                     Ok(false) | Err(NotOpen::Damaged(_)) => return Ok(None),
                     Err(other) => return Err(other),
                 }
             }
-            Appended::Ours => {
+            AppendOutcome::Ours => {
                 // LookBehindIt: the list may have been so old that the place had been used and cleared; then there are later ones.
                 // So there are if another one has opened it meanwhile. It has read this record, so nobody may delete it; one
                 // that nobody has read is garbage to a later opening.
-                let records = list(store, "log", ask.patience).await?;
+                let records = list(store, "log", request.patience).await?;
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
                 }
-                if let Some(before) = unfinished.filter(|before| !ask.covers(before)) {
+                if let Some(before) = unfinished.filter(|before| !request.covers(before)) {
                     let (of, host) = (before.id(), before.host);
                     let why = "flushes that its server kept in a flush file were given up (accept_lost_flushes)";
-                    let device = ask.device.as_deref();
+                    let device = request.device.as_deref();
                     tracing::warn!(device, at = %store, %of, %host, "{why}");
                 }
                 known.epochs.push(seq);
-                let garbage = garbage(store, ask, &known, &records, seq).await?;
-                return Ok(Some(Opened {
+                let garbage = garbage(store, request, &known, &records, seq).await?;
+                return Ok(Some(OpenedVolume {
                     writer,
                     codec: known.codec,
                     opening,
@@ -506,26 +530,26 @@ async fn claim(store: &Store, ask: &Ask, mut known: Known) -> Result<Option<Open
 /// What earlier writers left behind: segments and snapshots' maps that no record points to, records and maps that a later map has made useless.
 async fn garbage(
     store: &Store,
-    ask: &Ask,
-    known: &Known,
+    request: &OpenRequest,
+    known: &LogState,
     records: &[(u64, u64)],
     epoch: u64,
 ) -> Result<Vec<String>, NotOpen> {
     let used = |&(seq, of): &(u64, u64)| {
         known.map.segments.needed(seq).is_some_and(|segment| segment.epoch == of)
     };
-    let segments = list(store, "seg", ask.patience).await?.into_iter();
+    let segments = list(store, "seg", request.patience).await?.into_iter();
     let segments = segments.filter(|found| found.1 < epoch && !used(found));
-    let maps = list(store, "map", ask.patience).await?.into_iter();
+    let maps = list(store, "map", request.patience).await?.into_iter();
     let maps = maps.filter(|(seq, _)| *seq < known.mapped);
     let of_none = |&(seq, of): &(u64, u64)| {
         of < epoch && known.map.snapshots.get(&seq).is_none_or(|taken| taken.epoch != of)
     };
-    let snapshots = list(store, "snap", ask.patience).await?.into_iter();
+    let snapshots = list(store, "snap", request.patience).await?.into_iter();
     let snapshots: Vec<_> = snapshots.filter(of_none).collect();
     // Those writers drop nothing any more. A mark goes after its snapshot's map, since a clone that misses the mark has to miss the map.
     let maps_go: Vec<u64> = snapshots.iter().map(|(seq, _)| *seq).collect();
-    let gone = clone::names(store, "gone", Gone::parse, ask.patience).await;
+    let gone = clone::names(store, "gone", DropMark::parse, request.patience).await;
     let gone = gone.map_err(NotOpen::Store)?.into_iter();
     let gone = gone.filter(|gone| gone.epoch < epoch && !maps_go.contains(&gone.snapshot));
     let records = records.iter().map(|(seq, _)| *seq);

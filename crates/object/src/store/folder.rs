@@ -9,7 +9,7 @@ use std::path::{Path as FilePath, PathBuf};
 use object_store::path::Path;
 use rustix::fs::{Mode, OFlags, Stat, fstat, fstatvfs, open, stat};
 
-use super::{Measure, Room};
+use super::{Measure, StoreRoom};
 
 /// The folders that a volume has.
 const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"];
@@ -21,13 +21,13 @@ const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"
 /// `umount` finds it busy), or if it was renamed. If it was deleted nothing can be made in it any
 /// more, and no parent can be made for it: it has none.
 #[derive(Debug)]
-struct Held {
+struct HeldFolder {
     folder: OwnedFd,
     /// The name by which it was opened.
     name: PathBuf,
 }
 
-impl Held {
+impl HeldFolder {
     fn open(name: &FilePath) -> io::Result<Self> {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(name, how, Mode::empty())?;
@@ -73,19 +73,19 @@ pub(crate) enum Presence {
 /// The folder of a volume, and the one in which it lies beside its clones.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    own: Held,
+    own: HeldFolder,
     /// The volume's prefix in the folder above. `None`: there is none, so the prefix is empty.
-    above: Option<(Held, Path)>,
+    above: Option<(HeldFolder, Path)>,
 }
 
 impl Folder {
     /// Holds the folder `name` of a volume, which is there; the same folder is `prefix` in `above`.
     /// Blocks.
     pub(crate) fn open(name: &FilePath, above: &FilePath, prefix: &Path) -> io::Result<Self> {
-        let own = Held::open(name)?;
+        let own = HeldFolder::open(name)?;
         let above = match prefix.as_ref() {
             "" => None,
-            _ => Some((Held::open(above)?, prefix.clone())),
+            _ => Some((HeldFolder::open(above)?, prefix.clone())),
         };
         Ok(Self { own, above })
     }
@@ -163,10 +163,10 @@ impl Folder {
 }
 
 impl Measure for Folder {
-    fn room(&self) -> Option<Room> {
+    fn room(&self) -> Option<StoreRoom> {
         let found = fstatvfs(&self.own.folder).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Some(Room { total: bytes(found.f_blocks), free: bytes(found.f_bavail) })
+        Some(StoreRoom { total: bytes(found.f_blocks), free: bytes(found.f_bavail) })
     }
 }
 

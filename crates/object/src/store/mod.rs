@@ -149,7 +149,7 @@ pub(crate) struct Store {
 
 /// How much room a store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct StoreRoom {
     /// In bytes, with what is taken.
     pub(crate) total: u64,
     /// Bytes that may still be taken.
@@ -158,7 +158,7 @@ pub(crate) struct Room {
 
 /// Says how much room there is. `None`: it isn't known. Blocks.
 pub(crate) trait Measure: fmt::Debug + Send + Sync + 'static {
-    fn room(&self) -> Option<Room>;
+    fn room(&self) -> Option<StoreRoom>;
 }
 
 #[derive(Debug)]
@@ -350,7 +350,7 @@ impl Store {
     }
 
     /// How much room there is. `None`: it isn't known.
-    pub(crate) async fn room(&self) -> Option<Room> {
+    pub(crate) async fn room(&self) -> Option<StoreRoom> {
         let measure = self.measure.clone()?;
         let measured = spawn_blocking(move || measure.room());
         timeout(self.silence, measured).await.ok()?.ok()?
@@ -534,17 +534,17 @@ impl fmt::Display for Store {
     }
 }
 
-/// Tries of the same thing, with pauses that grow.
+/// Retries of the same thing, with pauses that grow.
 #[derive(Debug)]
-pub(crate) struct Tries {
-    time: Option<Patience>,
+pub(crate) struct Retries {
+    time: Option<RetryBudget>,
     pause: Duration,
 }
 
-impl Tries {
+impl Retries {
     /// Another try is worth it for so long; `None`: always.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
-        Self { time: patience.map(Patience::new), pause: PAUSES.0 }
+        Self { time: patience.map(RetryBudget::new), pause: PAUSES.0 }
     }
 
     /// Waits before the next try. False: there is no time for one.
@@ -565,7 +565,7 @@ const SLICES: u32 = 8;
 /// How long something is retried. A pause of any length counts as half of that at most, so at least
 /// one more try follows.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     left: Duration,
     most: Duration,
     last: Instant,
@@ -593,9 +593,9 @@ pub(crate) async fn within<T>(
     }
 }
 
-impl Patience {
-    pub(crate) fn new(time: Duration) -> Patience {
-        Patience { left: time, most: time / 2, last: Instant::now() }
+impl RetryBudget {
+    pub(crate) fn new(time: Duration) -> RetryBudget {
+        RetryBudget { left: time, most: time / 2, last: Instant::now() }
     }
 
     /// Returns how much time is left.
@@ -646,7 +646,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_leaves_half_of_the_time_of_tries() {
-        let mut budget = Patience::new(MINUTE);
+        let mut budget = RetryBudget::new(MINUTE);
         advance(MINUTE / 4).await;
         assert_eq!(budget.left(), MINUTE * 3 / 4);
         advance(60 * MINUTE).await;

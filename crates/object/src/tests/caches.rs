@@ -9,9 +9,9 @@ use object_store::memory::InMemory;
 use tokio::time::Instant;
 
 use super::faulty::{Fate, Faulty};
-use super::{ask, open_as, passes, read, tuning, write};
+use super::{open_as, passes, read, request, tuning, write};
 use crate::format::{BLOCK, Chunk, Compression};
-use crate::log::Ask;
+use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::{Tuning, Volume};
 
@@ -20,14 +20,14 @@ async fn written(
     blocks: u64,
     takes: Duration,
     cache: u64,
-    asked: impl Fn(Ask) -> Ask,
+    asked: impl Fn(OpenRequest) -> OpenRequest,
 ) -> Arc<Volume> {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let open = async |store: Arc<dyn ObjectStore>, nonce, cache| {
         let store = Store::new(store, object_store::path::Path::from("a/volume"));
-        let ask = asked(Ask { size: Some(blocks * BLOCK), ..ask(nonce) });
+        let request = asked(OpenRequest { size: Some(blocks * BLOCK), ..request(nonce) });
         let tuning = Tuning { cache, batch: 2048, dirty: 16384, few: 1000, ..tuning() };
-        Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+        Volume::open(Arc::new(store), request, tuning).await.unwrap()
     };
     let volume = open(Arc::clone(&inner), 4, 0).await;
     for block in 0..blocks {
@@ -45,7 +45,7 @@ fn fetches(volume: &Volume) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn readers_of_one_frame_make_one_request_and_later_ones_none() {
-    let volume = written(64, Duration::from_millis(20), 1 << 20, |ask| ask).await;
+    let volume = written(64, Duration::from_millis(20), 1 << 20, |request| request).await;
     read(&volume, 60, 1).await.unwrap();
     let before = volume.store.usage();
     let all = join_all((0..8).map(|block| read(&volume, block, 1))).await;
@@ -78,7 +78,7 @@ async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_in_memory_is_read_and_written_at_once_and_nothing_that_would_have_to_wait() {
-    let volume = written(64, Duration::from_millis(20), 1 << 20, |ask| ask).await;
+    let volume = written(64, Duration::from_millis(20), 1 << 20, |request| request).await;
     let at_once = |block| volume.read_at_once(block, 1).is_some();
     let change = |block| volume.change_at_once(block, 1, || Chunk::Zero);
     assert!(!at_once(60), "it isn't known whether there is another writer");
@@ -120,7 +120,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
     let takes = Duration::from_millis(20);
     let mut found = Vec::new();
     for cache in [0, 16 << 20] {
-        let volume = written(2048, takes, cache, |ask| ask).await;
+        let volume = written(2048, takes, cache, |request| request).await;
         read(&volume, 2000, 1).await.unwrap();
         let (before, began) = (volume.store.usage(), Instant::now());
         for block in (0..1024).step_by(8) {
@@ -131,7 +131,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
         found.push((after.gets - before.gets, began.elapsed()));
 
         let mut random = fastrand::Rng::with_seed(1);
-        let volume = written(2048, takes, cache, |ask| ask).await;
+        let volume = written(2048, takes, cache, |request| request).await;
         let before = volume.store.usage().gets;
         let mut frames: Vec<u64> = (0..64).collect();
         random.shuffle(&mut frames);
@@ -147,7 +147,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
 
 #[tokio::test(start_paused = true)]
 async fn reads_in_a_row_that_are_under_way_at_once_share_few_requests() {
-    let volume = written(2048, Duration::from_millis(20), 64 << 20, |ask| ask).await;
+    let volume = written(2048, Duration::from_millis(20), 64 << 20, |request| request).await;
     let before = volume.store.usage();
     let reads = (0..2048).step_by(64).map(|block| {
         let volume = Arc::clone(&volume);
@@ -165,11 +165,15 @@ async fn reads_in_a_row_that_are_under_way_at_once_share_few_requests() {
 #[tokio::test]
 #[ignore = "a measurement: build it with --release"]
 async fn measured() {
-    type Asked = (&'static str, fn(Ask) -> Ask);
-    let kinds: [Asked; 3] = [
-        ("plain", |ask| Ask { compression: Compression::None, ..ask }),
-        ("lz4", |ask| Ask { compression: Compression::Lz4, ..ask }),
-        ("sealed", |ask| Ask { compression: Compression::None, key: Some(super::key("7")), ..ask }),
+    type Variant = (&'static str, fn(OpenRequest) -> OpenRequest);
+    let kinds: [Variant; 3] = [
+        ("plain", |request| OpenRequest { compression: Compression::None, ..request }),
+        ("lz4", |request| OpenRequest { compression: Compression::Lz4, ..request }),
+        ("sealed", |request| OpenRequest {
+            compression: Compression::None,
+            key: Some(super::key("7")),
+            ..request
+        }),
     ];
     let blocks = 1 << 16;
     for (name, asked) in kinds {

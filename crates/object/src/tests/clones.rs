@@ -10,29 +10,29 @@ use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty, but_for};
-use super::{BLOCKS, SEALED, ask, open, open_as, passes, read, sealed_by, tuning, write};
+use super::{BLOCKS, SEALED, open, open_as, passes, read, request, sealed_by, tuning, write};
 use crate::format::{Chunk, names};
-use crate::log::clone::{self, Mark};
-use crate::log::{Ask, From, NotOpen};
+use crate::log::clone::{self, CloneMark};
+use crate::log::{CloneSource, NotOpen, OpenRequest};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
 /// Where `open` has its volume.
 const PARENT: &str = "a/volume";
 
-fn from(parent: &str, snapshot: &str) -> Option<From> {
-    Some(From { parent: parent.into(), snapshot: snapshot.into() })
+fn from(parent: &str, snapshot: &str) -> Option<CloneSource> {
+    Some(CloneSource { parent: parent.into(), snapshot: snapshot.into() })
 }
 
 async fn open_at(
     inner: &Arc<dyn ObjectStore>,
     place: &str,
     nonce: u128,
-    from: Option<From>,
+    from: Option<CloneSource>,
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Store::new(Arc::clone(inner), Path::from(place));
-    let ask = Ask { size: None, from, ..ask(nonce) };
-    Volume::open(Arc::new(store), ask, tuning()).await
+    let request = OpenRequest { size: None, from, ..request(nonce) };
+    Volume::open(Arc::new(store), request, tuning()).await
 }
 
 async fn all(volume: &Arc<Volume>) -> Vec<u32> {
@@ -134,8 +134,8 @@ async fn a_clone_is_listed_once_and_one_that_is_not_there_is_not() {
     // Its maker is lost behind Mark, twice; then one is faster.
     for nonce in [2, 4] {
         let store = Store::new(Arc::clone(&inner), Path::from("b"));
-        let ask = Ask { size: None, ..ask(nonce) };
-        clone::begin(&store, &ask, &from(PARENT, "s").unwrap()).await.unwrap();
+        let request = OpenRequest { size: None, ..request(nonce) };
+        clone::begin(&store, &request, &from(PARENT, "s").unwrap()).await.unwrap();
     }
     assert_eq!(clones().await, [""; 0]);
     let clone = open_at(&inner, "b", 6, from(PARENT, "s")).await.unwrap();
@@ -163,8 +163,12 @@ async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
     let without_key = open_at(&inner, "b", 2, from(PARENT, "s")).await;
     assert!(matches!(without_key, Err(NotOpen::Key(_))), "{without_key:?}");
     let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("b")));
-    let ask = |nonce| Ask { size: Some(4096), from: from(PARENT, "s"), ..ask(nonce | SEALED) };
-    let shorter = Volume::open(Arc::clone(&store), ask(3), tuning()).await;
+    let request = |nonce| OpenRequest {
+        size: Some(4096),
+        from: from(PARENT, "s"),
+        ..request(nonce | SEALED)
+    };
+    let shorter = Volume::open(Arc::clone(&store), request(3), tuning()).await;
     assert!(matches!(shorter, Err(NotOpen::Size { .. })), "{shorter:?}");
     for folder in ["log", "seg", "map", "try"] {
         assert_eq!(store.list(folder).await.unwrap(), [""; 0]);
@@ -176,7 +180,7 @@ async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
     drop(open_at(&inner, "b", 2 | SEALED, from(PARENT, "s")).await.unwrap());
     let why = origin("b", 4 | SEALED, from(PARENT, "t")).await;
     assert!(why.contains("a clone of the snapshot 's' of a/volume"), "{why}");
-    let shorter = Volume::open(store, ask(5), tuning()).await;
+    let shorter = Volume::open(store, request(5), tuning()).await;
     assert!(matches!(shorter, Err(NotOpen::Size { .. })), "{shorter:?}");
 }
 
@@ -207,7 +211,7 @@ async fn a_clones_mark_that_is_damaged_keeps_its_snapshot_and_no_other_from_bein
     let parent = open(&inner, 1).await.unwrap();
     let number = parent.snapshot(Some("s".into())).await.unwrap().number;
     parent.snapshot(Some("t".into())).await.unwrap();
-    let mark = Mark { snapshot: number, nonce: 7 };
+    let mark = CloneMark { snapshot: number, nonce: 7 };
     parent.store.put(&mark.name(), &[vec![7; 100].into()], true).await.unwrap();
     let all = parent.snapshots().await.unwrap();
     assert!(all[0].clones[0].contains(&mark.name()), "{all:?}");
@@ -445,8 +449,8 @@ async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_le
     let without = but_for(&inner, "put b/map/", || (Fate::Refused, Duration::ZERO));
     for nonce in [2, 4] {
         let store = Arc::new(Store::new(Arc::clone(&without), Path::from("b")));
-        let ask = Ask { size: None, from: from(PARENT, "s"), ..ask(nonce) };
-        let clone = Volume::open(store, ask, Tuning { few: 1000, ..tuning() }).await.unwrap();
+        let request = OpenRequest { size: None, from: from(PARENT, "s"), ..request(nonce) };
+        let clone = Volume::open(store, request, Tuning { few: 1000, ..tuning() }).await.unwrap();
         overwrite(&clone, 9).await;
     }
     let parent = open(&inner, 6).await.unwrap();
@@ -458,7 +462,7 @@ async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_le
 async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
-    // One that has seen the snapshot, and leaves its mark when all is over.
+    // FamilyMember that has seen the snapshot, and leaves its mark when all is over.
     let fate = Arc::new(Mutex::new(Fate::Refused));
     let theirs = Arc::clone(&fate);
     let store = but_for(&inner, "put a/volume/clones/", move || (*theirs.lock(), Duration::ZERO));
@@ -483,7 +487,7 @@ async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped
 }
 
 /// A volume of a family: where it is, what it holds, and what each of its snapshots does.
-struct One {
+struct FamilyMember {
     place: String,
     volume: Arc<Volume>,
     holds: Vec<u32>,
@@ -497,7 +501,8 @@ async fn family(seed: u64, store: &Arc<dyn ObjectStore>) {
     let mut nonce = 2;
     let volume = open(store, sealed).await.unwrap();
     let holds = vec![0; BLOCKS as usize];
-    let mut all_of = vec![One { place: PARENT.into(), volume, holds, snapshots: Vec::new() }];
+    let mut all_of =
+        vec![FamilyMember { place: PARENT.into(), volume, holds, snapshots: Vec::new() }];
     for step in 1..160_u32 {
         nonce += 2;
         let n = random.usize(0..all_of.len());
@@ -526,7 +531,7 @@ async fn family(seed: u64, store: &Arc<dyn ObjectStore>) {
                 let place = format!("clone{step}");
                 let of = from(&one.place, &name);
                 let volume = open_at(store, &place, nonce | sealed, of).await.unwrap();
-                all_of.push(One { place, volume, holds, snapshots: Vec::new() });
+                all_of.push(FamilyMember { place, volume, holds, snapshots: Vec::new() });
             }
             5 => {
                 if random.bool() {

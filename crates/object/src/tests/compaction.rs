@@ -267,8 +267,8 @@ async fn a_move_changes_neither_the_size_nor_how_many_changes_there_were() {
     passes(volume.tuning.age / 2).await;
     assert!(volume.moves.usage().puts > 0);
     let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
-    let ask = crate::log::Ask { size: None, ..super::ask(2) };
-    let next = Volume::open(Arc::new(store), ask, super::tuning()).await.unwrap();
+    let request = crate::log::OpenRequest { size: None, ..super::request(2) };
+    let next = Volume::open(Arc::new(store), request, super::tuning()).await.unwrap();
     assert_eq!((next.opening.size, next.opening.through), (2 * BLOCKS * BLOCK, 12));
 }
 

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::faulty::{Creation, Fate, Faulty, Judge, but_for};
 use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
-use crate::events::{ObjectEvent, Observer};
 use crate::format::{Chunk, names};
 use crate::log::NotOpen;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning};
+use crate::volume::{ObjectEvent, Observer};
 
 /// Random work on a volume over `store`, against a model; then what is there without the faults.
 async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed: u64) {

@@ -73,10 +73,10 @@ async fn a_volume_becomes_longer_and_never_shorter() {
         let inner = Arc::clone(&inner);
         Arc::new(crate::store::Store::new(inner, object_store::path::Path::from("a/volume")))
     };
-    let ask = |size| crate::log::Ask { size, ..super::ask(9) };
+    let request = |size| crate::log::OpenRequest { size, ..super::request(9) };
     let size = BLOCKS * crate::format::BLOCK;
     let open = async |size| {
-        crate::volume::Volume::open(store(), ask(size), super::tuning())
+        crate::volume::Volume::open(store(), request(size), super::tuning())
             .await
             .map(|v| v.opening.size)
     };
@@ -97,8 +97,9 @@ async fn a_server_that_only_gathers_does_not_shorten_the_wait_of_the_next_one() 
     let next = async |nonce| {
         let inner = Arc::clone(&inner);
         let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
-        let ask = crate::log::Ask { lease: Duration::from_millis(10), ..super::ask(nonce) };
-        crate::volume::Volume::open(Arc::new(store), ask, super::tuning()).await.unwrap()
+        let request =
+            crate::log::OpenRequest { lease: Duration::from_millis(10), ..super::request(nonce) };
+        crate::volume::Volume::open(Arc::new(store), request, super::tuning()).await.unwrap()
     };
     let began = tokio::time::Instant::now();
     let _second = next(2).await;
@@ -114,7 +115,7 @@ const FOUGHT: usize = 12;
 
 /// The number that was given last, and of each block the highest one that was flushed.
 #[derive(Default)]
-struct Told {
+struct FlushHistory {
     last: u32,
     flushed: [u32; FOUGHT],
     /// Of each snapshot that was taken, what was flushed before; those that were to be deleted.
@@ -126,7 +127,7 @@ struct Told {
 /// must not say less.
 async fn act(
     volume: &Arc<Volume>,
-    told: &Mutex<Told>,
+    told: &Mutex<FlushHistory>,
     random: &mut fastrand::Rng,
 ) -> Result<(), Fault> {
     let block = random.usize(0..FOUGHT);
@@ -171,7 +172,7 @@ fn fight(seed: u64) -> u64 {
         .unwrap();
     runtime.block_on(async {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let told = Arc::new(Mutex::new(Told::default()));
+        let told = Arc::new(Mutex::new(FlushHistory::default()));
         let servers = (0..3u64).map(|me| {
             let mut random = fastrand::Rng::with_seed(seed * 10 + me);
             let mut chance = random.fork();

@@ -11,10 +11,10 @@ use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
 use super::local::{open_with, run};
-use super::{ask, open_giving_up, passes, read, tuning, write};
+use super::{open_giving_up, passes, read, request, tuning, write};
 use crate::format::OpeningId;
 use crate::local::{FileHead, Medium};
-use crate::log::{self, Ask, FlushesMissing, NotOpen};
+use crate::log::{self, FlushesMissing, NotOpen, OpenRequest};
 use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Tuning, Volume};
@@ -54,7 +54,7 @@ fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
 /// The opening of the server that has flushes in a file and didn't close the volume.
 fn unfinished(store: &InMemory) -> OpeningId {
     let store = Store::new(with(store), Path::from("a/volume"));
-    let seen = run(log::see(&store, &ask(0))).unwrap().unwrap();
+    let seen = run(log::see(&store, &request(0))).unwrap().unwrap();
     seen.unfinished.unwrap().id()
 }
 
@@ -83,9 +83,9 @@ fn opened(
     let inner = with(store);
     run(async {
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
-        let ask = Ask { accept_lost, ..ask(400) };
+        let request = OpenRequest { accept_lost, ..request(400) };
         let volume =
-            opening::open(Arc::clone(disk) as Arc<dyn Medium>, store, ask, tuning()).await?;
+            opening::open(Arc::clone(disk) as Arc<dyn Medium>, store, request, tuning()).await?;
         Ok(kept(&volume).await)
     })
 }
@@ -117,8 +117,8 @@ fn a_volume_whose_flushes_were_given_up_is_outdated_until_it_is_changed() {
         let (inner, server) = (with(&store), unfinished(&store));
         let open = |file: &Arc<Disk>, nonce, accept_lost| {
             let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
-            let ask = Ask { accept_lost, ..ask(nonce) };
-            opening::open(Arc::clone(file) as Arc<dyn Medium>, store, ask, tuning())
+            let request = OpenRequest { accept_lost, ..request(nonce) };
+            opening::open(Arc::clone(file) as Arc<dyn Medium>, store, request, tuning())
         };
         let is_outdated = |volume: &Volume| volume.opening.outdated.is_some();
         run(async {
@@ -207,8 +207,11 @@ fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is
         // And the number of a server stands for that one alone.
         let _volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
-        let ask = Ask { accept_lost: Some(OpeningId::new(first.epoch, first.nonce)), ..ask(12) };
-        let refused = Volume::open(store, ask, tuning()).await.unwrap_err();
+        let request = OpenRequest {
+            accept_lost: Some(OpeningId::new(first.epoch, first.nonce)),
+            ..request(12)
+        };
+        let refused = Volume::open(store, request, tuning()).await.unwrap_err();
         assert!(matches!(refused, NotOpen::FlushesMissing(_)), "{refused:?}");
         open_giving_up(&inner, 14).await;
     });

@@ -14,9 +14,9 @@ use super::disk::Disk;
 use super::faulty::{Fate, Faulty};
 use super::local::{open_with, run};
 use super::{BLOCKS, passes, read, tuning, write};
-use crate::events::{ObjectEvent, Observer};
 use crate::log::NotOpen;
 use crate::volume::Volume;
+use crate::volume::{ObjectEvent, Observer};
 
 /// Bytes of a head, of which there are two at the beginning of the file.
 const HEAD: usize = 4096;

@@ -10,10 +10,10 @@ use futures_util::TryStreamExt;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::{ask, open_as, read, tuning, write};
-use crate::events::ObjectEvent;
+use super::{open_as, read, request, tuning, write};
 use crate::format::names;
 use crate::options::ObjectOptions;
+use crate::volume::ObjectEvent;
 use crate::volume::{Fault, Volume};
 
 /// What happened to a volume, in order.
@@ -31,7 +31,7 @@ fn observe(volume: &Volume) -> Events {
 async fn open_in(folder: &FilePath, nonce: u128) -> Arc<Volume> {
     let location = format!("file://{}", folder.display());
     let (store, _) = ObjectOptions::new(&location).size(1 << 20).there().unwrap();
-    Volume::open(Arc::new(store), ask(nonce), tuning()).await.unwrap()
+    Volume::open(Arc::new(store), request(nonce), tuning()).await.unwrap()
 }
 
 #[tokio::test]

@@ -15,10 +15,10 @@ use object_store::{
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-use super::{ask, passes, read, tuning, write};
+use super::{passes, read, request, tuning, write};
 use crate::format::{BLOCK, Chunk};
-use crate::log::Ask;
-use crate::store::{Measure, Room, Store};
+use crate::log::OpenRequest;
+use crate::store::{Measure, Store, StoreRoom};
 use crate::volume::{Fault, Tuning, Volume};
 
 const MIB: u64 = 1 << 20;
@@ -62,8 +62,8 @@ impl Disk {
 }
 
 impl Measure for Disk {
-    fn room(&self) -> Option<Room> {
-        Some(Room { total: TOTAL, free: self.free() })
+    fn room(&self) -> Option<StoreRoom> {
+        Some(StoreRoom { total: TOTAL, free: self.free() })
     }
 }
 
@@ -136,8 +136,8 @@ async fn open(disk: &Arc<Disk>, nonce: u128, inline: u64) -> Arc<Volume> {
     let tuning = Tuning { batch: 256, inline, dirty: 4096, few: 10_000, patience, ..tuning() };
     // Blocks that say one thing shrink.
     let compression = crate::Compression::None;
-    let ask = Ask { size: Some(BLOCKS * BLOCK), compression, ..ask(nonce) };
-    Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+    let request = OpenRequest { size: Some(BLOCKS * BLOCK), compression, ..request(nonce) };
+    Volume::open(Arc::new(store), request, tuning).await.unwrap()
 }
 
 /// Writes until there is no room. How many megabytes it took.

@@ -7,9 +7,9 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use tokio::time::Instant;
 
-use super::{ask, tuning, write};
-use crate::format::{BLOCK, Changes, Chunk, Entry, Kind, Place, names};
-use crate::log::Ask;
+use super::{request, tuning, write};
+use crate::format::{BLOCK, BlockPlace, Changes, Chunk, Kind, MapEntry, names};
+use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::policy::{self, Compaction};
 use crate::volume::{Tuning, Volume};
@@ -23,8 +23,8 @@ async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128, blocks: u64) -> Arc<Vol
     let compaction = Compaction { slack: u64::MAX / 2, few: u64::MAX / 2, ..COMPACTION };
     let tuning = Tuning { batch: 2048, dirty: 16384, few: policy::FEW, compaction, ..tuning() };
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    let ask = Ask { size: Some(blocks * BLOCK), ..ask(nonce) };
-    Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+    let request = OpenRequest { size: Some(blocks * BLOCK), ..request(nonce) };
+    Volume::open(Arc::new(store), request, tuning).await.unwrap()
 }
 
 /// As if so many single blocks had been written into so many segments.
@@ -36,8 +36,8 @@ async fn make(inner: &Arc<dyn ObjectStore>, folder: &std::path::Path, pieces: u6
             let segment = n + 10;
             let entry = |k: u64| {
                 let at = k as u32 * 5000 + 64;
-                let place = Some(Place { segment, at, stored: 4112, skip: 0 });
-                Entry { start: (k * segments + n) * 2, len: 1, place }
+                let place = Some(BlockPlace { segment, at, stored: 4112, skip: 0 });
+                MapEntry { start: (k * segments + n) * 2, len: 1, place }
             };
             let entries: Vec<_> = (0..pieces / segments).map(entry).collect();
             let bytes = 5000 * entries.len() as u64;

@@ -10,7 +10,7 @@ use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
 use super::faulty::{Fate, Faulty};
-use super::{BLOCKS, ask, open_as, open_giving_up, passes, read, sealed_by, tuning, write};
+use super::{BLOCKS, open_as, open_giving_up, passes, read, request, sealed_by, tuning, write};
 use crate::format::{BLOCK, Chunk};
 use crate::local::FlushFile;
 use crate::log::NotOpen;
@@ -26,7 +26,7 @@ pub(super) async fn open_with(
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
     let disk = Arc::clone(disk);
-    opening::open(disk, store, ask(nonce), tuning).await
+    opening::open(disk, store, request(nonce), tuning).await
 }
 
 async fn open_file(
@@ -36,7 +36,7 @@ async fn open_file(
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
     let file = Arc::new(FlushFile::open(path).unwrap());
-    opening::open(file, store, ask(nonce), tuning()).await
+    opening::open(file, store, request(nonce), tuning()).await
 }
 
 fn store() -> Arc<dyn ObjectStore> {

@@ -1,4 +1,4 @@
-//! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
+//! WholeMap volumes over stores that fail, crash and are shared, in virtual time, against plain models.
 
 mod caches;
 mod clones;
@@ -29,7 +29,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::format::{BLOCK, Chunk, Compression, ObjectKey, names};
-use crate::log::{self, Ask, NotOpen};
+use crate::log::{self, NotOpen, OpenRequest};
 use crate::store::Store;
 use crate::volume::policy::Compaction;
 use crate::volume::{Fault, Part, Tuning, Volume};
@@ -64,10 +64,10 @@ fn key(digit: &str) -> ObjectKey {
 }
 
 /// Compressed every second time.
-fn ask(nonce: u128) -> Ask {
+fn request(nonce: u128) -> OpenRequest {
     // A sealed block takes long without optimization, and these shrink to nothing.
     let compressed = nonce & (SEALED | 2) != 0;
-    Ask {
+    OpenRequest {
         device: None,
         size: Some(BLOCKS * BLOCK),
         lease: Duration::from_secs(2),
@@ -89,15 +89,16 @@ async fn open_as(
     tuning: Tuning,
 ) -> Result<Arc<Volume>, NotOpen> {
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    Volume::open(Arc::new(store), ask(nonce), tuning).await
+    Volume::open(Arc::new(store), request(nonce), tuning).await
 }
 
 /// Opens a volume of which a server has flushes in a file, and gives these up.
 async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Arc<Volume> {
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    let seen = log::see(&store, &ask(nonce)).await.unwrap().unwrap();
-    let ask = Ask { accept_lost: seen.unfinished.map(|before| before.id()), ..ask(nonce) };
-    Volume::open(Arc::new(store), ask, tuning()).await.unwrap()
+    let seen = log::see(&store, &request(nonce)).await.unwrap().unwrap();
+    let request =
+        OpenRequest { accept_lost: seen.unfinished.map(|before| before.id()), ..request(nonce) };
+    Volume::open(Arc::new(store), request, tuning()).await.unwrap()
 }
 
 /// By the nonce, the smallest batches lie in their records, all of them do, or none.

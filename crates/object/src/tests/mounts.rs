@@ -8,10 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ask, passes, read, tuning, write};
+use super::{passes, read, request, tuning, write};
 use crate::Compression;
 use crate::format::Chunk;
-use crate::log::Ask;
+use crate::log::OpenRequest;
 use crate::options::ObjectOptions;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -57,9 +57,9 @@ async fn open(folder: &FilePath, nonce: u128) -> Arc<Volume> {
     let location = format!("file://{}", folder.display());
     let (store, _) = ObjectOptions::new(&location).size(1 << 20).there().unwrap();
     let compression = Compression::None;
-    let ask = Ask { size: Some(1 << 30), compression, ..ask(nonce) };
+    let request = OpenRequest { size: Some(1 << 30), compression, ..request(nonce) };
     let tuning = Tuning { batch: 1024, inline: 0, dirty: 4096, ..tuning() };
-    Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+    Volume::open(Arc::new(store), request, tuning).await.unwrap()
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use super::{BLOCKS, ask, passes, read, tuning, write};
+use super::{BLOCKS, passes, read, request, tuning, write};
 use crate::driver::ObjectDriver;
 use crate::format::{BLOCK, names};
 use crate::log::NotOpen;
@@ -25,7 +25,7 @@ async fn open_at(
 ) -> Result<Arc<Volume>, NotOpen> {
     // All in segments, so that each folder is in use.
     let tuning = Tuning { inline: 0, ..tuning() };
-    Volume::open(Arc::new(store(inner, place)), ask(nonce), tuning).await
+    Volume::open(Arc::new(store(inner, place)), request(nonce), tuning).await
 }
 
 #[tokio::test(start_paused = true)]

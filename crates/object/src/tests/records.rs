@@ -8,9 +8,9 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use super::faulty::{Fate, Faulty};
-use super::{ask, lies_in, open, open_as, passes, read, stored, tuning, write};
+use super::{lies_in, open, open_as, passes, read, request, stored, tuning, write};
 use crate::format::{BLOCK, Chunk, Compression, Kind, Writer, names};
-use crate::log::Ask;
+use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -61,9 +61,9 @@ async fn an_opening_fetches_the_body_of_each_record_and_little_of_its_data() {
     let open = async |nonce| {
         let store = Store::new(Arc::clone(&inner), Path::from("a/volume"));
         let size = Some(blocks * BLOCK);
-        let ask = Ask { size, compression: Compression::None, ..ask(nonce) };
+        let request = OpenRequest { size, compression: Compression::None, ..request(nonce) };
         let tuning = Tuning { batch: 4096, inline: 64, dirty: 16384, ..quiet() };
-        Volume::open(Arc::new(store), ask, tuning).await.unwrap()
+        Volume::open(Arc::new(store), request, tuning).await.unwrap()
     };
     drop(open(1).await);
     let volume = open(4).await;

@@ -10,9 +10,9 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::faulty::{Fate, Faulty, Puts};
-use super::{BLOCKS, SEALED, ask, key, open, open_as, passes, read, tuning, write};
+use super::{BLOCKS, SEALED, key, open, open_as, passes, read, request, tuning, write};
 use crate::format::{BLOCK, Changes, HEAD, Head, Kind, names, seal};
-use crate::log::{Ask, NotOpen};
+use crate::log::{NotOpen, OpenRequest};
 use crate::store::Store;
 use crate::volume::{Fault, Volume};
 
@@ -20,8 +20,11 @@ fn store_of(inner: &Arc<dyn ObjectStore>) -> Arc<Store> {
     Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")))
 }
 
-async fn open_with(inner: &Arc<dyn ObjectStore>, ask: Ask) -> Result<Arc<Volume>, NotOpen> {
-    Volume::open(store_of(inner), ask, tuning()).await
+async fn open_with(
+    inner: &Arc<dyn ObjectStore>,
+    request: OpenRequest,
+) -> Result<Arc<Volume>, NotOpen> {
+    Volume::open(store_of(inner), request, tuning()).await
 }
 
 /// All objects, by name.
@@ -60,16 +63,16 @@ async fn of_each_kind(sealed: u128) -> Arc<dyn ObjectStore> {
 async fn a_wrong_key_is_told_at_opening_and_its_server_writes_nothing() {
     let sealed = of_each_kind(SEALED).await;
     let plain = of_each_kind(0).await;
-    let other = Ask { key: Some(key("8")), ..ask(9) };
+    let other = OpenRequest { key: Some(key("8")), ..request(9) };
     let tries = [
         (&sealed, other.clone(), "isn't the one"),
-        (&sealed, ask(9), "no key was given"),
+        (&sealed, request(9), "no key was given"),
         (&plain, other, "isn't encrypted"),
     ];
-    for (inner, ask, said) in tries {
+    for (inner, request, said) in tries {
         let before = objects(inner).await;
         let store = store_of(inner);
-        let found = Volume::open(Arc::clone(&store), ask, tuning()).await;
+        let found = Volume::open(Arc::clone(&store), request, tuning()).await;
         let Err(NotOpen::Key(why)) = found else { panic!("{found:?}") };
         assert!(why.contains(said), "{why}");
         assert_eq!(store.usage().puts, 0);
@@ -103,7 +106,7 @@ async fn of_two_servers_that_make_a_volume_at_once_the_second_takes_the_first_on
 async fn the_store_of_an_encrypted_volume_has_neither_its_data_nor_its_host() {
     for (sealed, there) in [(0, true), (SEALED, false)] {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let named = Ask { host: "a-secret-host".into(), ..ask(sealed) };
+        let named = OpenRequest { host: "a-secret-host".into(), ..request(sealed) };
         let volume = open_with(&inner, named).await.unwrap();
         write(&volume, 0, 3, u32::from_le_bytes(*b"abcd")).await.unwrap();
         volume.close().await.unwrap();
@@ -238,7 +241,7 @@ fn nonces(puts: &Puts) -> HashMap<Vec<u8>, Vec<Bytes>> {
         if head.kind != Kind::Commit {
             continue;
         }
-        let asked = Ask { key: Some(key("7")), ..ask(0) };
+        let asked = OpenRequest { key: Some(key("7")), ..request(0) };
         let codecs = firsts.iter().filter_map(|first| asked.codec(Some(first)).ok());
         let opened = codecs.into_iter().find_map(|codec| codec.split(bytes).ok());
         let changes = Changes::decode(&opened.expect("by one of the keys").1).unwrap();

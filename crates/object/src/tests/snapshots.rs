@@ -12,7 +12,7 @@ use object_store::path::Path;
 use super::crashes::{run, until};
 use super::faulty::{Fate, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, stored, write};
-use crate::format::{BLOCK, Chunk, Map, Spot, Whole, names};
+use crate::format::{BLOCK, Chunk, FrameAddress, Map, WholeMap, names};
 use crate::store::Store;
 use crate::volume::{Fault, Volume};
 
@@ -25,7 +25,7 @@ pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: 
     let taken = volume.state.read().map.snapshots[&number].clone();
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
     let object = store.get(&names::snapshot(number, taken.epoch), None).await.unwrap();
-    let whole = Whole::decode(&volume.codec.split(&object).unwrap().1).unwrap();
+    let whole = WholeMap::decode(&volume.codec.split(&object).unwrap().1).unwrap();
     assert!(whole.snapshots.is_empty() && whole.segments.iter().all(|one| one.died == 0));
     let map = Map::of(&whole);
     let mut said = Vec::new();
@@ -40,7 +40,7 @@ pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: 
         let frame = store.get(&name, Some(range)).await;
         let frame = frame.unwrap_or_else(|why| panic!("snapshot {number}: {name}: {why:?}"));
         let start = start - u64::from(place.skip);
-        let data = volume.codec.data(&Spot { id: segment.id, at: place.at, start }, &frame);
+        let data = volume.codec.data(&FrameAddress { id: segment.id, at: place.at, start }, &frame);
         let blocks = data.unwrap();
         let blocks = blocks.chunks_exact(BLOCK as usize).skip(place.skip as usize);
         said.extend(

@@ -10,7 +10,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use tokio::time::Instant;
 
-use super::{ask, open, read, tuning, write};
+use super::{open, read, request, tuning, write};
 use crate::format::Chunk;
 use crate::local::Medium;
 use crate::store::Store;
@@ -72,7 +72,7 @@ async fn a_flush_in_a_file_is_not_answered_by_a_server_that_was_suspended() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let file: Arc<dyn Medium> = Arc::new(super::disk::Disk::default());
     let store = Store::new(Arc::clone(&inner), object_store::path::Path::from("a/volume"));
-    let volume = opening::open(file, Arc::new(store), ask(2), tuning()).await.unwrap();
+    let volume = opening::open(file, Arc::new(store), request(2), tuning()).await.unwrap();
     slept(&volume, &inner).await;
     write(&volume, 0, 1, 9).await.unwrap();
     let flushed = volume.flush().await;

@@ -2,8 +2,11 @@
 //!
 //! A frame is found by the random id of its segment, and its place there, and neither is ever used for another one. So there is no old
 //! data here: the map says where a block lies now, and a block that is written again lies elsewhere.
+//!
+//! [`Streams`] follow readers in a row, and say how far ahead the next blocks are fetched for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -56,12 +59,12 @@ pub(crate) struct Cache {
 }
 
 /// What is known of a frame.
-pub(crate) enum Look {
-    Here(Bytes),
+pub(crate) enum CacheLookup {
+    Hit(Bytes),
     /// Somebody fetches it. An error: that came to nothing.
-    UnderWay(watch::Receiver<Option<Bytes>>),
+    InFlight(watch::Receiver<Option<Bytes>>),
     /// It is the caller that fetches it.
-    Yours(Fetch),
+    Miss(Fetch),
 }
 
 /// The duty to fetch a frame. Dropped, it passes to somebody else that waits for it.
@@ -86,28 +89,28 @@ impl Cache {
     }
 
     /// Looks for a frame; `ahead` of readers, which doesn't count.
-    pub(crate) fn look(self: &Arc<Self>, key: Key, ahead: bool) -> Look {
+    pub(crate) fn look(self: &Arc<Self>, key: Key, ahead: bool) -> CacheLookup {
         let found = self.find(key);
         if !ahead {
-            let is_miss = matches!(found, Look::Yours(_));
+            let is_miss = matches!(found, CacheLookup::Miss(_));
             let count = if is_miss { &self.misses } else { &self.hits };
             count.add(1);
         }
         found
     }
 
-    fn find(self: &Arc<Self>, key: Key) -> Look {
+    fn find(self: &Arc<Self>, key: Key) -> CacheLookup {
         let mut under_way = self.under_way.lock();
         if let Some(told) = under_way.get(&key) {
-            return Look::UnderWay(told.clone());
+            return CacheLookup::InFlight(told.clone());
         }
         // Under the lock: one that was under way a moment ago was put there before.
         if let Some(here) = self.frames.as_ref().and_then(|frames| frames.get(&key)) {
-            return Look::Here(here);
+            return CacheLookup::Hit(here);
         }
         let (told, fetched) = watch::channel(None);
         under_way.insert(key, fetched);
-        Look::Yours(Fetch { cache: Arc::clone(self), key, told })
+        CacheLookup::Miss(Fetch { cache: Arc::clone(self), key, told })
     }
 
     /// A frame that is kept, unless somebody changes what is kept near it: for one that may not wait. It doesn't count.
@@ -144,21 +147,97 @@ impl Drop for Fetch {
     }
 }
 
+/// Readers in a row that are known at once.
+const STREAMS: usize = 8;
+/// Reads that may be the beginning of one.
+const BEGINNINGS: usize = 32;
+/// Reads in a row, the first one counted, that make a stream.
+const ROW: u32 = 3;
+/// Blocks that are fetched ahead at first.
+const FIRST: u64 = 64;
+/// Blocks by which requests that are under way at once may come too late.
+const LATE: u64 = 256;
+/// Fewer blocks aren't worth a request.
+const LEAST: u64 = 16;
+
+/// A reader in a row.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// Behind the last block that was read.
+    next: u64,
+    /// Behind the last block that was asked for ahead.
+    ahead: u64,
+    window: u64,
+    used: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Where reads ended, and how many in a row it were.
+    beginnings: VecDeque<(u64, u32)>,
+    streams: Vec<Stream>,
+    reads: u64,
+}
+
+impl Streams {
+    /// Somebody reads. The blocks to fetch ahead now; `most` may be under way or unread for one reader.
+    pub(crate) fn read(&mut self, start: u64, len: u64, most: u64) -> Option<Range<u64>> {
+        if most < LEAST {
+            return None;
+        }
+        self.reads += 1;
+        let end = start + len;
+        let of = |stream: &&mut Stream| {
+            start + LATE >= stream.next && start <= stream.next.max(stream.ahead)
+        };
+        if let Some(stream) = self.streams.iter_mut().find(of) {
+            stream.used = self.reads;
+            stream.next = stream.next.max(end);
+            stream.ahead = stream.ahead.max(stream.next);
+            if stream.ahead - stream.next > stream.window / 2 {
+                return None;
+            }
+            stream.window = (stream.window * 2).min(most);
+            let range = stream.ahead..stream.next + stream.window;
+            stream.ahead = range.end.max(range.start);
+            return (!range.is_empty()).then_some(range);
+        }
+        let before = self.beginnings.iter().position(|(ended, _)| *ended == start);
+        let row = before.and_then(|at| self.beginnings.remove(at)).map_or(1, |(_, row)| row + 1);
+        if row < ROW {
+            if self.beginnings.len() == BEGINNINGS {
+                self.beginnings.pop_front();
+            }
+            self.beginnings.push_back((end, row));
+            return None;
+        }
+        let window = FIRST.min(most);
+        let stream = Stream { next: end, ahead: end + window, window, used: self.reads };
+        if self.streams.len() < STREAMS {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
+            *oldest = stream;
+        }
+        Some(end..end + window)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn fill(cache: &Arc<Cache>, id: u128) -> bool {
         match cache.look((id, 64), false) {
-            Look::Here(found) => {
+            CacheLookup::Hit(found) => {
                 assert_eq!(found[0], id as u8);
                 true
             }
-            Look::Yours(fetch) => {
+            CacheLookup::Miss(fetch) => {
                 fetch.done(&vec![id as u8; 4096].into());
                 false
             }
-            Look::UnderWay(_) => panic!("nobody fetches"),
+            CacheLookup::InFlight(_) => panic!("nobody fetches"),
         }
     }
 
@@ -185,12 +264,12 @@ mod tests {
     #[test]
     fn what_readers_find_and_what_they_have_to_fetch_is_counted_and_what_is_fetched_ahead_is_not() {
         let cache = Cache::new(1 << 20);
-        let Look::Yours(ahead) = cache.look((1, 0), true) else { panic!("it isn't there") };
+        let CacheLookup::Miss(ahead) = cache.look((1, 0), true) else { panic!("it isn't there") };
         let counts = || (cache.usage().hits, cache.usage().misses);
         assert_eq!(counts(), (0, 0));
-        assert!(matches!(cache.look((1, 0), false), Look::UnderWay(_)));
+        assert!(matches!(cache.look((1, 0), false), CacheLookup::InFlight(_)));
         ahead.done(&Bytes::from_static(b"data"));
-        assert!(matches!(cache.look((1, 0), false), Look::Here(_)));
+        assert!(matches!(cache.look((1, 0), false), CacheLookup::Hit(_)));
         assert_eq!(counts(), (2, 0));
         assert!(!fill(&cache, 2) && fill(&cache, 2));
         assert_eq!(counts(), (3, 1));
@@ -199,15 +278,67 @@ mod tests {
     #[test]
     fn one_that_fetches_tells_all_and_its_end_without_a_frame_passes_the_duty_on() {
         let cache = Cache::new(1 << 20);
-        let Look::Yours(fetch) = cache.look((1, 0), false) else { panic!("it isn't there") };
-        let Look::UnderWay(told) = cache.look((1, 0), false) else { panic!("it is under way") };
+        let CacheLookup::Miss(fetch) = cache.look((1, 0), false) else { panic!("it isn't there") };
+        let CacheLookup::InFlight(told) = cache.look((1, 0), false) else {
+            panic!("it is under way")
+        };
         drop(fetch);
         assert!(told.has_changed().is_err() && told.borrow().is_none());
-        let Look::Yours(fetch) = cache.look((1, 0), false) else { panic!("it is nobody's") };
-        let Look::UnderWay(told) = cache.look((1, 0), false) else { panic!("it is under way") };
+        let CacheLookup::Miss(fetch) = cache.look((1, 0), false) else { panic!("it is nobody's") };
+        let CacheLookup::InFlight(told) = cache.look((1, 0), false) else {
+            panic!("it is under way")
+        };
         fetch.done(&Bytes::from_static(b"data"));
         assert_eq!(told.borrow().as_deref(), Some(&b"data"[..]));
-        assert!(matches!(cache.look((1, 0), false), Look::Here(_)));
-        assert!(matches!(cache.look((1, 64), false), Look::Yours(_)), "another place");
+        assert!(matches!(cache.look((1, 0), false), CacheLookup::Hit(_)));
+        assert!(matches!(cache.look((1, 64), false), CacheLookup::Miss(_)), "another place");
+    }
+
+    #[test]
+    fn a_reader_in_a_row_has_each_block_fetched_once_ahead_and_no_more_than_the_most() {
+        let mut streams = Streams::default();
+        let (mut fetched, mut begun) = (0, None);
+        for n in 0..1000 {
+            let (start, end) = (n * 8, n * 8 + 8);
+            if let Some(range) = streams.read(start, 8, 512) {
+                let at = *begun.get_or_insert(range.start);
+                assert_eq!(range.start, at + fetched, "none twice, none left out");
+                fetched += range.end - range.start;
+                assert!(range.end <= end + 512);
+            }
+            if let Some(begun) = begun {
+                assert!(begun + fetched >= end, "it is ahead");
+            }
+        }
+        assert_eq!(begun, Some(24));
+    }
+
+    #[test]
+    fn random_readers_fetch_nothing_ahead_and_drive_out_no_stream() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut streams = Streams::default();
+        let mut ahead = 0;
+        for n in 0..1000 {
+            for _ in 0..20 {
+                let start = (1 << 40) + random.u64(0..1 << 30);
+                assert_eq!(streams.read(start, 1, 512), None);
+            }
+            // Its first reads in a row are found while others read.
+            ahead += streams.read(n * 8, 8, 512).map_or(0, |range| range.end - range.start);
+        }
+        assert!(ahead > 7000, "{ahead}");
+    }
+
+    #[test]
+    fn requests_that_overtake_each_other_are_one_stream_and_a_small_cache_has_none() {
+        let mut streams = Streams::default();
+        let _ = (0..4).filter_map(|n| streams.read(n * 8, 8, 512)).count();
+        let mut ahead = 0;
+        for n in (4..400).map(|n| n ^ 1) {
+            ahead += streams.read(n * 8, 8, 512).map_or(0, |range| range.end - range.start);
+        }
+        assert_eq!(streams.streams.len(), 1);
+        assert!((3000..4000).contains(&ahead), "{ahead}");
+        assert_eq!((0..9).filter_map(|n| streams.read(90_000 + n, 1, LEAST - 1)).count(), 0);
     }
 }

@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use super::policy;
 use super::{Fault, State, Upload, Volume};
 use crate::format::{
-    BLOCK, Batch, Built, Changes, Codec, HEAD, Head, Kind, Opening, Segment, Whole, names,
+    BLOCK, Batch, BuiltSegment, Changes, Codec, HEAD, Head, Kind, Opening, Segment, WholeMap, names,
 };
-use crate::log::{self, Appended};
-use crate::store::{Failure, Store, Tries};
+use crate::log::{self, AppendOutcome};
+use crate::store::{Failure, Retries, Store};
 
 /// Pause between two deletions.
 const DELETE_PAUSE: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ impl Drop for PanicGuard<'_> {
 
 impl Volume {
     /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with the record. The changes that are to be recorded, and the data that goes with them.
-    pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<Built> {
+    pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<BuiltSegment> {
         let _turn = self.uploading.acquire().await;
         let (writer, inline) = (self.writer, self.tuning.inline);
         let build = move |codec: &Codec| batch.segment(seq, &writer, codec, inline);
@@ -54,8 +54,8 @@ impl Volume {
     /// Makes a segment: elsewhere if that is work, since this thread serves everybody.
     pub(crate) async fn build(
         &self,
-        how: impl FnOnce(&Codec) -> Built + Send + 'static,
-    ) -> Option<Built> {
+        how: impl FnOnce(&Codec) -> BuiltSegment + Send + 'static,
+    ) -> Option<BuiltSegment> {
         if !self.codec.is_work() {
             return Some(how(&self.codec));
         }
@@ -69,7 +69,7 @@ impl Volume {
 
     pub(crate) async fn put_segment(&self, store: &Store, name: &str, payload: &[Bytes]) {
         let bytes: u64 = payload.iter().map(|part| part.len() as u64).sum();
-        let mut tries = Tries::new(None);
+        let mut tries = Retries::new(None);
         loop {
             let asked = store.put(name, payload, false).await;
             let why = match (asked, store.size(name).await) {
@@ -143,11 +143,11 @@ impl Volume {
         let (appended, is_there) = join(append, trace).await;
         match appended {
             // By a server that has opened it the record would be taken.
-            Ok(Appended::Ours) if is_there == Some(false) => {
+            Ok(AppendOutcome::Ours) if is_there == Some(false) => {
                 self.lost(earlier, head.seq).await;
                 false
             }
-            Ok(Appended::Ours) => {
+            Ok(AppendOutcome::Ours) => {
                 let mut state = self.state.write();
                 state.looked = Some(began);
                 if is_there.is_some() {
@@ -155,7 +155,7 @@ impl Volume {
                 }
                 true
             }
-            Ok(Appended::Others(found)) => {
+            Ok(AppendOutcome::Others(found)) => {
                 self.fenced(&found);
                 false
             }
@@ -239,14 +239,19 @@ impl Volume {
     }
 
     /// The map as it is now.
-    pub(super) fn whole(&self, state: &State) -> Whole {
+    pub(super) fn whole(&self, state: &State) -> WholeMap {
         let (size, through, local) = (state.size, state.through, state.recorded_local);
         let opening = Opening { size, through, local, ..self.opening.clone() };
         state.map.whole(opening, state.epochs.clone())
     }
 
     /// The object of a whole map: a large one is made elsewhere. `None`: the volume ends.
-    pub(super) async fn whole_object(&self, kind: Kind, seq: u64, whole: Whole) -> Option<Bytes> {
+    pub(super) async fn whole_object(
+        &self,
+        kind: Kind,
+        seq: u64,
+        whole: WholeMap,
+    ) -> Option<Bytes> {
         let (codec, writer) = (self.codec.clone(), self.writer);
         let is_small = whole.entries.len() < LARGE;
         let make = move || codec.object(kind, (seq, writer), &whole.encode()).1;
@@ -327,7 +332,7 @@ impl Volume {
     }
 
     /// Puts a whole map into the store. False: it may not be there.
-    async fn put_map(&self, seq: u64, whole: Whole) -> bool {
+    async fn put_map(&self, seq: u64, whole: WholeMap) -> bool {
         let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return false };
         let name = names::whole_map(seq, self.writer.epoch);
         let bytes = object.len() as u64;
@@ -339,7 +344,7 @@ impl Volume {
     pub(super) async fn delete(self: Arc<Self>, names: Vec<String>, moved: bool) {
         let store = if moved { &self.moves } else { &self.store };
         for name in names {
-            let mut tries = Tries::new(Some(self.tuning.patience));
+            let mut tries = Retries::new(Some(self.tuning.patience));
             while let Err(Failure::Other(why)) = store.delete(&name).await {
                 if !tries.again(&name, &why).await {
                     break;

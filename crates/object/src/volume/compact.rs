@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Fault, Volume, policy};
-use crate::format::{BLOCK, Batch, Changes, Codec, Entry, SegmentBuilder, Spot, names};
+use crate::format::{BLOCK, Batch, Changes, Codec, FrameAddress, MapEntry, SegmentBuilder, names};
 use crate::log;
 
 /// The bit in the number of a segment that was made by moving. The other ones are those of the record that came next when it was begun:
@@ -109,7 +109,7 @@ impl Volume {
     }
 
     /// The pieces of the map that lie in these segments, in order.
-    async fn entries_of(&self, victims: &BTreeSet<u64>) -> Vec<Entry> {
+    async fn entries_of(&self, victims: &BTreeSet<u64>) -> Vec<MapEntry> {
         let mut found = Vec::new();
         let mut from = 0;
         loop {
@@ -119,7 +119,7 @@ impl Volume {
                 for (start, len, place) in state.map.places.iter_from(from).take(PIECES) {
                     (seen, from) = (seen + 1, start + len);
                     if victims.contains(&place.segment) {
-                        found.push(Entry { start, len, place: Some(*place) });
+                        found.push(MapEntry { start, len, place: Some(*place) });
                     }
                 }
             }
@@ -131,7 +131,7 @@ impl Volume {
     }
 
     /// Moves these pieces to a new segment, and waits until that is so. False: the volume ends.
-    async fn move_to_one(self: &Arc<Self>, moved: Vec<Entry>) -> Result<bool, (u64, Fault)> {
+    async fn move_to_one(self: &Arc<Self>, moved: Vec<MapEntry>) -> Result<bool, (u64, Fault)> {
         // Read
         let Some(data) = self.data_of(&moved).await? else { return Ok(true) };
         let id = MOVED | self.state.read().next;
@@ -172,8 +172,8 @@ impl Volume {
     }
 
     /// What these pieces hold. `None`: some of it is elsewhere by now.
-    async fn data_of(&self, moved: &[Entry]) -> Result<Option<Vec<Bytes>>, (u64, Fault)> {
-        let places = |entry: &Entry| entry.place.map(|place| (place.segment, place.at));
+    async fn data_of(&self, moved: &[MapEntry]) -> Result<Option<Vec<Bytes>>, (u64, Fault)> {
+        let places = |entry: &MapEntry| entry.place.map(|place| (place.segment, place.at));
         let spans =
             policy::spans(&moved.iter().filter_map(|entry| entry.place).collect::<Vec<_>>());
         // As the spans are: those of a frame one after another.
@@ -214,19 +214,19 @@ impl Volume {
 /// What numbered pieces hold whose frames are in these bytes of a segment, from `from` on; those of a frame come one after another. Copies, so that
 /// of a frame of which little is in use only that is kept.
 fn pieces(
-    of: Vec<(usize, Entry)>,
+    of: Vec<(usize, MapEntry)>,
     bytes: &Bytes,
     from: u32,
     id: u128,
     codec: &Codec,
 ) -> Result<Vec<(usize, Bytes)>, Fault> {
     let damaged = |why: &str| Fault::Damaged(why.into());
-    let mut last: Option<(Spot, Bytes)> = None;
+    let mut last: Option<(FrameAddress, Bytes)> = None;
     let mut found = Vec::with_capacity(of.len());
     for (n, entry) in of {
         let place = entry.place.ok_or_else(|| damaged("a piece lies nowhere"))?;
         let skip = u64::from(place.skip);
-        let spot = Spot { id, at: place.at, start: entry.start - skip };
+        let spot = FrameAddress { id, at: place.at, start: entry.start - skip };
         let whole = match last.take_if(|(known, _)| *known == spot) {
             Some((_, whole)) => whole,
             None => {

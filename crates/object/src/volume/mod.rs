@@ -4,16 +4,13 @@
 //! after its first write. Its segment is uploaded, unless it is so small that it goes with the record; its record is appended behind those of
 //! all batches before it; then the map has it. ../README.md has the protocol.
 
-mod ahead;
 mod cache;
 mod commit;
 mod compact;
-mod flush_file;
-mod guard;
+mod health;
 pub(crate) mod opening;
 pub(crate) mod policy;
 mod read;
-mod refusal;
 mod snapshots;
 
 use std::collections::VecDeque;
@@ -28,19 +25,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use self::ahead::Streams;
 use self::cache::Cache;
 pub use self::cache::CacheUse;
+pub use self::health::ObjectEvent;
+pub(crate) use self::health::Observer;
+use self::health::Refusal;
 use self::policy::Compaction;
-use self::refusal::Refusal;
 pub use self::snapshots::ObjectSnapshot;
 pub(crate) use self::snapshots::check_snapshot_name;
-use crate::events::{ObjectEvent, Observer};
-use crate::format::{Batch, Built, Chunk, Codec, Kind, Opening};
+use crate::format::{Batch, BuiltSegment, Chunk, Codec, Kind, Opening};
 use crate::format::{Map, Writer};
 use crate::local::{self, Local};
-use crate::log::{self, Appended, Ask, NotOpen};
+use crate::log::{self, AppendOutcome, NotOpen, OpenRequest};
 use crate::store::{Store, within};
+use cache::Streams;
 
 /// How long a write waits at most where compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
@@ -112,7 +110,7 @@ pub(crate) enum Part {
 
 /// A batch on its way.
 #[derive(Debug)]
-struct Sealed {
+struct SealedBatch {
     seq: u64,
     batch: Arc<Batch>,
 }
@@ -123,7 +121,7 @@ struct Upload {
     seq: u64,
     blocks: usize,
     /// The changes to record, once the segment is there, and the data that goes with them.
-    done: oneshot::Receiver<Built>,
+    done: oneshot::Receiver<BuiltSegment>,
 }
 
 #[derive(Debug)]
@@ -132,7 +130,7 @@ pub(crate) struct State {
     open: Batch,
     batches: u64,
     /// Those on their way, the oldest first.
-    sealed: VecDeque<Sealed>,
+    sealed: VecDeque<SealedBatch>,
     /// For the committer, in the same order.
     uploads: VecDeque<Upload>,
     pub(crate) map: Map,
@@ -242,10 +240,10 @@ impl Volume {
     /// Opens or makes it, and fences the writer that has it.
     pub(crate) async fn open(
         store: Arc<Store>,
-        ask: Ask,
+        request: OpenRequest,
         tuning: Tuning,
     ) -> Result<Arc<Self>, NotOpen> {
-        let opened = log::open(&store, &ask).await?;
+        let opened = log::open(&store, &request).await?;
         let epoch = opened.writer.epoch;
         let state = State {
             open: Batch::default(),
@@ -268,7 +266,7 @@ impl Volume {
             mapping: false,
             // It was there when the list was made, which is a while ago: the first read looks.
             looked: None,
-            traced: ((ask.clock)(), epoch),
+            traced: ((request.clock)(), epoch),
             looking: false,
             closing: false,
             alone: opened.opening.origin.is_none(),
@@ -277,7 +275,7 @@ impl Volume {
         let origin = opened.opening.origin.as_ref();
         let homes = origin.map_or(&[][..], |origin| &origin.homes);
         let volume = Arc::new(Self {
-            device: ask.device,
+            device: request.device,
             moves: store.apart(),
             homes: homes.iter().map(|home| store.beside(home)).collect(),
             store,
@@ -286,9 +284,9 @@ impl Volume {
             codec: opened.codec,
             tuning,
             runtime: Handle::current(),
-            lease: ask.lease,
-            clock: ask.clock,
-            hold: (ask.clock)().plus(opened.hold),
+            lease: request.lease,
+            clock: request.clock,
+            hold: (request.clock)().plus(opened.hold),
             state: RwLock::new(state),
             cache: Cache::new(tuning.cache),
             streams: Mutex::default(),
@@ -380,7 +378,7 @@ impl Volume {
         state.made += 1;
         state.open.through = state.made;
         if let Some(local) = &state.local {
-            local.note(local::Entry { index: state.made, start, len, chunk: chunk.clone() });
+            local.note(local::LocalChange { index: state.made, start, len, chunk: chunk.clone() });
         }
         state.budget -= chunk.bytes(len);
         state.open.blocks += chunk.blocks(len);
@@ -611,12 +609,12 @@ impl Volume {
         &self,
         state: &mut State,
         batch: Arc<Batch>,
-        done: oneshot::Receiver<Built>,
+        done: oneshot::Receiver<BuiltSegment>,
     ) -> u64 {
         let seq = state.next;
         state.next += 1;
         let blocks = batch.blocks;
-        state.sealed.push_back(Sealed { seq, batch });
+        state.sealed.push_back(SealedBatch { seq, batch });
         state.uploads.push_back(Upload { seq, blocks, done });
         self.work.notify_one();
         self.sent.notify_one();
@@ -674,8 +672,8 @@ impl Volume {
         let (head, object) = self.codec.object(Kind::Close, (seq, self.writer), &[]);
         let _alone = self.appending.lock().await;
         match log::append(&self.store, &head, &[object], Some(self.tuning.patience)).await {
-            Ok(Appended::Ours) => self.is_where_it_was().await,
-            Ok(Appended::Others(found)) => {
+            Ok(AppendOutcome::Ours) => self.is_where_it_was().await,
+            Ok(AppendOutcome::Others(found)) => {
                 Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))
             }
             Err(why) => Err(Fault::Store(format!(

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::{Fault, Tuning, Volume};
 use crate::format::{BLOCK, Codec, seal};
 use crate::local::file::{self, Heads};
-use crate::local::{FileHead, Found, Judged, Local, Medium, Says, accept_lost, judge};
-use crate::log::{self, Ask, FlushesAtHand, NotOpen, Seen};
+use crate::local::{
+    FileContent, FileHead, Local, Medium, ReplayPlan, WriterHistory, accept_lost, plan_replay,
+};
+use crate::log::{self, FlushesAtHand, NotOpen, OpenRequest, VolumeSummary};
 use crate::store::Store;
 
 /// Bytes of the ring: what may wait for the store, with what stands in front of it, and as much
@@ -21,33 +23,33 @@ pub(crate) fn ring(tuning: &Tuning) -> u64 {
 pub(crate) async fn open(
     medium: Arc<dyn Medium>,
     store: Arc<Store>,
-    mut ask: Ask,
+    mut request: OpenRequest,
     tuning: Tuning,
 ) -> Result<Arc<Volume>, NotOpen> {
     let failed = |error: io::Error| NotOpen::Local(error.to_string());
     // ReadFile
     let Heads { newest, found: words } = file::heads(&*medium).map_err(failed)?;
     // See: nobody is fenced for a file that can't be used.
-    let seen = log::see(&store, &ask).await?;
+    let seen = log::see(&store, &request).await?;
     if seen.is_none() {
-        log::stands_alone(&store, &ask).await?;
+        log::stands_alone(&store, &request).await?;
     }
     let mut at_hand = FlushesAtHand { found: words, ..FlushesAtHand::default() };
     let mut known = None;
     if let Some(head) = newest {
         let found = file::entries(&*medium, head).map_err(failed)?;
-        let none = Seen::default();
+        let none = VolumeSummary::default();
         if seen.is_none() && !found.entries.is_empty() {
             let (of, changes) = (head.id(), found.changes());
             return Err(NotOpen::NoVolumeOfFile { of, changes });
         }
         let seen = seen.as_ref().unwrap_or(&none);
         // Judge
-        let says = says(&store, &ask, &seen.codec, &seen.epochs, seen.through, &head).await?;
-        let gives_up = ask.accept_lost == Some(head.id());
-        let judged = judge(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
-        let last = says.through + judged.lacking.len() as u64;
-        at_hand.given_up_behind = judged.given_up_from.map(|_| last);
+        let says = says(&store, &request, &seen.codec, &seen.epochs, seen.through, &head).await?;
+        let gives_up = request.accept_lost == Some(head.id());
+        let replay = plan_replay(found.clone(), &says, gives_up).map_err(NotOpen::Local)?;
+        let last = says.through + replay.lacking.len() as u64;
+        at_hand.given_up_behind = replay.given_up_from.map(|_| last);
         if says.known && says.followed.is_none() {
             (at_hand.epoch, at_hand.nonce) = (head.epoch, head.nonce);
         }
@@ -62,15 +64,15 @@ pub(crate) async fn open(
                 return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.id()))));
             }
             let of = head.id();
-            let device = ask.device.as_deref();
+            let device = request.device.as_deref();
             tracing::warn!(device, at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
             at_hand.given_up_behind = Some(last);
         }
         known = Some(found);
     }
     let (of, next) = (at_hand.epoch, at_hand.next);
-    ask.flushes = Some(at_hand);
-    ask.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
+    request.flushes = Some(at_hand);
+    request.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
     medium.reserve(file::size_with(ring(&tuning))).map_err(failed)?;
     let head = match newest {
         // A server of this nonce may have opened the volume, or a request for its record may be
@@ -86,14 +88,14 @@ pub(crate) async fn open(
             file::write_heads(&*medium, prepared).map_err(failed)?.newest
         }
     };
-    ask.nonce = head.next;
-    if let Some(at_hand) = &mut ask.flushes {
+    request.nonce = head.next;
+    if let Some(at_hand) = &mut request.flushes {
         at_hand.next = head.next;
     }
     // Claim
-    let volume = Volume::open(Arc::clone(&store), ask.clone(), tuning).await?;
+    let volume = Volume::open(Arc::clone(&store), request.clone(), tuning).await?;
     if let Some(found) = known {
-        put(&volume, &store, &ask, found).await?;
+        put(&volume, &store, &request, found).await?;
     }
     // Begin
     let writer = volume.writer();
@@ -112,16 +114,21 @@ pub(crate) async fn open(
 }
 
 /// Puts into the store what only the file has, before anybody is served.
-async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Result<(), NotOpen> {
+async fn put(
+    volume: &Arc<Volume>,
+    store: &Store,
+    request: &OpenRequest,
+    found: FileContent,
+) -> Result<(), NotOpen> {
     // Another server may have opened the volume in between.
     let (epochs, through) = volume.found();
     // With the nonce that this opening took, too.
-    let head = FileHead { next: ask.nonce, ..found.head };
-    let says = says(store, ask, volume.codec(), &epochs, through, &head).await?;
-    let gives_up = ask.accept_lost == Some(head.id());
-    let device = ask.device.as_deref();
-    let Judged { lacking, given_up_from } =
-        judge(found, &says, gives_up).map_err(NotOpen::Local)?;
+    let head = FileHead { next: request.nonce, ..found.head };
+    let says = says(store, request, volume.codec(), &epochs, through, &head).await?;
+    let gives_up = request.accept_lost == Some(head.id());
+    let device = request.device.as_deref();
+    let ReplayPlan { lacking, given_up_from } =
+        plan_replay(found, &says, gives_up).map_err(NotOpen::Local)?;
     if let Some(from) = given_up_from {
         let why = "the flush file is damaged: the changes that were flushed are given up from this one on (accept_lost_flushes)";
         tracing::warn!(device, at = %store, of = %head.id(), from, "{why}");
@@ -144,16 +151,16 @@ async fn put(volume: &Arc<Volume>, store: &Store, ask: &Ask, found: Found) -> Re
 /// What the store says of the writer that a file's head names.
 async fn says(
     store: &Store,
-    ask: &Ask,
+    request: &OpenRequest,
     codec: &Codec,
     epochs: &[u64],
     through: u64,
     head: &FileHead,
-) -> Result<Says, NotOpen> {
-    let mut says = Says { known: false, followed: None, through };
+) -> Result<WriterHistory, NotOpen> {
+    let mut says = WriterHistory { known: false, followed: None, through };
     let since = epochs.iter().filter(|epoch| head.epoch != 0 && **epoch >= head.epoch);
     for &epoch in since {
-        let (found, opening) = log::beginning(store, ask, codec, epoch).await?;
+        let (found, opening) = log::beginning(store, request, codec, epoch).await?;
         if epoch == head.epoch {
             says.known = found.writer == head.nonce;
         } else if says.known && found.writer != head.next {

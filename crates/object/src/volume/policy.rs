@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::format::{Place, Segment, Sum};
-use crate::store::Room;
+use crate::format::{BlockPlace, Segment, SegmentTotals};
+use crate::store::StoreRoom;
 
 /// Records behind a whole map that are always few, as a rule.
 pub(crate) const FEW: u64 = 64;
@@ -22,12 +22,12 @@ pub(crate) fn map_is_due(records: u64, few: u64, entries: u64, places: u64) -> b
 const KEPT: u64 = 16 << 20;
 
 /// Bytes of room that are kept for what gives room back: of a small store a part.
-pub(crate) fn kept(room: Room) -> u64 {
+pub(crate) fn kept(room: StoreRoom) -> u64 {
     KEPT.min(room.total / 8)
 }
 
 /// Bytes of data that may be taken, where so many wait for the store already.
-pub(crate) fn budget(room: Room, pending: u64) -> u64 {
+pub(crate) fn budget(room: StoreRoom, pending: u64) -> u64 {
     room.free.saturating_sub(kept(room).saturating_add(pending))
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    pub(crate) fn has(&self, place: &Place) -> bool {
+    pub(crate) fn has(&self, place: &BlockPlace) -> bool {
         self.segment == place.segment && self.from <= place.at && place.at + place.stored <= self.to
     }
 }
@@ -60,7 +60,7 @@ const SPAN: u32 = 4 << 20;
 const GAP: u32 = 64 << 10;
 
 /// The requests by which frames are fetched: those that lie near each other by one.
-pub(crate) fn spans(places: &[Place]) -> Vec<Span> {
+pub(crate) fn spans(places: &[BlockPlace]) -> Vec<Span> {
     let mut frames: Vec<(u64, u32, u32)> =
         places.iter().map(|place| (place.segment, place.at, place.at + place.stored)).collect();
     frames.sort_unstable();
@@ -97,7 +97,7 @@ pub(crate) struct Compaction {
 pub(crate) const SCANNED: u64 = 64;
 
 /// Bytes of garbage with which compaction begins: half of what is in use, and a little.
-pub(crate) fn garbage_allowed(sum: Sum, how: Compaction) -> u64 {
+pub(crate) fn garbage_allowed(sum: SegmentTotals, how: Compaction) -> u64 {
     sum.used / 2 + how.slack
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) 
 /// The segments to gather, with about `most` blocks in use: those of which the smallest part is in use, if there is much garbage;
 /// the smallest ones, if there are many. None: neither is so.
 pub(crate) fn victims<'a>(
-    sum: Sum,
+    sum: SegmentTotals,
     all: impl Iterator<Item = (u64, &'a Segment)>,
     how: Compaction,
     most: u64,
@@ -165,7 +165,7 @@ mod tests {
         let all: Vec<Segment> = all.iter().map(segment).collect();
         let stored = all.iter().map(|one| one.bytes).sum();
         let live = all.iter().map(|one| one.live).sum();
-        let sum = Sum { stored, used: live * 10, live, count: all.len() as u64 };
+        let sum = SegmentTotals { stored, used: live * 10, live, count: all.len() as u64 };
         let all = all.iter().enumerate().map(|(n, one)| (n as u64, one));
         victims(sum, all, HOW, most).into_iter().collect()
     }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn frames_that_lie_near_each_other_are_fetched_by_one_request() {
-        let place = |segment, at| Place { segment, at, stored: 100, skip: 0 };
+        let place = |segment, at| BlockPlace { segment, at, stored: 100, skip: 0 };
         let places = [place(2, 500), place(1, 0), place(1, 100), place(1, 100), place(1, 9 << 20)];
         let spans = spans(&places);
         let span = |segment, from, to| Span { segment, from, to };

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{FutureExt as _, try_join_all};
 
-use super::cache::{Fetch, Key, Look};
+use super::cache::{CacheLookup, Fetch, Key};
 use super::policy;
 use super::{Fault, Part, State, Volume};
-use crate::format::{BLOCK, Batch, Chunk, Codec, HEAD, Head, Map, Place, Segment, Spot, names};
+use crate::format::{
+    BLOCK, Batch, BlockPlace, Chunk, Codec, FrameAddress, HEAD, Head, Map, Segment, names,
+};
 use crate::log;
-use crate::store::{Failure, Tries, within};
+use crate::store::{Failure, Retries, within};
 
 /// How often a read looks again where a segment was gone.
 const LOOKS: usize = 8;
@@ -27,22 +29,22 @@ const AHEAD_PART: u64 = 16;
 /// Where a part of what is to be read lies.
 #[derive(Clone, Debug)]
 enum Source {
-    Here(Part),
-    There(Lies),
+    Memory(Part),
+    Store(StoredRange),
 }
 
 /// Where blocks lie, in a segment as it was known when it was looked.
 #[derive(Clone, Copy, Debug)]
-struct Lies {
+struct StoredRange {
     /// The first of the blocks.
     start: u64,
     /// How many.
     len: u64,
-    place: Place,
+    place: BlockPlace,
     segment: Option<Segment>,
 }
 
-impl Lies {
+impl StoredRange {
     fn key(&self) -> Key {
         (self.segment.map_or(0, |segment| segment.id), self.place.at)
     }
@@ -65,9 +67,9 @@ impl Lies {
         Ok(Part::Data(frame.slice(from as usize..to as usize)))
     }
 
-    fn spot(&self) -> Spot {
+    fn spot(&self) -> FrameAddress {
         let (id, at) = self.key();
-        Spot { id, at, start: self.start - u64::from(self.place.skip) }
+        FrameAddress { id, at, start: self.start - u64::from(self.place.skip) }
     }
 }
 
@@ -124,8 +126,8 @@ impl Volume {
         let mut parts = Vec::with_capacity(sources.len());
         for source in sources {
             parts.push(match source {
-                Source::Here(part) => part,
-                Source::There(lies) => {
+                Source::Memory(part) => part,
+                Source::Store(lies) => {
                     hits += 1;
                     lies.segment?;
                     lies.part(&self.cache.kept(lies.key())?).ok()?
@@ -161,8 +163,8 @@ impl Volume {
         let mut parts = Vec::with_capacity(sources.len());
         for source in sources {
             match source {
-                Source::Here(part) => parts.push(part),
-                Source::There(lies) => parts.push(lies.part(&frames[&lies.key()])?),
+                Source::Memory(part) => parts.push(part),
+                Source::Store(lies) => parts.push(lies.part(&frames[&lies.key()])?),
             }
         }
         Ok(Ok(parts))
@@ -171,12 +173,12 @@ impl Volume {
     /// The blocks of frames, for a reader or `ahead` of one: kept, fetched here, or by another one. An inner error: a segment is missing.
     async fn frames(
         &self,
-        all: &[Lies],
+        all: &[StoredRange],
         ahead: bool,
     ) -> Result<Result<HashMap<Key, Bytes>, String>, Fault> {
         let mut found = HashMap::new();
         let mut seen = HashSet::new();
-        let mut wanted: Vec<Lies> =
+        let mut wanted: Vec<StoredRange> =
             all.iter().filter(|lies| seen.insert(lies.key())).copied().collect();
         while !wanted.is_empty() {
             let (mut mine, mut others) = (Vec::new(), Vec::new());
@@ -185,15 +187,16 @@ impl Volume {
                     return Ok(Err(lies.name()));
                 }
                 match self.cache.look(lies.key(), ahead) {
-                    Look::Here(data) => drop(found.insert(lies.key(), data)),
-                    Look::UnderWay(told) => others.push((lies, told)),
-                    Look::Yours(fetch) => mine.push((lies, fetch)),
+                    CacheLookup::Hit(data) => drop(found.insert(lies.key(), data)),
+                    CacheLookup::InFlight(told) => others.push((lies, told)),
+                    CacheLookup::Miss(fetch) => mine.push((lies, fetch)),
                 }
             }
             // First these, since others may wait for them.
-            let places: Vec<Place> = mine.iter().map(|(lies, _)| lies.place).collect();
+            let places: Vec<BlockPlace> = mine.iter().map(|(lies, _)| lies.place).collect();
             let spans = policy::spans(&places);
-            let mut by_span: Vec<Vec<(Lies, Fetch)>> = spans.iter().map(|_| Vec::new()).collect();
+            let mut by_span: Vec<Vec<(StoredRange, Fetch)>> =
+                spans.iter().map(|_| Vec::new()).collect();
             for one in mine {
                 let span = spans.iter().position(|span| span.has(&one.0.place));
                 by_span[span.expect("the spans were made of all places")].push(one);
@@ -224,7 +227,7 @@ impl Volume {
     async fn fetch_span(
         &self,
         span: &policy::Span,
-        frames: Vec<(Lies, Fetch)>,
+        frames: Vec<(StoredRange, Fetch)>,
     ) -> Result<Result<Vec<(Key, Bytes)>, String>, Fault> {
         let Some((first, _)) = frames.first() else { return Ok(Ok(Vec::new())) };
         let name = first.name();
@@ -312,7 +315,7 @@ impl Volume {
                 self.store.trouble()
             )));
         };
-        let mut tries = Tries::new(Some(self.tuning.patience));
+        let mut tries = Retries::new(Some(self.tuning.patience));
         loop {
             let began = (self.clock)();
             let name = {
@@ -359,9 +362,9 @@ impl Volume {
         let sources = self.sources(start, len)?;
         self.believe().await?;
         let of = |source| match source {
-            Source::Here(Part::Zero(len)) => (len, false),
-            Source::Here(Part::Data(data)) => (data.len() as u64 / BLOCK, true),
-            Source::There(lies) => (lies.len, true),
+            Source::Memory(Part::Zero(len)) => (len, false),
+            Source::Memory(Part::Data(data)) => (data.len() as u64 / BLOCK, true),
+            Source::Store(lies) => (lies.len, true),
         };
         Ok(sources.into_iter().map(of).collect())
     }
@@ -381,17 +384,17 @@ impl State {
     }
 }
 
-fn there(sources: &[Source]) -> Vec<Lies> {
+fn there(sources: &[Source]) -> Vec<StoredRange> {
     let lies = sources.iter().filter_map(|source| match source {
-        Source::There(lies) => Some(*lies),
-        Source::Here(_) => None,
+        Source::Store(lies) => Some(*lies),
+        Source::Memory(_) => None,
     });
     lies.collect()
 }
 
 /// The blocks of a frame that came, in bytes of its segment from `from` on: for the reader, and for all who wait for it.
 fn came(
-    (lies, fetch): (Lies, Fetch),
+    (lies, fetch): (StoredRange, Fetch),
     bytes: &Bytes,
     from: u32,
     codec: &Codec,
@@ -415,9 +418,9 @@ fn look_up(batches: &[&Batch], map: &Map, start: u64, len: u64, sources: &mut Ve
             sources.push(match place {
                 Some(place) => {
                     let segment = map.segments.get(place.segment).copied();
-                    Source::There(Lies { start, len, place, segment })
+                    Source::Store(StoredRange { start, len, place, segment })
                 }
-                None => Source::Here(Part::Zero(len)),
+                None => Source::Memory(Part::Zero(len)),
             });
         }
         return;
@@ -427,10 +430,10 @@ fn look_up(batches: &[&Batch], map: &Map, start: u64, len: u64, sources: &mut Ve
     }
     for (start, len, chunk) in first.chunks.parts(start, len) {
         match chunk {
-            Some(Chunk::Zero) => sources.push(Source::Here(Part::Zero(len))),
+            Some(Chunk::Zero) => sources.push(Source::Memory(Part::Zero(len))),
             Some(Chunk::Data(data)) => {
                 let data = data.slice(..(len * BLOCK) as usize);
-                sources.push(Source::Here(Part::Data(data)));
+                sources.push(Source::Memory(Part::Data(data)));
             }
             None => look_up(older, map, start, len, sources),
         }

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Fault, State, Volume};
-use crate::format::{Batch, Changes, Kind, Taken, names};
+use crate::format::{Batch, Changes, Kind, SnapshotRecord, names};
 use crate::log::NotOpen;
-use crate::log::clone::{self, Gone, Mark};
+use crate::log::clone::{self, CloneMark, DropMark};
 
 /// Most bytes of a name.
 const LONGEST: usize = 64;
@@ -31,7 +31,7 @@ pub struct ObjectSnapshot {
 }
 
 impl ObjectSnapshot {
-    pub(crate) fn of(number: u64, taken: &Taken) -> Self {
+    pub(crate) fn of(number: u64, taken: &SnapshotRecord) -> Self {
         Self {
             name: taken.name.clone(),
             number,
@@ -111,14 +111,14 @@ impl Volume {
         Some(self.tuning.patience)
     }
 
-    async fn place_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
+    async fn place_of(&self, mark: &CloneMark) -> Result<Option<String>, Fault> {
         let place = clone::place_of(&self.store, &self.codec, mark, self.patience()).await;
         place.map_err(of_mark)
     }
 
     /// Where the clone lies that left a mark. `None`: there is none of that attempt to make one.
     /// Another attempt may have made the volume there.
-    async fn clone_of(&self, mark: &Mark) -> Result<Option<String>, Fault> {
+    async fn clone_of(&self, mark: &CloneMark) -> Result<Option<String>, Fault> {
         let Some(place) = self.place_of(mark).await? else { return Ok(None) };
         let begun = clone::has_begun(&self.store, &place, mark, self.patience()).await;
         Ok(begun.map_err(of_mark)?.then_some(place))
@@ -142,7 +142,8 @@ impl Volume {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => Err(Fault::Store("it panicked".into())),
             Err(_) => {
-                let why = "it isn't done yet, and goes on: list the snapshots before you ask again";
+                let why =
+                    "it isn't done yet, and goes on: list the snapshots before you request again";
                 Err(Fault::Store(format!("{why}{}", self.store.trouble())))
             }
         }
@@ -163,7 +164,7 @@ impl Volume {
             let name = name.unwrap_or_else(|| state.next.to_string());
             let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let (time, epoch) = (time.as_millis() as u64, self.writer.epoch);
-            let taken = Some(Taken { epoch, name, time, size: 0 });
+            let taken = Some(SnapshotRecord { epoch, name, time, size: 0 });
             self.send_changes(&mut state, Changes { taken, ..Changes::default() })?
         };
         self.recorded(seq).await?;
@@ -180,7 +181,7 @@ impl Volume {
         };
         // Announce
         let epoch = self.writer.epoch;
-        let gone = Gone { snapshot: number, epoch, nonce: self.codec.random() };
+        let gone = DropMark { snapshot: number, epoch, nonce: self.codec.random() };
         let object = self.codec.object(Kind::Mark, (number, self.writer), &[]).1;
         let told = clone::put(&self.store, &gone.name(), object, self.patience()).await;
         // LookForClones
@@ -236,8 +237,8 @@ impl Volume {
 
     /// Takes back what was announced of a snapshot, by this writer or an earlier one.
     async fn withdraw(&self, number: u64) {
-        let all = clone::names(&self.store, "gone", Gone::parse, self.patience()).await;
-        let ours = |gone: &Gone| gone.snapshot == number && gone.epoch <= self.writer.epoch;
+        let all = clone::names(&self.store, "gone", DropMark::parse, self.patience()).await;
+        let ours = |gone: &DropMark| gone.snapshot == number && gone.epoch <= self.writer.epoch;
         // Those that stay are of no effect once another server has opened the volume.
         for gone in all.unwrap_or_default().into_iter().filter(ours) {
             clone::delete(&self.store, &gone.name(), self.patience()).await;
@@ -253,7 +254,7 @@ impl Volume {
                 return;
             }
         }
-        if clone::delete(&self.homes[0], &Mark::of(origin).name(), self.patience()).await {
+        if clone::delete(&self.homes[0], &CloneMark::of(origin).name(), self.patience()).await {
             self.state.write().alone = true;
         }
     }
@@ -286,7 +287,7 @@ impl Volume {
     }
 
     /// Puts the map that a snapshot has into the store, before its record. False: the volume ends.
-    pub(super) async fn put_snapshot(&self, seq: u64, taken: &mut Taken) -> bool {
+    pub(super) async fn put_snapshot(&self, seq: u64, taken: &mut SnapshotRecord) -> bool {
         let whole = {
             let state = self.state.read();
             taken.size = state.size;

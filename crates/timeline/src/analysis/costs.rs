@@ -1,8 +1,8 @@
 //! What each device and each driver cost.
 
 use super::nesting::Nesting;
-use crate::driver::Driver;
 use crate::length::Length;
+use crate::span::Driver;
 use crate::span::{SpanId, SpanKind, Timeline, Unplaced};
 use std::cmp::Reverse;
 use std::collections::HashMap;

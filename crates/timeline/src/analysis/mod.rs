@@ -30,9 +30,7 @@ mod compare;
 mod concurrency;
 mod costs;
 mod nesting;
-mod order;
 mod replay;
-mod schedule;
 mod tasks;
 mod what_if;
 

@@ -1,6 +1,6 @@
 //! Which span ran inside which other one, and what is left of a span without those inside it.
 
-use super::tasks::Taking;
+use super::tasks::TimeBound;
 use crate::length::Length;
 use crate::span::{Span, SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
@@ -92,7 +92,7 @@ impl Nesting {
     ///
     /// # Panics
     ///
-    /// When `id` came from a larger timeline.
+    /// LinkKind `id` came from a larger timeline.
     pub(crate) fn parent(&self, id: SpanId) -> Option<SpanId> {
         self.parents[id.index()]
     }
@@ -111,18 +111,18 @@ impl Nesting {
     ///
     /// # Panics
     ///
-    /// When `id` came from a larger timeline.
+    /// LinkKind `id` came from a larger timeline.
     pub(crate) fn exclusive(&self, id: SpanId) -> Length {
         self.exclusive[id.index()]
     }
 
     /// Likewise, but one number.
-    pub(super) fn own(&self, id: SpanId, taking: Taking) -> Duration {
+    pub(super) fn own(&self, id: SpanId, taking: TimeBound) -> Duration {
         let (own, drawn) = (self.exclusive[id.index()], self.drawn[id.index()]);
         match taking {
-            Taking::Drawn => drawn,
-            Taking::Least => own.least().min(drawn),
-            Taking::Most => own.most().map_or(drawn, |most| most.max(drawn)),
+            TimeBound::Drawn => drawn,
+            TimeBound::Least => own.least().min(drawn),
+            TimeBound::Most => own.most().map_or(drawn, |most| most.max(drawn)),
         }
     }
 
@@ -334,8 +334,8 @@ mod tests {
         let inner = t.push(inner);
         let nesting = Nesting::of(&t);
         assert_eq!(nesting.exclusive(outer), Length::between(ms(6), ms(10)));
-        assert_eq!(nesting.own(outer, Taking::Drawn), ms(6));
-        assert_eq!(nesting.own(inner, Taking::Most), ms(8));
+        assert_eq!(nesting.own(outer, TimeBound::Drawn), ms(6));
+        assert_eq!(nesting.own(inner, TimeBound::Most), ms(8));
         // Another one may have been inside as well, or may not.
         t.push_unplaced(Unplaced::new("u", SpanKind::Probe, Length::exact(ms(3))));
         assert_eq!(Nesting::of(&t).exclusive(outer), Length::at_most(ms(10)));

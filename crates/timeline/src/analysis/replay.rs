@@ -1,13 +1,13 @@
 //! The run as it was, but for spans that take another time.
 
 use super::nesting::Nesting;
-use super::order::Order;
+use super::tasks::NodeOrder;
 use super::tasks::scale;
 use crate::span::{SpanId, Timeline};
 use crate::units::ns;
 use std::collections::HashMap;
 
-/// When each span would have started and ended, in nanoseconds from the timeline's
+/// LinkKind each span would have started and ended, in nanoseconds from the timeline's
 /// [origin](Timeline::origin), if each took `factor` times as long and all else were as it was:
 ///
 /// * each worker runs the same spans in the same order, what ran inside another one still does;
@@ -52,14 +52,14 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
     let mut moved: Vec<u64> = vec![0; 2 * n];
     for node in graph.order(|node| (stamp(node), node)) {
         // The one before it said when that was, and whose time passes in between.
-        let ways = &graph.before[node];
-        moved[node] = match ways.iter().map(|way| stamp(way.from)).max() {
+        let links = &graph.before[node];
+        moved[node] = match links.iter().map(|way| stamp(way.from)).max() {
             None => stamp(node),
             Some(latest) => {
-                let own = ways.iter().find_map(|way| way.own);
+                let own = links.iter().find_map(|way| way.own);
                 let passed = stamp(node).saturating_sub(latest);
                 let passed = own.map_or(passed, |i| scale(passed, factor(SpanId(i))));
-                let from = ways.iter().map(|way| moved[way.from]).max().unwrap_or(0);
+                let from = links.iter().map(|way| moved[way.from]).max().unwrap_or(0);
                 from.saturating_add(passed)
             }
         };
@@ -98,14 +98,14 @@ fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
 
 /// What comes before a node.
 #[derive(Clone, Copy)]
-struct Way {
+struct NodeLink {
     from: usize,
     /// The span whose own time passes on it; else it is time that nobody recorded.
     own: Option<usize>,
 }
 
 struct Graph {
-    before: Vec<Vec<Way>>,
+    before: Vec<Vec<NodeLink>>,
 }
 
 impl Graph {
@@ -114,25 +114,25 @@ impl Graph {
     }
 
     fn join(&mut self, from: usize, to: usize) {
-        self.before[to].push(Way { from, own: None });
+        self.before[to].push(NodeLink { from, own: None });
     }
 
     fn own(&mut self, from: usize, to: usize, span: usize) {
-        self.before[to].push(Way { from, own: Some(span) });
+        self.before[to].push(NodeLink { from, own: Some(span) });
     }
 
     /// The nodes so that each comes after those before it; of those that can come next the first
     /// by `key`. Ways that would close a cycle are taken out: only moments that were one have such.
     fn order<K: Ord>(&mut self, key: impl Fn(usize) -> K) -> Vec<usize> {
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.before.len()];
-        for (to, ways) in self.before.iter().enumerate() {
-            for way in ways {
+        for (to, links) in self.before.iter().enumerate() {
+            for way in links {
                 after[way.from].push(to);
             }
         }
-        let order = Order::of(&after, key);
-        for (to, ways) in self.before.iter_mut().enumerate() {
-            ways.retain(|way| order.keeps(way.from, to));
+        let order = NodeOrder::of(&after, key);
+        for (to, links) in self.before.iter_mut().enumerate() {
+            links.retain(|way| order.keeps(way.from, to));
         }
         order.nodes
     }

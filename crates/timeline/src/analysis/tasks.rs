@@ -1,29 +1,29 @@
 //! A timeline as tasks with links: what may start when, if nothing but the graph says so.
 //!
-//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare ([`slack`]), and
-//! predictions schedule it anew.
+//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare ([`slack`]).
+//! List scheduling ([`schedule`]) predicts where and when each task runs with so many workers.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
 
 use super::nesting::Nesting;
-use super::order::Order;
-use super::schedule::schedule;
 use crate::length::Length;
 use crate::span::{SpanId, SpanKind, Timeline};
 use crate::units::ns;
-use std::collections::HashMap;
-use std::time::Duration;
 
 /// What a task waits for, and for how long beyond that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// The task that waits.
     pub(super) to: usize,
-    pub(super) when: When,
+    pub(super) when: LinkKind,
     /// Nanoseconds after it.
     pub(super) delay: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum LinkKind {
     /// The other one has started: it is the one that makes this one known.
     Start,
     /// The other one is done.
@@ -47,7 +47,7 @@ pub(super) struct Task {
 
 /// Which of the times that a span can have taken it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
+pub(super) enum TimeBound {
     /// The shortest.
     Least,
     /// That of its bar.
@@ -57,8 +57,8 @@ pub(super) enum Taking {
 }
 
 /// What `find` finds of `t` with each length as it is drawn, as sure as the lengths are.
-pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
-    let drawn = Duration::from_nanos(find(Taking::Drawn));
+pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(TimeBound) -> u64) -> Length {
+    let drawn = Duration::from_nanos(find(TimeBound::Drawn));
     if t.is_exact() {
         return Length::exact(drawn);
     }
@@ -71,7 +71,7 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
         true => {}
         false => return Length::about(drawn),
     }
-    let [least, most] = [Taking::Least, Taking::Most].map(&find);
+    let [least, most] = [TimeBound::Least, TimeBound::Most].map(&find);
     let least = Duration::from_nanos(least).min(drawn);
     let most = Duration::from_nanos(most).max(drawn);
     match t.spans().iter().all(|span| span.took().most().is_some()) {
@@ -89,7 +89,7 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(Taking) -> u64) -> Length {
 /// * What ran inside nothing and waited for nothing known is ready no sooner than it was: a log
 ///   doesn't show who started it, such as a program that loaded a module. A shutdown is different:
 ///   a loop over a list called each of them, and none has to wait for that.
-pub(super) fn tasks(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
+pub(super) fn tasks(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
     let mut tasks = graph(t, taking, factor);
     releases(t, &mut tasks);
     break_cycles(t, &mut tasks);
@@ -97,7 +97,7 @@ pub(super) fn tasks(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64
 }
 
 /// The same, but for the order of init functions, and without moments at which anything was ready.
-fn graph(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
+fn graph(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
     let nesting = Nesting::of(t);
     let scaled = |id: SpanId, time: Duration| scale(ns(time), factor(id));
     let mut tasks: Vec<Task> = t
@@ -106,7 +106,7 @@ fn graph(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Ta
         .collect();
 
     for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
-        join(&mut tasks, edge.before.index(), edge.after.index(), When::End, 0);
+        join(&mut tasks, edge.before.index(), edge.after.index(), LinkKind::End, 0);
     }
     for (parent, inside) in nesting.children(t).iter().enumerate() {
         // The time that the parent had run by itself before each of them.
@@ -115,13 +115,13 @@ fn graph(t: &Timeline, taking: Taking, factor: impl Fn(SpanId) -> f64) -> Vec<Ta
             let span = t.span(child);
             own += span.start.saturating_sub(cursor);
             cursor = cursor.max(span.end);
-            join(&mut tasks, parent, child.index(), When::Start, scaled(SpanId(parent), own));
+            join(&mut tasks, parent, child.index(), LinkKind::Start, scaled(SpanId(parent), own));
         }
     }
     tasks
 }
 
-fn join(tasks: &mut [Task], from: usize, to: usize, when: When, delay: u64) {
+fn join(tasks: &mut [Task], from: usize, to: usize, when: LinkKind, delay: u64) {
     tasks[from].links.push(Link { to, when, delay });
     tasks[to].waits_for += 1;
 }
@@ -143,7 +143,7 @@ fn releases(t: &Timeline, tasks: &mut [Task]) {
         let before = known.and_then(|worker| last.insert(worker, id));
         if let Some(before) = before.filter(|&before| t.span(before).end <= span.start) {
             let between = span.start.saturating_sub(t.span(before).end);
-            join(tasks, before.index(), id.index(), When::End, ns(between));
+            join(tasks, before.index(), id.index(), LinkKind::End, ns(between));
         }
     }
     for (id, span) in t.iter().filter(|&(id, s)| s.kind != SpanKind::Shutdown && outermost(id)) {
@@ -159,7 +159,7 @@ fn releases(t: &Timeline, tasks: &mut [Task]) {
 fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
     let after: Vec<Vec<usize>> =
         tasks.iter().map(|task| task.links.iter().map(|link| link.to).collect()).collect();
-    let order = Order::of(&after, |i| t.spans()[i].end);
+    let order = NodeOrder::of(&after, |i| t.spans()[i].end);
     for i in 0..tasks.len() {
         let links = std::mem::take(&mut tasks[i].links);
         let (kept, closing): (Vec<Link>, Vec<Link>) =
@@ -172,7 +172,7 @@ fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
     for &i in order.nodes.iter().rev() {
         let work = tasks[i].work;
         let after = tasks[i].links.iter().map(|link| {
-            let from = if link.when == When::End { work } else { 0 };
+            let from = if link.when == LinkKind::End { work } else { 0 };
             from.saturating_add(link.delay).saturating_add(tasks[link.to].rank)
         });
         tasks[i].rank = after.max().unwrap_or(0).max(work);
@@ -192,12 +192,12 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
             .map(|(task, p)| end.saturating_sub(p.start.saturating_add(task.rank)));
         left.map(Duration::from_nanos).collect::<Vec<_>>()
     };
-    let drawn = of(Taking::Drawn);
+    let drawn = of(TimeBound::Drawn);
     if t.is_exact() {
         return drawn.into_iter().map(Length::exact).collect();
     }
     // With other times another chain may be the longest: no bound follows.
-    let others = of(Taking::Least).into_iter().zip(of(Taking::Most));
+    let others = of(TimeBound::Least).into_iter().zip(of(TimeBound::Most));
     let sure = |(drawn, (least, most)): (Duration, (Duration, Duration))| {
         let known = t.has_order() && !drawn.is_zero();
         let same = known && drawn == least && drawn == most;
@@ -210,7 +210,7 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
 /// asynchronous and there is a worker for everything, each with the one that held it up. None of
 /// them has anything to [spare](slack). With it, how long it takes from the timeline's origin.
 pub(crate) fn chain(t: &Timeline) -> (Vec<SpanId>, Length) {
-    let tasks = tasks(t, Taking::Drawn, |_| 1.0);
+    let tasks = tasks(t, TimeBound::Drawn, |_| 1.0);
     let placed = schedule(&tasks, None);
     // Of several that end last the longest, then the one that was pushed first.
     let rank = |&i: &usize| (placed[i].end, tasks[i].work, std::cmp::Reverse(i));
@@ -242,11 +242,155 @@ pub(super) fn scale(ns: u64, factor: f64) -> u64 {
     if factor == 1.0 { ns } else { (ns as f64 * factor.max(0.0)).round() as u64 }
 }
 
+/// Where and when a task was put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ScheduledTask {
+    /// LinkKind nothing was left that it waited for, in nanoseconds from the beginning.
+    pub(super) ready: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) worker: usize,
+    /// The task that released it last, if one did.
+    pub(super) released_by: Option<usize>,
+}
+
+/// Runs `tasks` on `workers` workers (`None`: as many as there are tasks). A worker that is free
+/// takes, of those that are ready, the one from which the longest chain hangs; of equal ones the
+/// first. Nobody is preempted, and no worker is idle while one is ready.
+///
+/// This is list scheduling by the critical path (Graham's bounds hold: no more than twice the best
+/// schedule); with a worker for each task it is the best one.
+pub(super) fn schedule(tasks: &[Task], workers: Option<usize>) -> Vec<ScheduledTask> {
+    let workers = workers.unwrap_or(usize::MAX).max(1);
+    let mut placed = vec![ScheduledTask::default(); tasks.len()];
+    let mut waits_for: Vec<usize> = tasks.iter().map(|task| task.waits_for).collect();
+    // By moment; at one moment ends come first, so that their workers are free for those that are ready.
+    let mut events: BinaryHeap<Reverse<(u64, Event)>> = BinaryHeap::new();
+    let mut ready: BinaryHeap<(u64, Reverse<usize>)> = BinaryHeap::new();
+    let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();
+    let mut used = 0;
+    for (i, task) in tasks.iter().enumerate() {
+        placed[i].ready = task.release;
+        if task.waits_for == 0 {
+            events.push(Reverse((task.release, Event::Ready(i))));
+        }
+    }
+    while let Some(&Reverse((now, _))) = events.peek() {
+        while let Some(&Reverse((at, event))) = events.peek() {
+            if at > now {
+                break;
+            }
+            events.pop();
+            match event {
+                Event::End(i) => {
+                    free.push(Reverse(placed[i].worker));
+                    release(tasks, i, LinkKind::End, now, &mut placed, &mut waits_for, &mut events);
+                }
+                Event::Ready(i) => ready.push((tasks[i].rank, Reverse(i))),
+            }
+        }
+        while let Some(&(_, Reverse(i))) = ready.peek() {
+            let worker = match free.pop() {
+                Some(Reverse(worker)) => worker,
+                None if used < workers => {
+                    used += 1;
+                    used - 1
+                }
+                None => break,
+            };
+            ready.pop();
+            let end = now.saturating_add(tasks[i].work);
+            let place = &mut placed[i];
+            (place.start, place.end, place.worker) = (now, end, worker);
+            events.push(Reverse((end, Event::End(i))));
+            release(tasks, i, LinkKind::Start, now, &mut placed, &mut waits_for, &mut events);
+        }
+    }
+    placed
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    End(usize),
+    Ready(usize),
+}
+
+/// Tells those who wait for this moment of `i`'s life.
+fn release(
+    tasks: &[Task],
+    i: usize,
+    when: LinkKind,
+    now: u64,
+    placed: &mut [ScheduledTask],
+    waits_for: &mut [usize],
+    events: &mut BinaryHeap<Reverse<(u64, Event)>>,
+) {
+    for link in tasks[i].links.iter().filter(|link| link.when == when) {
+        let from = now.saturating_add(link.delay);
+        let place = &mut placed[link.to];
+        if from >= place.ready {
+            (place.ready, place.released_by) = (from, Some(i));
+        }
+        waits_for[link.to] -= 1;
+        if waits_for[link.to] == 0 {
+            events.push(Reverse((place.ready, Event::Ready(link.to))));
+        }
+    }
+}
+
+/// Nodes in an order.
+pub(super) struct NodeOrder {
+    /// The nodes, first to last.
+    pub(super) nodes: Vec<usize>,
+    /// By node, where it is among them.
+    places: Vec<usize>,
+}
+
+impl NodeOrder {
+    /// An order in which each node comes before those that are `after` it; of the nodes that can come
+    /// next the first by `key`. Where all that are left wait, the first by `key` comes next.
+    pub(super) fn of<K: Ord>(after: &[Vec<usize>], key: impl Fn(usize) -> K) -> NodeOrder {
+        let n = after.len();
+        let mut waits_for = vec![0_usize; n];
+        after.iter().flatten().for_each(|&to| waits_for[to] += 1);
+        let mut places = vec![usize::MAX; n];
+        let mut nodes = Vec::with_capacity(n);
+        let ranked = |i: usize| Reverse((key(i), i));
+        let mut ready: BinaryHeap<_> = (0..n).filter(|&i| waits_for[i] == 0).map(ranked).collect();
+        let mut stuck: Vec<usize> = (0..n).collect();
+        stuck.sort_by_key(|&i| key(i));
+        let mut stuck = stuck.into_iter();
+        loop {
+            let next = ready.pop().map(|Reverse((_, i))| i);
+            let next = next.or_else(|| stuck.find(|&i| places[i] == usize::MAX));
+            let Some(i) = next else { break };
+            if places[i] != usize::MAX {
+                continue;
+            }
+            places[i] = nodes.len();
+            nodes.push(i);
+            for &to in &after[i] {
+                waits_for[to] -= 1;
+                if waits_for[to] == 0 && places[to] == usize::MAX {
+                    ready.push(ranked(to));
+                }
+            }
+        }
+        NodeOrder { nodes, places }
+    }
+
+    /// Whether the one comes before the other. An order that was stated, and doesn't hold, would close a circle.
+    pub(super) fn keeps(&self, before: usize, after: usize) -> bool {
+        self.places[before] < self.places[after]
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::span::{EdgeKind, Span};
-    use std::time::Duration;
 
     fn push(t: &mut Timeline, kind: SpanKind, worker: &str, start: u64, end: u64) -> SpanId {
         let ns = Duration::from_nanos;
@@ -259,8 +403,8 @@ mod tests {
         push(&mut t, SpanKind::Probe, "w", 0, 100);
         push(&mut t, SpanKind::Probe, "w", 10, 40);
         push(&mut t, SpanKind::Probe, "w", 60, 90);
-        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
-        let link = |to, delay| Link { to, when: When::Start, delay };
+        let tasks = tasks(&t, TimeBound::Drawn, |_| 1.0);
+        let link = |to, delay| Link { to, when: LinkKind::Start, delay };
         assert_eq!(tasks[0].links, [link(1, 10), link(2, 30)]);
         assert_eq!(tasks.iter().map(|t| t.work).collect::<Vec<_>>(), [40, 30, 30]);
         assert_eq!(tasks.iter().map(|t| t.rank).collect::<Vec<_>>(), [60, 30, 30]);
@@ -273,8 +417,8 @@ mod tests {
         push(&mut t, SpanKind::Initcall, "1", 12, 20);
         push(&mut t, SpanKind::Initcall, "7", 30, 31);
         push(&mut t, SpanKind::Probe, "", 40, 45);
-        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
-        assert_eq!(tasks[0].links, [Link { to: 1, when: When::End, delay: 2 }]);
+        let tasks = tasks(&t, TimeBound::Drawn, |_| 1.0);
+        assert_eq!(tasks[0].links, [Link { to: 1, when: LinkKind::End, delay: 2 }]);
         // From the beginning, which is the first one's start.
         assert_eq!(tasks.iter().map(|t| t.release).collect::<Vec<_>>(), [0, 0, 25, 35]);
     }
@@ -285,7 +429,7 @@ mod tests {
             let mut t = Timeline::new("t");
             push(&mut t, kind, "w", 5, 10);
             push(&mut t, kind, "w", 1000, 1030);
-            let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
+            let tasks = tasks(&t, TimeBound::Drawn, |_| 1.0);
             assert!(tasks.iter().all(|t| t.waits_for == 0));
             tasks.iter().map(|t| t.release).collect::<Vec<_>>()
         };
@@ -301,7 +445,7 @@ mod tests {
         t.push_edge(a, b, EdgeKind::Supplier);
         t.push_edge(b, a, EdgeKind::Supplier);
         t.push_edge(a, a, EdgeKind::Supplier);
-        let tasks = tasks(&t, Taking::Drawn, |_| 1.0);
+        let tasks = tasks(&t, TimeBound::Drawn, |_| 1.0);
         assert_eq!((tasks[0].waits_for, tasks[1].waits_for), (0, 1));
         assert_eq!((tasks[0].links.len(), tasks[1].links.len()), (1, 0));
     }
@@ -310,5 +454,93 @@ mod tests {
     fn a_factor_of_one_changes_no_bit() {
         assert_eq!(scale(u64::MAX, 1.0), u64::MAX);
         assert_eq!((scale(7, 0.5), scale(100, 0.0), scale(100, -1.0)), (4, 0, 0));
+    }
+
+    /// Tasks by work, and links by index; links lead to later tasks only.
+    fn bare_tasks(work: &[u64], links: &[(usize, usize)]) -> Vec<Task> {
+        let mut tasks: Vec<Task> =
+            work.iter().map(|&work| Task { work, rank: work, ..Task::default() }).collect();
+        for &(from, to) in links {
+            assert!(from < to);
+            tasks[from].links.push(Link { to, when: LinkKind::End, delay: 0 });
+            tasks[to].waits_for += 1;
+        }
+        for i in (0..tasks.len()).rev() {
+            let after = tasks[i].links.iter().map(|link| tasks[link.to].rank).max().unwrap_or(0);
+            tasks[i].rank = tasks[i].work + after;
+        }
+        tasks
+    }
+
+    fn makespan(placed: &[ScheduledTask]) -> u64 {
+        placed.iter().map(|p| p.end).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_longest_chain_goes_first() {
+        // Three that take 2 each, and a chain of 1 and 5: taken last, the chain would end at 10.
+        let tasks = bare_tasks(&[2, 2, 2, 1, 5], &[(3, 4)]);
+        assert_eq!(makespan(&schedule(&tasks, Some(2))), 6);
+    }
+
+    #[test]
+    fn one_worker_takes_the_sum_and_any_number_the_longest_chain() {
+        let tasks = bare_tasks(&[4, 3, 2, 6], &[(0, 1), (1, 2)]);
+        assert_eq!(makespan(&schedule(&tasks, Some(1))), 15);
+        assert_eq!(makespan(&schedule(&tasks, Some(0))), 15);
+        assert_eq!(makespan(&schedule(&tasks, None)), 9);
+    }
+
+    #[test]
+    fn one_that_is_ready_takes_the_worker_that_becomes_free_at_that_moment() {
+        let placed = schedule(&bare_tasks(&[4, 3], &[(0, 1)]), Some(1));
+        assert_eq!((placed[1].start, placed[1].worker, placed[1].released_by), (4, 0, Some(0)));
+    }
+
+    #[test]
+    fn a_schedule_keeps_graham_s_bounds_every_link_and_the_number_of_workers() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut random = |below: u64| rng.u64(..below);
+        for _ in 0..400 {
+            let n = 1 + random(14) as usize;
+            let work: Vec<u64> = (0..n).map(|_| random(20)).collect();
+            let links: Vec<(usize, usize)> = (0..random(20))
+                .map(|_| (random(n as u64) as usize, random(n as u64) as usize))
+                .filter(|(a, b)| a < b)
+                .collect();
+            let tasks = bare_tasks(&work, &links);
+            let sum: u64 = work.iter().sum();
+            let longest = tasks.iter().map(|t| t.rank).max().unwrap_or(0);
+            let workers = 1 + random(5);
+            let placed = schedule(&tasks, Some(workers as usize));
+            let took = makespan(&placed);
+            assert!(took >= longest.max(sum.div_ceil(workers)), "{work:?} {links:?}");
+            // Graham 1969: the rest of the work is spread evenly while the chain waits.
+            assert!(took <= longest + (sum - longest) / workers, "{work:?} {links:?} {workers}");
+            assert_eq!(makespan(&schedule(&tasks, None)), longest);
+            for &(a, b) in &links {
+                assert!(placed[a].end <= placed[b].start);
+            }
+            for p in &placed {
+                assert!(p.ready <= p.start && (p.worker as u64) < workers);
+                let beside = |q: &&ScheduledTask| q.start <= p.start && p.start < q.end;
+                assert!(placed.iter().filter(beside).count() as u64 <= workers);
+            }
+        }
+    }
+
+    #[test]
+    fn each_comes_after_what_it_waits_for_and_else_by_key() {
+        // 3 waits for 0 and 2; the key is the number backwards.
+        let order = NodeOrder::of(&[vec![3], vec![], vec![3], vec![]], Reverse);
+        assert_eq!(order.nodes, [2, 1, 0, 3]);
+        assert!(order.keeps(0, 3) && order.keeps(2, 3) && !order.keeps(3, 0));
+    }
+
+    #[test]
+    fn a_circle_is_opened_at_its_first_by_key_and_all_nodes_are_in_the_order() {
+        let order = NodeOrder::of(&[vec![1], vec![2], vec![0, 3], vec![]], |i| [5, 4, 6, 9][i]);
+        assert_eq!(order.nodes, [1, 2, 0, 3]);
+        assert!(!order.keeps(0, 1), "this one closes the circle");
     }
 }

@@ -1,8 +1,8 @@
 //! What a run would have taken with other workers, without an order, or with a faster device.
 
 use super::replay::replay;
-use super::schedule::{Placed, schedule};
-use super::tasks::{Taking, as_sure_as, tasks};
+use super::tasks::{ScheduledTask, schedule};
+use super::tasks::{TimeBound, as_sure_as, tasks};
 use crate::length::Length;
 use crate::span::{Span, SpanId, SpanKind, Timeline};
 use crate::units::verb;
@@ -107,7 +107,7 @@ impl WhatIf {
     ///
     /// # Panics
     ///
-    /// When [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
+    /// LinkKind [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
     pub fn predict(&self, t: &Timeline) -> Prediction {
         let mut factors = vec![1.0; t.spans().len()];
         for &(id, factor) in &self.factors {
@@ -127,9 +127,9 @@ impl WhatIf {
             let evenly = self.workers.map_or(0, |n| work.div_ceil(n as u64));
             longest.unwrap_or(0).max(evenly)
         };
-        let end = |placed: &[Placed]| placed.iter().map(|p| p.end).max().unwrap_or(0);
+        let end = |placed: &[ScheduledTask]| placed.iter().map(|p| p.end).max().unwrap_or(0);
         let mut timeline = Timeline::new(t.name());
-        for ((_, span), place) in t.iter().zip(&schedule(&of(Taking::Drawn), self.workers)) {
+        for ((_, span), place) in t.iter().zip(&schedule(&of(TimeBound::Drawn), self.workers)) {
             let mut span = span.clone();
             span.worker = format!("worker {}", place.worker);
             span.cpu = None;

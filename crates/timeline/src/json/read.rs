@@ -1,7 +1,7 @@
 //! Reads back what [`render`](super::render) wrote.
 
-use crate::driver::Driver;
 use crate::length::Length;
+use crate::span::Driver;
 use crate::span::{Certainty, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use serde::Deserialize;
 use std::fmt;

@@ -6,10 +6,10 @@
 
 pub(crate) mod analysis;
 
-use crate::driver::Driver;
 use crate::length::Length;
 use crate::path::{CriticalPath, Summary};
-use crate::select::{Rest, Selection, is_urgent, needs_seeing, select};
+use crate::select::{HiddenSpans, Selection, is_urgent, needs_seeing, select};
+use crate::span::Driver;
 use crate::span::{Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
 use crate::units::{duration, fit, isolate, printable, verb, wrap};
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 /// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 500 as 500),
 /// with a newline at the end of each line. No line is wider; each character is taken to be one
 /// column wide. It holds no colours and no control characters, whatever the names hold. Words that
-/// are written from right to left are [isolated](crate::markup::isolate).
+/// are written from right to left are [isolated](crate::svg::isolate).
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
@@ -225,7 +225,7 @@ pub(crate) fn began_late(t: &Timeline, path: &CriticalPath) -> Duration {
     }
 }
 
-fn rest(out: &mut Lines, folded: &Rest, left: &Rest, noun: &Noun) {
+fn rest(out: &mut Lines, folded: &HiddenSpans, left: &HiddenSpans, noun: &Noun) {
     if folded.count > 0 {
         let who = noun.count(folded.count);
         out.wrapped(
@@ -400,7 +400,7 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
     }
     let columns = Columns::plan(out.width, need, said(|row| row.waited != "-"));
     let length = t.finish().saturating_sub(t.origin());
-    let scale = Scale { from: t.origin(), length, columns: columns.bar };
+    let scale = BarScale { from: t.origin(), length, columns: columns.bar };
 
     out.line(&header.text(&columns, &scale.axis()));
     let mut used = String::new();
@@ -423,13 +423,13 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
 }
 
 /// Time on the columns of a bar.
-struct Scale {
+struct BarScale {
     from: Duration,
     length: Duration,
     columns: usize,
 }
 
-impl Scale {
+impl BarScale {
     fn axis(&self) -> String {
         let end = duration(self.length);
         let room = self.columns.saturating_sub(1);
@@ -486,7 +486,7 @@ fn unplaced_table<'t>(
         urgent_left -= usize::from(urgent);
         !urgent
     });
-    let mut left_out = Rest::default();
+    let mut left_out = HiddenSpans::default();
     for u in all.drain(rows.min(all.len())..) {
         left_out.add(u.took, u.outcome.is_ok());
     }
@@ -516,7 +516,7 @@ fn unplaced_table<'t>(
         ("", false),
     ];
     analysis::table(out, &columns, &all.iter().map(cells).collect::<Vec<_>>());
-    rest(out, &Rest::default(), &left_out, noun);
+    rest(out, &HiddenSpans::default(), &left_out, noun);
     out.line("");
     all
 }
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_bar_shows_both_kinds_of_waiting_and_the_run() {
-        let scale = Scale { from: ms(0), length: ms(100), columns: 20 };
+        let scale = BarScale { from: ms(0), length: ms(100), columns: 20 };
         let mut span = Span::new("a", SpanKind::Probe, ms(50), ms(75));
         span.queued = ms(25);
         span.released_by = Some("b".into());
@@ -542,9 +542,9 @@ mod tests {
 
     #[test]
     fn a_run_of_no_length_at_the_very_end_is_still_seen() {
-        let scale = Scale { from: ms(0), length: ms(100), columns: 10 };
+        let scale = BarScale { from: ms(0), length: ms(100), columns: 10 };
         assert_eq!(scale.bar(&Span::new("a", SpanKind::Probe, ms(100), ms(100))), "         ▏");
-        let nothing = Scale { from: ms(0), length: ms(0), columns: 10 };
+        let nothing = BarScale { from: ms(0), length: ms(0), columns: 10 };
         assert_eq!(nothing.bar(&Span::new("a", SpanKind::Probe, ms(0), ms(0))), "▏");
     }
 

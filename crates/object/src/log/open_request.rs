@@ -1,4 +1,7 @@
 //! What a volume is to be opened with, and why it doesn't open.
+//!
+//! [`try_store`] finds out whether a store will do: an object that is there is created no second time, also if many try at once. Else two writers could both believe that a
+//! record is theirs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corewise_sync::time::BootStamp;
+use futures_util::future::join_all;
 
 use crate::format::seal::Seal;
 use crate::format::{Codec, Compression, Damaged, Head, Kind, ObjectKey, OpeningId, Origin, names};
-use crate::store::Overlap;
+use crate::store::{Failure, Overlap, Retries, Store};
 
 /// Why a volume doesn't open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,14 +117,14 @@ impl FlushesAtHand {
 
 /// Of which snapshot a volume is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct From {
+pub(crate) struct CloneSource {
     /// The prefix of its volume in the same store.
     pub(crate) parent: String,
     /// Its name, or number.
     pub(crate) snapshot: String,
 }
 
-impl From {
+impl CloneSource {
     /// Whether a volume that is there was made so.
     pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
         let found = match is {
@@ -143,7 +147,7 @@ impl From {
 
 /// What a volume is to be opened with.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct OpenRequest {
     /// What log lines call the device.
     pub(crate) device: Option<String>,
     pub(crate) size: Option<u64>,
@@ -158,12 +162,12 @@ pub(crate) struct Ask {
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
     /// Of what it is to be a clone.
-    pub(crate) from: Option<From>,
+    pub(crate) from: Option<CloneSource>,
     /// The clock of leases, which goes on while this machine is suspended.
     pub(crate) clock: fn() -> BootStamp,
 }
 
-impl Ask {
+impl OpenRequest {
     /// Whether the flushes of the writer before are at hand, or were given up. Else the volume
     /// isn't opened: it would come up without changes that were flushed.
     pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
@@ -228,5 +232,83 @@ impl Ask {
         let adopt = |(seal, key): (&Arc<Seal>, _)| Arc::new(seal.adopt(key, self.nonce));
         let seal = parent.seal.as_ref().zip(self.key.as_ref()).map(adopt);
         Codec { compression: self.compression, seal }
+    }
+}
+
+/// How many create one object at once, before a volume is made.
+const RACERS: u8 = 8;
+/// Bytes of each one's: a server that looks first and writes what it was sent later takes a while for them.
+const LEN: usize = 4096;
+
+/// Creates an object, in a race where a volume `is_new`, and once more, and looks each time whose it is: as is done with a record, whatever
+/// the store answers. A race at each start would cost seconds where the store has a lock for each object (SeaweedFS: up to 5 s).
+pub(crate) async fn try_store(
+    store: &Store,
+    nonce: u128,
+    is_new: bool,
+    patience: Option<Duration>,
+) -> Result<(), NotOpen> {
+    let name = format!("try/{nonce:032x}");
+    let racers = if is_new { RACERS } else { 1 };
+    let tried = try_object(store, &name, racers, patience).await;
+    let _ = store.delete(&name).await;
+    tried
+}
+
+async fn try_object(
+    store: &Store,
+    name: &str,
+    racers: u8,
+    patience: Option<Duration>,
+) -> Result<(), NotOpen> {
+    let mut tries = Retries::new(patience);
+    let mut first: Option<Bytes> = None;
+    loop {
+        let mut why = "an object that it took is not there".to_owned();
+        for found in join_all((0..racers).map(|racer| create(store, name, racer))).await {
+            match found {
+                Ok(found) if first.get_or_insert_with(|| found.clone()) != &found => {
+                    let why =
+                        "of several that create an object at once, it lets more than one do it";
+                    return Err(NotOpen::Unfit(format!("{why} ({CONDITION})")));
+                }
+                Ok(_) => {}
+                Err(Failure::Other(failed)) => why = failed,
+                Err(_) => {}
+            }
+        }
+        if first.is_some() {
+            break;
+        }
+        if !tries.again("a first object", &why).await {
+            return Err(NotOpen::Store(why));
+        }
+    }
+    loop {
+        let why = match create(store, name, RACERS).await {
+            Ok(found) if Some(&found) != first.as_ref() => {
+                let why = "it creates an object that is there already";
+                return Err(NotOpen::Unfit(format!("{why} ({CONDITION})")));
+            }
+            Ok(_) => return Ok(()),
+            Err(Failure::Other(why)) => why,
+            Err(_) => "an object that it took is not there".into(),
+        };
+        if !tries.again("a second object", &why).await {
+            return Err(NotOpen::Store(why));
+        }
+    }
+}
+
+/// What it has to have.
+const CONDITION: &str = "a conditional write with If-None-Match";
+
+/// Creates the object, and gives the first byte of what lies there then.
+async fn create(store: &Store, name: &str, what: u8) -> Result<Bytes, Failure> {
+    let asked = store.put(name, &[vec![what; LEN].into()], true).await;
+    match (asked, store.get(name, Some(0..1)).await) {
+        (_, Ok(found)) => Ok(found),
+        (Err(Failure::Other(why)), Err(Failure::Missing)) => Err(Failure::Other(why)),
+        (_, Err(failure)) => Err(failure),
     }
 }

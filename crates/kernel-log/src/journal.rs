@@ -1,17 +1,19 @@
-//! Logs that are JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes,
-//! which is YAML with an object of JSON in each line.
+//! Logs of the journal and other logs with fields.
+//!
+//! * JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes, which is YAML with an object of JSON in
+//!   each line.
+//! * A field a line: `journalctl -o export` and `-o verbose`. An empty line stands behind each entry, or a line with its time
+//!   before it.
 
-pub(crate) mod export;
-
-use crate::form::Prefix;
-use crate::stamp::{Clock, Stamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use crate::form::{Clock, Prefix, Stamp};
+
 /// One entry: the message, and what stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct JournalEntry {
     pub message: String,
     pub stamp: Option<Stamp>,
     pub thread: Option<u32>,
@@ -28,43 +30,43 @@ pub(crate) struct Entry {
 #[derive(Deserialize)]
 struct Fields {
     #[serde(rename = "MESSAGE")]
-    message: Option<Text>,
+    message: Option<FieldText>,
     #[serde(rename = "_SOURCE_MONOTONIC_TIMESTAMP")]
-    source: Option<Text>,
+    source: Option<FieldText>,
     #[serde(rename = "__MONOTONIC_TIMESTAMP")]
-    monotonic: Option<Text>,
+    monotonic: Option<FieldText>,
     #[serde(rename = "_TRANSPORT")]
-    transport: Option<Text>,
+    transport: Option<FieldText>,
     #[serde(rename = "_BOOT_ID")]
-    boot: Option<Text>,
-    msg: Option<Text>,
+    boot: Option<FieldText>,
+    msg: Option<FieldText>,
     time: Option<Value>,
-    caller: Option<Text>,
+    caller: Option<FieldText>,
 }
 
 /// A journal writes bytes that are no UTF-8 as an array of numbers, and a field that an entry has
 /// twice as an array of texts.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Text {
+enum FieldText {
     Plain(String),
     Bytes(Vec<u8>),
     Other(IgnoredAny),
 }
 
-impl Text {
+impl FieldText {
     fn text(self) -> Option<String> {
         match self {
-            Text::Plain(text) => Some(text),
-            Text::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
-            Text::Other(_) => None,
+            FieldText::Plain(text) => Some(text),
+            FieldText::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+            FieldText::Other(_) => None,
         }
     }
 }
 
 impl Fields {
-    fn entry(self) -> Option<Entry> {
-        let text = |t: Option<Text>| t.and_then(Text::text);
+    fn entry(self) -> Option<JournalEntry> {
+        let text = |t: Option<FieldText>| t.and_then(FieldText::text);
         if let Some(message) = text(self.message) {
             // The kernel's own stamp, else when the journal got it.
             let source = text(self.source);
@@ -72,7 +74,7 @@ impl Fields {
             let micros = source.or(text(self.monotonic));
             let ns =
                 micros.and_then(|us| us.parse::<u64>().ok()).and_then(|us| us.checked_mul(1000));
-            return Some(Entry {
+            return Some(JournalEntry {
                 message,
                 stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
                 thread: None,
@@ -91,7 +93,7 @@ impl Fields {
         let ns =
             seconds.filter(|s| (0.0..1e9).contains(s)).map(|s| (s * 1e6).round() as u64 * 1000);
         let caller = text(self.caller);
-        Some(Entry {
+        Some(JournalEntry {
             message,
             // Another program's line, with the console's in it.
             console: ns.is_none(),
@@ -106,7 +108,7 @@ impl Fields {
 
 /// Reads a line that is a whole object, behind `data:` or a separator, as two forms of
 /// `journalctl -o json` have it.
-pub(crate) fn line(text: &str) -> Option<Entry> {
+pub(crate) fn line(text: &str) -> Option<JournalEntry> {
     let text = text.trim().trim_start_matches('\u{1e}').trim_end_matches(',');
     let text = text.strip_prefix("data: ").unwrap_or(text);
     if let Some(object) = text.strip_prefix("- {").map(|_| &text[2..]) {
@@ -124,12 +126,12 @@ const FIELDS: [&str; 8] =
     ["log", "message", "textPayload", "line", "text", "body", "_raw", "@message"];
 
 /// An object with a line of a console in one of its fields, or in one of a field's own.
-fn line_of_console(object: serde_json::Map<String, Value>) -> Option<Entry> {
+fn line_of_console(object: serde_json::Map<String, Value>) -> Option<JournalEntry> {
     let inner = object.values().filter_map(Value::as_object);
     let text = std::iter::once(&object)
         .chain(inner)
         .find_map(|fields| FIELDS.iter().find_map(|name| fields.get(*name)?.as_str()))?;
-    Some(Entry {
+    Some(JournalEntry {
         message: text.to_owned(),
         stamp: None,
         thread: None,
@@ -147,7 +149,7 @@ struct Lava {
     msg: Value,
 }
 
-fn lava(object: &str) -> Option<Entry> {
+fn lava(object: &str) -> Option<JournalEntry> {
     let read = |text: &str| serde_json::from_str::<Lava>(text).ok();
     let json = read(object).or_else(|| read(&json_escapes(object)));
     let Lava { lvl, msg } = json.or_else(|| flow(object))?;
@@ -157,7 +159,15 @@ fn lava(object: &str) -> Option<Entry> {
     };
     let foreign = !matches!(lvl.as_str(), "target" | "feedback");
     let kind = Prefix::Lava;
-    Some(Entry { message, stamp: None, thread: None, kind, foreign, boot: None, console: true })
+    Some(JournalEntry {
+        message,
+        stamp: None,
+        thread: None,
+        kind,
+        foreign,
+        boot: None,
+        console: true,
+    })
 }
 
 /// `{dt: '…', lvl: target, msg: '…'}`, as older versions wrote it: the message is last.
@@ -202,26 +212,26 @@ fn json_escapes(text: &str) -> String {
 
 /// Puts objects together that stand on several lines, a field on each.
 #[derive(Debug, Default)]
-pub(crate) struct Pretty {
+pub(crate) struct PrettyJson {
     fields: Option<serde_json::Map<String, Value>>,
 }
 
-/// What a line was to [`Pretty`].
+/// What a line was to [`PrettyJson`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum JournalStep {
     /// Nothing: it is no part of an object.
     No,
     /// A part.
     Part,
     /// The last part.
-    Entry(Entry),
+    Entry(JournalEntry),
     /// No part, and so what was before it is an entry.
-    Behind(Entry),
+    Behind(JournalEntry),
 }
 
-impl Pretty {
+impl PrettyJson {
     /// Takes one line.
-    pub(crate) fn line(&mut self, text: &str) -> Taken {
+    pub(crate) fn line(&mut self, text: &str) -> JournalStep {
         let text = text.trim();
         let opens = text.ends_with('{') && matches!(text, "{" | "},{" | "}, {");
         let closes = text.starts_with('}') && text.len() <= 4;
@@ -231,17 +241,17 @@ impl Pretty {
             let entry = whole.and_then(|fields| {
                 serde_json::from_value::<Fields>(Value::Object(fields)).ok()?.entry()
             });
-            return entry.map_or(Taken::Part, Taken::Entry);
+            return entry.map_or(JournalStep::Part, JournalStep::Entry);
         }
-        let Some(fields) = &mut self.fields else { return Taken::No };
+        let Some(fields) = &mut self.fields else { return JournalStep::No };
         let field = text.strip_prefix('"').and_then(|t| t.split_once('"'));
         let Some((name, rest)) = field else {
             // The brackets around all of it, or something else altogether.
             if !matches!(text, "]" | "[" | "") {
                 self.fields = None;
-                return Taken::No;
+                return JournalStep::No;
             }
-            return Taken::Part;
+            return JournalStep::Part;
         };
         let value = rest.trim_start().trim_start_matches(':').trim().trim_end_matches(',');
         if fields.len() < 256 {
@@ -249,8 +259,106 @@ impl Pretty {
                 fields.insert(name.to_owned(), value);
             }
         }
-        Taken::Part
+        JournalStep::Part
     }
+}
+
+/// Puts the fields of entries together.
+///
+/// A value that holds a line's end or a control character stands on lines of its own, behind its
+/// length. The kernel writes none of those; they are passed over.
+#[derive(Debug, Default)]
+pub(crate) struct Export {
+    entry: Option<ExportFields>,
+    /// ExportFields are indented, and a line that is not ends the entry.
+    verbose: bool,
+}
+
+#[derive(Debug, Default)]
+struct ExportFields {
+    message: Option<String>,
+    source: Option<u64>,
+    monotonic: Option<u64>,
+    boot: Option<String>,
+    foreign: bool,
+}
+
+impl Export {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, text: &str) -> JournalStep {
+        if heads(text) {
+            self.verbose = true;
+            return self.begin();
+        }
+        if self.verbose && self.entry.is_some() && !text.starts_with(' ') {
+            self.verbose = false;
+            return match self.finish() {
+                Some(entry) => JournalStep::Behind(entry),
+                None => JournalStep::No,
+            };
+        }
+        let Some((name, value)) = field(if self.verbose { text.trim_start() } else { text }) else {
+            return match &self.entry {
+                None => JournalStep::No,
+                Some(_) if text.is_empty() => {
+                    self.finish().map_or(JournalStep::Part, JournalStep::Entry)
+                }
+                // A value that is not text, or its name.
+                Some(_) => JournalStep::Part,
+            };
+        };
+        if name == "__CURSOR" {
+            self.verbose = false;
+            return self.begin();
+        }
+        let Some(fields) = &mut self.entry else { return JournalStep::No };
+        match name {
+            // Where an entry has several, the first one counts.
+            "MESSAGE" if fields.message.is_none() => fields.message = Some(value.to_owned()),
+            "_SOURCE_MONOTONIC_TIMESTAMP" => fields.source = value.parse().ok(),
+            "__MONOTONIC_TIMESTAMP" => fields.monotonic = value.parse().ok(),
+            "_BOOT_ID" => fields.boot = Some(value.to_owned()),
+            "_TRANSPORT" => fields.foreign = value != "kernel",
+            _ => {}
+        }
+        JournalStep::Part
+    }
+
+    fn begin(&mut self) -> JournalStep {
+        let ended = self.finish();
+        self.entry = Some(ExportFields::default());
+        ended.map_or(JournalStep::Part, JournalStep::Entry)
+    }
+
+    /// The entry that has begun: the next one begins, or the log is over.
+    pub(crate) fn finish(&mut self) -> Option<JournalEntry> {
+        let fields = self.entry.take()?;
+        let message = fields.message?;
+        let received = fields.source.is_none();
+        let ns = fields.source.or(fields.monotonic).and_then(|us| us.checked_mul(1000));
+        Some(JournalEntry {
+            message,
+            stamp: ns.map(|ns| Stamp { received, ..Stamp::new(ns, Clock::Boot) }),
+            thread: None,
+            kind: Prefix::JournalExport,
+            foreign: fields.foreign,
+            boot: fields.boot,
+            console: false,
+        })
+    }
+}
+
+/// `Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i=1;b=cd34]`, before the fields of an entry.
+fn heads(text: &str) -> bool {
+    let cursor = text.strip_suffix(']').and_then(|text| text.split_once(" [s="));
+    cursor.is_some_and(|(time, cursor)| !time.starts_with(' ') && cursor.contains(";i="))
+}
+
+/// `NAME=value`.
+fn field(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
+    let letter = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+    (!name.is_empty() && name.bytes().all(letter)).then_some((name, value))
 }
 
 #[cfg(test)]
@@ -321,15 +429,15 @@ mod tests {
 
     #[test]
     fn the_json_of_dmesg_stands_on_several_lines() {
-        let mut pretty = Pretty::default();
+        let mut pretty = PrettyJson::default();
         let text = "{\n   \"dmesg\": [\n      {\n         \"pri\": 6,\n         \"time\":     \
                     5.140900,\n         \"caller\": \"T17\",\n         \"msg\": \"one\"\n      },{\n\
                     \"pri\": 6,\n\"time\": 6.0,\n\"msg\": \"two\"\n      }\n   ]\n}\n";
         let mut entries = Vec::new();
         for line in text.lines() {
             match pretty.line(line) {
-                Taken::Entry(entry) => entries.push(entry),
-                taken => assert!(taken == Taken::Part || line.trim().len() <= 2, "{line}"),
+                JournalStep::Entry(entry) => entries.push(entry),
+                taken => assert!(taken == JournalStep::Part || line.trim().len() <= 2, "{line}"),
             }
         }
         let found: Vec<_> =
@@ -339,9 +447,69 @@ mod tests {
 
     #[test]
     fn a_lone_brace_does_not_swallow_a_log() {
-        let mut pretty = Pretty::default();
-        assert_eq!(pretty.line("{"), Taken::Part);
-        assert_eq!(pretty.line("[    1.0] nvme x: shutdown"), Taken::No);
-        assert_eq!(pretty.line("\"quoted\""), Taken::No);
+        let mut pretty = PrettyJson::default();
+        assert_eq!(pretty.line("{"), JournalStep::Part);
+        assert_eq!(pretty.line("[    1.0] nvme x: shutdown"), JournalStep::No);
+        assert_eq!(pretty.line("\"quoted\""), JournalStep::No);
+    }
+
+    fn entries(text: &str) -> Vec<JournalEntry> {
+        let mut export = Export::default();
+        let taken = text.lines().map(|line| export.line(line)).collect::<Vec<_>>();
+        let last = export.finish();
+        let entry = |taken| match taken {
+            JournalStep::Entry(entry) | JournalStep::Behind(entry) => Some(entry),
+            _ => None,
+        };
+        taken.into_iter().filter_map(entry).chain(last).collect()
+    }
+
+    #[test]
+    fn an_entry_ends_at_an_empty_line_or_at_the_next_one() {
+        let text = "__CURSOR=s=1;i=2\n__MONOTONIC_TIMESTAMP=9\n_BOOT_ID=ab\n_TRANSPORT=kernel\n\
+                    _SOURCE_MONOTONIC_TIMESTAMP=5140900\nMESSAGE=a=b\nMESSAGE=c\n\n\
+                    __CURSOR=s=1;i=3\n__MONOTONIC_TIMESTAMP=7\n_TRANSPORT=stdout\nMESSAGE\n\
+                    \x0c\0\0\0\0\0\0\0probe of a\nx\nSYSLOG_PID=1\nMESSAGE=d\n\
+                    __CURSOR=s=1;i=4\nMESSAGE=e\n";
+        let found: Vec<_> = entries(text)
+            .into_iter()
+            .map(|e| (e.message, e.stamp.map(|s| s.ns), e.boot, e.foreign))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("a=b".into(), Some(5_140_900_000), Some("ab".into()), false),
+                ("d".into(), Some(7000), None, true),
+                ("e".into(), None, None, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_fields_of_a_verbose_entry_are_indented_behind_its_time() {
+        let head = |i| format!("Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i={i};b=cd34]\n");
+        let text = head(1)
+            + "    _TRANSPORT=kernel\n    MESSAGE=a=b\n    _SOURCE_MONOTONIC_TIMESTAMP=7\n"
+            + &head(2)
+            + "    MESSAGE=c\n            more of it\n-- Boot 12 --\n"
+            + &head(3)
+            + "    _TRANSPORT=stdout\n    MESSAGE=d\n";
+        let found: Vec<_> = entries(&text)
+            .into_iter()
+            .map(|e| (e.message, e.stamp.map(|s| s.ns), e.foreign))
+            .collect();
+        let told = |text: &str, ns, foreign| (text.to_owned(), ns, foreign);
+        assert_eq!(
+            found,
+            [told("a=b", Some(7000), false), told("c", None, false), told("d", None, true)]
+        );
+    }
+
+    #[test]
+    fn other_texts_are_none_of_it() {
+        let mut export = Export::default();
+        for line in ["", "MESSAGE=x", "[    1.0] a=b", "PATH=/bin", "a: b"] {
+            assert_eq!(export.line(line), JournalStep::No, "{line}");
+        }
     }
 }

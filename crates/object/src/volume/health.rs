@@ -1,0 +1,464 @@
+//! The health of a volume that is served, and what its observer is told of it.
+//!
+//! * Whether the store takes what is written. One that refuses it, or is silent, is reported. Where it is almost full,
+//!   data is refused while there is still room for all that was taken, and for what gives room back.
+//! * Whether the store is still the one that was opened: at each moment where it is a folder, and at an orderly end.
+//! * What becomes of flushes while the flush file isn't what it was: `../local/README.md` has the protocol.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_sync::time::wall;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{Fault, Volume, policy};
+use crate::format::{BLOCK, Changes};
+use crate::local::{FileOut, Local};
+use crate::store::Presence;
+
+/// Something that happened to a volume that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ObjectEvent {
+    /// Another server has opened it: this one serves it no more.
+    Fenced {
+        /// In words.
+        why: String,
+    },
+    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back an older state. This one serves it no more.
+    Lost {
+        /// In words.
+        why: String,
+    },
+    /// An object that has data of the volume is missing from the store, or damaged: a read of that
+    /// data fails. The first one is told.
+    Damaged {
+        /// In words.
+        why: String,
+    },
+    /// The [flush file](crate::ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed,
+    /// replaced, truncated or overwrote it, or it can't be written. Flushes wait for the store
+    /// meanwhile, and lose nothing by that.
+    FlushFileOut {
+        /// In words.
+        why: String,
+    },
+    /// Flushes go to the flush file again.
+    FlushFileBack,
+    /// The folder of the volume isn't at its location any more: it was renamed, or its file system
+    /// unmounted. Writes still reach the folder that was opened.
+    Moved {
+        /// In words.
+        why: String,
+    },
+    /// The store takes no writes: it refuses them, is full, or doesn't answer. Writes that were
+    /// taken from clients wait for it.
+    Unwritable {
+        /// In words.
+        why: String,
+    },
+    /// The store takes writes again.
+    Writable,
+}
+
+type ObserverFn = dyn Fn(&ObjectEvent) + Send + Sync;
+
+/// The function that is told of events.
+#[derive(Clone, Default)]
+pub(crate) struct Observer(Option<Arc<ObserverFn>>);
+
+impl Observer {
+    pub(crate) fn new(observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(observer)))
+    }
+
+    pub(crate) fn tell(&self, event: &ObjectEvent) {
+        if let Some(observer) = &self.0 {
+            observer(event);
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "an observer" } else { "none" })
+    }
+}
+
+/// Pause between two looks: at the store while something waits for it, and at the folder of a volume that is in use.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks in a row at which the store has taken nothing before that is reported: after a request
+/// failed, and without an answer. They are counted, so a pause of the server is one look.
+const FAILED: u32 = 2;
+const SILENT: u32 = 10;
+
+/// Why the store takes no writes.
+#[derive(Debug, Default)]
+pub(super) struct Refusal {
+    /// There is no room for them.
+    full: Option<String>,
+    /// Those that were taken from clients don't get there.
+    stuck: Option<String>,
+    /// When the first of both began, since 1970.
+    since: Duration,
+}
+
+impl Refusal {
+    fn why(&self) -> Option<&String> {
+        self.stuck.as_ref().or(self.full.as_ref())
+    }
+
+    pub(super) fn full(&self) -> Option<String> {
+        self.full.clone()
+    }
+
+    pub(super) fn stuck(&self) -> Option<String> {
+        self.stuck.clone()
+    }
+}
+
+impl Volume {
+    /// Why the store takes no writes, and since when, as time since 1970.
+    pub(crate) fn refusal(&self) -> Option<(String, Duration)> {
+        if self.has_ended() {
+            return None;
+        }
+        let refusal = self.refusal.lock();
+        Some((refusal.why()?.clone(), refusal.since))
+    }
+
+    /// Bytes of changes that aren't in the store yet.
+    pub(crate) fn not_stored(&self) -> u64 {
+        (self.tuning.dirty - self.room.available_permits()) as u64 * BLOCK
+    }
+
+    /// Reports a store that takes nothing of what waits for it, and the end of that.
+    pub(super) async fn watch_writes(self: Arc<Self>) {
+        loop {
+            self.sent.notified().await;
+            let (mut last, mut looks) = (None, 0);
+            loop {
+                let (waits, ended) = {
+                    let state = self.state.read();
+                    (!state.sealed.is_empty(), state.dead.is_some())
+                };
+                if ended {
+                    return;
+                }
+                // Nobody asks for room where clients write no more.
+                if self.refusal.lock().full.is_some() {
+                    self.measure().await;
+                }
+                let is_full = self.refusal.lock().full.is_some();
+                let durable = *self.durable.borrow();
+                let is_still = last.replace(durable) == Some(durable);
+                if !waits || !is_still {
+                    self.told_stuck(None);
+                }
+                if !waits && !is_full {
+                    break;
+                }
+                looks = if waits && is_still { looks + 1 } else { 0 };
+                let trouble = self.store.trouble();
+                if looks >= SILENT || looks >= FAILED && !trouble.is_empty() {
+                    let why = trouble.strip_prefix(": ").unwrap_or("it doesn't answer");
+                    self.told_stuck(Some(why.to_owned()));
+                }
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    fn told_stuck(&self, why: Option<String>) {
+        match (self.note_refusal(|refusal| &mut refusal.stuck, why.clone()), why) {
+            (false, Some(why)) => {
+                tracing::error!(device = self.device(), at = %self.store, "the object store takes no writes: {why}. Is it read-only or full, may this user write there, does it answer? The waiting writes are sent once it does");
+            }
+            (true, None) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the object store takes writes again");
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes are refused for lack of room, or aren't: the log is told once.
+    pub(super) fn told_full(&self, why: Option<String>) {
+        match (self.note_refusal(|refusal| &mut refusal.full, why.clone()), why) {
+            (false, Some(why)) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
+                // The watch ends it.
+                self.sent.notify_one();
+            }
+            (true, None) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the object store has room again")
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets one of the reasons, and tells the observer of the first one and of the end of the last.
+    /// Returns whether there was one before.
+    fn note_refusal(
+        &self,
+        which: impl FnOnce(&mut Refusal) -> &mut Option<String>,
+        why: Option<String>,
+    ) -> bool {
+        let (was, event) = {
+            let mut refusal = self.refusal.lock();
+            let before = refusal.why().is_some();
+            let was = std::mem::replace(which(&mut refusal), why).is_some();
+            let event = match (before, refusal.why().cloned()) {
+                (false, Some(why)) => {
+                    refusal.since = wall();
+                    Some(ObjectEvent::Unwritable { why })
+                }
+                (true, None) => Some(ObjectEvent::Writable),
+                _ => None,
+            };
+            (was, event)
+        };
+        event.iter().for_each(|event| self.tell(event));
+        was
+    }
+
+    /// Measures the store's room anew. Returns how many bytes wait for the store.
+    pub(super) async fn measure(&self) -> u64 {
+        let before = self.not_stored();
+        let room = self.store.room().await;
+        let (pending, budget) = {
+            let mut state = self.state.write();
+            // Of a batch that came into the store meanwhile it isn't known whether the room has it:
+            // it counts twice then, and never in neither.
+            let pending = self.not_stored().max(before);
+            state.budget = room.map_or(u64::MAX, |room| policy::budget(room, pending));
+            (pending, state.budget)
+        };
+        // So that a few blocks more or fewer are no news.
+        if budget >= self.tuning.batch as u64 * BLOCK {
+            self.told_full(None);
+        }
+        pending
+    }
+
+    /// Waits until there is room for so many bytes of data, which somebody else may take. An error:
+    /// the store is full.
+    pub(super) async fn find_room(self: &Arc<Self>, bytes: u64) -> Result<(), Fault> {
+        if bytes <= self.state.read().budget {
+            return Ok(());
+        }
+        let until = Instant::now() + self.tuning.patience;
+        loop {
+            let mut durable = self.durable.subscribe();
+            if *durable.borrow() == u64::MAX {
+                return Err(self.why_dead());
+            }
+            let pending = self.measure().await;
+            if bytes <= self.state.read().budget {
+                return Ok(());
+            }
+            // Where some is on its way, it counts for more room than it takes.
+            let is_over = pending == 0 || self.store.is_full() || Instant::now() >= until;
+            if is_over {
+                let why = self.lacking().await;
+                self.told_full(Some(why.clone()));
+                return Err(Fault::Full(why));
+            }
+            self.seal(&mut self.state.write());
+            // An error: looks once more, and gives up.
+            let _ = timeout_at(until, durable.changed()).await;
+        }
+    }
+
+    async fn lacking(&self) -> String {
+        match self.store.room().await {
+            Some(room) => format!(
+                "{} of {} bytes are free, and {} are kept for trims and deletions: free some there, or trim",
+                room.free,
+                room.total,
+                policy::kept(room)
+            ),
+            None => "free some there, or trim".into(),
+        }
+    }
+}
+
+impl Volume {
+    /// Looks at the volume's folder, and at its room, after each request to the store, and once a
+    /// second at most.
+    pub(super) async fn watch_store(self: Arc<Self>) {
+        if !self.store.is_measured() {
+            return;
+        }
+        while self.state.read().dead.is_none() {
+            self.store.is_asked().await;
+            self.look_at_folder().await;
+            self.measure().await;
+            if self.state.read().budget > 0 {
+                self.store.keep_reserve().await;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Finds out whether the folder is where it was: one that was deleted is lost, one that was
+    /// moved is told of. Blocks for as long as its file system.
+    async fn look_at_folder(&self) {
+        let Some(folder) = self.store.folder().cloned() else { return };
+        // An error: the look panicked.
+        let Ok(presence) = spawn_blocking(move || folder.presence()).await else { return };
+        let moved = match presence {
+            Presence::Deleted(why) => return self.lost_for_good(why),
+            Presence::Moved(why) => Some(why),
+            Presence::Here => None,
+        };
+        let was = std::mem::replace(&mut *self.moved.lock(), moved.clone());
+        match (was, moved) {
+            (None, Some(why)) => {
+                tracing::error!(device = self.device(), at = %self.store, "{why}");
+                self.tell(&ObjectEvent::Moved { why });
+            }
+            (Some(_), None) => {
+                tracing::warn!(device = self.device(), at = %self.store, "the folder is back");
+            }
+            _ => {}
+        }
+    }
+
+    /// An object with data is missing or damaged, and stays so: it was asked for again, and there
+    /// is no other writer.
+    pub(crate) fn lacks_data(&self, why: &str) {
+        if self.damage.set(why.to_owned()).is_ok() {
+            let device = self.device();
+            tracing::error!(device, at = %self.store, "data of the volume is missing or damaged: {why}. Put the object back from a copy or an older version, then restart the server");
+            self.tell(&ObjectEvent::Damaged { why: why.to_owned() });
+        }
+    }
+
+    /// What was written isn't there any more.
+    pub(super) fn lost_for_good(&self, why: String) {
+        if self.state.read().dead.is_none() {
+            tracing::error!(device = self.device(), at = %self.store, "{why}; this server serves the volume no more");
+            self.end(Fault::Damaged(why));
+        }
+    }
+
+    /// Looks for this writer's last record, and for the one that a later look would ask for: nobody
+    /// asks for them again.
+    pub(super) async fn find_trace(&self) -> Result<(), Fault> {
+        let _alone = self.appending.lock().await;
+        let (earlier, last) = {
+            let state = self.state.read();
+            (state.traced.1, state.not_there() - 1)
+        };
+        for seq in [last, earlier] {
+            // A store that fails says neither: the record of the end will.
+            if self.is_there(seq).await == Some(false) {
+                self.lost(seq, last).await;
+                return Err(self.why_dead());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the next server finds the volume by its location: a folder may have been moved.
+    pub(super) async fn is_where_it_was(&self) -> Result<(), Fault> {
+        self.look_at_folder().await;
+        match self.moved.lock().clone() {
+            Some(why) => Err(Fault::Moved(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Volume {
+    /// Keeps flushes in a file from now on.
+    pub(crate) fn keep_flushes(self: &Arc<Self>, local: Arc<Local>) {
+        self.state.write().local = Some(Arc::clone(&local));
+        tokio::spawn(Arc::clone(self).watch_flush_file(local));
+    }
+
+    /// Why flushes wait for the store though they are to be kept in a file.
+    pub(crate) fn flush_file_fault(&self) -> Option<String> {
+        let state = self.state.read();
+        let local = state.local.as_ref()?;
+        let FileOut { why, .. } = local.fault()?;
+        Some(format!("the flush file {}: {why}", local.name()))
+    }
+
+    /// What brings the flush file back, where it isn't used.
+    pub(super) fn flush_file_todo(&self) -> Option<&'static str> {
+        Some(self.state.read().local.as_ref()?.fault()?.todo)
+    }
+
+    /// Looks at the file, and has the store get what is flushed while it isn't used.
+    async fn watch_flush_file(self: Arc<Self>, local: Arc<Local>) {
+        let mut is_out = false;
+        while self.state.read().dead.is_none() {
+            // So a head is renewed once a second at most, and never where the store keeps up.
+            let renews = local.is_due().await;
+            local.look(renews).await;
+            let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
+            if !std::mem::replace(&mut is_out, true) {
+                let file = local.name();
+                tracing::error!(device = self.device(), at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
+                self.tell(&ObjectEvent::FlushFileOut { why });
+            }
+            // Without the file all that was flushed is in the store alone. If that fails, it is
+            // tried again.
+            if self.flush_without_file().await.is_err() {
+                continue;
+            }
+            if for_good {
+                return;
+            }
+            if local.begin_again().await && self.take_up(&local).await {
+                is_out = false;
+                tracing::warn!(device = self.device(), at = %self.store, "the flush file is used again");
+                self.tell(&ObjectEvent::FlushFileBack);
+            }
+        }
+    }
+
+    /// Makes durable in the store what was written, and says there that no flush file is needed for
+    /// what was flushed, unless the file is used again by now.
+    pub(super) async fn flush_without_file(self: &Arc<Self>) -> Result<(), Fault> {
+        {
+            let mut state = self.state.write();
+            if let Some(dead) = &state.dead {
+                return Err(dead.clone());
+            }
+            // Under the volume's lock, as the file is taken up.
+            let is_out = state.local.as_ref().is_some_and(|local| local.fault().is_some());
+            if is_out && std::mem::replace(&mut state.tells_local, false) {
+                self.seal(&mut state);
+                let changes = Changes { local: Some(false), ..Changes::default() };
+                self.send_record(&mut state, changes);
+            }
+        }
+        self.flush_to_store().await
+    }
+
+    /// Has flushes go to a file again that was begun anew. False: the store doesn't take it.
+    async fn take_up(self: &Arc<Self>, local: &Local) -> bool {
+        let seq = {
+            let mut state = self.state.write();
+            if state.dead.is_some() {
+                return false;
+            }
+            // All changes in front of the record are in the store with it, and all behind it are
+            // noted for the file.
+            self.seal(&mut state);
+            local.resume();
+            state.tells_local = true;
+            self.send_record(&mut state, Changes { local: Some(true), ..Changes::default() })
+        };
+        match timeout(self.tuning.patience, self.recorded(seq)).await {
+            Ok(Ok(())) => local.returned(),
+            _ => local.stays_out(),
+        }
+        local.fault().is_none()
+    }
+}
