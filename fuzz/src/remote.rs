@@ -2,7 +2,7 @@
 
 use std::io;
 
-use corewise_nbd::model::shake::{Agreed, Refusal, Wire, choose, greet};
+use corewise_nbd::model::shake::{Refusal, RemoteAgreement, Wire, choose, greet};
 use corewise_nbd::wire::{
     BASE_ALLOCATION, BlockSizes, EXPORT_NAME_PADDING, ExportSummary, Greeting, HandshakeFlags,
     OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags, encode_info_block_size,
@@ -37,7 +37,7 @@ impl Wire for Script<'_> {
 }
 
 /// What comes of it, and how many bytes were read.
-fn shake(data: &[u8]) -> (Result<Agreed, Refusal>, usize) {
+fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
     let mut script = Script { theirs: data, said: 0 };
     let agreed = greet(&mut script).and_then(|padded| choose(&mut script, "disk", padded));
     assert!(script.said <= MOST_SAID, "{} bytes said", script.said);
