@@ -61,6 +61,7 @@ pub mod html;
 pub mod json;
 mod lanes;
 mod length;
+pub mod markup;
 mod path;
 #[cfg(feature = "json")]
 pub mod perfetto;
@@ -70,11 +71,12 @@ pub mod svg;
 pub mod text;
 mod units;
 
-pub use crate::span::Driver;
 pub use lanes::{Lane, LaneRow};
 pub use length::Length;
 pub use path::{CriticalPath, Summary};
-pub use span::{Certainty, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced};
+pub use span::{
+    Certainty, Driver, Edge, EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline, Unplaced,
+};
 pub use units::{count, duration, verb};
 
 /// The README's example is a test too.

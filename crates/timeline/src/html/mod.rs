@@ -8,8 +8,8 @@
 mod data;
 mod tables;
 
+use crate::markup::shown;
 use crate::span::Timeline;
-use crate::svg::shown;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");

@@ -2,11 +2,10 @@
 //! path, the worst, the drivers, the predictions, the failures).
 
 use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};
+use crate::markup::{escape, shown};
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
-use crate::span::Driver;
-use crate::span::{SpanId, Timeline, Unplaced};
-use crate::svg::{escape, shown};
+use crate::span::{Driver, SpanId, Timeline, Unplaced};
 use crate::text::analysis::{at_least, probes_alone};
 use crate::text::{began_late, numbers};
 use crate::units::{count, duration};

@@ -31,7 +31,7 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 /// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 500 as 500),
 /// with a newline at the end of each line. No line is wider; each character is taken to be one
 /// column wide. It holds no colours and no control characters, whatever the names hold. Words that
-/// are written from right to left are [isolated](crate::svg::isolate).
+/// are written from right to left are [isolated](crate::markup::isolate).
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
