@@ -83,6 +83,8 @@ pub mod handshake;
 mod load;
 mod losses;
 mod memory;
+#[doc(hidden)]
+pub mod model;
 mod negotiate;
 mod policy;
 mod reply;
@@ -116,19 +118,6 @@ pub use server::{
 };
 #[cfg(feature = "tls")]
 pub use tls::Tls;
-
-/// For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and hidden from its
-/// documentation.
-#[doc(hidden)]
-pub mod model {
-    pub use crate::client::{fuzzed, shake};
-    pub use crate::edge::*;
-    pub use crate::load::*;
-    pub use crate::memory::*;
-    pub use crate::policy::*;
-    pub use crate::reply::*;
-    pub use crate::turn::*;
-}
 
 /// The README's example is a test too.
 #[cfg(doctest)]

@@ -376,8 +376,8 @@ pub mod fuzzed {
     use corewise_blockmq::{IoError, IoErrorKind, Started};
     use corewise_sync::time;
 
-    use super::super::table::Table;
-    use super::{AnswerOutcome, Answers};
+    use crate::client::answers::{AnswerOutcome, Answers};
+    use crate::client::table::Table;
 
     /// By what the answers to number `n` of the requests name it.
     pub fn cookie(n: usize) -> u64 {

@@ -266,7 +266,7 @@ mod heap {
 
     use rustix::process::{Resource, getrlimit};
 
-    use super::is_reserved;
+    use crate::memory::is_reserved;
 
     const M_TRIM_THRESHOLD: c_int = -1;
     const M_MMAP_THRESHOLD: c_int = -3;

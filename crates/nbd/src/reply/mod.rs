@@ -16,6 +16,7 @@ use std::fmt;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
+use corewise_sync::hint::IN_MODEL;
 use corewise_sync::inbox::{Batch, Inbox, Node};
 
 /// Where replies go: owned by the holder of the flush right.
@@ -146,7 +147,6 @@ impl<S: Sink> ReplyPath<S> {
     }
 
     /// A path whose holder lets go of the right without a look for notes: for a model that has to fail.
-    #[cfg(loom)]
     pub fn that_releases_blindly(sink: S) -> Self {
         let mut path = ReplyPath::new(sink);
         path.right.releases_blindly = true;
@@ -196,18 +196,13 @@ pub struct FlushRight {
     /// order.
     word: AtomicU32,
     /// The release doesn't look for notes: for a model that has to fail.
-    #[cfg(loom)]
     releases_blindly: bool,
 }
 
 impl FlushRight {
     /// A free right.
     pub fn new() -> Self {
-        FlushRight {
-            word: AtomicU32::new(FREE),
-            #[cfg(loom)]
-            releases_blindly: false,
-        }
+        FlushRight { word: AtomicU32::new(FREE), releases_blindly: false }
     }
 
     /// Claim, after a push: true where the caller now holds the right; otherwise the holder has
@@ -239,8 +234,7 @@ impl FlushRight {
     /// holder has to go on.
     #[must_use]
     fn release(&self) -> bool {
-        #[cfg(loom)]
-        if self.releases_blindly {
+        if IN_MODEL && self.releases_blindly {
             self.word.swap(FREE, Ordering::Release);
             return true;
         }
