@@ -51,7 +51,7 @@
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
-//! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/queue/future_state.rs`.
+//! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/queue/future.rs`.
 #![doc = include_str!("guide.md")]
 
 mod attributes;
@@ -77,16 +77,16 @@ pub use corewise_sync::panics::PanicPayload;
 pub use error::{BuildError, JoinError, QueueError, Queued, Refused};
 pub use handle::join::{AbortOnDrop, JoinHandle};
 pub use handle::work::Work;
-pub use pool::idle::Idle;
+pub use pool::policy::Idle;
 pub use pool::spawn::WorkerThread;
 pub use pools::builder::{
     DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_THREADS, DEFAULT_MAX_WORKERS, PoolsBuilder,
 };
 pub use pools::{StillRunning, Unfinished, WorkerPools};
 pub use queue::builder::QueueBuilder;
+pub use queue::control::EndNotice;
+pub use queue::delayed::Ticker;
 pub use queue::divide::Divisible;
-pub use queue::end::EndNotice;
-pub use queue::every::Ticker;
 pub use queue::scope::{PlacedScope, Scope, ScopedJoinHandle};
 pub use queue::{PlacedQueue, Workqueue};
 pub use report::{

@@ -5,9 +5,118 @@
 //! stolen it meanwhile. Nobody allocates, locks or issues a fence for a fork that isn't stolen.
 //!
 //! `README.md` beside this file has the protocol, its steps and its argument.
+//!
+//! Who runs forks asks here how much is left of the calling thread's stack.
+
+use std::cell::Cell;
+
+use corewise_sync::{per_thread, sys};
 
 pub(crate) mod lane;
 pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod spawned;
-pub(crate) mod stack;
+
+/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
+/// quarter of it.
+pub(crate) const STACK_RESERVE: usize = 256 << 10;
+
+/// What is left of a thread's stack, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackLeft {
+    pub(crate) left: usize,
+    /// Of so many.
+    pub(crate) size: usize,
+}
+
+impl StackLeft {
+    pub(crate) fn is_half(self) -> bool {
+        self.left >= self.size / 2
+    }
+
+    /// So many bytes are kept for what runs at the end of it.
+    fn reserve(self) -> usize {
+        STACK_RESERVE.min(self.size / 4)
+    }
+
+    pub(crate) fn is_enough(self) -> bool {
+        self.left >= self.reserve()
+    }
+}
+
+/// The lowest address of a thread's stack, and how many bytes it has.
+type Bounds = Option<(usize, usize)>;
+
+per_thread! {
+    /// Once they were asked for.
+    static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
+    /// How many other threads wait, each for the next, for what runs on this one: in a chain of
+    /// joins.
+    static CHAIN: Cell<usize> = Cell::new(0);
+}
+
+/// How many other threads wait, each for the next one's fork, for what the calling thread runs.
+pub(crate) fn chain() -> usize {
+    CHAIN.with(Cell::get)
+}
+
+/// Runs `f`, for which so many other threads wait.
+pub(crate) fn in_chain<R>(chain: usize, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHAIN.with(|chain| chain.set(self.0));
+        }
+    }
+    let _restore = Restore(CHAIN.with(|cell| cell.replace(chain)));
+    f()
+}
+
+/// What is left of this thread's stack; `None` where that isn't known, as on one that somebody has
+/// switched to. Asks the system once a thread.
+pub(crate) fn left() -> Option<StackLeft> {
+    let known = BOUNDS.try_with(|known| {
+        if known.get().is_none() {
+            known.set(Some(sys::stack()));
+        }
+        known.get().flatten()
+    });
+    let (lowest, size) = known.ok().flatten()?;
+    let here = 0_u8;
+    let left = (&raw const here).addr().checked_sub(lowest)?;
+    (left <= size).then_some(StackLeft { left, size })
+}
+
+/// The lowest address from which the calling thread offers forks: below it too little of its stack
+/// is left. 0 where that isn't known.
+pub(crate) fn floor() -> usize {
+    let here = 0_u8;
+    let floor = |stack: StackLeft| (&raw const here).addr() - stack.left + stack.reserve();
+    left().map_or(0, floor)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_the_size_of_its_stack_and_what_deeper_calls_leave_of_it() {
+        if !sys::KERNEL_THREADS {
+            // Nobody knows.
+            return;
+        }
+        #[inline(never)]
+        fn deeper(bytes: usize) -> Option<StackLeft> {
+            let room = std::hint::black_box([0_u8; 16 << 10]);
+            let left = if bytes == 0 { left() } else { deeper(bytes - room.len()) };
+            std::hint::black_box(&room);
+            left
+        }
+        let thread = std::thread::Builder::new().stack_size(1 << 20);
+        let known = thread.spawn(|| (left(), deeper(256 << 10))).expect("a thread").join();
+        let (Some(here), Some(deep)) = known.expect("no panic") else { panic!("not known") };
+        assert!((1 << 20..=2 << 20).contains(&here.size), "{here:?}");
+        assert!(here.left <= here.size && here.left > here.size - (64 << 10), "{here:?}");
+        assert!(deep.left + (256 << 10) <= here.left, "{deep:?} of {here:?}");
+    }
+}

@@ -13,12 +13,12 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
 use tracing::Span;
 
+use crate::fork;
 use crate::fork::lane::Lane;
-use crate::fork::stack;
 use crate::task::header::Header;
+use crate::task::header::{ItemRef, Table};
 use crate::task::running::{Running, Spawner};
 use crate::task::ticket::Ticket;
-use crate::task::vtable::{ItemRef, Table};
 
 /// What thieves know of a fork.
 pub(crate) struct Fork {
@@ -139,7 +139,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
                 site,
                 ticket,
                 queue,
-                chain: stack::chain(),
+                chain: fork::chain(),
                 spawner: Spawner::current(),
                 state: AtomicPtr::new(OFFERED),
             },

@@ -17,12 +17,12 @@ use corewise_sync::spin::{Spin, SpinGuard};
 use corewise_sync::{CachePadded, hint};
 
 use crate::error::shielded;
-use crate::task::deferred::DeferredEnds;
+use crate::task::header::{Alone, Item, ItemRef, Table, TableOf};
 use crate::task::header::{Header, Job, Queued};
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
 use crate::task::running::Running;
+use crate::task::ticket::DeferredEnds;
 use crate::task::ticket::{Event, MaybeTicket};
-use crate::task::vtable::{Alone, Item, ItemRef, Table, TableOf};
 
 /// How many closures a ring holds. A block of so many is the largest that glibc's allocator hands
 /// out from a thread's own cache.

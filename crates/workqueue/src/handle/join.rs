@@ -19,10 +19,10 @@ use tracing::Span;
 
 use crate::error::{JoinError, shielded};
 use crate::task::header::Header;
+use crate::task::header::{Item, ItemRef, Lent, Runs, TableOf};
 use crate::task::running::Spawner;
-use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf};
-use crate::wait::take_back::{Role, take_back};
 use crate::wait::{self, messages};
+use crate::wait::{Role, take_back};
 
 /// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
 /// then dropped on the worker, or here where the closure is over. A panic of the value's destructor is

@@ -10,14 +10,14 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Mutex, hint, thread};
 
 use crate::task::claim::{Claimed, Place};
-use crate::task::flushers::{Flushers, Unsettled};
+use crate::task::header::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
+use crate::task::header::{Flushers, Unsettled};
 use crate::task::header::{Header, Queued};
 use crate::task::running;
 use crate::task::state::{Seq, Snapshot};
-use crate::task::vtable::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
 use crate::timekeeper::delayed::Armed;
-use crate::wait::take_back::{Role, take_back};
 use crate::wait::{self, messages};
+use crate::wait::{Role, take_back};
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
 ///

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use corewise_sync::per_thread;
 
 use super::worker::Worker;
-use crate::task::deferred::DeferredEnds;
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
+use crate::task::ticket::DeferredEnds;
 
 per_thread! {
     static HERE: Cell<Current> = Cell::new(Current::NOBODY);

@@ -13,7 +13,7 @@ use super::group::{Group, Step};
 use super::worker::Worker;
 use super::{Inner, Pool};
 use crate::error::quietly;
-use crate::pool::thread_limit::{Seat, Threads};
+use crate::pool::worker::{Seat, Threads};
 
 /// What a pool knows of a worker and its thread. Either half of the latter may come first: the
 /// worker says who it is, and its maker brings the handle. One that is driven by hand has

@@ -7,12 +7,12 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 
-use super::batch::Batch;
 use super::group::Group;
 use super::worker::Worker;
 use super::{Inner, PoolStats};
 use crate::pool::policy::Counts;
-use crate::task::publication::Shown;
+use crate::pool::worker::Batch;
+use crate::task::running::Shown;
 
 /// Why a worker is excused; a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,6 +4,8 @@
 //! Each transition changes the counts under the pool's lock and ends in [`Group::settle`], the one
 //! place that publishes, fences, re-checks and decides. Its decision is carried out after the lock
 //! is released.
+//!
+//! What a pool is at and has done, for those who look on.
 
 use std::mem;
 use std::sync::Arc;
@@ -14,17 +16,15 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Mutex, thread};
 use corewise_topology::{AffinityScope, CpuSet, current_cpu};
 
-use super::batch::{self, Batch, Stream};
-use super::pins::Pinning;
-use super::word::Reading;
-use super::worker::Worker;
-use super::{Action, Inner, Pool, PoolSpec, PoolStats};
 use crate::attributes::{PoolKey, QueueKind};
 use crate::pool::alarm::Keeper;
-use crate::pool::idle::Idle;
-use crate::pool::policy;
+use crate::pool::cpu_list::Reading;
+use crate::pool::pins::Pinning;
+use crate::pool::policy::{self, Idle};
 use crate::pool::spawn::Spawner;
-use crate::pool::thread_limit::Threads;
+use crate::pool::worker::{self, Batch, Stream, Threads, Worker};
+use crate::pool::{Action, Inner, Pool, PoolSpec, PoolStats};
+use crate::report::PoolReport;
 use crate::task::header::Queued;
 use crate::task::running::Running;
 
@@ -399,17 +399,17 @@ impl<F: FencePolicy> Group<F> {
     /// A worker runs one tiny item after the other, as it says, or not any more.
     fn learns(&self, me: &Worker, inner: &mut Inner, stream: Option<Stream>) {
         let Inner { counts, least, in_use: (in_use, told), .. } = inner;
-        if counts.base <= batch::ALWAYS {
+        if counts.base <= worker::ALWAYS {
             return;
         }
         me.counts_as_taker(counts, stream.is_some());
         let Some(Stream { each, waiting }) = stream else { return };
-        *least = batch::least(*least, each);
+        *least = worker::least(*least, each);
         let now = if *told == 0 { self.pools[me.pool].lists.in_use() } else { *in_use };
         *in_use = now.max(1);
-        *told = (*told + 1) % batch::COUNT;
-        let most = batch::most_takers(*in_use, *least).min(counts.base);
-        let one_more = batch::piles_up(waiting) && counts.takers < most;
+        *told = (*told + 1) % worker::COUNT;
+        let most = worker::most_takers(*in_use, *least).min(counts.base);
+        let one_more = worker::piles_up(waiting) && counts.takers < most;
         counts.enough = counts.enough.max(counts.takers + usize::from(one_more)).min(most);
     }
 
@@ -667,5 +667,48 @@ impl<F: FencePolicy> Group<F> {
     #[inline(always)]
     fn run(&self, me: &Worker, running: &mut Running) -> u64 {
         running.run(&me.shown, Some(&me.carry))
+    }
+}
+
+impl Group {
+    /// Of all its pools.
+    pub(crate) fn reports(&self) -> Vec<PoolReport> {
+        (0..self.pools.len()).map(|pool| self.report(pool)).collect()
+    }
+
+    /// Of one of them.
+    pub(crate) fn report(&self, pool: usize) -> PoolReport {
+        let pool = &self.pools[pool];
+        let (workers, idle, blocked, waiting) = pool.sizes();
+        let (ran, taken_over) = pool.ran();
+        let stats = &pool.stats;
+        PoolReport {
+            scope: self.scope,
+            strict: !self.soft,
+            pod: pool.spec.pod,
+            node: pool.spec.node,
+            cpus: pool.cpus(),
+            away: pool.reading().away(),
+            concurrency: pool.concurrency(),
+            workers,
+            idle,
+            blocked,
+            waiting,
+            ran,
+            taken_over,
+            wakeups: stats.wakeups.load(Ordering::Relaxed),
+            threads_made: stats.threads_made.load(Ordering::Relaxed),
+            caught: stats.caught.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<F: FencePolicy> Pool<F> {
+    /// Items that its workers have run, and of those the ones taken over from a saturated pod.
+    pub(crate) fn ran(&self) -> (u64, u64) {
+        // Under the lock: a worker is counted in one place or the other.
+        let inner = self.inner.lock();
+        let of_workers = inner.workers.values().map(|member| member.worker.ran.read());
+        of_workers.fold(self.stats.former.read(), |sum, ran| (sum.0 + ran.0, sum.1 + ran.1))
     }
 }

@@ -1,12 +1,17 @@
-//! How worker threads are made: by the standard library, or in a way of the user's.
+//! How threads are made: those of workers, by the standard library or in a way of the user's, and those
+//! beside the pools' workers (the timekeeper's, a rescuer's, `cw-follow`), whose end is waited for.
+//!
+//! A thread inherits the niceness and the CPUs of the one that makes it, and should not keep them: any
+//! thread may have to make a worker, one of high priority too, or one that is pinned to another pod.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::time::Instant;
+use std::{fmt, io};
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_sync::text;
-use corewise_sync::thread::JoinHandle;
+use corewise_sync::thread::{self, JoinHandle, ThreadId};
+use corewise_sync::{Completion, Mutex, sys, text, time};
+use corewise_topology::{CpuSet, pin_current_thread};
 
 /// A worker that wants a thread: what a spawn handler gets, see
 /// [`PoolsBuilder::spawn_handler`](crate::PoolsBuilder::spawn_handler). The idea is rayon's
@@ -145,6 +150,87 @@ pub(crate) fn spawn(
     corewise_sync::thread::Builder::new().name(name).spawn(body)
 }
 
+/// A thread that runs until it is told to end; how, is its owner's business.
+pub(crate) struct Beside {
+    /// I: its name.
+    name: String,
+    /// I: completed at the end of its body, also by a panic.
+    over: Arc<Completion>,
+    /// I: which thread it is.
+    id: ThreadId,
+    /// L: is the lock; guards the thread, until somebody joins it.
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How long somebody waits for threads to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    /// `None`: for ever.
+    pub(crate) until: Option<Instant>,
+    /// Also for the destructors of thread-local values, which nobody can wait for with a limit.
+    pub(crate) joins: bool,
+}
+
+struct Over(Arc<Completion>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.complete();
+    }
+}
+
+impl Beside {
+    /// Starts it.
+    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<Beside> {
+        let over = Arc::new(Completion::new());
+        let completes = Over(Arc::clone(&over));
+        let handle = spawn(name.clone(), move || {
+            let _completes = completes;
+            body();
+        })?;
+        Ok(Beside { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
+    }
+
+    /// Waits for its end, unless it is the calling thread; its name where the time is up first. May block.
+    pub(crate) fn wait(&self, limit: Limit) -> Result<(), String> {
+        if thread::current().id() == self.id {
+            return Ok(());
+        }
+        if let Some(until) = limit.until {
+            if !self.over.wait_timeout(until.saturating_duration_since(time::now())) {
+                return Err(self.name.clone());
+            }
+        }
+        let handle = if limit.joins { self.handle.lock().take() } else { None };
+        if let Some(handle) = handle {
+            // It catches panics; if it died of its own, that is logged there.
+            let _ = handle.join();
+        }
+        Ok(())
+    }
+}
+
+pub(crate) use corewise_sync::sys::{niceness, set_niceness};
+
+/// For threads that belong to no pool: this niceness, and any CPU that the process may use.
+pub(crate) fn run_anywhere(nice: i32) {
+    if let Err(error) = set_niceness(nice) {
+        tracing::debug!(nice, %error, "a thread keeps the niceness of the worker that made it");
+    }
+    // The kernel leaves out those that the process may not use.
+    if let Err(error) = pin_current_thread(&CpuSet::full(1024)) {
+        tracing::debug!(%error, "a thread keeps the CPUs of the worker that made it");
+    }
+}
+
+/// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
+/// several at once.
+pub(crate) fn wake_on_time() {
+    if let Err(error) = sys::wake_on_time() {
+        tracing::debug!(%error, "timers may be up to 50 us late");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,5 +297,27 @@ mod tests {
         let worker: Option<WorkerThread> = kept.lock().take();
         drop(worker);
         assert_eq!(told.iter().collect::<Vec<_>>(), ["lost"]);
+    }
+}
+
+#[cfg(test)]
+mod inherit_tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_a_niceness_of_its_own_and_passes_it_on() {
+        if !sys::KERNEL_THREADS {
+            // No thread has a niceness.
+            return;
+        }
+        let own = niceness();
+        std::thread::spawn(move || {
+            set_niceness(own + 1).expect("to be nicer is always allowed");
+            let child = std::thread::spawn(niceness).join().expect("no panic");
+            assert_eq!(child, own + 1);
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(niceness(), own);
     }
 }

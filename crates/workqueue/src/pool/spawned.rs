@@ -13,9 +13,9 @@ use corewise_sync::{hint, time};
 use super::Pool;
 use super::group::Group;
 use super::worker::Worker;
+use crate::fork;
 use crate::fork::lane::Lane;
 use crate::fork::spawned::{Block, Closure, Seen};
-use crate::fork::stack;
 use crate::pool::policy;
 use crate::task::running::Running;
 
@@ -156,7 +156,7 @@ impl<F: FencePolicy> Group<F> {
             block.iter().for_each(Closure::overflowed);
         }
         let lanes = &self.pools[me.pool].lanes;
-        match lanes.own(stack::floor) {
+        match lanes.own(fork::floor) {
             Some(lane) => {
                 lanes.recycle(lane, lane.spawned.put(block));
                 self.has_spawned(me.pool);

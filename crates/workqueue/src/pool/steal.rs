@@ -15,12 +15,12 @@ use super::group::Group;
 use super::policy::Counts;
 use super::worker::Worker;
 use super::{Pool, current_worker};
+use crate::fork;
 use crate::fork::lane::{Lane, Prey};
 use crate::fork::record::{Fork, Stolen};
 use crate::fork::ring::Oldest;
-use crate::fork::stack;
 use crate::task::header::Job;
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
 use crate::task::running::{self, ForksTo, Running};
 use crate::task::ticket::Ticket;
 
@@ -110,7 +110,7 @@ impl<F: FencePolicy> Group<F> {
             ripen(|| pool.lists.any_has_next());
             forks = Forks::of(self.victims(me.pool), Lane::prey);
         }
-        let Some(own) = pool.lanes.own(stack::floor) else { return false };
+        let Some(own) = pool.lanes.own(fork::floor) else { return false };
         ripen(|| pool.lists.any_has_next());
         if pool.lists.any_has_next() {
             return false;
@@ -310,5 +310,5 @@ fn call(shown: &Publication, own: &Lane, victim: &Lane, fork: NonNull<Fork>, tic
     let mut running = Running::new(stolen.item(), Job { ticket: ticket.into(), site });
     // In the lane of which the fork's owner knows, and nobody else's parts are there.
     running.forks.set(ForksTo { queue, lane: ptr::from_ref(own).cast() });
-    stack::in_chain(chain + 1, || running.run(shown, None));
+    fork::in_chain(chain + 1, || running.run(shown, None));
 }

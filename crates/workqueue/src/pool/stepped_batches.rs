@@ -11,7 +11,7 @@ use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push, push_on};
 use super::stepped_dying::die;
 use super::worker::Worker;
-use crate::task::publication::Label;
+use crate::task::running::Label;
 
 /// Two workers, of which the first has run the first item of a batch of `many`.
 fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {

@@ -1,23 +1,30 @@
 //! Workers whose threads end by a panic that is no item's.
+//!
+//! Taking back what comes to a closed pool.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
+use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::FullFence;
-use corewise_topology::{AffinityScope, CpuId, CpuSet};
+use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-use super::PoolSpec;
-use super::ending::Waited;
-use super::group::{Group, Setup, Step};
-use super::pins::Pinning;
-use super::stepped::{Log, group, park, push};
-use super::worker::Worker;
-use super::worker_thread::Alive;
+use crate::attributes::At;
+use crate::error::Queued;
+use crate::pool::PoolSpec;
+use crate::pool::ending::Waited;
+use crate::pool::group::{Group, Setup, Step};
+use crate::pool::pins::Pinning;
 use crate::pool::spawn::Spawner;
+use crate::pool::stepped::{Log, group, park, push};
+use crate::pool::worker::Worker;
+use crate::pool::worker_thread::Alive;
+use crate::timekeeper::{Settings, Timekeeper};
+use crate::{Work, WorkerPools, Workqueue};
 
 /// As where a panic unwinds through the worker's body.
 pub(super) fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
@@ -118,4 +125,43 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
     assert_eq!(group.pools[0].sizes(), (0, 0, 0, 0));
     group.close();
     assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
+}
+
+#[test]
+fn held_items_can_be_cancelled_also_in_closed_pools_with_busy_workers() {
+    // Without a thread that looks at the pools now and then.
+    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
+    let pools =
+        WorkerPools::builder(&machine).keeper(&Timekeeper::by_hand(Settings::default())).build();
+    let builder = || Workqueue::builder("closing").scope(AffinityScope::Cpu).strict(true);
+    let plain = builder().build(&pools).expect("a queue");
+    let limited = builder().max_active(1).build(&pools).expect("a queue");
+    let (started, go) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
+    let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
+    // Without telling the pool, so that no other worker starts.
+    let busy = plain.at(At::Cpu(CpuId::new(0))).spawn(move || {
+        says.complete();
+        while !waits.is_complete() {
+            std::thread::yield_now();
+        }
+    });
+    started.wait();
+    let (active, held) = (Work::new(|| ()), Work::new(|| ()));
+    assert_eq!(limited.at(At::Cpu(CpuId::new(0))).queue(&active), Ok(Queued::Now));
+    assert_eq!(limited.at(At::Cpu(CpuId::new(0))).queue(&held), Ok(Queued::Now));
+    assert_eq!((limited.active(), limited.held()), (1, 1));
+    let shutdown = {
+        let pools = pools.clone();
+        std::thread::spawn(move || pools.shutdown())
+    };
+    // The pool of CPU 0 is closed before that of CPU 1, whose worker then leaves.
+    while pools.report().iter().any(|pool| pool.pod == 1 && pool.workers > 0) {
+        std::thread::yield_now();
+    }
+    assert!(active.cancel(), "its place goes to the one that was held back");
+    assert!(held.cancel(), "which lies in the pool now");
+    go.complete();
+    shutdown.join().expect("no panic");
+    busy.join().expect("it ran");
+    assert_eq!(limited.stats().cancelled, 2);
 }

@@ -11,7 +11,7 @@ use corewise_sync::fence::FencePolicy;
 use super::group::Group;
 use super::{Inner, Pool};
 use crate::task::header::Header;
-use crate::task::vtable::Lent;
+use crate::task::header::Lent;
 
 /// One that waits.
 struct Want {

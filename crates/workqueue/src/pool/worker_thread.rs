@@ -1,24 +1,29 @@
 //! The thread of a worker: how it starts, its loop, and what becomes of its worker where a panic ends it.
+//!
+//! Between "found nothing" and its sleep a worker may look out for work first. Best it does so as the
+//! pool's searcher (Search in `README.md`), so that what is queued is taken from where it
+//! was pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
+//! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
 
-use std::io;
-use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use corewise_sync::atomic::Ordering;
 use corewise_sync::context::{self, BlockingObserver, ObserverGuard};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::sys::Tid;
-use corewise_sync::{hint, thread};
-use corewise_topology::AffinityScope;
+use corewise_sync::{hint, thread, time};
+use corewise_topology::{AffinityScope, current_cpu};
 
-use super::current_worker;
-use super::group::{Group, Step};
-use super::idler::Idler;
-use super::steal::WatchEnd;
-use super::worker::Worker;
 use crate::error::shielded;
-use crate::pool::inherit;
+use crate::pool::group::{Group, Step};
+use crate::pool::policy::Idle;
+use crate::pool::policy::{self, Habit, IdleEnd, Shares, is_quick, made_way_well};
+use crate::pool::steal::WatchEnd;
+use crate::pool::worker::Worker;
+use crate::pool::{current_worker, spawn};
 
 /// Tells the pool when the calling thread, which is this worker's, blocks.
 pub(crate) fn observe<F: FencePolicy>(
@@ -174,7 +179,7 @@ fn short(scope: AffinityScope) -> &'static str {
 /// have been made by a worker of another.
 fn set_nice<F: FencePolicy>(group: &Group<F>) {
     let nice = group.thread_nice;
-    if let Err(error) = inherit::set_niceness(nice) {
+    if let Err(error) = spawn::set_niceness(nice) {
         if !group.nice_refused.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 nice,
@@ -182,6 +187,235 @@ fn set_nice<F: FencePolicy>(group: &Group<F>) {
                 "the workers of a queue cannot have its niceness, and keep that of the thread that \
                  made them: grant CAP_SYS_NICE or raise RLIMIT_NICE"
             );
+        }
+    }
+}
+
+/// How often the token is looked at before the first yield: some us, in which most of the work comes
+/// that comes to a spinning worker.
+const FIRST_LOOKS: u32 = 32;
+/// How often between two yields: some 8 us, which another thread that wants the CPU waits at most.
+const LOOKS: u32 = 256;
+/// A yield that took longer has let another thread run: the CPU isn't free. (Where it spins on all the same the kernel's test makes
+/// 0.92 [0.87..1.07] on two CPUs, and the p99 of mix/50/hint is 1.6 [0.9..9.5] times as long; ab2d844.)
+const ALONE: Duration = Duration::from_micros(6);
+/// Of so many runs that a search has found, one is timed: a clock costs as much as a small item. (Where each is, on two CPUs: a hot
+/// ping-pong takes 5.9 [1.2..18] of the time; ab2d844.)
+const SAMPLE: u32 = 16;
+
+/// How a worker idles, and what it has learnt.
+pub(super) struct Idler {
+    idle: Idle,
+    habit: Habit,
+    shares: Shares,
+    /// It made way, and so much later it had work.
+    made_way: Option<Duration>,
+    /// When it was given work last, where that is known.
+    since: Option<Instant>,
+    /// Its last run was short, of which that is known.
+    quick: bool,
+    /// It has searched in vain since then.
+    searched: Option<Instant>,
+    /// How often it has found something while it searched.
+    found: u32,
+    /// No other thread wanted its CPU when it yielded last.
+    alone: bool,
+    /// The longest that others kept it from its CPU lately.
+    late: Duration,
+    /// Items that it had run when it ran out of work last.
+    ran: u64,
+    /// When it was given work last.
+    began: Instant,
+    /// Since when it roams, if it does.
+    roams: Option<Instant>,
+}
+
+impl Idler {
+    pub(super) fn new(idle: Idle) -> Idler {
+        // In a model there is no time to spin for.
+        let idle = if hint::IN_MODEL || cfg!(miri) { Idle::Sleep } else { idle };
+        Idler {
+            idle,
+            habit: Habit::NEW,
+            shares: Shares::NEW,
+            made_way: None,
+            since: None,
+            quick: false,
+            searched: None,
+            found: 0,
+            alone: true,
+            late: Duration::ZERO,
+            ran: 0,
+            began: time::now(),
+            roams: None,
+        }
+    }
+
+    /// The worker has found nothing: searches for a while where that pays and nobody else does, and goes
+    /// idle.
+    pub(super) fn rest<F: FencePolicy>(
+        &mut self,
+        worker: &Arc<Worker>,
+        group: &Arc<Group<F>>,
+    ) -> Step {
+        let now = time::now();
+        self.may_settle(worker, group, now);
+        let step = self.search(worker, group, now);
+        group.was_late(worker, mem::take(&mut self.late));
+        step
+    }
+
+    /// Settle, where it roams and that is worth it, or it has for long enough.
+    fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>, now: Instant) {
+        let items = worker.ran.items();
+        let took = now.duration_since(mem::replace(&mut self.began, now));
+        let streamed = policy::is_stream(items - mem::replace(&mut self.ran, items), took);
+        if !worker.own_cpu.roams() {
+            self.roams = None;
+        }
+        let roamed = self.roams.map_or(Duration::ZERO, |since| now.duration_since(since));
+        if group.may_settle(worker, streamed, roamed) || self.roams.is_none() {
+            self.roams = worker.own_cpu.roams().then_some(now);
+        }
+    }
+
+    fn search<F: FencePolicy>(
+        &mut self,
+        worker: &Arc<Worker>,
+        group: &Arc<Group<F>>,
+        began: Instant,
+    ) -> Step {
+        let budget = self.habit.budget(self.idle);
+        if budget.is_zero() {
+            return group.go_idle(worker);
+        }
+        self.ran_until(began);
+        if self.quick && group.begin_search(worker) {
+            let pool = &group.pools[worker.pool];
+            // Items that another has reserved are seldom left.
+            let calls = || pool.has_waiting() || group.calls_searcher(worker.pool);
+            if self.spin(began, budget, || pool.lists.any_has_next(), calls) {
+                self.habit.learn(IdleEnd::Spun);
+                self.found = self.found.wrapping_add(1);
+                self.since = (self.found % SAMPLE == 0).then(time::now);
+                return Step::Again;
+            }
+            self.searched = Some(began);
+        }
+        group.go_idle(worker)
+    }
+
+    /// Waits until the worker is woken; false where a surplus worker's time ran out first.
+    pub(super) fn wait<F: FencePolicy>(
+        &mut self,
+        worker: &Worker,
+        group: &Group<F>,
+        limit: Option<Duration>,
+    ) -> bool {
+        let woken = self.waits(worker, limit);
+        group.was_late(worker, mem::take(&mut self.late));
+        woken
+    }
+
+    /// Parks; whether it was woken.
+    fn parks(&mut self, worker: &Worker, limit: Option<Duration>) -> bool {
+        let woken = worker.park(limit);
+        if woken {
+            self.late = worker.woken_for();
+            self.began = time::now();
+        }
+        woken
+    }
+
+    fn waits(&mut self, worker: &Worker, limit: Option<Duration>) -> bool {
+        if self.idle == Idle::Sleep {
+            return self.parks(worker, limit);
+        }
+        let (searched, began) = match self.searched.take() {
+            Some(began) => (true, began),
+            None => (false, time::now()),
+        };
+        let budget = self.habit.budget(self.idle);
+        let spins = !budget.is_zero();
+        self.ran_until(began);
+        let makes_way = !spins && self.idle == Idle::Hybrid && self.shares.pays();
+        if makes_way {
+            thread::yield_now();
+            if worker.try_park() {
+                let now = time::now();
+                self.made_way = Some(now.duration_since(began));
+                self.since = Some(now);
+                return true;
+            }
+            self.shares.learn(false);
+        }
+        if spins && !searched {
+            worker.spins(self.quick);
+            let found = self.spin(began, budget, || worker.try_park(), || false);
+            worker.spins(false);
+            if found {
+                self.habit.learn(IdleEnd::Spun);
+                self.since = Some(time::now());
+                return true;
+            }
+        }
+        let woken = self.parks(worker, limit);
+        let ended = time::now();
+        let from_here = current_cpu().is_some_and(|cpu| worker.was_woken_from(cpu));
+        let for_so_long = ended.duration_since(began);
+        self.habit.learn(IdleEnd::Slept { for_so_long, spun: spins, from_here });
+        self.shares.slept(for_so_long, from_here);
+        self.since = Some(ended);
+        woken
+    }
+}
+
+impl Idler {
+    /// What it was given is done. To make way for the thread that shares the CPU was well where that brought much work,
+    /// or it came soon.
+    fn ran_until(&mut self, now: Instant) {
+        let Some(since) = self.since.take() else { return };
+        let run = now.duration_since(since);
+        self.quick = is_quick(run);
+        if let Some(waited) = self.made_way.take() {
+            self.shares.learn(made_way_well(waited, run));
+        }
+    }
+
+    /// Looks out for so long until there is `work`; whether there was. Gives up where others want the CPU
+    /// and bring no work: it would only keep them from it, or be kept from it while work waits. `calls`
+    /// is asked more seldom.
+    fn spin(
+        &mut self,
+        began: Instant,
+        budget: Duration,
+        work: impl Fn() -> bool,
+        calls: impl Fn() -> bool,
+    ) -> bool {
+        let (mut looks, mut last) = (FIRST_LOOKS, began);
+        loop {
+            for _ in 0..if self.alone { looks } else { 1 } {
+                if work() {
+                    return true;
+                }
+                hint::spin_loop();
+            }
+            let looked = time::now();
+            if looked.duration_since(began) >= budget {
+                return false;
+            }
+            thread::yield_now();
+            let now = time::now();
+            self.alone = now.duration_since(looked) <= ALONE;
+            self.late = self.late.max(now.duration_since(last));
+            last = now;
+            if work() || calls() {
+                return true;
+            }
+            if !self.alone {
+                return false;
+            }
+            looks = LOOKS;
         }
     }
 }

@@ -11,11 +11,11 @@ use corewise_sync::atomic::AtomicU64;
 use corewise_topology::{Change, DEFAULT_SHARD_SIZE, Machine};
 
 use super::{Inner, WorkerPools};
-use crate::pool::idle::Idle;
-use crate::pool::inherit;
+use crate::pool::policy::Idle;
+use crate::pool::spawn;
 use crate::pool::spawn::{Spawner, WorkerThread};
-use crate::pool::thread_limit::Threads;
-use crate::pools::groups::Groups;
+use crate::pool::worker::Threads;
+use crate::pools::Groups;
 use crate::timekeeper::follow::Follower;
 use crate::timekeeper::stall::StallReport;
 use crate::timekeeper::{Settings, Timekeeper};
@@ -191,7 +191,7 @@ impl PoolsBuilder {
                 keeper: self.keeper.take().unwrap_or_else(|| Timekeeper::new(time)),
                 groups: Mutex::new(Groups::default()),
                 hazards: Arc::default(),
-                niceness: inherit::niceness(),
+                niceness: spawn::niceness(),
                 last_queue: AtomicU64::new(0),
                 asked: self,
             }

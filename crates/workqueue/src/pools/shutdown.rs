@@ -12,10 +12,10 @@ use super::WorkerPools;
 use crate::error::quietly;
 use crate::pool::ending::Waited;
 use crate::pool::group::Group;
-use crate::pool::service_thread::Limit;
+use crate::pool::spawn::Limit;
 use crate::pool::worker::Worker;
-use crate::task::publication::Shown;
 use crate::task::running;
+use crate::task::running::Shown;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
 

@@ -1,14 +1,352 @@
-//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues
-//! and draining.
+//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues and
+//! draining. A slot counts instances against a maximum and holds those beyond it back; a limiter divides
+//! a queue's maximum among its slots.
 //!
-//! Read `limit.md` beside this file first.
+//! Read `limit.md` beside this file first: the comments here use its names for the steps.
 
-use corewise_sync::CachePadded;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
+use corewise_sync::{CachePadded, Mutex, MutexGuard};
 
 use crate::pools::UsableCpus;
-use crate::pwq::limit_policy::{UNLIMITED, node_max};
-use crate::pwq::limit_slot::{Hold, Slot};
+
+/// There is a maximum.
+const LIMITED: u32 = 1;
+/// Instances are held back, or somebody is about to push some that were.
+const HELD: u32 = 1 << 1;
+/// Only what the queue's own items queue is accepted.
+const DRAINING: u32 = 1 << 2;
+/// Nothing is accepted any more.
+const CLOSED: u32 = 1 << 3;
+
+/// What a slot can hold back, and in what.
+pub(crate) trait Hold: Sized + Send {
+    /// A list, first in, first out, whose items can be taken out of its middle too.
+    type List: Default + Send;
+    /// Appends.
+    fn append(self, list: &mut Self::List);
+    /// Takes out the oldest that nobody else has claimed; drops those that somebody has from the
+    /// list.
+    fn take(list: &mut Self::List) -> Option<Self>;
+    /// How many are in there.
+    fn len(list: &Self::List) -> usize;
+}
+
+/// A reading of a slot's gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gate(u32);
+
+impl Gate {
+    /// Nothing to be asked: no limit, and nothing out of the ordinary.
+    #[inline]
+    pub(crate) fn open(self) -> bool {
+        self.0 == 0
+    }
+    /// Only chained work is accepted.
+    pub(crate) fn draining(self) -> bool {
+        self.0 & DRAINING != 0
+    }
+    /// Nothing is accepted.
+    pub(crate) fn closed(self) -> bool {
+        self.0 & CLOSED != 0
+    }
+    /// Whether one may try to get through without the lock: nobody is before it.
+    fn unobstructed(self) -> bool {
+        self.0 & HELD == 0
+    }
+    fn limited(self) -> bool {
+        self.0 & LIMITED != 0
+    }
+}
+
+/// How an instance got through without waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Admission {
+    /// There is no limit: it isn't counted.
+    Free,
+    /// It is counted, and has to be [`put`](Slot::put) back.
+    Counted,
+    /// It has to be held back.
+    Wait,
+}
+
+/// A slot: how many are active, how many may be, and those that wait.
+pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
+    /// A: bits; written under the lock of `inner`, read by everybody who queues.
+    gate: AtomicU32,
+    /// A: instances that are counted: let through and not over.
+    active: AtomicUsize,
+    /// A: how many may be; written under the lock of `inner`.
+    max: AtomicUsize,
+    /// L: is the lock; guards those that are held back, and what the gate mirrors.
+    inner: Mutex<Inner<T>>,
+    fence: PhantomData<F>,
+}
+
+struct Inner<T: Hold> {
+    /// What is held, by pwq; that comes first whose turn it is, and none is empty.
+    held: VecDeque<(usize, T::List)>,
+    /// How often an instance came to be held, or ceased to be: two equal readings mean that the
+    /// same ones were held all the while.
+    moves: u64,
+    /// Somebody pushes what was held: the only one who does, so that the order is kept.
+    moving: bool,
+    /// How often the limit or the marks were set.
+    changes: u64,
+    limit: usize,
+    /// Of the gate's bits those that are set from outside.
+    marks: u32,
+}
+
+impl<T: Hold, F: FencePolicy> Slot<T, F> {
+    pub(crate) fn new(limit: usize) -> Self {
+        let inner =
+            Inner { held: VecDeque::new(), moves: 0, moving: false, changes: 0, limit, marks: 0 };
+        Slot {
+            gate: AtomicU32::new(inner.gate()),
+            active: AtomicUsize::new(0),
+            max: AtomicUsize::new(limit),
+            inner: Mutex::new(inner),
+            fence: PhantomData,
+        }
+    }
+
+    /// What stands in the way. The caller has counted its instance in, in its pwq, before: the thread that
+    /// changes the gate looks at those counts afterwards, and one of the two sees the other. Both
+    /// accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which takes
+    /// `SeqCst` accesses for weaker ones).
+    #[inline]
+    pub(crate) fn gate(&self) -> Gate {
+        F::implied();
+        Gate(self.gate.load(Ordering::SeqCst))
+    }
+
+    /// The same where nothing depends on it yet: a hint.
+    #[inline]
+    pub(crate) fn glance(&self) -> Gate {
+        Gate(self.gate.load(Ordering::Relaxed))
+    }
+
+    /// Whether the limit has a place for one more (a moment ago).
+    pub(crate) fn has_place(&self) -> bool {
+        let gate = self.glance();
+        gate.open()
+            || gate.unobstructed()
+                && (!gate.limited()
+                    || self.active.load(Ordering::Relaxed) < self.max.load(Ordering::Relaxed))
+    }
+
+    /// Tries to get an instance through that read `gate`, without the lock.
+    #[inline]
+    pub(crate) fn admit(&self, gate: Gate) -> Admission {
+        if !gate.unobstructed() {
+            Admission::Wait
+        } else if !gate.limited() {
+            Admission::Free
+        } else if self.try_get() {
+            Admission::Counted
+        } else {
+            Admission::Wait
+        }
+    }
+
+    /// Holds an instance back, behind the older ones of its pwq; gets it through, by `push`, as
+    /// soon as it may be: maybe at once.
+    pub(crate) fn hold(&self, pwq: usize, item: T, push: &mut dyn FnMut(T)) {
+        let mut inner = self.inner.lock();
+        inner.append(pwq, item);
+        // Announce; `move_on` has the fence and looks again.
+        self.publish(&inner);
+        self.move_on(inner, push);
+    }
+
+    /// A counted instance is over: the next one may go.
+    #[inline]
+    pub(crate) fn put(&self, push: &mut dyn FnMut(T)) {
+        // Give. Release: what this instance did is seen by the one that gets its place.
+        self.active.fetch_sub(1, Ordering::Release);
+        // Pairs with the fence in `move_on`.
+        F::full();
+        // Look.
+        if self.gate.load(Ordering::Relaxed) & HELD != 0 {
+            self.move_on(self.inner.lock(), push);
+        }
+    }
+
+    /// Lend: a place beyond the maximum, to be [`put`](Slot::put) back, for an instance that the holder of
+    /// another place waits for.
+    pub(crate) fn lend(&self) {
+        // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has to.
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Shows `see` a pwq's held instances, under the lock; `None` where there are none.
+    pub(crate) fn see_held<R>(&self, pwq: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
+        let inner = self.inner.lock();
+        inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
+    }
+
+    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for its claimant.
+    pub(crate) fn take_held(
+        &self,
+        pwq: usize,
+        take: impl FnOnce(&mut T::List) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = self.inner.lock();
+        let taken = take(&mut inner.held.iter_mut().find(|(of, _)| *of == pwq)?.1);
+        inner.moves += 1;
+        inner.held.retain(|(_, list)| T::len(list) > 0);
+        self.publish(&inner);
+        taken
+    }
+
+    /// Changes the maximum. The instances active beyond a lower one go on; where it rises, `settle` has
+    /// to follow.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.change(|inner| inner.limit = limit);
+    }
+
+    /// Whether only chained work is accepted.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.mark(DRAINING, draining);
+    }
+
+    /// Accepts nothing from now on; what is held back goes on to be let through.
+    pub(crate) fn close(&self) {
+        self.mark(CLOSED, true);
+    }
+
+    /// Lets those through that may go. A step of its own, since `push` may come to user code (a
+    /// handler that makes threads), and so is called without any lock.
+    pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
+        self.move_on(self.inner.lock(), push);
+    }
+
+    /// How many are counted as active, how many may be ([`UNLIMITED`]: any number), and how many
+    /// are held back (a moment ago).
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        let inner = self.inner.lock();
+        (self.active.load(Ordering::Relaxed), inner.limit, inner.many())
+    }
+
+    /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
+    /// may go at once, let through by any thread. And how often the limit or the marks were set.
+    pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
+        let inner = self.inner.lock();
+        let active = self.active.load(Ordering::Relaxed);
+        ((active >= inner.limit).then_some(active), inner.changes)
+    }
+
+    /// How many are held back, and how often that has changed.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let inner = self.inner.lock();
+        (inner.many(), inner.moves)
+    }
+
+    fn mark(&self, mark: u32, set: bool) {
+        self.change(|inner| {
+            inner.marks = if set { inner.marks | mark } else { inner.marks & !mark }
+        });
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
+        let mut inner = self.inner.lock();
+        edit(&mut inner);
+        inner.changes += 1;
+        self.publish(&inner);
+    }
+
+    /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
+    fn publish(&self, inner: &Inner<T>) {
+        let gate = inner.gate();
+        self.max.store(inner.limit, Ordering::Relaxed);
+        if self.gate.load(Ordering::Relaxed) != gate {
+            self.gate.store(gate, Ordering::SeqCst);
+        }
+    }
+
+    /// Lets those through that may go, in turn by pwq. One thread at a time pushes, outside of the
+    /// lock; a thread that comes meanwhile leaves it to that one, which looks again under the lock.
+    fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>, push: &mut dyn FnMut(T)) {
+        if inner.moving {
+            return;
+        }
+        // Pairs with the fence in `put`: either that one reads HELD, or `try_get` here finds what it
+        // gave back.
+        F::full();
+        loop {
+            let next = self.next(&mut inner);
+            inner.moving = next.is_some();
+            self.publish(&inner);
+            let Some(item) = next else { return };
+            drop(inner);
+            push(item);
+            inner = self.inner.lock();
+        }
+    }
+
+    /// The next one that may go, with a place taken for it.
+    fn next(&self, inner: &mut Inner<T>) -> Option<T> {
+        if inner.held.is_empty() || !self.try_get() {
+            return None;
+        }
+        let next = inner.next();
+        if next.is_none() {
+            // All of them were claimed. Nobody has to look: who missed the place meanwhile has yet
+            // to take the lock.
+            self.active.fetch_sub(1, Ordering::Release);
+        }
+        next
+    }
+
+    /// Takes a place. Acquire pairs with the Release of `put`.
+    fn try_get(&self) -> bool {
+        let max = self.max.load(Ordering::Relaxed);
+        let next = |now| (now < max).then_some(now + 1);
+        self.active.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
+    }
+}
+
+impl<T: Hold> Inner<T> {
+    fn gate(&self) -> u32 {
+        let held = self.moving || !self.held.is_empty();
+        let limited = self.limit != UNLIMITED;
+        self.marks | (LIMITED * u32::from(limited)) | (HELD * u32::from(held))
+    }
+
+    fn append(&mut self, pwq: usize, item: T) {
+        let at = self.held.iter().position(|(of, _)| *of == pwq).unwrap_or_else(|| {
+            self.held.push_back((pwq, T::List::default()));
+            self.held.len() - 1
+        });
+        item.append(&mut self.held[at].1);
+        self.moves += 1;
+    }
+
+    fn many(&self) -> usize {
+        self.held.iter().map(|(_, list)| T::len(list)).sum()
+    }
+
+    /// The oldest of the pwq whose turn it is.
+    fn next(&mut self) -> Option<T> {
+        self.moves += 1;
+        while let Some((pwq, mut list)) = self.held.pop_front() {
+            let item = T::take(&mut list);
+            if T::len(&list) > 0 {
+                // Round robin: the other pwqs first.
+                self.held.push_back((pwq, list));
+            }
+            if item.is_some() {
+                return item;
+            }
+        }
+        None
+    }
+}
 
 /// What a queue's instances are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +427,34 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
     }
 }
 
+/// What a node may run at least, however few of the CPUs it has: the kernel's `WQ_DFL_MIN_ACTIVE`.
+const MIN_ACTIVE: usize = 8;
+
+/// No limit: `max_active` is 0, the default.
+pub(crate) const UNLIMITED: usize = usize::MAX;
+
+/// What `max_active` comes to for the queue as a whole. 0, the default, is no limit of the queue's
+/// own.
+pub(crate) fn effective(max_active: usize) -> usize {
+    if max_active == 0 { UNLIMITED } else { max_active }
+}
+
+/// How much of an unbound queue's `max_active` a node gets: its share by CPUs, rounded up, at least
+/// 8 (or all of it, where that is less), at most all of it. `node_cpus` and `total_cpus` are the
+/// CPUs that the queue may use now, on the node and in all.
+///
+/// `node_update_max_active` of the kernel. How many pods the node is divided into doesn't matter.
+pub(crate) fn node_max(max_active: usize, node_cpus: usize, total_cpus: usize) -> usize {
+    if max_active == UNLIMITED {
+        return UNLIMITED;
+    }
+    let least = MIN_ACTIVE.min(max_active);
+    if total_cpus == 0 {
+        return least;
+    }
+    (max_active * node_cpus).div_ceil(total_cpus).clamp(least, max_active)
+}
+
 #[cfg(test)]
 mod stepped {
     //! The slots stepped by hand, over numbers instead of work items.
@@ -96,7 +462,7 @@ mod stepped {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::pwq::limit_slot::Admission;
+    use crate::pwq::limit::Admission;
 
     impl Hold for u32 {
         type List = VecDeque<u32>;
@@ -232,5 +598,41 @@ mod stepped {
         let ordered = Limiter::<u32>::new(CountedBy::Queue, 0);
         ordered.set_max_active(100, &cpus);
         assert_eq!(ordered.slot(0).sizes().1, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_gets_its_share_by_cpus_rounded_up() {
+        assert_eq!(node_max(100, 8, 16), 50);
+        assert_eq!(node_max(100, 4, 16), 25);
+        assert_eq!(node_max(101, 8, 16), 51, "rounded up");
+        assert_eq!(node_max(100, 16, 16), 100);
+    }
+
+    #[test]
+    fn a_node_gets_at_least_min_active_and_at_most_everything() {
+        assert_eq!(node_max(100, 1, 512), 8);
+        assert_eq!(node_max(100, 0, 512), 8, "its CPUs are offline");
+        assert_eq!(node_max(3, 1, 512), 3, "less than the minimum: all of it");
+        assert_eq!(node_max(1, 1, 2), 1);
+        assert_eq!(node_max(8, 1, 2), 8);
+        assert_eq!(node_max(9, 2, 2), 9);
+    }
+
+    #[test]
+    fn with_all_cpus_offline_each_node_gets_min_active() {
+        assert_eq!(node_max(100, 0, 0), 8);
+        assert_eq!(node_max(2, 0, 0), 2);
+    }
+
+    #[test]
+    fn no_limit_stays_no_limit() {
+        assert_eq!(effective(0), UNLIMITED);
+        assert_eq!(effective(5), 5);
+        assert_eq!(node_max(UNLIMITED, 1, 2), UNLIMITED);
     }
 }

@@ -1,17 +1,20 @@
-//! Where the pwqs of a queue lie: memory that a queuer may touch before it knows that the pwq is
-//! still there.
+//! Where the pwqs of a queue lie: memory that a queuer may touch before it knows that the pwq is still
+//! there, with the counts of its instances: how many came, and how many are over.
 //!
-//! Read `README.md` beside this file first: the comments here use its names for the steps and states.
+//! The counts are striped, one stripe a CPU of the pod. CPUs that queue at once write no line in common,
+//! and the thread that ends an instance writes another line than the queuer. Both counts only grow.
+//!
+//! Read `README.md` beside this file first: the comments here use its names for the steps and states,
+//! and those of `flush.rs` for Look, Count and Announce.
 
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
-use corewise_sync::atomic::{AtomicPtr, Ordering};
+use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::hint;
+use corewise_sync::{CachePadded, hint};
 
-use crate::pwq::counts::Tally;
-use crate::task::ticket::{ADDRESS_BITS, Home, STRIPES};
+use crate::task::ticket::{ADDRESS_BITS, COLOURS, Home, STRIPES};
 
 /// What lies on a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
 pub(crate) trait InSlot: Send + Sync {
@@ -131,5 +134,287 @@ impl<L> Entry<L> {
         // Slots are aligned to the number of stripes.
         let stripe = (place.addr() % STRIPES) as u32;
         (place.map_addr(|address| address & !(STRIPES - 1)), stripe)
+    }
+}
+
+/// A flush waits for this pair of counts: who would make them equal tells it.
+const WATCHED: u64 = 1;
+/// The pwq takes nothing new, and is collected once all is over: who ends the last looks for that.
+const RETIRED: u64 = 1 << 1;
+/// One instance, in a count that has marks.
+const ONE: u64 = 1 << 2;
+
+/// How the counts are read and left: as product code does, or, in models that have to fail, not.
+#[allow(unreachable_pub, reason = "models name it")]
+pub trait Care: Send + Sync + 'static {
+    /// Whether Count reads those that are over before those that came.
+    const OVER_FIRST: bool;
+    /// Whether Leave looks for watchers.
+    const LOOKS: bool;
+    /// Whether a queuer reads its entry again (`README.md`).
+    const VALIDATES: bool;
+    /// Whether the two sides of Validate are ordered.
+    const ORDERED: bool;
+}
+
+/// What product code does.
+#[derive(Debug)]
+#[allow(unreachable_pub, reason = "models name it")]
+pub struct Careful;
+
+impl Care for Careful {
+    const OVER_FIRST: bool = true;
+    const LOOKS: bool = true;
+    const VALIDATES: bool = true;
+    const ORDERED: bool = true;
+}
+
+/// The counts of one pwq.
+pub(crate) struct Tally {
+    stripes: Box<[Stripe]>,
+    /// A: statistics: instances ever queued here on pwqs that are gone. Written under the lock of the
+    /// colours.
+    before: AtomicU64,
+}
+
+struct Stripe {
+    came: CachePadded<Came>,
+    /// A: instances counted in here that are over, by colour, and the marks, which change under the
+    /// lock of the queue's colours.
+    over: CachePadded<[AtomicU64; COLOURS]>,
+}
+
+struct Came {
+    /// A: of those that came, those that Retracted.
+    undone: AtomicU64,
+    /// A: statistics: instances that were queued and not counted in, since they took another's place over.
+    again: AtomicU64,
+    /// A: instances ever counted in, by colour.
+    by_colour: [AtomicU64; COLOURS],
+}
+
+impl Tally {
+    /// With so many stripes; at least one.
+    pub(crate) fn new(stripes: usize) -> Tally {
+        let by_colour = || std::array::from_fn(|_| AtomicU64::new(0));
+        let stripe = || {
+            let (undone, again) = (AtomicU64::new(0), AtomicU64::new(0));
+            let came = CachePadded::new(Came { undone, again, by_colour: by_colour() });
+            Stripe { came, over: CachePadded::new(by_colour()) }
+        };
+        let stripes = (0..stripes.max(1)).map(|_| stripe()).collect();
+        Tally { stripes, before: AtomicU64::new(0) }
+    }
+
+    /// How many.
+    pub(crate) fn stripes(&self) -> usize {
+        self.stripes.len()
+    }
+
+    #[inline]
+    fn stripe(&self, stripe: u32) -> &Stripe {
+        let stripes = self.stripes.len();
+        // Where there is one, or it is one of them, as always in product code but for tests'
+        // CPUs: no division.
+        let stripe = stripe as usize;
+        &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
+    }
+
+    /// What came here will Leave, and never was queued.
+    pub(crate) fn undo(&self, stripe: u32) {
+        // Release: see `queued`.
+        self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
+    }
+
+    /// What Enter and Leave need of a stripe. It is all that Leave touches: the tally may be gone once it has
+    /// left.
+    #[inline]
+    pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
+        let stripe = self.stripe(stripe);
+        let colour = colour as usize;
+        Pair { came: &stripe.came.by_colour[colour], over: &stripe.over[colour] }
+    }
+
+    /// Under the lock of the colours: from now on the ender of the last instance looks for that.
+    pub(crate) fn retire(&self) {
+        for stripe in &self.stripes {
+            for over in stripe.over.iter() {
+                over.fetch_or(RETIRED, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Under the lock: it was collected.
+    pub(crate) fn recycle(&self) {
+        // A model of every schedule has no statistics: each access makes it longer.
+        if !hint::EVERY_SCHEDULE {
+            self.before.store(self.queued(), Ordering::Relaxed);
+        }
+        for stripe in &self.stripes {
+            for over in stripe.over.iter() {
+                over.fetch_and(!RETIRED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether it was retired, and not collected since. Under the lock.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.stripes[0].over[0].load(Ordering::Relaxed) & RETIRED != 0
+    }
+
+    /// Whether all that came is over. Of a retired pwq's it stays so, but for queuers that Retract.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stripes.iter().all(Stripe::is_quiet)
+    }
+
+    /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
+    /// of counts. Calls `watched` with the colour of each that wasn't watched before.
+    pub(crate) fn watch<C: Care>(&self, mut watched: impl FnMut(usize)) {
+        for stripe in &self.stripes {
+            (0..COLOURS).filter(|colour| stripe.watch::<C>(*colour)).for_each(&mut watched);
+        }
+    }
+
+    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there are.
+    pub(crate) fn in_flight(&self) -> u64 {
+        // Those that are over first: else one that comes and goes in between would hide another.
+        let of_stripe = |stripe: &Stripe| {
+            let over = stripe.over();
+            stripe.came() - over
+        };
+        self.stripes.iter().map(of_stripe).sum()
+    }
+
+    /// Instances that are over, but for what workers carry.
+    pub(crate) fn over(&self) -> u64 {
+        self.stripes.iter().map(Stripe::over).sum()
+    }
+
+    /// Instances ever counted in, also those that Retracted.
+    pub(crate) fn ever_came(&self) -> u64 {
+        self.stripes.iter().map(Stripe::came).sum()
+    }
+
+    /// So many were queued here without having been counted in.
+    pub(crate) fn queued_again(&self, stripe: u32, many: u64) {
+        self.stripe(stripe).came.again.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Instances ever queued so, but for what workers haven't told.
+    pub(crate) fn again(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.came.again.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Instances ever queued here, but for what workers haven't told.
+    pub(crate) fn queued(&self) -> u64 {
+        // The retracted first: each is among those that came.
+        let undone = |stripe: &Stripe| stripe.came.undone.load(Ordering::Acquire);
+        self.stripes
+            .iter()
+            .map(|stripe| (undone(stripe), stripe.came()))
+            .fold(self.again(), |queued, (undone, came)| queued + came.saturating_sub(undone))
+    }
+
+    /// Of those, the ones of the pwq that is there now.
+    pub(crate) fn queued_on_pwq(&self) -> u64 {
+        self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
+    }
+}
+
+impl Stripe {
+    fn over(&self) -> u64 {
+        self.over.iter().map(|over| over.load(Ordering::Acquire) / ONE).sum()
+    }
+
+    fn came(&self) -> u64 {
+        self.came.by_colour.iter().map(|came| came.load(Ordering::Relaxed)).sum()
+    }
+
+    fn is_quiet(&self) -> bool {
+        // Acquire: a thread that finds it quiet sees what those that are over did. They first: each is among
+        // those that came. These SeqCst: see `README.md`.
+        let over = self.over();
+        let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
+        let came: u64 = came.sum();
+        over == came
+    }
+
+    /// Whether it is watched from now on, and wasn't before.
+    fn watch<C: Care>(&self, colour: usize) -> bool {
+        let (came, over) = (&self.came.by_colour[colour], &self.over[colour]);
+        let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
+        // Count. Those that are over first: each of them is among those that came, which are read
+        // after. SeqCst: see `enter`.
+        let now = over.load(Ordering::Acquire);
+        if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
+            return false;
+        }
+        if now & WATCHED != 0 {
+            return false;
+        }
+        // Announce. A thread that leaves after this sees it.
+        let now = over.fetch_or(WATCHED, Ordering::AcqRel);
+        // Count again: those that left before that.
+        if now / ONE == came.load(Ordering::SeqCst) {
+            over.fetch_and(!WATCHED, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+/// The counts of one colour on one stripe, for Enter and Leave.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<'a> {
+    came: &'a AtomicU64,
+    over: &'a AtomicU64,
+}
+
+impl Pair<'_> {
+    /// Counts an instance in.
+    #[inline]
+    pub(crate) fn enter(self) {
+        // Enter (`limit.md`). SeqCst: pairs with the thread that closes the limiter's gate and then looks
+        // at the counts.
+        self.came.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts so many instances out; true where they are. Else somebody watches, and these would be the
+    /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
+    /// colours.
+    #[inline]
+    pub(crate) fn leave<C: Care>(self, many: u64) -> bool {
+        let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
+            // Look: in the same word as Leave, so that no fence is needed.
+            if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
+                return None;
+            }
+            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
+            // a read-modify-write, so they all are seen by a thread that sees the last. The last access:
+            // a thread that sees this may take the memory.
+            Some(now + many * ONE)
+        });
+        left.is_ok()
+    }
+
+    /// Whether the caller's instances are the last in flight of their colour. Once all others are over,
+    /// it isn't told otherwise: it sees at least those come that are over, and its own.
+    #[cold]
+    fn is_last(self, many: u64) -> bool {
+        let over = self.over.load(Ordering::Acquire);
+        over / ONE + many == self.came.load(Ordering::Acquire)
+    }
+
+    /// Counts so many out, under the lock of the colours. True where that drained a pair that is
+    /// watched: it isn't any more.
+    pub(crate) fn leave_watched(self, many: u64) -> bool {
+        // Acquire: this thread tells the flush in the name of all that were over before.
+        let old = self.over.fetch_add(many * ONE, Ordering::AcqRel);
+        // Another may have come since this one looked, and is the last then.
+        let drained = old & WATCHED != 0 && old / ONE + many == self.came.load(Ordering::Acquire);
+        if drained {
+            self.over.fetch_and(!WATCHED, Ordering::Relaxed);
+        }
+        drained
     }
 }

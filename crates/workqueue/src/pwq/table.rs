@@ -17,22 +17,22 @@ use crate::attributes::{At, QueueKind};
 use crate::error::{self, QueueError};
 use crate::fork::lane::Lane;
 use crate::pool::{Pool, current_worker};
-use crate::pools::groups::Lease;
+use crate::pools::Lease;
 use crate::pools::{WorkerPools, nodes};
+use crate::pwq::ArcField;
 use crate::pwq::Pwq;
-use crate::pwq::arc_field::ArcField;
-use crate::pwq::enter;
-use crate::pwq::limit_slot::{Admission, Slot};
+use crate::pwq::flush;
+use crate::pwq::limit::{Admission, Slot};
+use crate::pwq::push_new;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::slot::Entry;
-use crate::pwq::submit::push_new;
 use crate::task::claim::Claimed;
+use crate::task::header::ItemRef;
 use crate::task::header::{Header, Job, Queued};
 use crate::task::ticket::Ticket;
-use crate::task::vtable::ItemRef;
 
 /// What a queuer has Picked.
-pub(crate) type Picked<'a> = enter::Picked<'a, Pwq>;
+pub(crate) type Picked<'a> = flush::Picked<'a, Pwq>;
 
 /// The pwqs of a queue. Its end is that of the queue's last handle.
 pub(crate) struct PwqTable {

@@ -1,9 +1,9 @@
-//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`../queue/end.rs`).
+//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`../queue/control.rs`).
 //!
 //! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
 //! ready at once never comes here. The end closes the list and tells everybody on it; a future that comes for a
 //! seat later finds it closed, under the same lock, and ends by itself. A race between a poll,
-//! a wake-up and the end is in `../queue/future_state.rs`.
+//! a wake-up and the end is in `../queue/future.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -1,14 +1,18 @@
-//! What can be done to a queue as a whole while work flows: other attributes, another maximum,
-//! draining, the end.
+//! What can be done to a queue as a whole while work flows: other attributes, another maximum, draining,
+//! the end and its listeners; and the queue below a queue.
 
-use std::mem;
 use std::panic::Location;
+use std::sync::{Arc, Weak};
+use std::{fmt, mem};
 
 use crate::attributes::{Attributes, MAX_ACTIVE_LIMIT, PoolKey, QueueKind};
-use crate::error::BuildError;
+use crate::error::{BuildError, shielded};
+use crate::pwq::queue_core::QueueCore;
 use crate::pwq::table::Plan;
+use crate::pwq::waiting::{Seat, Waits};
 use crate::queue::Workqueue;
-use crate::timekeeper::registered::Registered;
+use crate::queue::builder::QueueBuilder;
+use crate::timekeeper::Registered;
 use crate::wait::{Target, messages};
 
 impl Workqueue {
@@ -194,5 +198,124 @@ impl Drop for Draining<'_> {
         if *drains == 0 {
             self.0.shared().limiter.slots().for_each(|slot| slot.set_draining(false));
         }
+    }
+}
+
+impl Workqueue {
+    /// The queue below this one, made when it is first asked for: for a layer whose work this queue's items may
+    /// wait for, such as a block device. (The kernel's block layer has a queue of its own for that, `kblockd`.)
+    ///
+    /// It has the same pools, and this queue's kind and attributes, also as they change; but it isn't ordered,
+    /// has no `max_active`. So this queue may be drained, destroyed, or full of items that wait: what they wait for goes on. It takes work until the pools are shut down, also while
+    /// somebody drains it. Its name is this one's with `/below` behind. Where this queue has a rescuer, it has
+    /// one of its own. The queue below the queue below is itself, as that of
+    /// a queue that is the [`lowest`](QueueBuilder::lowest).
+    ///
+    /// May block the first time. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) it is a queue that takes
+    /// nothing, as this one.
+    #[must_use]
+    pub fn below(&self) -> Workqueue {
+        if self.shared().traits.is_below {
+            return self.clone();
+        }
+        if let Some(below) = &*self.inner.below.lock() {
+            return below.clone();
+        }
+        // With no lock held: making a queue may come to the user's spawn handler.
+        let made = match self.make_below() {
+            Ok(made) => made,
+            Err(error) => {
+                if !matches!(error, BuildError::ShutDown { .. }) {
+                    tracing::warn!(queue = self.name(), %error, "cannot create the queue below: \
+                                                                 this queue takes its place");
+                }
+                return self.clone();
+            }
+        };
+        let below = self.inner.below.lock().get_or_insert(made).clone();
+        // They may have changed while it was made.
+        self.tell_below();
+        below
+    }
+
+    fn make_below(&self) -> Result<Workqueue, BuildError> {
+        let (shared, pools) = (self.shared(), &self.shared().pools);
+        let mut builder = QueueBuilder::below(shared, self.attributes());
+        builder.clone().build(pools).or_else(|error| match error {
+            BuildError::Threads { .. } if shared.rescuer.is_some() => {
+                tracing::warn!(queue = shared.name, %error, "the queue below has no rescuer");
+                builder.rescuer = false;
+                builder.build(pools)
+            }
+            error => Err(error),
+        })
+    }
+
+    /// Has the queue below get the attributes, if there is one.
+    pub(crate) fn tell_below(&self) {
+        let below = self.inner.below.lock();
+        if let Some(below) = &*below {
+            // Read under the lock, so that the last one to come here tells the latest.
+            let attributes = Attributes { max_active: 0, ..self.attributes() };
+            if let Err(error) = below.set_attributes(&attributes) {
+                if !matches!(error, BuildError::Fixed { .. } | BuildError::ShutDown { .. }) {
+                    tracing::warn!(queue = self.name(), %error, "the queue below keeps its attributes");
+                }
+            }
+        }
+    }
+}
+
+/// Has a function called at the end of a queue, for as long as it isn't dropped: see [`Workqueue::on_end`].
+#[must_use = "dropping it has nobody told"]
+pub struct EndNotice {
+    queue: Weak<QueueCore>,
+    seat: Option<Seat>,
+    /// The list has it weakly.
+    _told: Arc<dyn Waits>,
+}
+
+struct Told<F>(F);
+
+impl<F: Fn() + Send + Sync> Waits for Told<F> {
+    fn shut(&self) -> bool {
+        true
+    }
+
+    fn stop(&self) {
+        (self.0)();
+    }
+}
+
+impl Workqueue {
+    /// Has `told` called once the queue takes nothing any more: it was destroyed, or its pools were shut down.
+    /// A thread that begins to queue something from then on is refused. For one that has promised to do something
+    /// on the queue, and then has to do without.
+    ///
+    /// It is called once, by the thread that ends the queue, or that drops the last handle of the pools, before that thread
+    /// waits for the workers; with no lock held. Where the queue has ended it is called at once, by this
+    /// thread. A panic in it is logged. It isn't called once the notice was dropped, though it may still be running then.
+    pub fn on_end(&self, told: impl Fn() + Send + Sync + 'static) -> EndNotice {
+        let told = Arc::new(Told(told));
+        let list: Weak<dyn Waits> = Arc::downgrade(&told) as _;
+        let seat = self.shared().waiting.sit(0, list).ok();
+        if seat.is_none() {
+            shielded("a callback at the end of a queue", || told.stop());
+        }
+        EndNotice { queue: Arc::downgrade(self.shared()), seat, _told: told }
+    }
+}
+
+impl Drop for EndNotice {
+    fn drop(&mut self) {
+        if let (Some(queue), Some(seat)) = (self.queue.upgrade(), self.seat.take()) {
+            drop(queue.waiting.leave(seat));
+        }
+    }
+}
+
+impl fmt::Debug for EndNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndNotice").field("told", &self.seat.is_none()).finish_non_exhaustive()
     }
 }

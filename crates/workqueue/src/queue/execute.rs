@@ -2,6 +2,8 @@
 //!
 //! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
 //! pending from its making to its end, and its state word is never changed. Its run uses it up.
+//!
+//! And closures of which a queue takes so many at once, and gives the others back.
 
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -11,17 +13,18 @@ use corewise_sync::hint;
 use tracing::Span;
 
 use crate::attributes::At;
-use crate::error::Refused;
+use crate::error::{QueueError, Refused};
 use crate::fork::lane::Lane;
 use crate::fork::spawned::Closure;
+use crate::handle::join::{JoinHandle, Task};
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
+use crate::pwq::queue_core::Permit;
 use crate::queue::Workqueue;
-use crate::task::header::{Header, Job};
+use crate::task::header::{Alone, Header, Item, ItemRef, Job, TableOf};
 use crate::task::running::{self, Spawner};
 use crate::task::ticket::Ticket;
-use crate::task::vtable::{Alone, Item, ItemRef, TableOf};
 
 impl Workqueue {
     /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
@@ -154,6 +157,59 @@ impl<C: FnOnce() + Send> Alone for Once<C> {
         // The item is gone before the closure is called: what that queues has its memory.
         let closure = self.take();
         closure();
+    }
+}
+
+impl Workqueue {
+    /// As [`Workqueue::spawn`], where the queue has room: what it doesn't take comes back. So the queue of a server that
+    /// gets more than it can do doesn't grow; it says so, to those who ask.
+    ///
+    /// A queue has room for as many closures as its [`capacity`](crate::QueueBuilder::capacity) says, waiting or running,
+    /// or for any number. The place of a closure is free again when it has run, or was cancelled and dropped: before its
+    /// handle says so. Any context, as [`Workqueue::queue`]; where the queue has a capacity, all callers change one number.
+    ///
+    /// # Errors
+    /// The closure, as it was, with [`QueueError::Full`], or with [`QueueError::Draining`] or [`QueueError::Closed`].
+    ///
+    /// ```
+    /// # use corewise_topology::Machine;
+    /// # use corewise_workqueue::{WorkerPools, Workqueue};
+    /// use corewise_workqueue::QueueError;
+    /// # let pools = WorkerPools::new(&Machine::live()?);
+    /// let queue = Workqueue::builder("thumbnails").max_active(2).capacity(100).build(&pools)?;
+    /// match queue.try_spawn(|| println!("made in a while")) {
+    ///     Ok(job) => job.join()?,
+    ///     Err(refused) if refused.error == QueueError::Full => eprintln!("come again later"),
+    ///     Err(refused) => return Err(refused.error.into()),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn try_spawn<T, C>(&self, closure: C) -> Result<JoinHandle<T>, Refused<C>>
+    where
+        C: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let permit = match &self.inner.table.shared().room {
+            None => None,
+            Some(room) => match room.enter() {
+                None => {
+                    // Gone is another error than full.
+                    let closed = self.inner.table.check_at_once(false).err();
+                    return Err(Refused { closure, error: closed.unwrap_or(QueueError::Full) });
+                }
+                permit => permit,
+            },
+        };
+        let (item, handle) = Task::make(closure, permit);
+        match self.submit_new(At::Here, item) {
+            Ok(()) => Ok(handle),
+            Err((item, error)) => {
+                // SAFETY: it was made just now, with this closure and permit, and comes back: nobody else has it.
+                let closure = unsafe { Task::<C, T, Option<Permit>>::unmake(item, handle) };
+                Err(Refused { closure, error })
+            }
+        }
     }
 }
 

@@ -1,18 +1,12 @@
 //! The workqueue: where work is handed in.
 
-mod below;
-pub(crate) mod bounded;
 pub(crate) mod builder;
-mod control;
-mod delayed;
+pub(crate) mod control;
+pub(crate) mod delayed;
 pub(crate) mod divide;
-pub(crate) mod end;
-pub(crate) mod every;
 mod execute;
 mod fork;
-mod future;
-pub(crate) mod future_state;
-mod guest;
+pub(crate) mod future;
 mod map;
 pub(crate) mod scope;
 
@@ -32,7 +26,7 @@ use crate::queue::builder::QueueBuilder;
 use crate::report::QueueStats;
 use crate::task::claim::Claimed;
 use crate::task::header::Header;
-use crate::task::vtable::ItemRef;
+use crate::task::header::ItemRef;
 use crate::timekeeper::delayed::Destination;
 use crate::wait::messages;
 

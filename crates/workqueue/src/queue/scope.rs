@@ -45,10 +45,10 @@ use crate::pool::current_worker;
 use crate::pool::policy::turn_is_over;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
+use crate::task::header::{Item, ItemRef, Lent, Runs, TableOf};
 use crate::task::running::{Part, Spawner};
-use crate::task::vtable::{Item, ItemRef, Lent, Runs, TableOf};
-use crate::wait::take_back::{Role, may_run_part, may_run_parts, run_part, take_back};
 use crate::wait::{self, messages};
+use crate::wait::{Role, may_run_part, may_run_parts, run_part, take_back};
 
 /// Where closures are spawned that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {

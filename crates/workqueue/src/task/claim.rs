@@ -11,12 +11,12 @@ use corewise_sync::inbox::Node;
 use corewise_sync::thread;
 
 use crate::error::shielded;
-use crate::task::flushers;
+use crate::task::header;
 use crate::task::header::{Header, Job, Queued};
+use crate::task::header::{ItemRef, Lent};
 use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot};
 use crate::task::ticket::Event;
-use crate::task::vtable::{ItemRef, Lent};
 
 /// Where a pending instance lies. Changed only by its holder, or under the lock of the container
 /// that it goes into or comes out of.
@@ -304,7 +304,7 @@ impl Claimed {
             }
             (last, ended)
         };
-        flushers::wake(ended);
+        header::wake(ended);
         table.give_up(item, last);
         // Last: after a flush of the queue the instance is over in every respect.
         drop(ticket);

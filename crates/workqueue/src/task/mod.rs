@@ -4,11 +4,7 @@
 //! Read `state.md` beside this file first.
 
 pub(crate) mod claim;
-pub(crate) mod deferred;
-pub(crate) mod flushers;
 pub(crate) mod header;
-pub(crate) mod publication;
 pub(crate) mod running;
 pub(crate) mod state;
 pub(crate) mod ticket;
-pub(crate) mod vtable;

@@ -16,8 +16,8 @@ use crate::attributes::At;
 use crate::error::shielded;
 use crate::pool::alarm::Keeps;
 use crate::task::claim::{Claimed, Place};
+use crate::task::header::Lent;
 use crate::task::header::Queued;
-use crate::task::vtable::Lent;
 
 /// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
 pub(crate) struct Delayed {

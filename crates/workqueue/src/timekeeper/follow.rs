@@ -13,7 +13,7 @@ use corewise_topology::{Machine, Watch, pin_current_thread};
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::pool::service_thread::{Beside, Limit};
+use crate::pool::spawn::{Beside, Limit};
 
 /// The thread `cw-follow`, and how it is stopped.
 pub(crate) struct Follower {

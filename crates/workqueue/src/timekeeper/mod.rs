@@ -3,12 +3,35 @@
 //!
 //! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none,
 //! and a subscriber of `tracing` is the user's.
+//!
+//! Of a queue, its pools and their timekeeper know what [`Registered`] has: they lie below.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::heap::Heap;
+use corewise_sync::{CachePadded, CleanAt, Mutex, MutexGuard, hint, text, time};
+use delayed::Delayed;
+use policy::RETRY_AFTER;
+use watch::{Found, ThreadTimes, Watch};
+
+use crate::error::{quietly, shielded};
+use crate::pool::alarm::{Alarm, Keeper, Keeps};
+use crate::pool::excuse::Excuse;
+use crate::pool::group::Group;
+use crate::pool::spawn::{self, Beside, Limit};
+use crate::report::{Counters, QueueDump};
+use crate::timekeeper::follow::Bell;
+use crate::timekeeper::rescuer::Rescuer;
+use crate::timekeeper::stall::StallReport;
 
 pub(crate) mod delayed;
 #[cfg_attr(not(target_os = "linux"), path = "unfollowed.rs")]
 pub(crate) mod follow;
 mod policy;
-pub(crate) mod registered;
 pub(crate) mod rescuer;
 pub(crate) mod stall;
 #[cfg(test)]
@@ -19,29 +42,8 @@ mod stepped_delayed;
 mod stepped_rescue;
 mod watch;
 
-use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
 #[cfg(test)]
 use corewise_sync::atomic::AtomicU64;
-use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::heap::Heap;
-use corewise_sync::{CachePadded, Mutex, MutexGuard, hint, text, time};
-
-use crate::error::{quietly, shielded};
-use crate::pool::alarm::{Alarm, Keeper, Keeps};
-use crate::pool::excuse::Excuse;
-use crate::pool::group::Group;
-use crate::pool::inherit;
-use crate::pool::service_thread::{Beside, Limit};
-use crate::timekeeper::follow::Bell;
-use crate::timekeeper::registered::{Queues, Registered};
-use crate::timekeeper::rescuer::Rescuer;
-use crate::timekeeper::stall::StallReport;
-use delayed::Delayed;
-use policy::RETRY_AFTER;
-use watch::{Found, ThreadTimes, Watch};
 
 /// How long a pool with work waiting may make no progress before that is reported.
 pub const DEFAULT_STALL_AFTER: Duration = Duration::from_secs(30);
@@ -167,7 +169,7 @@ impl Timekeeper {
             by_hand,
             settings,
             calls: AtomicBool::new(false),
-            niceness: inherit::niceness(),
+            niceness: spawn::niceness(),
             queues: Mutex::default(),
             watch: Mutex::new(Watch::new(ThreadTimes::default())),
             state: Mutex::default(),
@@ -213,8 +215,8 @@ impl Timekeeper {
         }
         let its = Arc::clone(self);
         let run = move || {
-            inherit::run_anywhere(its.niceness);
-            inherit::wake_on_time();
+            spawn::run_anywhere(its.niceness);
+            spawn::wake_on_time();
             its.run();
         };
         match Beside::spawn("cw-time".into(), run) {
@@ -376,5 +378,58 @@ impl Keeps for Timekeeper {
         if self.state.lock().closed {
             self.alarm.ring();
         }
+    }
+}
+
+/// What is asked of a queue from below.
+pub(crate) trait Registered: Send + Sync {
+    /// Its number in its worker pools, never used again; not 0.
+    fn id(&self) -> u64;
+    /// The name for reports.
+    fn name(&self) -> &str;
+    /// The rescuer that runs its work where no worker can.
+    fn rescuer(&self) -> Option<&Rescuer>;
+    /// Where the timekeeper and the rescuer count.
+    fn counters(&self) -> &Counters;
+    /// Instances that were queued and aren't over (a moment ago).
+    fn in_flight(&self) -> u64;
+    /// The same maximum, where other CPUs can be used now: then `settle` has to follow.
+    fn divide_again(&self);
+    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
+    fn close(&self);
+    /// Lets those through that may go since one of these. No lock is held: it may have to make threads.
+    fn settle(&self);
+    /// Cancels the futures that wait to be woken: the queue takes nothing any more.
+    fn cancel_waiting(&self);
+    /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in there.
+    fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump;
+}
+
+/// The queues of some worker pools.
+#[derive(Default)]
+pub(crate) struct Queues {
+    /// By number. Those that are gone are taken out now and then.
+    all: BTreeMap<u64, Weak<dyn Registered>>,
+    clean_at: CleanAt,
+    pub(crate) closed: bool,
+}
+
+impl Queues {
+    pub(crate) fn add(&mut self, queue: &Arc<dyn Registered>) {
+        let clean = |all: &mut BTreeMap<_, Weak<dyn Registered>>| {
+            all.retain(|_, one| one.strong_count() > 0)
+        };
+        self.clean_at.before_one_more(&mut self.all, BTreeMap::len, clean);
+        self.all.insert(queue.id(), Arc::downgrade(queue));
+    }
+
+    /// By number. The handle returned may be the last one: it is not to be dropped under the lock.
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<dyn Registered>> {
+        self.all.get(&id)?.upgrade()
+    }
+
+    /// Those that there are, in the order of their numbers; as [`Queues::get`].
+    pub(crate) fn alive(&self) -> Vec<Arc<dyn Registered>> {
+        self.all.values().filter_map(Weak::upgrade).collect()
     }
 }

@@ -13,10 +13,10 @@ use corewise_sync::atomic::Ordering;
 use corewise_sync::{Mutex, Parker, text};
 
 use crate::pool::group::Group;
-use crate::pool::inherit;
-use crate::pool::service_thread::{Beside, Limit};
-use crate::task::publication::{Label, Publication};
-use crate::timekeeper::registered::Registered;
+use crate::pool::spawn;
+use crate::pool::spawn::{Beside, Limit};
+use crate::task::running::{Label, Publication};
+use crate::timekeeper::Registered;
 
 /// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
 const BATCH: usize = 16;
@@ -57,7 +57,7 @@ impl Rescuer {
         let desk = Arc::new(Desk { parker, shown, calls: Mutex::default() });
         let its = Arc::clone(&desk);
         let run = move || {
-            inherit::run_anywhere(niceness);
+            spawn::run_anywhere(niceness);
             its.run();
         };
         // A thread's name must not hold a NUL; a queue's may.

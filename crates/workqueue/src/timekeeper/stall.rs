@@ -10,7 +10,7 @@ use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::report::PoolReport;
-use crate::task::publication::Label;
+use crate::task::running::Label;
 
 /// How many of the items that wait a report names.
 const WAITING: usize = 8;

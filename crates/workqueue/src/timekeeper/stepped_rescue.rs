@@ -15,7 +15,7 @@ use crate::pools::WorkerPools;
 use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
 use crate::timekeeper::rescuer::Call;
 
 const MS: Duration = Duration::from_millis(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corewise_topology::{Machine, Watch};
 
-use crate::pool::service_thread::Limit;
+use crate::pool::spawn::Limit;
 
 /// There is none.
 pub(crate) enum Follower {}

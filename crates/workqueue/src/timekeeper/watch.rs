@@ -18,7 +18,7 @@ use super::policy::{
 use crate::pool::excuse::Excuse;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
-use crate::task::publication::Shown;
+use crate::task::running::Shown;
 
 /// The most threads whose files stay open, and the part of the files that the process may have that
 /// these are at most. Two files a thread: of 1,024 files they take 64. To open those of another

@@ -10,11 +10,11 @@ use crate::error::quietly;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Job};
-use crate::task::publication::Label;
+use crate::task::header::{Lent, Table};
+use crate::task::running::Label;
 use crate::task::running::{self, Running};
-use crate::task::vtable::{Lent, Table};
+use crate::wait::is_placed;
 use crate::wait::stuck::Needs;
-use crate::wait::take_back::is_placed;
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
 ///

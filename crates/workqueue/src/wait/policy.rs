@@ -1,7 +1,7 @@
 //! The decisions of a waiter, as pure functions of plain numbers: whether it runs an item that it
 //! waits for itself, and whether a join offers a closure to workers.
 
-use crate::fork::stack::StackLeft;
+use crate::fork::StackLeft;
 
 /// How deep items that were taken back may be nested on a stack of which nobody knows how much is
 /// left.
@@ -106,7 +106,7 @@ impl ForkPoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fork::stack::STACK_RESERVE;
+    use crate::fork::STACK_RESERVE;
 
     #[test]
     fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {

@@ -8,8 +8,8 @@ use corewise_sync::fence::FencePolicy;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::task::claim::{Claimed, Place};
+use crate::task::header::Lent;
 use crate::task::header::{Header, Queued};
-use crate::task::vtable::Lent;
 
 impl<F: FencePolicy> Group<F> {
     /// A push that finds the ring full.

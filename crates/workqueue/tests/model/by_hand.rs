@@ -12,14 +12,14 @@ use crate::model::OfModel;
 use crate::pool::PoolSpec;
 use crate::pool::alarm::{Alarm, Keeper, Keeps};
 use crate::pool::group::{Group, Setup, Step};
-use crate::pool::idle::Idle;
-use crate::pool::inherit;
 use crate::pool::pins::Pinning;
+use crate::pool::policy::Idle;
+use crate::pool::spawn;
 use crate::pool::spawn::Spawner;
-use crate::pool::thread_limit::Threads;
+use crate::pool::worker::Threads;
 use crate::pool::worker::Worker;
-use crate::pwq::counts::{Care, Careful, Tally};
 use crate::pwq::flush::Colours;
+use crate::pwq::slot::{Care, Careful, Tally};
 use crate::pwq::slot::{InSlot, PwqSlot};
 use crate::task::ticket::Home;
 
@@ -39,7 +39,7 @@ impl Setup {
                 alarm: Arc::new(CachePadded::new(Alarm::new())),
                 keeper: Arc::new(Nobody),
             },
-            niceness: inherit::niceness(),
+            niceness: spawn::niceness(),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::fork::record::{Fork, Forked, State, Stolen};
 use crate::fork::ring::{Oldest, Ring};
 use crate::fork::spawned::{Block, SpawnRing};
 use crate::task::header::Job;
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
 use crate::task::running::Running;
 use crate::task::ticket::MaybeTicket;
 

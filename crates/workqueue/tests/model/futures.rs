@@ -6,7 +6,7 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 
 use crate::pwq::waiting::Waiting;
-use crate::queue::future_state::{FutureState, Paused};
+use crate::queue::future::{FutureState, Paused};
 
 /// A spawned future without its pool: who may touch it.
 pub struct FutureModel {

@@ -3,8 +3,8 @@
 use corewise_sync::Mutex;
 use corewise_sync::fence::FencePolicy;
 
-use crate::pwq::limit_policy::effective;
-use crate::pwq::limit_slot::{Admission, Hold, Slot};
+use crate::pwq::limit::effective;
+use crate::pwq::limit::{Admission, Hold, Slot};
 
 /// An instance in a model of the limiter: a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

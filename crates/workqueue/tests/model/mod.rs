@@ -28,24 +28,24 @@ use crate::pool::group::{Group, Setup, Step};
 use crate::pool::policy::Home;
 use crate::pool::worker::Worker;
 use crate::pool::worker_thread;
+use crate::pools::Lease;
 use crate::pools::WorkerPools;
-use crate::pools::groups::Lease;
-use crate::pwq::counts::Tally;
-pub use crate::pwq::counts::{Care, Careful};
-use crate::pwq::enter::leave;
 use crate::pwq::flush::Colours;
+use crate::pwq::flush::leave;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
+use crate::pwq::slot::Tally;
+pub use crate::pwq::slot::{Care, Careful};
 use crate::pwq::slot::{Entry, InSlot, PwqSlot};
-use crate::pwq::submit::{self, push};
 use crate::pwq::table::{Plan, PwqTable};
+use crate::pwq::{self, push};
 use crate::task::claim::Place;
-use crate::task::deferred::DeferredEnds;
+use crate::task::header::Lent;
 use crate::task::header::{Job, Queued};
-use crate::task::publication::Publication;
+use crate::task::running::Publication;
+use crate::task::ticket::DeferredEnds;
 use crate::task::ticket::{Event, Home as QueueHome, MaybeTicket, Schedule, Spot, Ticket};
-use crate::task::vtable::Lent;
-use crate::wait::take_back::{Role, take_back_if};
+use crate::wait::{Role, take_back_if};
 
 pub use forks::{LanesModel, RingModel, SpawnModel, Waits};
 pub use futures::{FutureModel, WaitingModel};
@@ -324,7 +324,7 @@ pub fn claim_hastily(work: &Work) {
 
 /// Takes the pending instance and puts it back into its list: what `mod_delayed` does.
 pub fn take_and_put_back(work: &Work) -> bool {
-    work.lent().claim().map(submit::requeue).is_some()
+    work.lent().claim().map(pwq::requeue).is_some()
 }
 
 /// A waiter that looks at an item in its pool, reads what it carries along, and leaves it.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
 
 use crate::fork::record::Fork;
-use crate::pwq::limit_slot::Slot;
+use crate::pwq::limit::Slot;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
 

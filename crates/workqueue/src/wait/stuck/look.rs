@@ -15,10 +15,10 @@ use crate::attributes::QueueKind;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
-use crate::pwq::limit_slot::Slot;
+use crate::pwq::limit::Slot;
 use crate::pwq::queue_core::QueueCore;
+use crate::task::header::Lent;
 use crate::task::header::{Header, Queued};
-use crate::task::vtable::Lent;
 
 /// What is looked through: kept meanwhile, and dropped after the list's lock.
 #[derive(Default)]

@@ -24,10 +24,10 @@ use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::Header;
+use crate::task::header::Lent;
 use crate::task::running;
-use crate::task::vtable::Lent;
+use crate::wait::Role;
 use crate::wait::Target;
-use crate::wait::take_back::Role;
 pub(crate) use graph::PoolKey;
 
 use graph::Fact;

@@ -17,7 +17,7 @@ use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
 use crate::wait::Target;
-use crate::wait::take_back::{Role, home, lend};
+use crate::wait::{Role, home, lend};
 
 /// Pools whose items' waits are long soon, and a queue that lets one through at a time, on the one CPU.
 fn limited() -> (WorkerPools, Workqueue) {
