@@ -93,7 +93,7 @@ pub use report::{
     Dump, LinkDump, PoolDump, PoolReport, QueueDump, QueueStats, RunningDump, ScopeDump, SlotDump,
     SlotPlace,
 };
-pub use timekeeper::stall::{Doing, ItemReport, StallReport};
+pub use timekeeper::stall::{Activity, ItemReport, StallReport};
 pub use timekeeper::{DEFAULT_CPU_INTENSIVE_AFTER, DEFAULT_STALL_AFTER};
 
 /// The README's example is a test too.

@@ -12,8 +12,8 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::{CachePadded, Mutex, Parker, hint, per_thread};
 
 use crate::fork::record::Fork;
-use crate::fork::ring::{Oldest, Ring};
-use crate::fork::spawned::{Block, Closure, Seen, SpawnRing};
+use crate::fork::ring::{OldestFork, Ring};
+use crate::fork::spawned::{Block, Closure, OldestSpawned, SpawnRing};
 use crate::task::header::Queued;
 
 /// How many lanes a pool has at most. Items of further workers offer no forks.
@@ -43,11 +43,11 @@ const WATCHED: u32 = 2;
 
 /// What a thief has seen in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Prey {
+pub(crate) enum StealTarget {
     /// The oldest fork.
-    Fork(Oldest),
+    Fork(OldestFork),
     /// The oldest of what was spawned.
-    Spawned(Seen),
+    Spawned(OldestSpawned),
 }
 
 /// Where the items that one worker runs offer their forks, and leave what they spawn.
@@ -128,14 +128,14 @@ impl Lane {
 
     /// What a thief would take (a moment ago): a fork, for which somebody waits, before a spawned
     /// closure.
-    pub(crate) fn prey(&self) -> Option<Prey> {
-        let spawned = || self.spawned.oldest().map(Prey::Spawned);
+    pub(crate) fn steal_target(&self) -> Option<StealTarget> {
+        let spawned = || self.spawned.oldest().map(StealTarget::Spawned);
         self.fork().or_else(spawned)
     }
 
     /// The fork that a thief would take (a moment ago).
-    pub(crate) fn fork(&self) -> Option<Prey> {
-        self.ring.oldest().map(Prey::Fork)
+    pub(crate) fn fork(&self) -> Option<StealTarget> {
+        self.ring.oldest().map(StealTarget::Fork)
     }
 
     /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long:
@@ -363,8 +363,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
     /// The lanes in which `look` finds something, each with that, from the calling worker's own on.
     pub(crate) fn seen<'a>(
         &'a self,
-        look: impl Fn(&Lane) -> Option<Prey> + 'a,
-    ) -> impl Iterator<Item = (&'a Lane, Prey)> {
+        look: impl Fn(&Lane) -> Option<StealTarget> + 'a,
+    ) -> impl Iterator<Item = (&'a Lane, StealTarget)> {
         let (_, own) = OWN.with(Cell::get);
         let first = self.iter().position(|lane| ptr::eq(lane, own)).map_or(0, |own| own + 1);
         let (before, after) = (self.iter().take(first), self.iter().skip(first));

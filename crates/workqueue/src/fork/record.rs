@@ -34,7 +34,7 @@ pub(crate) struct Fork {
     pub(crate) chain: usize,
     /// I: the span that it was made in, where a subscriber wants to know.
     spawner: Spawner,
-    /// A: [`State`].
+    /// A: [`ForkHolder`].
     state: AtomicPtr<Lane>,
 }
 
@@ -57,7 +57,7 @@ const RETURNED: *mut Lane = ptr::without_provenance_mut(4);
 
 /// The holder of a fork's closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ForkHolder {
     /// Its owner, or a thief that is about to steal it.
     Offered,
     /// The thief with this lane.
@@ -71,18 +71,18 @@ pub(crate) enum State {
 impl Fork {
     /// The holder of the closure. Acquire pairs with Finish: with `Over` comes what the closure
     /// did.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ForkHolder {
         match self.state.load(Ordering::Acquire) {
-            OFFERED => State::Offered,
-            OVER => State::Over,
-            RETURNED => State::Returned,
-            lane => State::Stolen(lane.map_addr(|lane| lane & !AWAITED).cast_const()),
+            OFFERED => ForkHolder::Offered,
+            OVER => ForkHolder::Over,
+            RETURNED => ForkHolder::Returned,
+            lane => ForkHolder::Stolen(lane.map_addr(|lane| lane & !AWAITED).cast_const()),
         }
     }
 
     /// Whether the thief is done with it.
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.state(), State::Over | State::Returned)
+        matches!(self.state(), ForkHolder::Over | ForkHolder::Returned)
     }
 
     /// Mark, by a thief, under the lock of the ring that the fork lies in.

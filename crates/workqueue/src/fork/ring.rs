@@ -23,7 +23,7 @@ const NOWHERE: usize = usize::MAX;
 pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
     owner: CachePadded<OwnerSide>,
     thieves: CachePadded<ThievesSide>,
-    slots: [Slot<T>; CAPACITY],
+    slots: [RingSlot<T>; CAPACITY],
     policy: std::marker::PhantomData<P>,
 }
 
@@ -50,7 +50,7 @@ struct ThievesSide {
     stealing: Spin<()>,
 }
 
-struct Slot<T> {
+struct RingSlot<T> {
     /// A: written by the owner before it moves the tail behind it; Relaxed: the tail orders.
     fork: AtomicPtr<T>,
     /// A: which push this was; as `fork`.
@@ -59,7 +59,7 @@ struct Slot<T> {
 
 /// What a thief has seen of a ring: its oldest fork at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Oldest {
+pub(crate) struct OldestFork {
     position: usize,
     push: u64,
 }
@@ -68,7 +68,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     /// Returns an empty ring.
     pub(crate) fn new() -> Self {
         P::prepare();
-        let slot = |_| Slot { fork: AtomicPtr::new(ptr::null_mut()), push: AtomicU64::new(0) };
+        let slot = |_| RingSlot { fork: AtomicPtr::new(ptr::null_mut()), push: AtomicU64::new(0) };
         Ring {
             owner: CachePadded::new(OwnerSide {
                 tail: AtomicUsize::new(0),
@@ -85,7 +85,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         }
     }
 
-    fn slot(&self, position: usize) -> &Slot<T> {
+    fn slot(&self, position: usize) -> &RingSlot<T> {
         &self.slots[position % CAPACITY]
     }
 
@@ -193,18 +193,21 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
 
     /// The oldest fork (a moment ago).
     #[inline]
-    pub(crate) fn oldest(&self) -> Option<Oldest> {
+    pub(crate) fn oldest(&self) -> Option<OldestFork> {
         let position = self.thieves.head.load(Ordering::Relaxed);
         let tail = self.owner.tail.load(Ordering::Relaxed);
         let filled = tail.wrapping_sub(position) as isize > 0;
-        filled.then(|| Oldest { position, push: self.slot(position).push.load(Ordering::Relaxed) })
+        filled.then(|| OldestFork {
+            position,
+            push: self.slot(position).push.load(Ordering::Relaxed),
+        })
     }
 
     /// Steals the oldest fork, by a thief, if that is still the one which it has seen, and `takes`
     /// agrees. `takes` is called with the ring locked. `None` also where another thief is at it.
     pub(crate) fn steal(
         &self,
-        seen: Oldest,
+        seen: OldestFork,
         takes: impl FnOnce(NonNull<T>) -> bool,
     ) -> Option<NonNull<T>> {
         let _stealing = self.thieves.stealing.try_lock()?;

@@ -17,8 +17,8 @@ use corewise_sync::spin::{Spin, SpinGuard};
 use corewise_sync::{CachePadded, hint};
 
 use crate::error::shielded;
-use crate::task::header::{Alone, Item, ItemRef, Table, TableOf};
 use crate::task::header::{Header, Job, Queued};
+use crate::task::header::{Item, ItemRef, OneShotItem, Table, TableOf};
 use crate::task::running::Publication;
 use crate::task::running::Running;
 use crate::task::ticket::DeferredEnds;
@@ -67,7 +67,7 @@ impl Closure {
     pub(crate) fn run(self, shown: &Publication, carry: &DeferredEnds) {
         carry.starts(self.job.ticket.as_ref());
         let closure = ManuallyDrop::new(self);
-        let shell = Shell::new(closure.table, closure.words);
+        let shell = SpawnedItem::new(closure.table, closure.words);
         // SAFETY: the closure isn't used again, and nothing of it is dropped.
         let job = unsafe { ptr::read(&raw const closure.job) };
         let mut running = Running::new(shell.item(), job);
@@ -85,21 +85,21 @@ impl Drop for Closure {
         if let Some(ticket) = self.job.ticket.as_ref() {
             ticket.note(Event::Cancelled);
         }
-        self.table.give_up(Shell::new(self.table, self.words).item(), true);
+        self.table.give_up(SpawnedItem::new(self.table, self.words).item(), true);
     }
 }
 
 /// The item as which a closure runs, in the frame of the thread that runs it.
 #[repr(C)]
-struct Shell {
+struct SpawnedItem {
     header: Header,
     words: Cell<Words>,
 }
 
-impl Shell {
+impl SpawnedItem {
     #[inline]
-    fn new(table: &'static Table, words: Words) -> Shell {
-        Shell { header: Header::new(table), words: Cell::new(words) }
+    fn new(table: &'static Table, words: Words) -> SpawnedItem {
+        SpawnedItem { header: Header::new(table), words: Cell::new(words) }
     }
 
     /// The item's hold, by a pointer to all of it.
@@ -114,11 +114,11 @@ impl Shell {
 /// Takes the closure out.
 ///
 /// # Safety
-/// The header is that of a [`Shell`] with a `C`, by a pointer to all of it, and nobody takes twice.
+/// The header is that of a [`SpawnedItem`] with a `C`, by a pointer to all of it, and nobody takes twice.
 #[inline]
 unsafe fn take<C>(item: NonNull<Header>) -> C {
     // SAFETY: as the caller says.
-    let words = unsafe { item.cast::<Shell>().as_ref() }.words.as_ptr();
+    let words = unsafe { item.cast::<SpawnedItem>().as_ref() }.words.as_ptr();
     // SAFETY: a `C` was written there.
     unsafe { words.cast::<C>().read() }
 }
@@ -167,7 +167,7 @@ unsafe impl Item for Block<Closure> {}
 // SAFETY: its owner alone touches the closures, which are `Send`.
 unsafe impl<T: Send> Sync for Block<T> {}
 
-impl Alone for Block<Closure> {
+impl OneShotItem for Block<Closure> {
     fn run(self: Box<Self>) {
         unreachable!("a worker takes the closures out")
     }
@@ -260,7 +260,7 @@ struct ThievesSide {
 
 /// What a thief has seen of a ring: which closure was the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct OldestSpawned {
     begun: usize,
     head: usize,
 }
@@ -303,13 +303,13 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
 
     /// Enter.
     #[inline]
-    fn enter(&self) -> Inside<'_, T, P> {
+    fn enter(&self) -> OwnerGuard<'_, T, P> {
         self.owner.inside.store(true, Ordering::Relaxed);
         P::light();
         // Acquire: a thief that is through has read what it took, and moved the head.
         let waits = self.thieves.wanted.load(Ordering::Acquire);
         let waited = if waits { Some(self.outwait()) } else { None };
-        Inside { ring: self, waited }
+        OwnerGuard { ring: self, waited }
     }
 
     #[cold]
@@ -401,16 +401,16 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     }
 
     /// The oldest closure, for a thief (a moment ago).
-    pub(crate) fn oldest(&self) -> Option<Seen> {
+    pub(crate) fn oldest(&self) -> Option<OldestSpawned> {
         let begun = self.owner.begun.load(Ordering::Relaxed);
         let (head, tail) = self.range();
-        (head < tail).then_some(Seen { begun, head })
+        (head < tail).then_some(OldestSpawned { begun, head })
     }
 
     /// Steals the older half of the closures, if the oldest is the one that the thief has seen, and
     /// gives them to `each`, the oldest first. Returns how many: none also where somebody else is at
     /// it.
-    pub(crate) fn steal(&self, seen: Seen, mut each: impl FnMut(T)) -> usize {
+    pub(crate) fn steal(&self, seen: OldestSpawned, mut each: impl FnMut(T)) -> usize {
         let Some(_stealing) = self.thieves.stealing.try_lock() else { return 0 };
         if self.oldest() != Some(seen) {
             return 0;
@@ -434,13 +434,13 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
 }
 
 /// The owner is inside, until this is dropped.
-struct Inside<'a, T, P: AsymmetricPolicy> {
+struct OwnerGuard<'a, T, P: AsymmetricPolicy> {
     ring: &'a SpawnRing<T, P>,
     /// The owner has waited for a thief, and keeps others out by the lock.
     waited: Option<SpinGuard<'a, ()>>,
 }
 
-impl<T, P: AsymmetricPolicy> Drop for Inside<'_, T, P> {
+impl<T, P: AsymmetricPolicy> Drop for OwnerGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         if self.waited.is_none() {

@@ -19,7 +19,7 @@ use tracing::Span;
 
 use crate::error::{JoinError, shielded};
 use crate::task::header::Header;
-use crate::task::header::{Item, ItemRef, Lent, Runs, TableOf};
+use crate::task::header::{Item, ItemRef, LentItem, Runs, TableOf};
 use crate::task::running::Spawner;
 use crate::wait::{self, messages};
 use crate::wait::{Role, take_back};
@@ -57,9 +57,9 @@ impl<T> JoinHandle<T> {
         unsafe { self.task.as_ref() }
     }
 
-    fn lent(&self) -> Lent<'_> {
+    fn lent(&self) -> LentItem<'_> {
         // SAFETY: as above; a task is an item, and the pointer is one to all of it.
-        unsafe { Lent::new(self.task.cast()) }
+        unsafe { LentItem::new(self.task.cast()) }
     }
 
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure

@@ -9,13 +9,13 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{Mutex, hint, thread};
 
-use crate::task::claim::{Claimed, Place};
-use crate::task::header::{Aside, Item, ItemRef, Lent, Reusable, Runs, TableOf};
+use crate::task::claim::{Claimed, Container};
 use crate::task::header::{Flushers, Unsettled};
+use crate::task::header::{HandleData, Item, ItemRef, LentItem, Reusable, Runs, TableOf};
 use crate::task::header::{Header, Queued};
 use crate::task::running;
 use crate::task::state::{Seq, Snapshot};
-use crate::timekeeper::delayed::Armed;
+use crate::timekeeper::delayed::TimerHandle;
 use crate::wait::{self, messages};
 use crate::wait::{Role, take_back};
 
@@ -41,7 +41,7 @@ use crate::wait::{Role, take_back};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Work {
-    /// The header of a [`Whole`], by a pointer to all of it.
+    /// The header of a [`WorkItem`], by a pointer to all of it.
     item: NonNull<Header>,
 }
 
@@ -49,32 +49,32 @@ pub struct Work {
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 
-// SAFETY: a handle is a reference to a `Whole`, which is `Send + Sync`, as its function is `Send`.
+// SAFETY: a handle is a reference to a `WorkItem`, which is `Send + Sync`, as its function is `Send`.
 unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
 
 /// What a work item has beside its header and its function.
 #[repr(C)]
-struct Beside {
-    aside: Aside,
+struct WorkData {
+    aside: HandleData,
     /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
-    timer: Mutex<Option<Armed>>,
+    timer: Mutex<Option<TimerHandle>>,
 }
 
 /// A line, so that what an instance touches of a small item lies on one: its header, and a function
 /// that is a pointer. On x86-64 and aarch64.
 #[repr(C, align(64))]
-struct Whole<C> {
+struct WorkItem<C> {
     header: Header,
     /// P: belongs to the thread that has set the state word's `RUNNING`.
     function: UnsafeCell<C>,
-    beside: Beside,
+    beside: WorkData,
 }
 
 // SAFETY: the function is called by one thread at a time, which `RUNNING` passes on with acquire and release, and is
 // dropped by the thread that frees the item: `C: Send` is enough. The other fields are `Sync`.
-unsafe impl<C: Send> Sync for Whole<C> {}
+unsafe impl<C: Send> Sync for WorkItem<C> {}
 
 impl Clone for Work {
     #[inline]
@@ -133,11 +133,13 @@ impl Work {
 
     /// As [`Work::new`]; reports have the name of an `N`.
     pub(crate) fn named_for<N, C: FnMut() + Send + 'static>(function: C) -> Work {
-        let aside = Aside { handles: AtomicUsize::new(1), flushers: Flushers::default() };
-        let beside = Beside { aside, timer: Mutex::new(None) };
-        let header = Header::new(&TableOf::<Whole<C>, N>::REUSABLE);
+        let aside = HandleData { handles: AtomicUsize::new(1), flushers: Flushers::default() };
+        let beside = WorkData { aside, timer: Mutex::new(None) };
+        let header = Header::new(&TableOf::<WorkItem<C>, N>::REUSABLE);
         let function = UnsafeCell::new(function);
-        Work { item: NonNull::from(Box::leak(Box::new(Whole { header, function, beside }))).cast() }
+        Work {
+            item: NonNull::from(Box::leak(Box::new(WorkItem { header, function, beside }))).cast(),
+        }
     }
 
     /// The item whose function calls this: an item that queues itself needs no handle of its own, and so ends when
@@ -165,7 +167,7 @@ impl Work {
         running::current(|running| {
             let item = running?.known()?;
             // SAFETY: the instance that runs has a hold, by a pointer to all of the item.
-            let handles = &unsafe { Lent::new(item) }.aside()?.handles;
+            let handles = &unsafe { LentItem::new(item) }.aside()?.handles;
             // Relaxed, as in `clone`; but where the last is gone there will be no other.
             let more = |handles: usize| (handles > 0).then(|| handles + 1);
             handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -190,14 +192,14 @@ impl Work {
     }
 
     #[inline]
-    pub(crate) fn aside(&self) -> &Aside {
+    pub(crate) fn aside(&self) -> &HandleData {
         self.lent().aside().expect("it is reusable")
     }
 
     /// The lock of where its timer is.
-    pub(crate) fn timer(&self) -> &Mutex<Option<Armed>> {
-        let beside = self.lent().beside().expect("it is reusable").cast::<Beside>();
-        // SAFETY: a work item's aside is the first field of a `Beside`, which is `repr(C)`; the pointer is
+    pub(crate) fn timer(&self) -> &Mutex<Option<TimerHandle>> {
+        let beside = self.lent().beside().expect("it is reusable").cast::<WorkData>();
+        // SAFETY: a work item's aside is the first field of a `WorkData`, which is `repr(C)`; the pointer is
         // one to all of the item, which a handle keeps.
         &unsafe { beside.as_ref() }.timer
     }
@@ -230,9 +232,9 @@ impl Work {
     }
 
     /// The item, for a claimant of an instance of it.
-    pub(crate) fn lent(&self) -> Lent<'_> {
+    pub(crate) fn lent(&self) -> LentItem<'_> {
         // SAFETY: a handle keeps the item; the pointer is one to all of it.
-        unsafe { Lent::new(self.item) }
+        unsafe { LentItem::new(self.item) }
     }
 
     /// The queue's hold on the item, once the caller has made it pending.
@@ -340,9 +342,9 @@ impl Work {
                 return (now.again() || !fires).then_some(false);
             }
             match header.place(now.seq()) {
-                Place::Nowhere => None,
-                Place::Timer | Place::Moving if fires => None,
-                place => Some(place == Place::Timer),
+                Container::Nowhere => None,
+                Container::Timer | Container::Moving if fires => None,
+                place => Some(place == Container::Timer),
             }
         };
         loop {
@@ -375,9 +377,9 @@ impl Work {
     fn fire(&self, seq: Seq) -> bool {
         let header = self.header();
         let now = header.state.snapshot();
-        let set = now.pending() && now.seq() == seq && header.place(seq) == Place::Timer;
+        let set = now.pending() && now.seq() == seq && header.place(seq) == Container::Timer;
         let armed = if set { self.timer().lock().take() } else { None };
-        armed.map(Armed::fire).is_some()
+        armed.map(TimerHandle::fire).is_some()
     }
 }
 
@@ -391,7 +393,7 @@ impl fmt::Debug for Work {
     }
 }
 
-impl<C: FnMut() + Send> Runs for Whole<C> {
+impl<C: FnMut() + Send> Runs for WorkItem<C> {
     fn run(&self) {
         // SAFETY: the thread that has started the instance runs it, and no other is started before that one's end.
         let call = |function: *mut C| unsafe { (*function)() };
@@ -405,7 +407,7 @@ impl<C: FnMut() + Send> Runs for Whole<C> {
 }
 
 // SAFETY: that is where it is.
-unsafe impl<C: FnMut() + Send> Reusable for Whole<C> {
+unsafe impl<C: FnMut() + Send> Reusable for WorkItem<C> {
     const ASIDE: usize = mem::offset_of!(Self, beside);
 
     fn unshelve(&self) -> Option<Queued> {
@@ -421,7 +423,7 @@ unsafe impl<C: FnMut() + Send> Reusable for Whole<C> {
 }
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `Work::new` only.
-unsafe impl<C: FnMut() + Send> Item for Whole<C> {}
+unsafe impl<C: FnMut() + Send> Item for WorkItem<C> {}
 
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
@@ -430,7 +432,7 @@ mod tests {
     #[test]
     fn an_item_whose_function_is_two_words_takes_two_lines_and_runs_on_the_first() {
         fn size<C>(_: &C) -> (usize, usize) {
-            (size_of::<Whole<C>>(), mem::offset_of!(Whole<C>, function))
+            (size_of::<WorkItem<C>>(), mem::offset_of!(WorkItem<C>, function))
         }
         let (one, other) = (Box::new(1_u64), Box::new(2_u64));
         let function = move || assert!(one < other);

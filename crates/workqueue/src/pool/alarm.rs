@@ -11,7 +11,7 @@ use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{CachePadded, Parker};
 
 /// The keeper of pools that have more work than they can take.
-pub(crate) trait Keeps: Send + Sync {
+pub(crate) trait PoolKeeper: Send + Sync {
     /// The alarm was raised: wakes the thread, or makes it.
     fn wake(self: Arc<Self>);
     /// The time since the pools were made.
@@ -28,7 +28,7 @@ pub(crate) trait Keeps: Send + Sync {
 pub(crate) struct Keeper {
     /// On a line of its own: pushes on saturated pools read it.
     pub(crate) alarm: Arc<CachePadded<Alarm>>,
-    pub(crate) keeper: Arc<dyn Keeps>,
+    pub(crate) keeper: Arc<dyn PoolKeeper>,
 }
 
 impl Keeper {
@@ -42,9 +42,9 @@ impl Keeper {
 }
 
 impl Deref for Keeper {
-    type Target = dyn Keeps;
+    type Target = dyn PoolKeeper;
 
-    fn deref(&self) -> &(dyn Keeps + 'static) {
+    fn deref(&self) -> &(dyn PoolKeeper + 'static) {
         &*self.keeper
     }
 }

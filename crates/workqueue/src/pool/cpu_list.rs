@@ -16,7 +16,7 @@ use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
 use corewise_topology::{CpuId, CpuSet};
 
 use crate::pool::policy::Counts;
-use crate::task::claim::Place;
+use crate::task::claim::Container;
 use crate::task::header::{Header, Queued};
 use crate::task::running::Running;
 
@@ -42,11 +42,11 @@ pub(crate) struct CpuList<F: FencePolicy> {
     pub(crate) ring: Ring<Header, F>,
     /// A: what was queued else, and isn't in the list yet.
     inbox: CachePadded<Inbox<Queued>>,
-    more: CachePadded<More>,
+    more: CachePadded<Overflow>,
     fence: PhantomData<F>,
 }
 
-struct More {
+struct Overflow {
     /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. A thread that
     /// holds it calls no code of the user's.
     list: SpinLock<List<Queued>>,
@@ -60,7 +60,7 @@ struct More {
 }
 
 /// An overflow whose lock is held.
-pub(crate) struct Held<'a, F: FencePolicy> {
+pub(crate) struct OverflowGuard<'a, F: FencePolicy> {
     of: &'a CpuList<F>,
     list: SpinLockGuard<'a, List<Queued>>,
 }
@@ -84,7 +84,7 @@ impl<F: FencePolicy> CpuLists<F> {
         let list = |_| CpuList {
             ring: Ring::new(cells),
             inbox: CachePadded::new(Inbox::new()),
-            more: CachePadded::new(More {
+            more: CachePadded::new(Overflow {
                 list: SpinLock::new(List::new()),
                 listed: AtomicBool::new(false),
                 started: AtomicU64::new(0),
@@ -175,7 +175,7 @@ impl<F: FencePolicy> CpuList<F> {
                 // idle, or that worker's Recheck sees that somebody has begun.
                 F::implied();
                 let reading = word.read().after_push(|| begun.is_first());
-                queued.set_place(Place::Ring(begun.cell()));
+                queued.set_place(Container::Ring(begun.cell()));
                 begun.fill(queued.into_raw());
                 return reading;
             }
@@ -185,7 +185,7 @@ impl<F: FencePolicy> CpuList<F> {
 
     #[inline(never)]
     pub(crate) fn spill(&self, queued: Queued, word: &Word) -> Reading {
-        queued.set_place(Place::Pushed);
+        queued.set_place(Container::Pushed);
         // A SeqCst read-modify-write.
         let first = self.inbox.push(queued);
         F::implied();
@@ -243,8 +243,8 @@ impl<F: FencePolicy> CpuList<F> {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Held<'_, F> {
-        Held { of: self, list: self.more.list.lock() }
+    pub(crate) fn lock(&self) -> OverflowGuard<'_, F> {
+        OverflowGuard { of: self, list: self.more.list.lock() }
     }
 
     /// Take: what lies at this position, which the caller has reserved.
@@ -276,7 +276,7 @@ impl<F: FencePolicy> CpuList<F> {
     #[cold]
     pub(super) fn refill(&self) -> Option<Running> {
         let list = self.more.list.try_lock()?;
-        let mut held = Held { of: self, list };
+        let mut held = OverflowGuard { of: self, list };
         if !self.ring.is_empty() {
             return None;
         }
@@ -379,7 +379,7 @@ impl<F: FencePolicy> Drop for CpuList<F> {
     }
 }
 
-impl<F: FencePolicy> Held<'_, F> {
+impl<F: FencePolicy> OverflowGuard<'_, F> {
     /// Drain: moves what was spilled to the end of the list.
     #[inline]
     pub(super) fn drain(&mut self) {
@@ -387,7 +387,7 @@ impl<F: FencePolicy> Held<'_, F> {
             // Before the inbox is emptied: a thread that finds it empty then reads this. Nobody else empties it
             // meanwhile, so it becomes true.
             self.of.more.listed.store(true, Ordering::Relaxed);
-            self.list.append(&self.of.inbox, |item| item.set_place(Place::Listed));
+            self.list.append(&self.of.inbox, |item| item.set_place(Container::Listed));
         }
     }
 
@@ -425,7 +425,7 @@ impl<F: FencePolicy> Held<'_, F> {
         for _ in 0..self.of.ring.capacity() / 2 {
             let Some(queued) = begun.as_ref().and_then(|_| self.list.pop_front()) else { break };
             begun = begun.and_then(|begun| {
-                queued.set_place(Place::Ring(begun.cell()));
+                queued.set_place(Container::Ring(begun.cell()));
                 begun.put(queued.into_raw())
             });
         }
@@ -489,7 +489,7 @@ const SHARE: u32 = 16;
 pub(crate) struct Reading(u32);
 
 impl Reading {
-    pub(super) fn of(counts: &Counts, rest: Rest) -> Reading {
+    pub(super) fn of(counts: &Counts, rest: Conditions) -> Reading {
         let bits = [
             (counts.wake_on_push(), WAKE),
             (counts.saturated(), SATURATED),
@@ -565,7 +565,7 @@ impl Reading {
 
 /// What a reading has beside the counts.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Rest {
+pub(super) struct Conditions {
     pub(super) closed: bool,
     pub(super) away: bool,
     pub(super) aside: bool,
@@ -605,13 +605,13 @@ impl Word {
 
 /// How much is left to the searcher that is under way.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct SearcherBacklog {
     /// A: one, and the pushes since it was named that found something before them. A hint: a count that is off names a
     /// searcher too few or too many, so Relaxed.
     pushes: aside::AtomicU32,
 }
 
-impl Left {
+impl SearcherBacklog {
     /// Under the pool's lock: a searcher is named, for one push.
     pub(super) fn begin(&self) {
         if self.pushes.load(Ordering::Relaxed) != 1 {

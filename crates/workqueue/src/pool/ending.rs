@@ -11,25 +11,25 @@ use corewise_sync::time;
 
 use super::group::{Group, Step};
 use super::worker::Worker;
-use super::{Inner, Pool};
+use super::{Pool, PoolState};
 use crate::error::quietly;
-use crate::pool::worker::{Seat, Threads};
+use crate::pool::worker::{ThreadPermit, Threads};
 
 /// What a pool knows of a worker and its thread. Either half of the latter may come first: the
 /// worker says who it is, and its maker brings the handle. One that is driven by hand has
 /// neither.
-pub(super) struct Member {
+pub(super) struct PoolMember {
     pub(super) worker: Arc<Worker>,
     /// Its place among the threads of all pools; `None` for one that is driven by hand, and until a
     /// thread is made for it.
-    seat: Option<Seat>,
+    seat: Option<ThreadPermit>,
     id: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
 }
 
 /// What came of waiting for workers to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Waited {
+pub(crate) enum WaitResult {
     /// They had left before.
     Not,
     /// They have left meanwhile.
@@ -38,14 +38,16 @@ pub(crate) enum Waited {
     InVain,
 }
 
-impl Inner {
+impl PoolState {
     /// A worker of the pool with this index, whose thread is about to be made.
     pub(super) fn enroll(&mut self, pool: usize) -> Arc<Worker> {
         let id = self.next_worker;
         self.next_worker += 1;
         let worker = Arc::new(Worker::new(pool, id));
-        self.workers
-            .insert(id, Member { worker: Arc::clone(&worker), seat: None, id: None, handle: None });
+        self.workers.insert(
+            id,
+            PoolMember { worker: Arc::clone(&worker), seat: None, id: None, handle: None },
+        );
         worker
     }
 
@@ -82,14 +84,18 @@ impl Inner {
 
 impl<F: FencePolicy> Pool<F> {
     /// Waits until no more than these workers are left, or the time is up.
-    fn wait_left(&self, others: impl Fn(&Inner) -> usize, until: Option<Instant>) -> Waited {
-        let mut waited = Waited::Not;
+    fn wait_left(
+        &self,
+        others: impl Fn(&PoolState) -> usize,
+        until: Option<Instant>,
+    ) -> WaitResult {
+        let mut waited = WaitResult::Not;
         let mut inner = self.inner.lock();
         while inner.counts.total > others(&inner) {
-            waited = Waited::Long;
+            waited = WaitResult::Long;
             inner = match until.map(|until| until.saturating_duration_since(time::now())) {
                 None => self.left.wait(inner),
-                Some(Duration::ZERO) => return Waited::InVain,
+                Some(Duration::ZERO) => return WaitResult::InVain,
                 Some(rest) => self.left.wait_timeout(inner, rest).0,
             };
         }
@@ -102,7 +108,7 @@ impl<F: FencePolicy> Group<F> {
     pub(super) fn leave(
         &self,
         me: &Worker,
-        mut inner: corewise_sync::MutexGuard<'_, Inner>,
+        mut inner: corewise_sync::MutexGuard<'_, PoolState>,
     ) -> Step {
         let pool = &self.pools[me.pool];
         inner.counts.total -= 1;
@@ -145,7 +151,7 @@ impl<F: FencePolicy> Group<F> {
                 // thread could be made.
                 inner.refused = Some(self.keeper.now());
             }
-            me.is_excused_no_more(&mut inner.counts);
+            me.drop_exemptions(&mut inner.counts);
             me.counts_as_taker(&mut inner.counts, false);
             inner.counts.total -= 1;
             pool.stats.worker_leaves(me);
@@ -223,12 +229,12 @@ impl<F: FencePolicy> Group<F> {
     /// Waits until the workers have left, `by_worker` except those that wait for the same, or the time
     /// is up. A worker that is still there may have started one in a pool that was empty, so that only a
     /// round in which nobody waited says that all have left. May block.
-    pub(crate) fn wait_left(&self, by_worker: bool, until: Option<Instant>) -> Waited {
-        let others = |inner: &Inner| if by_worker { inner.joining } else { 0 };
-        let mut waited = Waited::Not;
+    pub(crate) fn wait_left(&self, by_worker: bool, until: Option<Instant>) -> WaitResult {
+        let others = |inner: &PoolState| if by_worker { inner.joining } else { 0 };
+        let mut waited = WaitResult::Not;
         for pool in &self.pools {
             waited = waited.max(pool.wait_left(others, until));
-            if waited == Waited::InVain {
+            if waited == WaitResult::InVain {
                 break;
             }
         }

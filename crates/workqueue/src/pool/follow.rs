@@ -10,11 +10,11 @@ use corewise_sync::fence::FencePolicy;
 use corewise_topology::{CpuQuota, Masks};
 
 use super::group::Group;
-use super::pins::Refused;
+use super::pins::PinError;
 use super::worker::Worker;
 use super::{Action, PoolSpec};
 use crate::attributes::QueueKind;
-use crate::pool::policy::{self, Home, Wants};
+use crate::pool::policy::{self, PoolHome, WantedCpus};
 
 impl<F: FencePolicy> Group<F> {
     /// The machine has these masks now: moves the workers of each pool to where they belong. An older
@@ -24,9 +24,9 @@ impl<F: FencePolicy> Group<F> {
     /// May start threads, and waits for a moment where running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
         let wants = match (self.kind, &self.cpus) {
-            (QueueKind::Bound, _) => Wants::Own,
-            (_, Some(cpus)) => Wants::These(cpus),
-            (_, None) => Wants::Housekeeping,
+            (QueueKind::Bound, _) => WantedCpus::Own,
+            (_, Some(cpus)) => WantedCpus::These(cpus),
+            (_, None) => WantedCpus::Housekeeping,
         };
         let limit = self.concurrency.or(masks.cpu_quota.map(CpuQuota::whole_cpus));
         self.follow_to(masks.epoch, limit, |spec| policy::home(&spec.cpus, wants, masks));
@@ -37,7 +37,7 @@ impl<F: FencePolicy> Group<F> {
         self: &Arc<Self>,
         epoch: u64,
         limit: Option<usize>,
-        home: impl Fn(&PoolSpec) -> Home,
+        home: impl Fn(&PoolSpec) -> PoolHome,
     ) {
         let mut refused = Vec::new();
         let actions: Vec<Action> = {
@@ -46,7 +46,7 @@ impl<F: FencePolicy> Group<F> {
                 return;
             }
             *followed = epoch;
-            let homes: Vec<Home> = self.pools.iter().map(|pool| home(&pool.spec)).collect();
+            let homes: Vec<PoolHome> = self.pools.iter().map(|pool| home(&pool.spec)).collect();
             let bases = self.pools.iter().zip(&homes);
             let bases: Vec<_> =
                 bases.map(|(pool, home)| policy::base(&pool.spec.cpus, home)).collect();
@@ -59,7 +59,7 @@ impl<F: FencePolicy> Group<F> {
         for (index, action) in actions.into_iter().enumerate() {
             self.perform(index, action);
         }
-        refused.into_iter().for_each(Refused::log);
+        refused.into_iter().for_each(PinError::log);
     }
 
     /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where that helps.
@@ -91,7 +91,13 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Rehome: a transition like any other, but for the threads.
-    fn rehome(&self, index: usize, home: Home, share: usize, refused: &mut Vec<Refused>) -> Action {
+    fn rehome(
+        &self,
+        index: usize,
+        home: PoolHome,
+        share: usize,
+        refused: &mut Vec<PinError>,
+    ) -> Action {
         let pool = &self.pools[index];
         refused.extend(pool.pins.set(home.cpus, home.away));
         let mut inner = pool.inner.lock();

@@ -23,7 +23,7 @@ use crate::pool::pins::Pinning;
 use crate::pool::policy::{self, Idle};
 use crate::pool::spawn::Spawner;
 use crate::pool::worker::{self, Batch, Stream, Threads, Worker};
-use crate::pool::{Action, Inner, Pool, PoolSpec, PoolStats};
+use crate::pool::{Action, Pool, PoolSpec, PoolState, PoolStats};
 use crate::report::PoolReport;
 use crate::task::header::Queued;
 use crate::task::running::Running;
@@ -266,7 +266,7 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[me.pool];
         // Gate.
         let reading = pool.reading();
-        let shut = reading.crowded() || me.has_item_excuses();
+        let shut = reading.crowded() || me.has_item_exemptions();
         // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
         // something changes.
         if !shut {
@@ -342,7 +342,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The slow way through the gate: the last item of `me` was excused, or there are more workers
+    /// The slow way through the gate: the last item of `me` was exempt, or there are more workers
     /// than cores. Whether it may take another one.
     #[cold]
     fn may_take(self: &Arc<Self>, me: &Worker) -> bool {
@@ -397,8 +397,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// A worker runs one tiny item after the other, as it says, or not any more.
-    fn learns(&self, me: &Worker, inner: &mut Inner, stream: Option<Stream>) {
-        let Inner { counts, least, in_use: (in_use, told), .. } = inner;
+    fn learns(&self, me: &Worker, inner: &mut PoolState, stream: Option<Stream>) {
+        let PoolState { counts, least, in_use: (in_use, told), .. } = inner;
         if counts.base <= worker::ALWAYS {
             return;
         }
@@ -470,7 +470,7 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[me.pool];
         me.batch.with(Batch::rests);
         let mut inner = pool.inner.lock();
-        // The timekeeper may just have excused it, for an item that was over.
+        // The timekeeper may just have exempted it, for an item that was over.
         me.item_is_over(&mut inner.counts);
         if me.is_taker() {
             // It found nothing, so the others keep up.
@@ -540,7 +540,7 @@ impl<F: FencePolicy> Group<F> {
     /// Publish: the counts; true where a worker may be woken for others now and might not before. A change is a SeqCst
     /// read-modify-write, and so a full fence before the SeqCst loads that follow; no change needs
     /// none (`README.md`).
-    pub(crate) fn publish(&self, index: usize, inner: &Inner) -> (Reading, bool) {
+    pub(crate) fn publish(&self, index: usize, inner: &PoolState) -> (Reading, bool) {
         let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);
         if old != reading {
@@ -569,7 +569,7 @@ impl<F: FencePolicy> Group<F> {
     /// The end of every transition: Publish, Recheck, and what follows from it.
     /// `spare`: the caller won't look after the pool for a while, so somebody else has to be
     /// there.
-    pub(super) fn settle(&self, index: usize, inner: &mut Inner, spare: bool) -> Action {
+    pub(super) fn settle(&self, index: usize, inner: &mut PoolState, spare: bool) -> Action {
         let pool = &self.pools[index];
         if inner.closing && inner.counts.total == 0 {
             // Whose push isn't seen here reads CLOSED, and comes here too.
@@ -599,7 +599,7 @@ impl<F: FencePolicy> Group<F> {
 
     /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
     /// looks for itself, under the lock.
-    pub(super) fn recruit(&self, index: usize, inner: &mut Inner) -> Action {
+    pub(super) fn recruit(&self, index: usize, inner: &mut PoolState) -> Action {
         if !mem::replace(&mut inner.counts.searching, true) {
             self.pools[index].left_to_searcher.begin();
         }

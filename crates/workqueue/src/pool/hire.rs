@@ -6,7 +6,7 @@ use corewise_sync::fence::FencePolicy;
 
 use super::group::Group;
 use super::worker::Worker;
-use super::{Action, Inner, PoolStats, worker_thread};
+use super::{Action, PoolState, PoolStats, worker_thread};
 use crate::error::quietly;
 
 impl<F: FencePolicy> Group<F> {
@@ -128,7 +128,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// One more worker, whose thread the caller sees to.
-    pub(crate) fn hire(&self, index: usize, inner: &mut Inner) -> Arc<Worker> {
+    pub(crate) fn hire(&self, index: usize, inner: &mut PoolState) -> Arc<Worker> {
         inner.counts.total += 1;
         self.publish(index, inner);
         inner.enroll(index)

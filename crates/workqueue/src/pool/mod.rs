@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::pool::cpu_list::{Left, Reading, Rest, Word};
+use crate::pool::cpu_list::{Conditions, Reading, SearcherBacklog, Word};
+use crate::pool::waiters::PoolWaiters;
 use corewise_sync::context::Placement;
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::{CachePadded, Condvar, Mutex, Unparker, spin, thread};
 use corewise_topology::{CpuId, CpuSet, current_cpu};
 use cpu_list::{CpuList, CpuLists};
 use pins::{Pinning, Pins};
-use wants::Wants;
 use worker::Worker;
 
 use crate::fork::lane::Lanes;
@@ -29,7 +29,7 @@ pub(crate) mod alarm;
 pub(crate) mod cpu_list;
 pub(crate) mod current_worker;
 pub(crate) mod ending;
-pub(crate) mod excuse;
+pub(crate) mod exemption;
 mod follow;
 pub(crate) mod group;
 mod hire;
@@ -47,7 +47,7 @@ mod stepped_dying;
 #[cfg(test)]
 mod stepped_follow;
 mod take;
-pub(crate) mod wants;
+pub(crate) mod waiters;
 pub(crate) mod worker;
 pub(crate) mod worker_thread;
 
@@ -77,10 +77,10 @@ pub(crate) struct Pool<F: FencePolicy> {
     /// A: mirror of `inner` for pushes and for workers that take.
     pub(crate) word: CachePadded<Word>,
     /// What pushes have left to the searcher: on a line that they write while there is one.
-    left_to_searcher: CachePadded<Left>,
+    left_to_searcher: CachePadded<SearcherBacklog>,
     /// L: is the lock; guards the idle workers and the counts. Locks of lists are taken under it,
     /// never the other way round.
-    pub(crate) inner: CachePadded<Mutex<Inner>>,
+    pub(crate) inner: CachePadded<Mutex<PoolState>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
     left: Condvar,
     /// Where its workers run now. Never locked together with `inner`.
@@ -93,7 +93,7 @@ pub(crate) struct Pool<F: FencePolicy> {
 }
 
 /// What the pool's lock guards.
-pub(super) struct Inner {
+pub(super) struct PoolState {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     pub(crate) counts: Counts,
@@ -109,7 +109,7 @@ pub(super) struct Inner {
     closing: bool,
     next_worker: u32,
     /// By number.
-    workers: BTreeMap<u32, ending::Member>,
+    workers: BTreeMap<u32, ending::PoolMember>,
     /// Once it is closed: threads of workers that have left, about to end.
     ending: Vec<thread::JoinHandle<()>>,
     /// Workers that wait for the others to leave.
@@ -117,7 +117,7 @@ pub(super) struct Inner {
     /// The pod has no CPU that can be used.
     away: bool,
     /// Those who wait for an item of this pool, and could run it.
-    pub(crate) wants: Wants,
+    pub(crate) wants: PoolWaiters,
     /// The pod has no share of what may run at once: it takes what is for it alone.
     aside: bool,
 }
@@ -145,8 +145,8 @@ impl<F: FencePolicy> Pool<F> {
         Pool {
             lists: CpuLists::new(&spec.cpus),
             left_to_searcher: CachePadded::default(),
-            word: CachePadded::new(Word::new(Reading::of(&counts, Rest::default()))),
-            inner: CachePadded::new(Mutex::new(Inner {
+            word: CachePadded::new(Word::new(Reading::of(&counts, Conditions::default()))),
+            inner: CachePadded::new(Mutex::new(PoolState {
                 idle: Vec::new(),
                 counts,
                 refused: None,
@@ -159,7 +159,7 @@ impl<F: FencePolicy> Pool<F> {
                 ending: Vec::new(),
                 joining: 0,
                 away: false,
-                wants: Wants::default(),
+                wants: PoolWaiters::default(),
                 aside: false,
             })),
             left: Condvar::new(),
@@ -263,7 +263,7 @@ impl<F: FencePolicy> Pool<F> {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken from
     /// `here`, for what waits in one of the lists.
     fn choose<F: FencePolicy>(
@@ -276,20 +276,20 @@ impl Inner {
             // It has gone onto the list just now.
             return self.idle.pop().map(|worker| (worker, None));
         }
-        let errand = match here.and_then(|cpu| lists.waiting_near(cpu)) {
-            None => Errand::Steals,
-            Some(list) if here.is_some_and(|cpu| list == lists.of(cpu)) => Errand::Here,
-            Some(list) => Errand::There(list),
+        let reason = match here.and_then(|cpu| lists.waiting_near(cpu)) {
+            None => WakeReason::Steal,
+            Some(list) if here.is_some_and(|cpu| list == lists.of(cpu)) => WakeReason::ThisCpu,
+            Some(list) => WakeReason::OtherCpu(list),
         };
         let candidate = |at: usize| {
             let worker = &self.idle[at];
-            Candidate::new(worker.is_awake(), worker.own_cpu.get(), here, errand, |cpu| {
+            Candidate::new(worker.is_awake(), worker.own_cpu.get(), here, reason, |cpu| {
                 lists.of(cpu)
             })
         };
-        let away = |cpu| errand != Errand::Steals && self.is_away(cpu);
-        let free = || match errand {
-            Errand::Steals => pins.free(|cpu| here != Some(cpu)),
+        let away = |cpu| reason != WakeReason::Steal && self.is_away(cpu);
+        let free = || match reason {
+            WakeReason::Steal => pins.free(|cpu| here != Some(cpu)),
             _ => pins.free(|cpu| lists.waits_for(cpu)),
         };
         let choice = choose(self.idle.len(), candidate, here, away, free)?;
@@ -319,21 +319,21 @@ impl Inner {
     fn reading(&self) -> Reading {
         let (closed, away, aside) = (self.closing, self.away, self.aside);
         let (refused, wanted) = (self.refused.is_some(), !self.wants.is_empty());
-        Reading::of(&self.counts(), Rest { closed, away, aside, refused, wanted })
+        Reading::of(&self.counts(), Conditions { closed, away, aside, refused, wanted })
     }
 }
 
 /// What a worker is woken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum WakeReason {
     /// An item that was queued on the caller's CPU.
-    Here,
+    ThisCpu,
     /// An item in this list, that of other CPUs, and nothing on the caller's. It is for the owner
     /// of one of these. (Without that, on 16 simulated CPUs: a storm of two producers makes 0.89
     /// [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
-    There(u32),
+    OtherCpu(u32),
     /// Nothing is queued: a fork of the caller, which goes on.
-    Steals,
+    Steal,
 }
 
 /// An idle worker, as its waker sees it.
@@ -356,14 +356,14 @@ impl Candidate {
         awake: bool,
         own: Option<CpuId>,
         here: Option<CpuId>,
-        errand: Errand,
+        reason: WakeReason,
         list_of: impl Fn(CpuId) -> u32,
     ) -> Candidate {
         let is_here = own.is_some() && own == here;
-        let (at_home, in_the_way) = match errand {
-            Errand::Here => (is_here, false),
-            Errand::There(list) => (own.is_some_and(|own| list_of(own) == list), is_here),
-            Errand::Steals => (false, is_here),
+        let (at_home, in_the_way) = match reason {
+            WakeReason::ThisCpu => (is_here, false),
+            WakeReason::OtherCpu(list) => (own.is_some_and(|own| list_of(own) == list), is_here),
+            WakeReason::Steal => (false, is_here),
         };
         Candidate { awake, at_home, roams: own.is_none(), in_the_way }
     }
@@ -461,20 +461,20 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_callers_cpu_gets_what_is_queued_there_and_steals_last() {
-        let seen = |own: Option<u32>, errand| {
+        let seen = |own: Option<u32>, reason| {
             let (own, here) = (own.map(CpuId::new), Some(CpuId::new(0)));
-            let of = Candidate::new(false, own, here, errand, CpuId::number);
+            let of = Candidate::new(false, own, here, reason, CpuId::number);
             (of.at_home, of.in_the_way)
         };
         let (home, way, neither) = ((true, false), (false, true), (false, false));
-        for (errand, own_here, own_there) in [
-            (Errand::Here, home, neither),
-            (Errand::There(1), way, home),
-            (Errand::There(2), way, neither),
-            (Errand::Steals, way, neither),
+        for (reason, own_here, own_there) in [
+            (WakeReason::ThisCpu, home, neither),
+            (WakeReason::OtherCpu(1), way, home),
+            (WakeReason::OtherCpu(2), way, neither),
+            (WakeReason::Steal, way, neither),
         ] {
-            let all = [Some(0), Some(1), None].map(|own| seen(own, errand));
-            assert_eq!(all, [own_here, own_there, neither], "{errand:?}");
+            let all = [Some(0), Some(1), None].map(|own| seen(own, reason));
+            assert_eq!(all, [own_here, own_there, neither], "{reason:?}");
         }
     }
 

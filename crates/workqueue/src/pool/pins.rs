@@ -81,12 +81,12 @@ pub(super) struct Pins {
     /// L: is the lock; guards where they run and which threads they are, and is held while one of
     /// them is pinned: so a thread is pinned to what was set last, and none that has ended. Nothing
     /// else is locked under it.
-    pins: Mutex<Inner>,
+    pins: Mutex<PinState>,
     /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in nanoseconds. A hint: Relaxed.
     streamed: AtomicU64,
 }
 
-struct Inner {
+struct PinState {
     cpus: CpuSet,
     /// Each CPU has at most one thread that is pinned to it alone, and has one if there are enough.
     alone: bool,
@@ -100,34 +100,34 @@ struct Thread {
 }
 
 /// A worker's thread, for as long as it is to be pinned.
-pub(super) struct Arrived<'a> {
+pub(super) struct PinnedThread<'a> {
     pins: &'a Pins,
     thread: Option<Tid>,
 }
 
 /// A thread that couldn't be pinned.
-pub(super) struct Refused {
+pub(super) struct PinError {
     cpus: CpuSet,
     error: TopologyError,
 }
 
-impl Refused {
+impl PinError {
     /// With no lock held: a subscriber is the user's code.
     pub(super) fn log(self) {
-        let Refused { cpus, error } = self;
+        let PinError { cpus, error } = self;
         tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs on any CPU");
     }
 }
 
 impl Pins {
     pub(super) fn new(cpus: CpuSet, pinning: Pinning) -> Pins {
-        let inner = Inner { cpus, alone: pinning == Pinning::Cpu, threads: Vec::new() };
+        let inner = PinState { cpus, alone: pinning == Pinning::Cpu, threads: Vec::new() };
         Pins { pinning, pins: Mutex::new(inner), streamed: AtomicU64::new(0) }
     }
 
     /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the guard
     /// is dropped, at its end. Its own CPU is this one, if it can be.
-    pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> Arrived<'_> {
+    pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> PinnedThread<'_> {
         let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
         if let Some(tid) = thread {
             let thread = Thread { tid, own: Arc::clone(own) };
@@ -142,9 +142,9 @@ impl Pins {
                 inner.hand_out();
                 inner.pin(&thread)
             };
-            refused.into_iter().for_each(Refused::log);
+            refused.into_iter().for_each(PinError::log);
         }
-        Arrived { pins: self, thread }
+        PinnedThread { pins: self, thread }
     }
 
     /// Pin: these are the CPUs from now on, for the threads that are there and those to come. `away`:
@@ -156,7 +156,7 @@ impl Pins {
     /// doesn't take it back.
     ///
     /// The threads that couldn't be, to be logged by the caller, which holds locks.
-    pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<Refused> {
+    pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<PinError> {
         let mut inner = self.pins.lock();
         inner.cpus = cpus;
         inner.alone = self.pinning == Pinning::Cpu && !away;
@@ -168,7 +168,7 @@ impl Pins {
     /// timer is: to wake another CPU costs this one more. It comes back by itself. Nothing where the CPU isn't
     /// one of ours, or is nobody's alone.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: CpuId) {
-        let refused: Vec<Refused> = {
+        let refused: Vec<PinError> = {
             let mut inner = self.pins.lock();
             inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
         };
@@ -241,7 +241,7 @@ impl Pins {
             inner.threads.iter().for_each(|thread| thread.own.give_up());
             inner.pin_all()
         };
-        refused.into_iter().for_each(Refused::log);
+        refused.into_iter().for_each(PinError::log);
     }
 
     /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else has.
@@ -263,7 +263,7 @@ impl Pins {
     /// Pins the threads again to what they were pinned to.
     pub(super) fn again(&self) {
         let refused = self.pins.lock().pin_all();
-        refused.into_iter().for_each(Refused::log);
+        refused.into_iter().for_each(PinError::log);
     }
 
     /// Whether the threads are on the CPUs that they are said to be on.
@@ -277,7 +277,7 @@ impl Pins {
     }
 }
 
-impl Inner {
+impl PinState {
     fn any_roams(&self) -> bool {
         self.threads.iter().any(|thread| thread.own.roams())
     }
@@ -330,15 +330,15 @@ impl Inner {
         changed
     }
 
-    fn pin_all(&self) -> Vec<Refused> {
+    fn pin_all(&self) -> Vec<PinError> {
         self.threads.iter().filter_map(|thread| self.pin(thread)).collect()
     }
 
-    fn pin(&self, thread: &Thread) -> Option<Refused> {
+    fn pin(&self, thread: &Thread) -> Option<PinError> {
         thread.own.left.store(false, Ordering::Relaxed);
         let cpus = self.cpus_of(thread);
         let error = pin_thread(thread.tid, &cpus).err()?;
-        Some(Refused { cpus, error })
+        Some(PinError { cpus, error })
     }
 
     fn cpus_of(&self, thread: &Thread) -> CpuSet {
@@ -352,15 +352,15 @@ impl Inner {
     }
 }
 
-impl Drop for Arrived<'_> {
+impl Drop for PinnedThread<'_> {
     fn drop(&mut self) {
         let Some(tid) = self.thread else { return };
-        let refused: Vec<Refused> = {
+        let refused: Vec<PinError> = {
             let mut inner = self.pins.pins.lock();
             inner.threads.retain(|other| other.tid != tid);
             inner.hand_out().iter().filter_map(|thread| inner.pin(thread)).collect()
         };
-        refused.into_iter().for_each(Refused::log);
+        refused.into_iter().for_each(PinError::log);
     }
 }
 
@@ -392,7 +392,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let _arrived = pins.arrive(&Arc::new(OwnCpu::none()), None);
             pins.again();
-            pins.set(no_such_cpu.clone(), false).into_iter().for_each(Refused::log);
+            pins.set(no_such_cpu.clone(), false).into_iter().for_each(PinError::log);
         });
         assert_eq!(told.iter().collect::<Vec<_>>(), vec![no_such_cpu; 3]);
     }

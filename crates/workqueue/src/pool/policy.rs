@@ -155,7 +155,7 @@ pub(crate) fn longest_chain(most: usize, cpus: usize) -> usize {
 
 /// Which of the machine's CPUs the pools of some queues are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wants<'a> {
+pub(crate) enum WantedCpus<'a> {
     /// Whatever is there for general work.
     Housekeeping,
     /// These, isolated or not.
@@ -166,7 +166,7 @@ pub(crate) enum Wants<'a> {
 
 /// Where the workers of a pool run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct PoolHome {
     pub(crate) cpus: CpuSet,
     /// These are not CPUs of the pod: it has none that can be used.
     pub(crate) away: bool,
@@ -176,27 +176,27 @@ pub(crate) struct Home {
 /// wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are all
 /// gone, and bound work whose CPU is, from those for general work. The kernel's rules
 /// (`wq_calc_pod_cpumask`, `unbind_workers`).
-pub(crate) fn home(pod: &CpuSet, wants: Wants<'_>, masks: &Masks) -> Home {
+pub(crate) fn home(pod: &CpuSet, wants: WantedCpus<'_>, masks: &Masks) -> PoolHome {
     let (wanted, otherwise) = match wants {
-        Wants::Housekeeping => (masks.housekeeping.clone(), None),
-        Wants::These(cpus) => (cpus.intersection(&masks.online), None),
-        Wants::Own => (masks.online.clone(), Some(&masks.housekeeping)),
+        WantedCpus::Housekeeping => (masks.housekeeping.clone(), None),
+        WantedCpus::These(cpus) => (cpus.intersection(&masks.online), None),
+        WantedCpus::Own => (masks.online.clone(), Some(&masks.housekeeping)),
     };
     let own = pod.intersection(&wanted);
     if !own.is_empty() {
-        return Home { cpus: own, away: false };
+        return PoolHome { cpus: own, away: false };
     }
     let elsewhere = match otherwise {
         Some(cpus) => cpus.clone(),
         None if wanted.is_empty() => masks.housekeeping.clone(),
         None => wanted,
     };
-    Home { cpus: elsewhere, away: true }
+    PoolHome { cpus: elsewhere, away: true }
 }
 
 /// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows CPUs,
 /// no more than the pod would have, and at least one.
-pub(crate) fn base(pod: &CpuSet, home: &Home) -> usize {
+pub(crate) fn base(pod: &CpuSet, home: &PoolHome) -> usize {
     pod.len().min(home.cpus.len()).max(1)
 }
 
@@ -342,15 +342,15 @@ const STREAM: u64 = 16;
 /// (Without it, on 16 simulated CPUs: a storm of 16 producers that count apart makes 0.86 [0.82..0.98], an item takes 4.6
 /// lines for 3.1; two CPUs see nothing; ab2d844.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Manners {
+pub(crate) struct YieldHabit {
     /// So many times not now.
     not_now: u8,
     /// And so many after the next time in vain.
     patience: u8,
 }
 
-impl Manners {
-    pub(crate) const NEW: Manners = Manners { not_now: 0, patience: 0 };
+impl YieldHabit {
+    pub(crate) const NEW: YieldHabit = YieldHabit { not_now: 0, patience: 0 };
 
     pub(crate) fn makes_way(&mut self, streak: u64) -> bool {
         let now = self.not_now == 0;
@@ -369,9 +369,9 @@ impl Manners {
         u32::from_be_bytes([0, 0, self.not_now, self.patience])
     }
 
-    pub(crate) fn from_bits(bits: u32) -> Manners {
+    pub(crate) fn from_bits(bits: u32) -> YieldHabit {
         let [_, _, not_now, patience] = bits.to_be_bytes();
-        Manners { not_now, patience }
+        YieldHabit { not_now, patience }
     }
 }
 
@@ -427,26 +427,26 @@ mod tests {
     fn workers_run_on_the_usable_cpus_of_their_pod_or_on_all_that_are_wanted() {
         let these = set("2,4-7");
         for (pod, wants, offline, cpus, away) in [
-            ("0-3", Wants::Housekeeping, "", "0-3", false),
-            ("0-3", Wants::Housekeeping, "1-2", "0,3", false),
-            ("0-3", Wants::Housekeeping, "0-3", "4-5", true),
-            ("4-7", Wants::Housekeeping, "", "4-5", false),
-            ("6-7", Wants::Housekeeping, "", "0-5", true),
-            ("4-7", Wants::These(&these), "", "4-7", false),
-            ("0-3", Wants::These(&these), "2", "4-7", true),
-            ("0-3", Wants::These(&these), "2,4-7", "0-1,3", true),
-            ("6", Wants::Own, "", "6", false),
-            ("1", Wants::Own, "1", "0,2-5", true),
+            ("0-3", WantedCpus::Housekeeping, "", "0-3", false),
+            ("0-3", WantedCpus::Housekeeping, "1-2", "0,3", false),
+            ("0-3", WantedCpus::Housekeeping, "0-3", "4-5", true),
+            ("4-7", WantedCpus::Housekeeping, "", "4-5", false),
+            ("6-7", WantedCpus::Housekeeping, "", "0-5", true),
+            ("4-7", WantedCpus::These(&these), "", "4-7", false),
+            ("0-3", WantedCpus::These(&these), "2", "4-7", true),
+            ("0-3", WantedCpus::These(&these), "2,4-7", "0-1,3", true),
+            ("6", WantedCpus::Own, "", "6", false),
+            ("1", WantedCpus::Own, "1", "0,2-5", true),
         ] {
             let found = home(&set(pod), wants, &masks(offline));
-            let wanted = Home { cpus: set(cpus), away };
+            let wanted = PoolHome { cpus: set(cpus), away };
             assert_eq!(found, wanted, "{pod} {wants:?} without {offline}");
         }
     }
 
     #[test]
     fn a_pod_that_borrows_cpus_takes_no_more_of_them_than_it_had() {
-        let home = |cpus| Home { cpus: set(cpus), away: true };
+        let home = |cpus| PoolHome { cpus: set(cpus), away: true };
         assert_eq!(base(&set("0-3"), &home("4-63")), 4);
         assert_eq!(base(&set("0-3"), &home("5")), 1);
         assert_eq!(base(&set("0-3"), &home("")), 1);
@@ -531,21 +531,21 @@ mod tests {
 
     #[test]
     fn a_worker_makes_way_again_and_again_where_that_brings_work_and_ever_less_where_it_does_not() {
-        let mut manners = Manners::NEW;
-        assert!(!manners.makes_way(15), "no stream");
+        let mut yield_habit = YieldHabit::NEW;
+        assert!(!yield_habit.makes_way(15), "no stream");
         for _ in 0..10 {
-            assert!(manners.makes_way(16));
-            manners.learn(true);
+            assert!(yield_habit.makes_way(16));
+            yield_habit.learn(true);
         }
         let mut between = Vec::new();
         for _ in 0..10 {
             let mut not = 0;
-            while !manners.makes_way(16) {
+            while !yield_habit.makes_way(16) {
                 not += 1;
             }
             between.push(not);
-            manners.learn(false);
-            assert_eq!(Manners::from_bits(manners.to_bits()), manners);
+            yield_habit.learn(false);
+            assert_eq!(YieldHabit::from_bits(yield_habit.to_bits()), yield_habit);
         }
         assert_eq!(between, [0, 1, 3, 7, 15, 31, 63, 127, 255, 255]);
     }

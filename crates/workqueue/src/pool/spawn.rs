@@ -151,7 +151,7 @@ pub(crate) fn spawn(
 }
 
 /// A thread that runs until it is told to end; how, is its owner's business.
-pub(crate) struct Beside {
+pub(crate) struct ServiceThread {
     /// I: its name.
     name: String,
     /// I: completed at the end of its body, also by a panic.
@@ -171,24 +171,27 @@ pub(crate) struct Limit {
     pub(crate) joins: bool,
 }
 
-struct Over(Arc<Completion>);
+struct ExitSignal(Arc<Completion>);
 
-impl Drop for Over {
+impl Drop for ExitSignal {
     fn drop(&mut self) {
         self.0.complete();
     }
 }
 
-impl Beside {
+impl ServiceThread {
     /// Starts it.
-    pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<Beside> {
+    pub(crate) fn spawn(
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<ServiceThread> {
         let over = Arc::new(Completion::new());
-        let completes = Over(Arc::clone(&over));
+        let completes = ExitSignal(Arc::clone(&over));
         let handle = spawn(name.clone(), move || {
             let _completes = completes;
             body();
         })?;
-        Ok(Beside { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
+        Ok(ServiceThread { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
     }
 
     /// Waits for its end, unless it is the calling thread; its name where the time is up first. May block.

@@ -15,7 +15,7 @@ use super::group::Group;
 use super::worker::Worker;
 use crate::fork;
 use crate::fork::lane::Lane;
-use crate::fork::spawned::{Block, Closure, Seen};
+use crate::fork::spawned::{Block, Closure, OldestSpawned};
 use crate::pool::policy;
 use crate::task::running::Running;
 
@@ -127,7 +127,7 @@ impl<F: FencePolicy> Group<F> {
                 over |= pool.has_waiting();
                 due = left;
             }
-            let gives = over || others || reading.crowded() || me.has_item_excuses();
+            let gives = over || others || reading.crowded() || me.has_item_exemptions();
             if overflowed || gives {
                 return self.bundle(me.pool, lane);
             }
@@ -167,7 +167,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Steals closures from the ring of another worker, for `me`, whose lane is `own`.
-    pub(super) fn steals_spawned(&self, victim: &Lane, seen: Seen, own: &Lane) -> bool {
+    pub(super) fn steals_spawned(&self, victim: &Lane, seen: OldestSpawned, own: &Lane) -> bool {
         let stolen = victim.spawned.steal(seen, |closure| {
             let kept = own.spawned.append(closure);
             debug_assert!(kept.is_ok(), "the ring of an idle worker is empty");

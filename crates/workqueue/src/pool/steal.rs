@@ -16,9 +16,9 @@ use super::policy::Counts;
 use super::worker::Worker;
 use super::{Pool, current_worker};
 use crate::fork;
-use crate::fork::lane::{Lane, Prey};
+use crate::fork::lane::{Lane, StealTarget};
 use crate::fork::record::{Fork, Stolen};
-use crate::fork::ring::Oldest;
+use crate::fork::ring::OldestFork;
 use crate::task::header::Job;
 use crate::task::running::Publication;
 use crate::task::running::{self, ForksTo, Running};
@@ -50,13 +50,13 @@ pub(super) enum WatchEnd {
 
 /// The oldest forks of some lanes, at one moment.
 struct Forks<'a> {
-    seen: [Option<(&'a Lane, Prey)>; COMPARED],
+    seen: [Option<(&'a Lane, StealTarget)>; COMPARED],
 }
 
 impl<'a> Forks<'a> {
     fn of<F: FencePolicy>(
         pools: impl Iterator<Item = &'a Pool<F>>,
-        look: fn(&Lane) -> Option<Prey>,
+        look: fn(&Lane) -> Option<StealTarget>,
     ) -> Forks<'a> {
         let mut all = pools.flat_map(|pool| pool.lanes.seen(look));
         Forks { seen: std::array::from_fn(|_| all.next()) }
@@ -67,8 +67,8 @@ impl<'a> Forks<'a> {
     }
 
     /// Those that are still the oldest of their lanes.
-    fn ripe(&self) -> impl Iterator<Item = (&'a Lane, Prey)> + '_ {
-        let same = |(lane, prey): &(&'a Lane, Prey)| lane.prey() == Some(*prey);
+    fn ripe(&self) -> impl Iterator<Item = (&'a Lane, StealTarget)> + '_ {
+        let same = |(lane, target): &(&'a Lane, StealTarget)| lane.steal_target() == Some(*target);
         self.seen.iter().flatten().copied().filter(same)
     }
 }
@@ -108,15 +108,15 @@ impl<F: FencePolicy> Group<F> {
                 return false;
             }
             ripen(|| pool.lists.any_has_next());
-            forks = Forks::of(self.victims(me.pool), Lane::prey);
+            forks = Forks::of(self.victims(me.pool), Lane::steal_target);
         }
         let Some(own) = pool.lanes.own(fork::floor) else { return false };
         ripen(|| pool.lists.any_has_next());
         if pool.lists.any_has_next() {
             return false;
         }
-        let stolen = forks.ripe().any(|(victim, prey)| match prey {
-            Prey::Fork(oldest) => {
+        let stolen = forks.ripe().any(|(victim, target)| match target {
+            StealTarget::Fork(oldest) => {
                 let stolen = steal(victim, oldest, own, |_| true);
                 if let Some((fork, ticket)) = stolen {
                     self.has_stolen(me);
@@ -125,7 +125,7 @@ impl<F: FencePolicy> Group<F> {
                 }
                 false
             }
-            Prey::Spawned(seen) => {
+            StealTarget::Spawned(seen) => {
                 let stolen = self.steals_spawned(victim, seen, own);
                 if stolen {
                     self.has_stolen(me);
@@ -155,7 +155,7 @@ impl<F: FencePolicy> Group<F> {
     ) -> WatchEnd {
         let mut nap = NAP * (1 << vain.min(MOST_VAIN));
         let (longest, mut empty) = (LONGEST_NAP.max(nap), 0);
-        let forks = || Forks::of(std::iter::once(watched), Lane::prey);
+        let forks = || Forks::of(std::iter::once(watched), Lane::steal_target);
         let mut before = forks();
         loop {
             if me.park(Some(nap)) {
@@ -264,7 +264,7 @@ impl<F: FencePolicy> Pool<F> {
 /// Steals a fork for the caller, whose lane is `own`, with a ticket to run it.
 fn steal(
     victim: &Lane,
-    oldest: Oldest,
+    oldest: OldestFork,
     own: &Lane,
     agrees: impl FnOnce(&Fork) -> bool,
 ) -> Option<(NonNull<Fork>, Ticket)> {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use corewise_sync::fence::FullFence;
 use corewise_topology::{CpuSet, current_cpu, pin_current_thread};
 
-use super::excuse::Excuse;
 use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push, push_on};
 use super::stepped_dying::die;
 use super::worker::Worker;
+use crate::pool::exemption::Exemption;
 use crate::task::running::Label;
 
 /// Two workers, of which the first has run the first item of a batch of `many`.
@@ -59,11 +59,11 @@ fn stepped_reserved_items_are_run_by_another_once_their_worker_blocks() {
 }
 
 #[test]
-fn stepped_reserved_items_are_run_by_another_once_their_worker_is_excused() {
+fn stepped_reserved_items_are_run_by_another_once_their_worker_is_exempt() {
     let (group, log, [takes, other]) = in_a_batch(4);
     shows_an_item(&takes);
     let instance = takes.shown.read().expect("it runs").instance;
-    assert!(group.excuse(&takes, instance, Excuse::Asleep));
+    assert!(group.exempt(&takes, instance, Exemption::Asleep));
     the_other_runs_the_rest(&group, &log, &other, 8);
     assert!(!group.works(&takes), "nothing is left");
 }
@@ -191,12 +191,12 @@ fn stepped_a_taker_that_blocks_leaves_waiting_items_to_another() {
 }
 
 #[test]
-fn stepped_waiting_items_are_left_to_the_takers_until_one_is_excused() {
-    for why in [Excuse::Asleep, Excuse::Intensive] {
+fn stepped_waiting_items_are_left_to_the_takers_until_one_is_exempt() {
+    for why in [Exemption::Asleep, Exemption::Intensive] {
         let (group, log, [takes, idle]) = left_to_a_taker();
         shows_an_item(&takes);
         let instance = takes.shown.read().expect("it runs").instance;
-        assert!(group.excuse(&takes, instance, why));
+        assert!(group.exempt(&takes, instance, why));
         assert!(idle.take_wake(), "{why:?}");
         assert_eq!(group.step(&idle), Step::Again);
         assert_eq!(*log.lock(), [0]);

@@ -16,20 +16,20 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use crate::attributes::At;
 use crate::error::Queued;
 use crate::pool::PoolSpec;
-use crate::pool::ending::Waited;
+use crate::pool::ending::WaitResult;
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::pins::Pinning;
 use crate::pool::spawn::Spawner;
 use crate::pool::stepped::{Log, group, park, push};
 use crate::pool::worker::Worker;
-use crate::pool::worker_thread::Alive;
+use crate::pool::worker_thread::DeathGuard;
 use crate::timekeeper::{Settings, Timekeeper};
 use crate::{Work, WorkerPools, Workqueue};
 
 /// As where a panic unwinds through the worker's body.
 pub(super) fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
     let died = catch_unwind(AssertUnwindSafe(|| {
-        let _alive = Alive { worker, group };
+        let _alive = DeathGuard { worker, group };
         panic!("on purpose");
     }));
     assert!(died.is_err());
@@ -59,7 +59,7 @@ fn stepped_a_worker_that_dies_idle_or_woken_leaves_nothing_behind_and_another_ta
 }
 
 #[test]
-fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_excuses_go_with_it() {
+fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_exemptions_go_with_it() {
     let (group, log) = (group(1, 1), Log::default());
     let (dies, other) = (group.enlist(0), group.enlist(0));
     park(&group, &other);
@@ -74,7 +74,7 @@ fn stepped_a_worker_that_dies_at_work_is_replaced_and_its_excuses_go_with_it() {
     group.close();
     die(&group, &other);
     assert_eq!(group.pools[0].sizes().0, 0);
-    assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
+    assert_eq!(group.wait_left(false, None), WaitResult::Not, "nobody is waited for");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_thread_that_a_subscriber_s_panic_ends_is_no_worker_any_more() {
     assert_eq!(died.load(Ordering::SeqCst), 1);
     assert_eq!(group.pools[0].sizes(), (0, 0, 0, 0));
     group.close();
-    assert_eq!(group.wait_left(false, None), Waited::Not, "nobody is waited for");
+    assert_eq!(group.wait_left(false, None), WaitResult::Not, "nobody is waited for");
 }
 
 #[test]

@@ -7,13 +7,13 @@ use corewise_topology::{CpuId, CpuSet, Machine};
 
 use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push};
-use crate::pool::policy::{self, Wants};
+use crate::pool::policy::{self, WantedCpus};
 
 /// The group's pods are those of `machine`, of so many CPUs each.
 fn follow(group: &Arc<Group>, machine: &Machine, pods: &[CpuSet]) {
     let masks = machine.masks();
     group.follow_to(masks.epoch, None, |spec| {
-        policy::home(&pods[spec.pod as usize], Wants::Housekeeping, &masks)
+        policy::home(&pods[spec.pod as usize], WantedCpus::Housekeeping, &masks)
     });
 }
 

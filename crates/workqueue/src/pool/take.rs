@@ -15,10 +15,10 @@ use crate::pool::Pool;
 use crate::pool::cpu_list::CpuList;
 use crate::pool::group::Group;
 use crate::pool::worker::{self, Batch, Worker, share};
-use crate::task::claim::Place;
-use crate::task::header::{Header, Lent, Queued};
+use crate::task::claim::Container;
+use crate::task::header::{Header, LentItem, Queued};
 use crate::task::running::{Label, Running};
-use crate::task::ticket::{Awaited, Ticket};
+use crate::task::ticket::{AwaitedColours, Ticket};
 
 impl<F: FencePolicy> Pool<F> {
     /// The list of the CPU that `me` is on.
@@ -209,7 +209,7 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 /// Whether a flush of the queue with this number waits for an item, which lies in a list whose lock is held.
-fn is_awaited(item: &Header, queue: u64, awaited: Awaited) -> bool {
+fn is_awaited(item: &Header, queue: u64, awaited: AwaitedColours) -> bool {
     // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
     let ticket = unsafe { item.job() }.ticket.as_ref();
     ticket.is_some_and(|ticket| ticket.home().queue == queue && awaited.has(ticket.colour()))
@@ -225,11 +225,11 @@ impl<F: FencePolicy> Group<F> {
         &self,
         index: usize,
         list: u32,
-        item: Lent<'_>,
-        place: Place,
+        item: LentItem<'_>,
+        place: Container,
     ) -> Option<Queued> {
         let list = self.pools[index].lists.at(list);
-        if let Place::Ring(cell) = place {
+        if let Container::Ring(cell) = place {
             // It is out where that succeeds, and nobody else has it or gets it. Else its appender hasn't filled
             // the cell yet, or its taker will say `Nowhere`.
             let found = list.ring.take_this(cell, item.pointer());
@@ -241,7 +241,7 @@ impl<F: FencePolicy> Group<F> {
         // SAFETY: an item is made `Listed` under the lock of the list of its link's pool that its
         // ticket names. Its popper starts it, hands it over, puts it into the ring or says `Nowhere`, under the
         // same lock. It is claimed and wasn't handed over, so a `Listed` one is in the list.
-        (item.place(item.state.snapshot().seq()) == Place::Listed)
+        (item.place(item.state.snapshot().seq()) == Container::Listed)
             .then(|| unsafe { overflow.remove(item.pointer()) })
     }
 
@@ -273,7 +273,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Whether [`Group::take_awaited`] finds an item, and no worker can come for it.
-    pub(crate) fn calls_for(&self, index: usize, queue: u64, awaited: Awaited) -> bool {
+    pub(crate) fn calls_for(&self, index: usize, queue: u64, awaited: AwaitedColours) -> bool {
         let found = |list: &CpuList<F>| {
             let (mut found, mut seen) = (false, 0);
             list.see(|item| {
@@ -292,7 +292,7 @@ impl<F: FencePolicy> Group<F> {
         &self,
         index: usize,
         queue: u64,
-        awaited: Awaited,
+        awaited: AwaitedColours,
     ) -> Option<Running> {
         let is_its = |item: &Header| is_awaited(item, queue, awaited);
         self.pools[index].lists.iter().find_map(|list| list.start_first(NEAR, is_its))

@@ -12,7 +12,7 @@ use corewise_sync::{CachePadded, Parker, hint, sys, time};
 use corewise_topology::CpuId;
 
 use crate::pool::pins::OwnCpu;
-use crate::pool::policy::{self, Counts, Manners};
+use crate::pool::policy::{self, Counts, YieldHabit};
 use crate::task::running::Publication;
 use crate::task::ticket::DeferredEnds;
 
@@ -30,9 +30,9 @@ pub(crate) struct Worker {
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
     /// by hand.
     pub(super) tid: AtomicU32,
-    /// L: the pool's lock: what it is excused for, see [`Excuse`](super::excuse::Excuse); atomic
+    /// L: the pool's lock: what it is exempt for, see [`Exemption`](crate::pool::exemption::Exemption); atomic
     /// only because a worker is shared.
-    pub(super) excuses: AtomicU32,
+    pub(super) exemptions: AtomicU32,
     /// A: the CPU that it was woken from last, and one; 0 where that isn't known. A hint, written
     /// before `woken`: Relaxed.
     waker: AtomicU32,
@@ -66,12 +66,12 @@ pub(crate) struct Worker {
     yielded: AtomicU64,
     /// O: how often it has yielded since it ran the last of them; as `searching`.
     yields: AtomicU32,
-    /// O: what came of making way for the thread that queues on its CPU, as bits of a [`Manners`]; as `searching`.
-    manners: AtomicU32,
+    /// O: what came of making way for the thread that queues on its CPU, as bits of a [`YieldHabit`]; as `searching`.
+    yield_habit: AtomicU32,
     /// I: since when `blocked` counts.
     born: Instant,
     /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until it is
-    /// noted. Written by the worker; others read it under the pool's lock where `excuses` says that it is
+    /// noted. Written by the worker; others read it under the pool's lock where `exemptions` says that it is
     /// in one: Relaxed.
     pub(super) blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
@@ -94,7 +94,7 @@ impl Worker {
             own_cpu: Arc::new(OwnCpu::none()),
             shown: CachePadded::new(Publication::new()),
             tid: AtomicU32::new(0),
-            excuses: AtomicU32::new(0),
+            exemptions: AtomicU32::new(0),
             waker: AtomicU32::new(0),
             woken_at: AtomicU64::new(0),
             spins: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl Worker {
             rose: AtomicU64::new(0),
             yielded: AtomicU64::new(0),
             yields: AtomicU32::new(0),
-            manners: AtomicU32::new(Manners::NEW.to_bits()),
+            yield_habit: AtomicU32::new(YieldHabit::NEW.to_bits()),
             born: time::now(),
             blocked: AtomicU64::new(0),
             carry: DeferredEnds::new(),
@@ -198,7 +198,7 @@ impl Worker {
         self.blocked.store(self.age().max(1), Ordering::Relaxed);
     }
 
-    /// Its blocking region is about to end. Before the excuse does: nobody takes this time for that of the next region.
+    /// Its blocking region is about to end. Before the exemption does: nobody takes this time for that of the next region.
     pub(super) fn has_blocked(&self) {
         self.blocked.store(0, Ordering::Relaxed);
     }
@@ -232,12 +232,12 @@ impl Worker {
     /// It has found nothing that was queued on its CPU: whether to yield before it takes what was queued
     /// on another.
     pub(super) fn makes_way(&self) -> bool {
-        change(&self.manners, |manners| manners.makes_way(self.streak()))
+        change(&self.yield_habit, |yield_habit| yield_habit.makes_way(self.streak()))
     }
 
     /// It has yielded, and found something then, or not.
     pub(super) fn made_way(&self, well: bool) {
-        change(&self.manners, |manners| manners.learn(well));
+        change(&self.yield_habit, |yield_habit| yield_habit.learn(well));
     }
 
     /// It is about to take something: whether its turn at the list of its CPU may be over.
@@ -352,11 +352,11 @@ impl Worker {
     }
 }
 
-/// Changes manners that are kept as bits, and that the calling worker alone changes.
-fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut Manners) -> R) -> R {
-    let mut manners = Manners::from_bits(bits.load(Ordering::Relaxed));
-    let result = change(&mut manners);
-    bits.store(manners.to_bits(), Ordering::Relaxed);
+/// Changes yield_habit that are kept as bits, and that the calling worker alone changes.
+fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut YieldHabit) -> R) -> R {
+    let mut yield_habit = YieldHabit::from_bits(bits.load(Ordering::Relaxed));
+    let result = change(&mut yield_habit);
+    bits.store(yield_habit.to_bits(), Ordering::Relaxed);
     result
 }
 
@@ -672,7 +672,7 @@ pub(crate) struct Threads {
 }
 
 /// A worker's place among them; dropped when the worker leaves.
-pub(crate) struct Seat(Arc<Threads>);
+pub(crate) struct ThreadPermit(Arc<Threads>);
 
 impl Threads {
     pub(crate) fn new(most: usize) -> Arc<Threads> {
@@ -686,10 +686,10 @@ impl Threads {
 
     /// A place for one more of a pool that has so many workers, this one included, of which `base` may
     /// hold a core at once. `None` where there are enough.
-    pub(crate) fn seat(self: &Arc<Self>, workers: usize, base: usize) -> Option<Seat> {
+    pub(crate) fn seat(self: &Arc<Self>, workers: usize, base: usize) -> Option<ThreadPermit> {
         let take = |now| policy::may_have_thread(now, self.most, workers, base).then_some(now + 1);
         let taken = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.is_ok().then(|| Seat(Arc::clone(self)))
+        taken.is_ok().then(|| ThreadPermit(Arc::clone(self)))
     }
 
     /// Whether it is to be said that there are enough: once.
@@ -698,7 +698,7 @@ impl Threads {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ThreadPermit {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::Relaxed);
     }

@@ -30,7 +30,10 @@ pub(crate) fn observe<F: FencePolicy>(
     worker: &Arc<Worker>,
     group: &Arc<Group<F>>,
 ) -> ObserverGuard {
-    context::observe(Rc::new(Blocks { group: Arc::clone(group), worker: Arc::clone(worker) }))
+    context::observe(Rc::new(BlockObserver {
+        group: Arc::clone(group),
+        worker: Arc::clone(worker),
+    }))
 }
 
 /// The loop of a worker's thread, until it leaves the pool.
@@ -80,12 +83,12 @@ fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
 }
 
 /// Tells the pool when its worker blocks.
-struct Blocks<F: FencePolicy> {
+struct BlockObserver<F: FencePolicy> {
     group: Arc<Group<F>>,
     worker: Arc<Worker>,
 }
 
-impl<F: FencePolicy> BlockingObserver for Blocks<F> {
+impl<F: FencePolicy> BlockingObserver for BlockObserver<F> {
     fn begin(&self) {
         self.group.begin_blocking(&self.worker);
     }
@@ -118,7 +121,7 @@ pub(super) fn start<F: FencePolicy>(
     let run = move || {
         worker.tid.store(Tid::current().number(), Ordering::Relaxed);
         its.pools[pool].inner.lock().arrived(id);
-        let alive = Alive { worker: &worker, group: &its };
+        let alive = DeathGuard { worker: &worker, group: &its };
         // Work leaves a saturated pod by being taken over, not by its thread moving, so workers of
         // soft queues are pinned too.
         let _pinned = its.pools[pool].pins.arrive(&worker.own_cpu, cpu);
@@ -144,12 +147,12 @@ pub(super) fn start<F: FencePolicy>(
 
 /// Dropped where a panic ends a worker's thread, which is none of its items': forgotten where the
 /// worker has left its pool.
-pub(super) struct Alive<'a, F: FencePolicy> {
+pub(super) struct DeathGuard<'a, F: FencePolicy> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) group: &'a Arc<Group<F>>,
 }
 
-impl<F: FencePolicy> Drop for Alive<'_, F> {
+impl<F: FencePolicy> Drop for DeathGuard<'_, F> {
     fn drop(&mut self) {
         // In a model the panic is a finding, and the scheduler may be gone.
         if !hint::IN_MODEL {

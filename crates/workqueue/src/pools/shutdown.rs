@@ -10,12 +10,12 @@ use corewise_sync::{context, hint, time};
 
 use super::WorkerPools;
 use crate::error::quietly;
-use crate::pool::ending::Waited;
+use crate::pool::ending::WaitResult;
 use crate::pool::group::Group;
 use crate::pool::spawn::Limit;
 use crate::pool::worker::Worker;
 use crate::task::running;
-use crate::task::running::Shown;
+use crate::task::running::RunSnapshot;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
 
@@ -82,7 +82,7 @@ impl std::error::Error for Unfinished {}
 type Key = (usize, usize, u32);
 
 /// Which instances ran when a shutdown was asked for.
-type Before = HashMap<Key, u64>;
+type RunningBefore = HashMap<Key, u64>;
 
 impl WorkerPools {
     /// Takes no more work, lets the workers run what is queued, and waits until all have left and
@@ -149,9 +149,9 @@ impl WorkerPools {
         self.inner.keeper.cancel_if(|_| true);
         let asked = time::now();
         let until = timeout.and_then(|timeout| asked.checked_add(timeout));
-        let before: Before = match until {
+        let before: RunningBefore = match until {
             Some(_) => running(&groups).map(|(key, _, shown)| (key, shown.instance)).collect(),
-            None => Before::new(),
+            None => RunningBefore::new(),
         };
         let limit = Limit { until, joins };
         let ended = context::blocking("WorkerPools::shutdown", || self.end_all(&groups, limit));
@@ -170,9 +170,9 @@ impl WorkerPools {
             loop {
                 let left = groups.iter().map(|group| group.wait_left(own.is_some(), limit.until));
                 match left.max() {
-                    Some(Waited::Long) => {}
-                    Some(Waited::InVain) => return Err(Vec::new()),
-                    Some(Waited::Not) | None => return Ok(()),
+                    Some(WaitResult::Long) => {}
+                    Some(WaitResult::InVain) => return Err(Vec::new()),
+                    Some(WaitResult::Not) | None => return Ok(()),
                 }
             }
         };
@@ -210,7 +210,7 @@ impl WorkerPools {
     fn unfinished(
         &self,
         groups: &[Arc<Group>],
-        before: &Before,
+        before: &RunningBefore,
         (waited, seen): (Duration, Duration),
         threads: Vec<String>,
     ) -> Unfinished {
@@ -239,7 +239,7 @@ impl WorkerPools {
 }
 
 /// What runs.
-fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, Shown)> {
+fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, RunSnapshot)> {
     let pools = groups.iter().enumerate().flat_map(|(at, group)| {
         (0..group.pools.len()).map(move |pool| (at, pool, group.running(pool)))
     });
@@ -257,7 +257,7 @@ fn late(ends: impl Iterator<Item = Result<(), String>>) -> Result<(), Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timekeeper::stall::Doing;
+    use crate::timekeeper::stall::Activity;
 
     #[test]
     fn what_is_left_says_what_has_to_happen_first_and_names_no_item_where_none_is_left() {
@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn an_item_that_was_just_seen_to_run_is_shown_without_a_time() {
         let (site, queue) = (std::panic::Location::caller(), String::from("q"));
-        let item = ItemReport { queue, function: "f", site, thread: None, doing: Doing::Running };
+        let item =
+            ItemReport { queue, function: "f", site, thread: None, doing: Activity::Running };
         let at_least = |for_at_least| StillRunning { item: item.clone(), for_at_least }.to_string();
         assert_eq!(at_least(Duration::ZERO), item.to_string());
         assert!(at_least(Duration::from_secs(2)).ends_with("runs, for at least 2.0s"));

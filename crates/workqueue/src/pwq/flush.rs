@@ -36,19 +36,19 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::{Completion, Mutex};
 
-use crate::pwq::slot::{Care, Entry, InSlot, Owned, Pair, PwqSlot};
+use crate::pwq::slot::{CountPolicy, CpuEntry, Pair, PwqSlot, SlotBox, SlotContent};
 use crate::task::header;
-use crate::task::ticket::{Awaited, COLOURS, Spot};
+use crate::task::ticket::{AwaitedColours, COLOURS, Spot};
 
 #[derive(Debug)]
 struct Waiter {
     /// What has to drain yet. Where any of them is enough it waits for a free colour, not for work.
-    left: Awaited,
+    left: AwaitedColours,
     event: Arc<Completion>,
 }
 
 /// The colours of one queue, and the slots of its pwqs.
-pub(crate) struct Colours<C: Care, L: InSlot> {
+pub(crate) struct Colours<C: CountPolicy, L: SlotContent> {
     /// A: the colour that new instances get; changed under the lock of `members`.
     current: AtomicU32,
     /// L: is the lock; guards the slots, which of their pairs are watched, and the flushes under way.
@@ -57,10 +57,10 @@ pub(crate) struct Colours<C: Care, L: InSlot> {
 }
 
 /// The queue's slots (`README.md`), and the waiters for what is queued there.
-pub(crate) struct Members<L: InSlot> {
+pub(crate) struct Members<L: SlotContent> {
     /// Those with a pwq, oldest first, also of former attributes.
-    pub(crate) slots: Vec<Owned<L>>,
-    pub(crate) spares: Vec<Owned<L>>,
+    pub(crate) slots: Vec<SlotBox<L>>,
+    pub(crate) spares: Vec<SlotBox<L>>,
     pub(crate) flushes: Flushes,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Flushes {
     watched: [usize; COLOURS],
 }
 
-impl<C: Care, L: InSlot> Colours<C, L> {
+impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
     /// Colours of a queue that has no pwqs yet.
     pub(crate) fn new() -> Self {
         Colours {
@@ -118,9 +118,9 @@ impl<C: Care, L: InSlot> Colours<C, L> {
                 let left = match (0..COLOURS as u32).find(free) {
                     Some(next) => {
                         self.current.store(next, Ordering::Relaxed);
-                        Awaited { mask: busy, any: false }
+                        AwaitedColours { mask: busy, any: false }
                     }
-                    None => Awaited { mask: busy & !(1 << current), any: true },
+                    None => AwaitedColours { mask: busy & !(1 << current), any: true },
                 };
                 let event = Arc::<Completion>::default();
                 members.flushes.waiters.push(Waiter { left, event: Arc::clone(&event) });
@@ -134,14 +134,14 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     }
 
     /// What the flush with this event waits for (a moment ago); `None` where it is over.
-    pub(crate) fn awaited_by(&self, event: &Completion) -> Option<Awaited> {
+    pub(crate) fn awaited_by(&self, event: &Completion) -> Option<AwaitedColours> {
         let members = self.members.lock();
         let mut waiters = members.flushes.waiters.iter();
         waiters.find(|waiter| ptr::eq(&*waiter.event, event)).map(|own| own.left)
     }
 }
 
-impl<L: InSlot> Members<L> {
+impl<L: SlotContent> Members<L> {
     /// All slots, also those that have no pwq any more.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&PwqSlot<L>, Option<&L>)> {
         let live = self.slots.iter().map(|owned| {
@@ -153,7 +153,7 @@ impl<L: InSlot> Members<L> {
     }
 
     /// Watches each pair that hasn't drained; the colours of these, a bit each.
-    fn watch<C: Care>(&mut self) -> u32 {
+    fn watch<C: CountPolicy>(&mut self) -> u32 {
         // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst.
         FullFence::implied();
         let watched = &mut self.flushes.watched;
@@ -190,20 +190,20 @@ impl Flushes {
 
 /// The accesses around it are SeqCst, which loom takes for weaker ones.
 #[inline]
-fn order<C: Care>() {
+fn order<C: CountPolicy>() {
     if C::ORDERED {
         FullFence::implied();
     }
 }
 
-impl<C: Care, L: InSlot> Colours<C, L> {
+impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
     /// Fill: a slot for a pwq, that flushes look at from here on.
     pub(crate) fn fill(&self, stripes: usize, pwq: L) -> NonNull<PwqSlot<L>> {
         let mut members = self.members.lock();
-        let fits = |spare: &Owned<L>| spare.slot().tally.stripes() == stripes;
+        let fits = |spare: &SlotBox<L>| spare.slot().tally.stripes() == stripes;
         let owned = match members.spares.iter().position(fits) {
             Some(position) => members.spares.swap_remove(position),
-            None => Owned::new(pwq.home(), stripes),
+            None => SlotBox::new(pwq.home(), stripes),
         };
         owned.fill(pwq);
         let slot = owned.0;
@@ -213,22 +213,22 @@ impl<C: Care, L: InSlot> Colours<C, L> {
 
     /// Pick; `None` where the CPU has no pwq. The entry names slots of these colours. It writes nothing.
     #[inline]
-    pub(crate) fn pick<'a>(&'a self, entry: &'a Entry<L>) -> Option<Picked<'a, L>> {
+    pub(crate) fn pick<'a>(&'a self, entry: &'a CpuEntry<L>) -> Option<PickedEntry<'a, L>> {
         // Acquire: the slot is seen whole.
         let place = entry.place.load(Ordering::Acquire);
-        let (slot, stripe) = Entry::parts(place);
+        let (slot, stripe) = CpuEntry::parts(place);
         let slot = NonNull::new(slot)?;
         let colour = self.colour();
         // SAFETY: entries name slots of these colours, which are freed with them.
         let pair = unsafe { slot.as_ref() }.tally.pair(stripe, colour);
-        Some(Picked { entry, place, colour, pair })
+        Some(PickedEntry { entry, place, colour, pair })
     }
 
     /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None` where the entry
     /// is another one meanwhile.
     #[inline]
     #[must_use]
-    pub(crate) fn enter(&self, picked: Picked<'_, L>) -> Option<Spot> {
+    pub(crate) fn enter(&self, picked: PickedEntry<'_, L>) -> Option<Spot> {
         // Enter.
         picked.pair.enter();
         order::<C>();
@@ -293,19 +293,19 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     }
 }
 
-impl<L: InSlot> Members<L> {
+impl<L: SlotContent> Members<L> {
     /// Collect, where it is retired and quiet. The pwq is to be dropped with no lock held: it may have
     /// the last reference to the queue.
     #[must_use]
     pub(crate) fn collect_if_quiet(&mut self, slot: NonNull<PwqSlot<L>>) -> Option<L> {
-        let quiet = |owned: &Owned<L>| {
+        let quiet = |owned: &SlotBox<L>| {
             let tally = &owned.slot().tally;
             owned.0 == slot && tally.is_retired() && tally.is_quiet()
         };
         let position = self.slots.iter().position(quiet)?;
         let owned = self.slots.remove(position);
         let pwq = owned.empty();
-        pwq.iter().for_each(InSlot::collected);
+        pwq.iter().for_each(SlotContent::collected);
         owned.slot().tally.recycle();
         self.spares.push(owned);
         pwq
@@ -313,19 +313,19 @@ impl<L: InSlot> Members<L> {
 }
 
 /// What a queuer has Picked: nothing of it is to be trusted before it has Entered and Validated.
-pub(crate) struct Picked<'a, L> {
-    entry: &'a Entry<L>,
+pub(crate) struct PickedEntry<'a, L> {
+    entry: &'a CpuEntry<L>,
     /// As it was in the entry.
     place: *mut PwqSlot<L>,
     colour: u8,
     pair: Pair<'a>,
 }
 
-impl<L> Picked<'_, L> {
+impl<L> PickedEntry<'_, L> {
     /// Where it would Enter.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
-        let (slot, stripe) = Entry::parts(self.place);
+        let (slot, stripe) = CpuEntry::parts(self.place);
         // SAFETY: `pick` looked.
         let home = unsafe { NonNull::new_unchecked(slot) }.cast();
         Spot { home, stripe, colour: self.colour }
@@ -338,7 +338,7 @@ impl<L> Picked<'_, L> {
 /// # Safety
 /// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used again.
 #[inline]
-pub(crate) unsafe fn leave<C: Care, L: InSlot, S: AsRef<Colours<C, L>> + ?Sized>(
+pub(crate) unsafe fn leave<C: CountPolicy, L: SlotContent, S: AsRef<Colours<C, L>> + ?Sized>(
     Spot { home, stripe, colour }: Spot,
     many: u64,
     of: impl FnOnce(&L) -> Arc<S>,
@@ -362,9 +362,9 @@ mod tests {
     use super::*;
     use crate::pwq::slot::Tally;
 
-    use crate::pwq::slot::Careful;
+    use crate::pwq::slot::RealCounts;
 
-    type Alone = Colours<Careful, ()>;
+    type Alone = Colours<RealCounts, ()>;
     /// Which the test's colours keep.
     type Place = NonNull<PwqSlot<()>>;
 
@@ -381,7 +381,7 @@ mod tests {
 
     /// As a flush sees it.
     fn busy(colours: &Alone) -> u32 {
-        colours.members.lock().watch::<Careful>()
+        colours.members.lock().watch::<RealCounts>()
     }
 
     #[test]

@@ -68,14 +68,14 @@ impl Gate {
 pub(crate) enum Admission {
     /// There is no limit: it isn't counted.
     Free,
-    /// It is counted, and has to be [`put`](Slot::put) back.
+    /// It is counted, and has to be [`put`](LimitSlot::put) back.
     Counted,
     /// It has to be held back.
     Wait,
 }
 
 /// A slot: how many are active, how many may be, and those that wait.
-pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
+pub(crate) struct LimitSlot<T: Hold, F: FencePolicy = FullFence> {
     /// A: bits; written under the lock of `inner`, read by everybody who queues.
     gate: AtomicU32,
     /// A: instances that are counted: let through and not over.
@@ -83,11 +83,11 @@ pub(crate) struct Slot<T: Hold, F: FencePolicy = FullFence> {
     /// A: how many may be; written under the lock of `inner`.
     max: AtomicUsize,
     /// L: is the lock; guards those that are held back, and what the gate mirrors.
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<SlotState<T>>,
     fence: PhantomData<F>,
 }
 
-struct Inner<T: Hold> {
+struct SlotState<T: Hold> {
     /// What is held, by pwq; that comes first whose turn it is, and none is empty.
     held: VecDeque<(usize, T::List)>,
     /// How often an instance came to be held, or ceased to be: two equal readings mean that the
@@ -102,11 +102,17 @@ struct Inner<T: Hold> {
     marks: u32,
 }
 
-impl<T: Hold, F: FencePolicy> Slot<T, F> {
+impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
     pub(crate) fn new(limit: usize) -> Self {
-        let inner =
-            Inner { held: VecDeque::new(), moves: 0, moving: false, changes: 0, limit, marks: 0 };
-        Slot {
+        let inner = SlotState {
+            held: VecDeque::new(),
+            moves: 0,
+            moving: false,
+            changes: 0,
+            limit,
+            marks: 0,
+        };
+        LimitSlot {
             gate: AtomicU32::new(inner.gate()),
             active: AtomicUsize::new(0),
             max: AtomicUsize::new(limit),
@@ -177,7 +183,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         }
     }
 
-    /// Lend: a place beyond the maximum, to be [`put`](Slot::put) back, for an instance that the holder of
+    /// Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an instance that the holder of
     /// another place waits for.
     pub(crate) fn lend(&self) {
         // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has to.
@@ -253,7 +259,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
         });
     }
 
-    fn change(&self, edit: impl FnOnce(&mut Inner<T>)) {
+    fn change(&self, edit: impl FnOnce(&mut SlotState<T>)) {
         let mut inner = self.inner.lock();
         edit(&mut inner);
         inner.changes += 1;
@@ -261,7 +267,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
-    fn publish(&self, inner: &Inner<T>) {
+    fn publish(&self, inner: &SlotState<T>) {
         let gate = inner.gate();
         self.max.store(inner.limit, Ordering::Relaxed);
         if self.gate.load(Ordering::Relaxed) != gate {
@@ -271,7 +277,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
 
     /// Lets those through that may go, in turn by pwq. One thread at a time pushes, outside of the
     /// lock; a thread that comes meanwhile leaves it to that one, which looks again under the lock.
-    fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, Inner<T>>, push: &mut dyn FnMut(T)) {
+    fn move_on<'a>(&'a self, mut inner: MutexGuard<'a, SlotState<T>>, push: &mut dyn FnMut(T)) {
         if inner.moving {
             return;
         }
@@ -290,7 +296,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 
     /// The next one that may go, with a place taken for it.
-    fn next(&self, inner: &mut Inner<T>) -> Option<T> {
+    fn next(&self, inner: &mut SlotState<T>) -> Option<T> {
         if inner.held.is_empty() || !self.try_get() {
             return None;
         }
@@ -311,7 +317,7 @@ impl<T: Hold, F: FencePolicy> Slot<T, F> {
     }
 }
 
-impl<T: Hold> Inner<T> {
+impl<T: Hold> SlotState<T> {
     fn gate(&self) -> u32 {
         let held = self.moving || !self.held.is_empty();
         let limited = self.limit != UNLIMITED;
@@ -365,7 +371,7 @@ pub(crate) struct Limiter<T: Hold, F: FencePolicy = FullFence> {
     /// I: what they stand for.
     pub(crate) counted_by: CountedBy,
     /// I: the slots; what changes in them, they guard.
-    slots: Box<[CachePadded<Slot<T, F>>]>,
+    slots: Box<[CachePadded<LimitSlot<T, F>>]>,
 }
 
 impl<T: Hold, F: FencePolicy> Limiter<T, F> {
@@ -378,7 +384,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         };
         Limiter {
             counted_by,
-            slots: (0..slots).map(|_| CachePadded::new(Slot::new(limit))).collect(),
+            slots: (0..slots).map(|_| CachePadded::new(LimitSlot::new(limit))).collect(),
         }
     }
 
@@ -399,17 +405,17 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
 
     /// By number.
     #[inline]
-    pub(crate) fn slot(&self, slot: usize) -> &Slot<T, F> {
+    pub(crate) fn slot(&self, slot: usize) -> &LimitSlot<T, F> {
         &self.slots[slot]
     }
 
     /// All of them.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot<T, F>> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &LimitSlot<T, F>> {
         self.slots.iter().map(|slot| &**slot)
     }
 
     /// Divides a maximum ([`UNLIMITED`]: there is none) among the slots. Ordered queues keep theirs.
-    /// [`Slot::settle`] has to follow.
+    /// [`LimitSlot::settle`] has to follow.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: &UsableCpus) {
         let last = self.slots.len() - 1;
         for (index, slot) in self.slots.iter().enumerate() {
@@ -478,20 +484,20 @@ mod stepped {
     }
 
     /// As a queuer does; what may go at once, or is let through by it, goes to `out`.
-    fn queue(slot: &Slot<u32>, pwq: usize, item: u32, out: &mut Vec<u32>) {
+    fn queue(slot: &LimitSlot<u32>, pwq: usize, item: u32, out: &mut Vec<u32>) {
         match slot.admit(slot.gate()) {
             Admission::Wait => slot.hold(pwq, item, &mut |item| out.push(item)),
             _ => out.push(item),
         }
     }
 
-    fn put(slot: &Slot<u32>, out: &mut Vec<u32>) {
+    fn put(slot: &LimitSlot<u32>, out: &mut Vec<u32>) {
         slot.put(&mut |item| out.push(item));
     }
 
     #[test]
     fn stepped_without_a_limit_nothing_is_counted() {
-        let (slot, mut out) = (Slot::<u32>::new(UNLIMITED), Vec::new());
+        let (slot, mut out) = (LimitSlot::<u32>::new(UNLIMITED), Vec::new());
         assert!(slot.gate().open());
         for n in 0..100 {
             assert_eq!(slot.admit(slot.gate()), Admission::Free);
@@ -502,7 +508,7 @@ mod stepped {
 
     #[test]
     fn stepped_inactive_instances_keep_their_order_and_nobody_passes_them() {
-        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
+        let (slot, mut out) = (LimitSlot::<u32>::new(1), Vec::new());
         for n in 0..4 {
             queue(&slot, 0, n, &mut out);
         }
@@ -520,7 +526,7 @@ mod stepped {
 
     #[test]
     fn stepped_the_hand_over_goes_round_the_links() {
-        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
+        let (slot, mut out) = (LimitSlot::<u32>::new(1), Vec::new());
         queue(&slot, 9, 0, &mut out);
         for n in [10, 11, 12] {
             queue(&slot, 1, n, &mut out);
@@ -537,7 +543,7 @@ mod stepped {
 
     #[test]
     fn stepped_a_higher_maximum_lets_those_through_that_wait_and_a_lower_one_stops_nobody() {
-        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
+        let (slot, mut out) = (LimitSlot::<u32>::new(1), Vec::new());
         for n in 0..5 {
             queue(&slot, 0, n, &mut out);
         }
@@ -559,7 +565,7 @@ mod stepped {
 
     #[test]
     fn stepped_cancelling_what_is_held_stalls_nobody() {
-        let (slot, mut out) = (Slot::<u32>::new(1), Vec::new());
+        let (slot, mut out) = (LimitSlot::<u32>::new(1), Vec::new());
         queue(&slot, 0, 0, &mut out);
         queue(&slot, 1, 1, &mut out);
         queue(&slot, 2, 2, &mut out);
@@ -572,7 +578,7 @@ mod stepped {
 
     #[test]
     fn stepped_one_thread_at_a_time_pushes_what_was_held() {
-        let slot = Slot::<u32>::new(1);
+        let slot = LimitSlot::<u32>::new(1);
         let mut out = Vec::new();
         queue(&slot, 0, 0, &mut out);
         queue(&slot, 0, 1, &mut out);

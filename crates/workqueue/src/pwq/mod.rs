@@ -24,17 +24,17 @@ use crate::pool::Pool;
 use crate::pool::group::Group;
 use crate::pools::Lease;
 use crate::pwq::flush::leave;
-use crate::pwq::limit::{Admission, Gate, Hold, Slot};
+use crate::pwq::limit::{Admission, Gate, Hold, LimitSlot};
 use crate::pwq::queue_core::Deferred;
 use crate::pwq::queue_core::{QueueCore, Traits};
-use crate::pwq::slot::{Careful, InSlot, PwqSlot, Tally};
+use crate::pwq::slot::{PwqSlot, RealCounts, SlotContent, Tally};
 use crate::report::Counters;
 use crate::report::QueueStats;
-use crate::task::claim::{Claimed, Place};
-use crate::task::header::Lent;
+use crate::task::claim::{Claimed, Container};
+use crate::task::header::LentItem;
 use crate::task::header::{Header, Queued};
 use crate::task::running::{self, Running};
-use crate::task::ticket::{Event, Home, Schedule, Spot, Ticket};
+use crate::task::ticket::{Event, QueueHome, Schedule, Spot, Ticket};
 
 pub(crate) mod flush;
 pub(crate) mod limit;
@@ -58,7 +58,7 @@ pub(crate) struct Pwq {
     /// I: that one.
     pub(crate) at: ArcField<Group, Pool<FullFence>>,
     /// I: the slot of the limiter that its instances are counted in.
-    pub(crate) slot: ArcField<QueueCore, Slot<Queued>>,
+    pub(crate) slot: ArcField<QueueCore, LimitSlot<Queued>>,
     /// Keeps the pools open.
     _lease: Arc<Lease>,
 }
@@ -119,9 +119,9 @@ impl Pwq {
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
     /// back; `None` where it has left that.
-    pub(crate) fn release(&self, item: Lent<'_>) -> Option<Queued> {
+    pub(crate) fn release(&self, item: LentItem<'_>) -> Option<Queued> {
         self.slot.take_held(self.line(), |held| {
-            let here = item.place(item.state.snapshot().seq()) == Place::Held;
+            let here = item.place(item.state.snapshot().seq()) == Container::Held;
             // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line,
             // and the thread that takes it out of that says otherwise under the same lock.
             here.then(|| unsafe { held.remove(item.pointer()) })
@@ -136,10 +136,10 @@ impl Drop for Pwq {
     }
 }
 
-impl InSlot for Pwq {
-    fn home(&self) -> Home {
+impl SlotContent for Pwq {
+    fn home(&self) -> QueueHome {
         let QueueCore { id, traits: Traits { timed, .. }, .. } = *self.shared;
-        Home { queue: id, timed, schedule: &OfPwq }
+        QueueHome { queue: id, timed, schedule: &OfPwq }
     }
 
     fn collected(&self) {
@@ -200,7 +200,7 @@ impl Hold for Queued {
     type List = List<Queued>;
 
     fn append(self, list: &mut List<Queued>) {
-        self.set_place(Place::Held);
+        self.set_place(Container::Held);
         list.push_back(self);
     }
 
@@ -311,10 +311,10 @@ impl Schedule for OfPwq {
         &Pwq::of(ticket).shared.name
     }
 
-    fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued> {
+    fn take_out(&self, ticket: &Ticket, item: LentItem<'_>, place: Container) -> Option<Queued> {
         let pwq = Pwq::of(ticket);
         match place {
-            Place::Held => pwq.release(item),
+            Container::Held => pwq.release(item),
             _ => pwq.group.unlist(pwq.pool, ticket.stripe(), item, place),
         }
     }
@@ -369,7 +369,7 @@ impl Schedule for OfPwq {
             unsafe { slot(at).pwq() }.slot.put(&mut push);
         }
         // SAFETY: as the caller says.
-        unsafe { leave::<Careful, Pwq, QueueCore>(at, many, |pwq| Arc::clone(&pwq.shared)) };
+        unsafe { leave::<RealCounts, Pwq, QueueCore>(at, many, |pwq| Arc::clone(&pwq.shared)) };
     }
 }
 

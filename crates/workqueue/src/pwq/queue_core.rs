@@ -18,12 +18,12 @@ use crate::pool::group::Group;
 use crate::pools::WorkerPools;
 use crate::pwq::flush::Colours;
 use crate::pwq::limit::{CountedBy, Limiter, UNLIMITED, effective};
-use crate::pwq::slot::{Careful, PwqSlot, Tally};
-use crate::pwq::waiting::{Waiting, Waits, stop_in_turn};
+use crate::pwq::slot::{PwqSlot, RealCounts, Tally};
+use crate::pwq::waiting::{WaitList, Waits, stop_in_turn};
 use crate::pwq::{Pwq, push};
 use crate::report::Counters;
 use crate::report::{LinkDump, QueueDump, QueueStats, SlotDump, SlotPlace};
-use crate::task::header::Lent;
+use crate::task::header::LentItem;
 use crate::task::header::Queued;
 use crate::timekeeper::Registered;
 use crate::timekeeper::rescuer::Rescuer;
@@ -37,13 +37,13 @@ pub(crate) struct QueueCore {
     pub(crate) traits: Traits,
     /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
-    pub(crate) colours: Colours<Careful, Pwq>,
+    pub(crate) colours: Colours<RealCounts, Pwq>,
     /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
     /// L: is the lock, held while a change is committed and the limiter is told; guards what they are now.
     pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
-    pub(crate) waiting: Waiting<Weak<dyn Waits>>,
+    pub(crate) waiting: WaitList<Weak<dyn Waits>>,
     /// What pwqs that are gone had counted.
     pub(crate) former: Counters,
     /// The pools'.
@@ -86,7 +86,7 @@ impl QueueCore {
             colours: Colours::new(),
             limiter: Limiter::new(counted_by, places),
             attributes: Mutex::new(attributes),
-            waiting: Waiting::new(pools.pods().scope(AffinityScope::CacheShard).len()),
+            waiting: WaitList::new(pools.pods().scope(AffinityScope::CacheShard).len()),
             former: Counters::default(),
             hazards: Arc::clone(pools.hazards()),
             pools: pools.clone(),
@@ -95,7 +95,7 @@ impl QueueCore {
     }
 
     /// How many come before an item that is held back, of an ordered queue.
-    pub(crate) fn before(&self, item: Lent<'_>) -> usize {
+    pub(crate) fn before(&self, item: LentItem<'_>) -> usize {
         let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
         let before = slot.see_held(line, |held| {
             let first = held.iter().take_while(|held| !ptr::eq(*held, &*item));
@@ -240,8 +240,8 @@ impl Registered for QueueCore {
     }
 }
 
-impl AsRef<Colours<Careful, Pwq>> for QueueCore {
-    fn as_ref(&self) -> &Colours<Careful, Pwq> {
+impl AsRef<Colours<RealCounts, Pwq>> for QueueCore {
+    fn as_ref(&self) -> &Colours<RealCounts, Pwq> {
         &self.colours
     }
 }

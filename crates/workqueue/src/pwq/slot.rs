@@ -14,12 +14,12 @@ use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::{CachePadded, hint};
 
-use crate::task::ticket::{ADDRESS_BITS, COLOURS, Home, STRIPES};
+use crate::task::ticket::{ADDRESS_BITS, COLOURS, QueueHome, STRIPES};
 
 /// What lies on a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
-pub(crate) trait InSlot: Send + Sync {
+pub(crate) trait SlotContent: Send + Sync {
     /// What stands at the head of its slot: the same for all of a queue.
-    fn home(&self) -> Home;
+    fn home(&self) -> QueueHome;
     /// It was taken off its slot: all that was queued there is over. Under the lock of the colours.
     fn collected(&self);
 }
@@ -28,7 +28,7 @@ pub(crate) trait InSlot: Send + Sync {
 #[repr(C, align(128))]
 pub(crate) struct PwqSlot<L> {
     /// At the head, where a ticket's word points.
-    pub(crate) home: Home,
+    pub(crate) home: QueueHome,
     pub(crate) tally: Tally,
     /// P: written under the lock of the colours while the slot is on no list; read by a thread that has
     /// Validated, until the instance is over.
@@ -62,19 +62,19 @@ impl<L> PwqSlot<L> {
 }
 
 /// Owns a slot. Others have pointers to it.
-pub(crate) struct Owned<L>(pub(super) NonNull<PwqSlot<L>>);
+pub(crate) struct SlotBox<L>(pub(super) NonNull<PwqSlot<L>>);
 
 // SAFETY: as a `Box` of it.
-unsafe impl<L: Send + Sync> Send for Owned<L> {}
+unsafe impl<L: Send + Sync> Send for SlotBox<L> {}
 
-impl<L> Owned<L> {
-    pub(super) fn new(home: Home, stripes: usize) -> Self {
+impl<L> SlotBox<L> {
+    pub(super) fn new(home: QueueHome, stripes: usize) -> Self {
         let slot = PwqSlot { home, tally: Tally::new(stripes), pwq: UnsafeCell::new(None) };
         let slot = NonNull::from(Box::leak(Box::new(slot)));
         let high = (slot.addr().get() as u64) >> ADDRESS_BITS;
         let packed = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
         assert!(!packed || high == 0, "no address in user space has more bits, without tags");
-        Owned(slot)
+        SlotBox(slot)
     }
 
     pub(crate) fn slot(&self) -> &PwqSlot<L> {
@@ -97,7 +97,7 @@ impl<L> Owned<L> {
     }
 }
 
-impl<L> Drop for Owned<L> {
+impl<L> Drop for SlotBox<L> {
     fn drop(&mut self) {
         // SAFETY: it came from a box. It is dropped with the queue, which is there for as long as there
         // is a handle, so that no queuer has a pointer to it, or a pwq on any slot, so that no
@@ -107,16 +107,16 @@ impl<L> Drop for Owned<L> {
 }
 
 /// The entry of a CPU: the slot that its work goes to, and the stripe there.
-pub(crate) struct Entry<L> {
+pub(crate) struct CpuEntry<L> {
     /// A: the slot, and the stripe in its lowest bits; null where the CPU has no pwq. Stored under the
     /// lock of the attributes, read by everybody who queues.
     pub(super) place: AtomicPtr<PwqSlot<L>>,
 }
 
-impl<L> Entry<L> {
+impl<L> CpuEntry<L> {
     /// No pwq.
     pub(crate) fn new() -> Self {
-        Entry { place: AtomicPtr::new(ptr::null_mut()) }
+        CpuEntry { place: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Publish.
@@ -146,7 +146,7 @@ const ONE: u64 = 1 << 2;
 
 /// How the counts are read and left: as product code does, or, in models that have to fail, not.
 #[allow(unreachable_pub, reason = "models name it")]
-pub trait Care: Send + Sync + 'static {
+pub trait CountPolicy: Send + Sync + 'static {
     /// Whether Count reads those that are over before those that came.
     const OVER_FIRST: bool;
     /// Whether Leave looks for watchers.
@@ -160,9 +160,9 @@ pub trait Care: Send + Sync + 'static {
 /// What product code does.
 #[derive(Debug)]
 #[allow(unreachable_pub, reason = "models name it")]
-pub struct Careful;
+pub struct RealCounts;
 
-impl Care for Careful {
+impl CountPolicy for RealCounts {
     const OVER_FIRST: bool = true;
     const LOOKS: bool = true;
     const VALIDATES: bool = true;
@@ -178,13 +178,13 @@ pub(crate) struct Tally {
 }
 
 struct Stripe {
-    came: CachePadded<Came>,
+    came: CachePadded<Arrivals>,
     /// A: instances counted in here that are over, by colour, and the marks, which change under the
     /// lock of the queue's colours.
     over: CachePadded<[AtomicU64; COLOURS]>,
 }
 
-struct Came {
+struct Arrivals {
     /// A: of those that came, those that Retracted.
     undone: AtomicU64,
     /// A: statistics: instances that were queued and not counted in, since they took another's place over.
@@ -199,7 +199,7 @@ impl Tally {
         let by_colour = || std::array::from_fn(|_| AtomicU64::new(0));
         let stripe = || {
             let (undone, again) = (AtomicU64::new(0), AtomicU64::new(0));
-            let came = CachePadded::new(Came { undone, again, by_colour: by_colour() });
+            let came = CachePadded::new(Arrivals { undone, again, by_colour: by_colour() });
             Stripe { came, over: CachePadded::new(by_colour()) }
         };
         let stripes = (0..stripes.max(1)).map(|_| stripe()).collect();
@@ -269,7 +269,7 @@ impl Tally {
 
     /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
     /// of counts. Calls `watched` with the colour of each that wasn't watched before.
-    pub(crate) fn watch<C: Care>(&self, mut watched: impl FnMut(usize)) {
+    pub(crate) fn watch<C: CountPolicy>(&self, mut watched: impl FnMut(usize)) {
         for stripe in &self.stripes {
             (0..COLOURS).filter(|colour| stripe.watch::<C>(*colour)).for_each(&mut watched);
         }
@@ -340,7 +340,7 @@ impl Stripe {
     }
 
     /// Whether it is watched from now on, and wasn't before.
-    fn watch<C: Care>(&self, colour: usize) -> bool {
+    fn watch<C: CountPolicy>(&self, colour: usize) -> bool {
         let (came, over) = (&self.came.by_colour[colour], &self.over[colour]);
         let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
         // Count. Those that are over first: each of them is among those that came, which are read
@@ -383,7 +383,7 @@ impl Pair<'_> {
     /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
     /// colours.
     #[inline]
-    pub(crate) fn leave<C: Care>(self, many: u64) -> bool {
+    pub(crate) fn leave<C: CountPolicy>(self, many: u64) -> bool {
         let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
             // Look: in the same word as Leave, so that no fence is needed.
             if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {

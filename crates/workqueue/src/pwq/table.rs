@@ -22,26 +22,26 @@ use crate::pools::{WorkerPools, nodes};
 use crate::pwq::ArcField;
 use crate::pwq::Pwq;
 use crate::pwq::flush;
-use crate::pwq::limit::{Admission, Slot};
+use crate::pwq::limit::{Admission, LimitSlot};
 use crate::pwq::push_new;
 use crate::pwq::queue_core::QueueCore;
-use crate::pwq::slot::Entry;
+use crate::pwq::slot::CpuEntry;
 use crate::task::claim::Claimed;
 use crate::task::header::ItemRef;
 use crate::task::header::{Header, Job, Queued};
 use crate::task::ticket::Ticket;
 
 /// What a queuer has Picked.
-pub(crate) type Picked<'a> = flush::Picked<'a, Pwq>;
+pub(crate) type PickedEntry<'a> = flush::PickedEntry<'a, Pwq>;
 
 /// The pwqs of a queue. Its end is that of the queue's last handle.
 pub(crate) struct PwqTable {
     /// I: the queue.
     shared: Arc<QueueCore>,
     /// I: a slot of the queue's limiter: what is closed, or drained, is so in all of them.
-    slot: ArcField<QueueCore, Slot<Queued>>,
+    slot: ArcField<QueueCore, LimitSlot<Queued>>,
     /// I: by the number of the CPU, online or not.
-    entries: Box<[Entry<Pwq>]>,
+    entries: Box<[CpuEntry<Pwq>]>,
     plan: Swap<Plan>,
     /// I: work is for the CPU that queues it, whatever that is for.
     bound: bool,
@@ -76,7 +76,7 @@ impl PwqTable {
         let pwqs = PwqTable {
             shared: Arc::clone(shared),
             slot: ArcField::of(shared, |shared| shared.limiter.slot(0)),
-            entries: plan.by_cpu.iter().map(|_| Entry::new()).collect(),
+            entries: plan.by_cpu.iter().map(|_| CpuEntry::new()).collect(),
             plan: Swap::new(Arc::clone(&plan)),
             bound: shared.traits.kind.per_cpu(),
         };
@@ -112,7 +112,7 @@ impl PwqTable {
 
     /// Picks for work that is asked to run at `place`: what can be known before anything is written.
     #[inline(always)]
-    pub(crate) fn pick(&self, place: At) -> Option<Picked<'_>> {
+    pub(crate) fn pick(&self, place: At) -> Option<PickedEntry<'_>> {
         let cpu = match place {
             At::Here => current_cpu()?,
             At::Near(cpu) | At::Cpu(cpu) => cpu,
@@ -123,7 +123,7 @@ impl PwqTable {
 
     /// Enters a pwq for work that is asked to run at `place`, and was picked for so.
     #[inline(always)]
-    pub(crate) fn enter(&self, place: At, picked: Option<Picked<'_>>) -> Ticket {
+    pub(crate) fn enter(&self, place: At, picked: Option<PickedEntry<'_>>) -> Ticket {
         match picked.and_then(|picked| self.enter_picked(picked)) {
             Some(ticket) if self.is_for(place, &ticket) => ticket,
             near => self.enter_slowly(place, near),
@@ -131,7 +131,7 @@ impl PwqTable {
     }
 
     #[inline(always)]
-    fn enter_picked(&self, picked: Picked<'_>) -> Option<Ticket> {
+    fn enter_picked(&self, picked: PickedEntry<'_>) -> Option<Ticket> {
         let spot = match current_worker::with_carry(|carry| carry.reuse(picked.spot())) {
             Some(true) => picked.spot(),
             _ => self.shared.colours.enter(picked)?,

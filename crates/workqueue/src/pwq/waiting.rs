@@ -13,12 +13,12 @@ use corewise_sync::{CachePadded, Mutex, per_thread};
 use crate::error::shielded;
 
 /// The waiters, by the pod of their poll, so that pods don't meet here.
-pub(crate) struct Waiting<T> {
+pub(crate) struct WaitList<T> {
     /// L: each is the lock that guards its seats. Nothing is dropped under it.
-    shards: Box<[CachePadded<Mutex<Seats<T>>>]>,
+    shards: Box<[CachePadded<Mutex<WaiterShard<T>>>]>,
 }
 
-struct Seats<T> {
+struct WaiterShard<T> {
     taken: Vec<Option<T>>,
     free: Vec<usize>,
     closed: bool,
@@ -26,24 +26,24 @@ struct Seats<T> {
 
 /// A place in the list, to be given back.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct WaiterKey {
     shard: usize,
     index: usize,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitList<T> {
     /// A list in so many parts; at least one.
     pub(crate) fn new(shards: usize) -> Self {
         let shard = || {
-            let seats = Seats { taken: Vec::new(), free: Vec::new(), closed: false };
+            let seats = WaiterShard { taken: Vec::new(), free: Vec::new(), closed: false };
             CachePadded::new(Mutex::new(seats))
         };
-        Waiting { shards: (0..shards.max(1)).map(|_| shard()).collect() }
+        WaitList { shards: (0..shards.max(1)).map(|_| shard()).collect() }
     }
 
     /// A seat near `pod`, in time that does not depend on how many wait; gives `who` back where the list is
     /// closed: nobody will tell it.
-    pub(crate) fn sit(&self, pod: usize, who: T) -> Result<Seat, T> {
+    pub(crate) fn sit(&self, pod: usize, who: T) -> Result<WaiterKey, T> {
         let shard = pod % self.shards.len();
         let mut seats = self.shards[shard].lock();
         if seats.closed {
@@ -59,11 +59,11 @@ impl<T> Waiting<T> {
                 seats.taken.len() - 1
             }
         };
-        Ok(Seat { shard, index })
+        Ok(WaiterKey { shard, index })
     }
 
     /// Gives a seat back; what sat there, where the list wasn't closed meanwhile.
-    pub(crate) fn leave(&self, Seat { shard, index }: Seat) -> Option<T> {
+    pub(crate) fn leave(&self, WaiterKey { shard, index }: WaiterKey) -> Option<T> {
         let mut seats = self.shards[shard].lock();
         if seats.closed {
             return None;
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_seat_that_is_given_back_is_taken_again() {
-        let list = Waiting::new(2);
+        let list = WaitList::new(2);
         let first = list.sit(0, 'a').unwrap();
         let second = list.sit(2, 'b').unwrap();
         assert_eq!(list.leave(first), Some('a'));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_closed_list_has_no_seats_and_tells_each_once_the_last_first() {
-        let list = Waiting::new(0);
+        let list = WaitList::new(0);
         let seats = ['a', 'b', 'c'].map(|who| list.sit(7, who).unwrap());
         assert_eq!(list.close().collect::<String>(), "cba");
         assert_eq!(list.sit(7, 'd').unwrap_err(), 'd');

@@ -9,7 +9,7 @@ use crate::attributes::{Attributes, MAX_ACTIVE_LIMIT, PoolKey, QueueKind};
 use crate::error::{BuildError, shielded};
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::table::Plan;
-use crate::pwq::waiting::{Seat, Waits};
+use crate::pwq::waiting::{WaiterKey, Waits};
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
 use crate::timekeeper::Registered;
@@ -270,14 +270,14 @@ impl Workqueue {
 #[must_use = "dropping it has nobody told"]
 pub struct EndNotice {
     queue: Weak<QueueCore>,
-    seat: Option<Seat>,
+    seat: Option<WaiterKey>,
     /// The list has it weakly.
     _told: Arc<dyn Waits>,
 }
 
-struct Told<F>(F);
+struct EndListener<F>(F);
 
-impl<F: Fn() + Send + Sync> Waits for Told<F> {
+impl<F: Fn() + Send + Sync> Waits for EndListener<F> {
     fn shut(&self) -> bool {
         true
     }
@@ -296,7 +296,7 @@ impl Workqueue {
     /// waits for the workers; with no lock held. Where the queue has ended it is called at once, by this
     /// thread. A panic in it is logged. It isn't called once the notice was dropped, though it may still be running then.
     pub fn on_end(&self, told: impl Fn() + Send + Sync + 'static) -> EndNotice {
-        let told = Arc::new(Told(told));
+        let told = Arc::new(EndListener(told));
         let list: Weak<dyn Waits> = Arc::downgrade(&told) as _;
         let seat = self.shared().waiting.sit(0, list).ok();
         if seat.is_none() {

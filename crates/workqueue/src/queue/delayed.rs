@@ -194,7 +194,7 @@ impl Workqueue {
             Rhythm { queue, at: At::Here.settled(), site: Location::caller(), began, period };
         let (at, site) = (rhythm.at, rhythm.site);
         let work = Work::named_for::<C, _>(move || {
-            let _goes_on = GoesOn(&rhythm);
+            let _goes_on = NextTick(&rhythm);
             tick();
         });
         self.queue_later(at, &work, period, site, true)?;
@@ -242,9 +242,9 @@ struct Rhythm {
 }
 
 /// A tick runs; when it is over, or has panicked, the next one is planned.
-struct GoesOn<'a>(&'a Rhythm);
+struct NextTick<'a>(&'a Rhythm);
 
-impl Drop for GoesOn<'_> {
+impl Drop for NextTick<'_> {
     fn drop(&mut self) {
         let Rhythm { queue, at, site, began, period } = self.0;
         // Where there is no ticker any more the last handle is gone, or the item is disabled.

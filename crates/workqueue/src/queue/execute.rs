@@ -22,7 +22,7 @@ use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::Permit;
 use crate::queue::Workqueue;
-use crate::task::header::{Alone, Header, Item, ItemRef, Job, TableOf};
+use crate::task::header::{Header, Item, ItemRef, Job, OneShotItem, TableOf};
 use crate::task::running::{self, Spawner};
 use crate::task::ticket::Ticket;
 
@@ -79,8 +79,8 @@ impl Workqueue {
         }
         // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
         let room = Box::new_uninit();
-        let header = Header::new(&TableOf::<Once<C>, C>::ALONE);
-        let once = NonNull::from(Box::leak(room).write(Once { header, closure, spawner }));
+        let header = Header::new(&TableOf::<OneShot<C>, C>::ALONE);
+        let once = NonNull::from(Box::leak(room).write(OneShot { header, closure, spawner }));
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
         self.submit_new(place, item).map_err(|(_, error)| {
@@ -91,7 +91,7 @@ impl Workqueue {
 }
 
 /// A place for a closure that stays with the calling worker.
-struct Kept<'a> {
+struct KeptPlace<'a> {
     ticket: Ticket,
     group: &'a Arc<Group>,
     pool: usize,
@@ -102,7 +102,7 @@ impl Workqueue {
     /// Enters, where an item of this queue runs here, whose worker may keep a closure that `fits`. Else
     /// the closure goes to the list, and those that the worker keeps before it.
     #[inline]
-    fn enters_inside(&self, fits: bool) -> Option<Kept<'_>> {
+    fn enters_inside(&self, fits: bool) -> Option<KeptPlace<'_>> {
         running::current(|running| {
             let running = running?;
             let lane = self.lane_of(running).filter(|lane| lane.takes_spawns())?;
@@ -117,20 +117,20 @@ impl Workqueue {
                 group.overtakes_none(pool, lane);
                 return None;
             };
-            Some(Kept { ticket, group, pool, lane })
+            Some(KeptPlace { ticket, group, pool, lane })
         })
     }
 }
 
 /// What a run touches lies together.
 #[repr(C)]
-struct Once<C> {
+struct OneShot<C> {
     header: Header,
     closure: C,
     spawner: Spawner,
 }
 
-impl<C> Once<C> {
+impl<C> OneShot<C> {
     /// Takes the closure out, and frees the rest.
     #[inline]
     #[expect(clippy::boxed_local, reason = "the closure is moved, not the whole item")]
@@ -142,16 +142,16 @@ impl<C> Once<C> {
 
 // SAFETY: the closure is touched by the owner of all of the item, to run or drop it; `C: Send` is enough for
 // that. The other fields are `Sync`.
-unsafe impl<C: Send> Sync for Once<C> {}
+unsafe impl<C: Send> Sync for OneShot<C> {}
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `execute_to` only.
-unsafe impl<C: FnOnce() + Send> Item for Once<C> {
+unsafe impl<C: FnOnce() + Send> Item for OneShot<C> {
     fn spawner(&self) -> Option<&Span> {
         self.spawner.span()
     }
 }
 
-impl<C: FnOnce() + Send> Alone for Once<C> {
+impl<C: FnOnce() + Send> OneShotItem for OneShot<C> {
     #[inline]
     fn run(self: Box<Self>) {
         // The item is gone before the closure is called: what that queues has its memory.
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_closure_of_two_words_takes_80_bytes() {
         fn size<C>(_: &C) -> usize {
-            size_of::<Once<C>>()
+            size_of::<OneShot<C>>()
         }
         let (one, other) = (Box::new(1_u64), Box::new(2_u64));
         let closure = move || drop((one, other));

@@ -31,7 +31,7 @@ use crate::attributes::{At, QueueKind};
 use crate::error::{JoinError, shielded};
 use crate::fork;
 use crate::fork::lane::Lane;
-use crate::fork::record::{Fork, Forked, State};
+use crate::fork::record::{Fork, ForkHolder, Forked};
 use crate::pool::current_worker;
 use crate::pool::steal::{self, GuestBlocks};
 use crate::pwq::Pwq;
@@ -325,7 +325,7 @@ fn fork<A, B: Send>(
             if !popped {
                 join_stolen(lane, forked.fork());
             }
-            let b = if forked.fork().state() == State::Over {
+            let b = if forked.fork().state() == ForkHolder::Over {
                 // SAFETY: it is over.
                 unsafe { forked.result() }
             } else {
@@ -372,7 +372,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
             }
             hint::spin_loop();
         }
-        let State::Stolen(thief) = fork.state() else { return };
+        let ForkHolder::Stolen(thief) = fork.state() else { return };
         // SAFETY: thieves are of the same pools, which the item keeps, and they their lanes.
         let thief = unsafe { &*thief };
         steal::leapfrog(lane, thief, fork);

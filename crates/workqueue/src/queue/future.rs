@@ -41,7 +41,7 @@ use crate::attributes::At;
 use crate::error::{JoinError, shielded};
 use crate::handle::join::{JoinHandle, Outcome};
 use crate::pwq::Pwq;
-use crate::pwq::waiting::{Seat, Waits, stop_in_turn};
+use crate::pwq::waiting::{WaiterKey, Waits, stop_in_turn};
 use crate::queue::Workqueue;
 use crate::task::header::{Header, Item, ItemRef, Runs, TableOf};
 use crate::task::running::{self, Running, Spawner};
@@ -120,7 +120,7 @@ struct FutureTask<F: Future> {
     /// and dropped where it lies, and never moved out.
     future: UnsafeCell<Option<F>>,
     /// P: as `future`: where the queue knows it as one that waits.
-    seat: UnsafeCell<Option<Seat>>,
+    seat: UnsafeCell<Option<WaiterKey>>,
     /// L: is the lock; guards the value until the handle takes it.
     value: Mutex<Option<Result<F::Output, JoinError>>>,
     done: Completion,
@@ -238,15 +238,15 @@ impl<F: Spawned> Runs for FutureTask<F> {
             Ok(Poll::Pending) => {
                 self.sit();
                 match self.state.pause() {
-                    Paused::Waits => return,
-                    Paused::Closed => {
+                    PauseOutcome::Waits => return,
+                    PauseOutcome::Closed => {
                         if self.is_left() {
                             self.stop();
                         }
                         return;
                     }
                     // It was stopped meanwhile.
-                    Paused::Stopped => Err(JoinError::Cancelled),
+                    PauseOutcome::Stopped => Err(JoinError::Cancelled),
                 }
             }
             Ok(Poll::Ready(value)) => {
@@ -322,7 +322,7 @@ const CLOSED: u32 = 4;
 
 /// What a poll that didn't end the future leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paused {
+pub(crate) enum PauseOutcome {
     /// It waits.
     Waits,
     /// It waits, and its queue is closed: look whether a poll is still to come.
@@ -359,13 +359,13 @@ impl FutureState {
 
     /// After a poll that didn't end it, by its owner: the future is given up, to be polled again,
     /// unless it is to end.
-    pub(crate) fn pause(&self) -> Paused {
+    pub(crate) fn pause(&self) -> PauseOutcome {
         match self.change(|now| (now & !CLOSED == POLLING).then_some(now - POLLING + IDLE)) {
-            Ok(was) if was & CLOSED == 0 => Paused::Waits,
-            Ok(_) => Paused::Closed,
+            Ok(was) if was & CLOSED == 0 => PauseOutcome::Waits,
+            Ok(_) => PauseOutcome::Closed,
             Err(_) => {
                 self.finish();
-                Paused::Stopped
+                PauseOutcome::Stopped
             }
         }
     }
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn a_stop_between_two_polls_takes_the_future_and_no_poll_follows() {
         let state = FutureState::new();
-        assert!(state.begin() && state.pause() == Paused::Waits);
+        assert!(state.begin() && state.pause() == PauseOutcome::Waits);
         assert!(state.stop(), "it belongs to the one who stopped it");
         assert!(state.is_over() && !state.begin() && !state.stop());
     }
@@ -416,7 +416,7 @@ mod tests {
         assert!(state.begin());
         assert!(!state.stop() && !state.stop());
         assert!(!state.is_over());
-        assert_eq!(state.pause(), Paused::Stopped, "it isn't polled again");
+        assert_eq!(state.pause(), PauseOutcome::Stopped, "it isn't polled again");
         assert!(state.is_over());
     }
 
@@ -435,13 +435,13 @@ mod tests {
         assert!(waits.close() && !waits.close());
         assert!(waits.begin(), "a poll that is queued already takes place");
         assert!(!waits.is_over());
-        assert_eq!(waits.pause(), Paused::Closed);
+        assert_eq!(waits.pause(), PauseOutcome::Closed);
         assert!(waits.stop() && waits.is_over());
         let polled = FutureState::new();
         assert!(polled.begin() && !polled.close());
-        assert_eq!(polled.pause(), Paused::Closed);
+        assert_eq!(polled.pause(), PauseOutcome::Closed);
         assert!(polled.begin() && !polled.stop());
-        assert_eq!(polled.pause(), Paused::Stopped);
+        assert_eq!(polled.pause(), PauseOutcome::Stopped);
         assert!(polled.is_over() && !polled.close() && polled.is_over());
     }
 }

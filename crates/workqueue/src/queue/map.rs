@@ -92,7 +92,7 @@ impl Workqueue {
     /// ```
     #[track_caller]
     pub fn for_each<I: Divisible>(&self, items: I, f: impl Fn(I::Item) + Sync) {
-        self.bulk(Location::caller(), items.store().part(), &Nothing(f));
+        self.bulk(Location::caller(), items.store().part(), &NoResults(f));
     }
 
     /// Calls `f` with each of the items, in parallel, and `reduce` with two of the results at a
@@ -270,15 +270,15 @@ struct Results<F, R> {
 unsafe impl<F: Sync, R: Send> Sync for Results<F, R> {}
 
 /// Places in a row that are filled, and whose results it owns.
-struct Filled<R> {
+struct FilledResults<R> {
     first: NonNull<R>,
     len: usize,
 }
 
 // SAFETY: it owns its results.
-unsafe impl<R: Send> Send for Filled<R> {}
+unsafe impl<R: Send> Send for FilledResults<R> {}
 
-impl<R> Drop for Filled<R> {
+impl<R> Drop for FilledResults<R> {
     fn drop(&mut self) {
         let all = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.len);
         // SAFETY: they are filled, and its own.
@@ -287,22 +287,22 @@ impl<R> Drop for Filled<R> {
 }
 
 impl<T, R: Send, F: Fn(T) -> R + Sync> Sink<T> for Results<F, R> {
-    type Out = Filled<R>;
+    type Out = FilledResults<R>;
 
-    fn none(&self, at: usize) -> Filled<R> {
+    fn none(&self, at: usize) -> FilledResults<R> {
         // SAFETY: there is a place for each item.
-        Filled { first: unsafe { self.room.add(at) }.cast(), len: 0 }
+        FilledResults { first: unsafe { self.room.add(at) }.cast(), len: 0 }
     }
 
     #[inline]
-    fn add(&self, out: &mut Filled<R>, item: T) {
+    fn add(&self, out: &mut FilledResults<R>, item: T) {
         let result = (self.f)(item);
         // SAFETY: the place is that of the item, and nobody else's.
         unsafe { out.first.add(out.len).write(result) };
         out.len += 1;
     }
 
-    fn merge(&self, mut first: Filled<R>, second: Filled<R>) -> Filled<R> {
+    fn merge(&self, mut first: FilledResults<R>, second: FilledResults<R>) -> FilledResults<R> {
         // Else the function has panicked: the second row is dropped.
         // SAFETY: there are places up to there.
         if unsafe { first.first.add(first.len) } == second.first {
@@ -314,9 +314,9 @@ impl<T, R: Send, F: Fn(T) -> R + Sync> Sink<T> for Results<F, R> {
 }
 
 /// No results.
-struct Nothing<F>(F);
+struct NoResults<F>(F);
 
-impl<T, F: Fn(T) + Sync> Sink<T> for Nothing<F> {
+impl<T, F: Fn(T) + Sync> Sink<T> for NoResults<F> {
     type Out = ();
 
     fn none(&self, _: usize) {}

@@ -1,6 +1,6 @@
 //! Scoped spawns: closures that borrow from the stack of the one who waits for them.
 //!
-//! One count makes that sound, [`Shared::left`]. Each [`Member`] of the scope stands for one: the
+//! One count makes that sound, [`Shared::left`]. Each [`ScopeMember`] of the scope stands for one: the
 //! body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return or
 //! unwind before the count is 0. So the borrows of a closure, all of which outlive `'scope`, are
 //! valid while the closure exists.
@@ -45,8 +45,8 @@ use crate::pool::current_worker;
 use crate::pool::policy::turn_is_over;
 use crate::queue::Workqueue;
 use crate::task::header::Header;
-use crate::task::header::{Item, ItemRef, Lent, Runs, TableOf};
-use crate::task::running::{Part, Spawner};
+use crate::task::header::{Item, ItemRef, LentItem, Runs, TableOf};
+use crate::task::running::{ScopePart, Spawner};
 use crate::wait::{self, messages};
 use crate::wait::{Role, may_run_part, may_run_parts, run_part, take_back};
 
@@ -122,7 +122,7 @@ impl Workqueue {
             by_parts: self.shared().runs_here(),
             parts: Mutex::default(),
         });
-        let member = Member(Arc::clone(&shared));
+        let member = ScopeMember(Arc::clone(&shared));
         let scope = Scope { shared, scope: PhantomData, env: PhantomData };
         let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
         drop(member);
@@ -169,7 +169,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     {
         let task = Arc::new(ScopedTask {
             header: Header::new(&TableOf::<ScopedTask<C, T>, C>::COUNTED),
-            slot: Mutex::new(Slot {
+            slot: Mutex::new(TaskSlot {
                 stage: Stage::Waiting(closure, self.shared.member()),
                 detached: false,
             }),
@@ -297,9 +297,9 @@ struct Spawned {
 }
 
 /// One of those that the scope waits for.
-struct Member(Arc<Shared>);
+struct ScopeMember(Arc<Shared>);
 
-impl Drop for Member {
+impl Drop for ScopeMember {
     fn drop(&mut self) {
         // AcqRel: what this member did is seen by the scope, through the last of them.
         if self.0.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -310,10 +310,10 @@ impl Drop for Member {
 
 impl Shared {
     /// Counts one more in. The caller is, or runs inside, a member itself.
-    fn member(self: &Arc<Self>) -> Member {
+    fn member(self: &Arc<Self>) -> ScopeMember {
         // Relaxed: the count can't be 0 here, and what follows is released by the member's drop.
         self.left.fetch_add(1, Ordering::Relaxed);
-        Member(Arc::clone(self))
+        ScopeMember(Arc::clone(self))
     }
 
     /// Notes a task down before it is queued; false where nothing may be queued any more.
@@ -535,16 +535,16 @@ impl Shared {
 }
 
 /// The item, for the holder of a count of it.
-fn lent<I: Item + ?Sized>(task: &Arc<I>) -> Lent<'_> {
+fn lent<I: Item + ?Sized>(task: &Arc<I>) -> LentItem<'_> {
     // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
-    unsafe { Lent::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
+    unsafe { LentItem::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
 }
 
 /// Makes a part of the running item of a task that is one.
-fn into_part<I: ScopedItem + ?Sized>(task: Arc<I>) -> Part {
+fn into_part<I: ScopedItem + ?Sized>(task: Arc<I>) -> ScopePart {
     let site = task.part_at().expect("it is a part");
     // SAFETY: as in `spawn_from`.
-    Part::new(unsafe { ItemRef::counted_for_a_while(task) }, site)
+    ScopePart::new(unsafe { ItemRef::counted_for_a_while(task) }, site)
 }
 
 /// The scope's view of a task.
@@ -636,7 +636,7 @@ trait Outcome<T>: ScopedItem {
 
 enum Stage<C, T> {
     /// In the queue, or about to be.
-    Waiting(C, Member),
+    Waiting(C, ScopeMember),
     /// The queue doesn't run it: the scope will, or its joiner.
     Returned(C),
     Running,
@@ -650,7 +650,7 @@ impl<C, T> Stage<C, T> {
     }
 }
 
-struct Slot<C, T> {
+struct TaskSlot<C, T> {
     stage: Stage<C, T>,
     /// The handle was dropped.
     detached: bool,
@@ -660,7 +660,7 @@ struct Slot<C, T> {
 struct ScopedTask<C, T> {
     header: Header,
     /// L: is the lock; guards the closure, then the value.
-    slot: Mutex<Slot<C, T>>,
+    slot: Mutex<TaskSlot<C, T>>,
     done: Completion,
     spawner: Spawner,
     /// Where it was spawned, if it is a part.
@@ -702,7 +702,7 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
     }
 
     /// The closure, if nobody has started it, for a thread that runs it or returns it.
-    fn take_waiting(&self) -> Option<(C, Member)> {
+    fn take_waiting(&self) -> Option<(C, ScopeMember)> {
         match self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running)? {
             Stage::Waiting(closure, member) => Some((closure, member)),
             _ => None,

@@ -13,7 +13,7 @@ use corewise_sync::thread;
 use crate::error::shielded;
 use crate::task::header;
 use crate::task::header::{Header, Job, Queued};
-use crate::task::header::{ItemRef, Lent};
+use crate::task::header::{ItemRef, LentItem};
 use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot};
 use crate::task::ticket::Event;
@@ -21,7 +21,7 @@ use crate::task::ticket::Event;
 /// Where a pending instance lies. Changed only by its holder, or under the lock of the container
 /// that it goes into or comes out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Container {
     /// In no container: its queuer is about to fill it in, or its taker has left it to its claimant.
     Nowhere,
     /// On its way from one hand or container to another.
@@ -34,11 +34,11 @@ pub(crate) enum Place {
     Listed,
     /// Held back by its queue's limiter.
     Held,
-    /// Its timer runs; [`Lent::unshelve`] knows where.
+    /// Its timer runs; [`LentItem::unshelve`] knows where.
     Timer,
 }
 
-impl Place {
+impl Container {
     /// How many bits it takes.
     pub(crate) const BITS: u32 = 36;
     /// The lowest of them say which; the others a ring's cell.
@@ -48,38 +48,38 @@ impl Place {
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         match self {
-            Place::Nowhere => 0,
-            Place::Moving => 1,
-            Place::Listed => 2,
-            Place::Held => 3,
-            Place::Timer => 4,
-            Place::Pushed => 5,
-            Place::Ring(cell) => 6 | u64::from(cell) << Self::KIND,
+            Container::Nowhere => 0,
+            Container::Moving => 1,
+            Container::Listed => 2,
+            Container::Held => 3,
+            Container::Timer => 4,
+            Container::Pushed => 5,
+            Container::Ring(cell) => 6 | u64::from(cell) << Self::KIND,
         }
     }
 
     /// Of the lowest bits of the place's word.
     #[inline]
-    pub(crate) fn from_bits(word: u64) -> Place {
+    pub(crate) fn from_bits(word: u64) -> Container {
         match word & ((1 << Self::KIND) - 1) {
-            0 => Place::Nowhere,
-            1 => Place::Moving,
-            2 => Place::Listed,
-            3 => Place::Held,
-            4 => Place::Timer,
-            5 => Place::Pushed,
-            _ => Place::Ring((word >> Self::KIND) as u32),
+            0 => Container::Nowhere,
+            1 => Container::Moving,
+            2 => Container::Listed,
+            3 => Container::Held,
+            4 => Container::Timer,
+            5 => Container::Pushed,
+            _ => Container::Ring((word >> Self::KIND) as u32),
         }
     }
 
     /// Whether it is in the lists of its link's pool.
     pub(crate) fn is_in_pool(self) -> bool {
-        matches!(self, Place::Ring(_) | Place::Pushed | Place::Listed)
+        matches!(self, Container::Ring(_) | Container::Pushed | Container::Listed)
     }
 
     /// Whether it waits there, or is held back.
     fn is_lasting(self) -> bool {
-        self.is_in_pool() || self == Place::Held
+        self.is_in_pool() || self == Container::Held
     }
 }
 
@@ -100,11 +100,11 @@ impl Header {
     /// Whether the pending instance is held back (a moment ago).
     pub(crate) fn is_held(&self) -> bool {
         let now = self.state.snapshot();
-        now.pending() && self.place(now.seq()) == Place::Held
+        now.pending() && self.place(now.seq()) == Container::Held
     }
 }
 
-impl Lent<'_> {
+impl LentItem<'_> {
     /// Claims the pending instance, whatever it lies in; `None` where nothing is pending. Waits,
     /// yielding, for others' short steps. Takes short locks.
     pub(crate) fn claim(self) -> Option<Claimed> {
@@ -116,7 +116,7 @@ impl Lent<'_> {
             }
             // Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
             // claimant. The kernel's `-EAGAIN`.
-            let busy = now.claimed() || !now.again() && self.place(now.seq()) == Place::Nowhere;
+            let busy = now.claimed() || !now.again() && self.place(now.seq()) == Container::Nowhere;
             if busy {
                 thread::yield_now();
             } else if self.state.claim(now) {
@@ -127,7 +127,7 @@ impl Lent<'_> {
     }
 
     /// Shows the pending instance to `see`, where it lies in its pool or is held back. `see` may do this:
-    /// see [`Lent::claim_if`].
+    /// see [`LentItem::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
         let placed = |seq| self.place(seq).is_lasting();
         let seq = self.peek(placed)?;
@@ -178,13 +178,13 @@ impl Lent<'_> {
             // Find. The place is read anew, and what it says is checked by the thread that takes the item from there.
             let place = self.place(was.seq());
             let found = match place {
-                Place::Nowhere => break,
-                Place::Moving => None,
-                Place::Ring(_) | Place::Pushed | Place::Listed | Place::Held => {
+                Container::Nowhere => break,
+                Container::Moving => None,
+                Container::Ring(_) | Container::Pushed | Container::Listed | Container::Held => {
                     let ticket = claimed.job().ticket.as_ref();
                     ticket.and_then(|ticket| ticket.home().schedule.take_out(ticket, self, place))
                 }
-                Place::Timer => self.unshelve(),
+                Container::Timer => self.unshelve(),
             };
             match found {
                 // The handle is given up: the claim stands for the instance.
@@ -272,7 +272,7 @@ impl Claimed {
         // SAFETY: the item is pending and in no container: the handle is the only one.
         let queued = unsafe { Queued::from_raw(header) };
         // Before the claim ends: a claimant that comes after takes Nowhere for a queuer at work.
-        queued.set_place(Place::Moving);
+        queued.set_place(Container::Moving);
         queued.header().state.unclaim();
         queued
     }

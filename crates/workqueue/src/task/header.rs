@@ -25,7 +25,7 @@ use corewise_sync::{Completion, Mutex, panics, text};
 use tracing::Span;
 
 use crate::error::shielded;
-use crate::task::claim::{Claimed, Place};
+use crate::task::claim::{Claimed, Container};
 use crate::task::running::Label;
 use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot, WorkState};
@@ -63,7 +63,7 @@ pub(crate) struct Header {
     /// I: what the item is.
     pub(crate) table: &'static Table,
     pub(crate) state: WorkState,
-    /// A: where the pending instance lies: its number, and in the lowest bits a [`Place`].
+    /// A: where the pending instance lies: its number, and in the lowest bits a [`Container`].
     place: AtomicU64,
     /// P: owned by the inbox or the list that the item is in.
     hook: Hook,
@@ -108,22 +108,22 @@ impl Header {
     /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet. Acquire:
     /// who sees it placed sees the job slot filled.
     #[inline]
-    pub(crate) fn place(&self, seq: Seq) -> Place {
+    pub(crate) fn place(&self, seq: Seq) -> Container {
         let word = self.place.load(Ordering::Acquire);
-        if word >> Place::BITS == seq { Place::from_bits(word) } else { Place::Nowhere }
+        if word >> Container::BITS == seq { Container::from_bits(word) } else { Container::Nowhere }
     }
 
     /// The pending instance goes into a container, or comes out of it: under its lock, or before
     /// the push.
     #[inline]
-    pub(crate) fn set_place(&self, place: Place) {
+    pub(crate) fn set_place(&self, place: Container) {
         let now = self.state.snapshot();
         if now.alone() {
             // Nobody looks for it.
             return;
         }
         let seq = now.seq();
-        self.place.store(seq << Place::BITS | place.bits(), Ordering::Release);
+        self.place.store(seq << Container::BITS | place.bits(), Ordering::Release);
     }
 
     /// The bits of the job slot. They are the job's only where the slot counts as empty from then
@@ -234,7 +234,7 @@ impl Queued {
 
     /// The instance goes into a container: under that one's lock, or before the push.
     #[inline]
-    pub(crate) fn set_place(&self, place: Place) {
+    pub(crate) fn set_place(&self, place: Container) {
         self.header().set_place(place);
     }
 
@@ -254,7 +254,7 @@ impl Queued {
             }
             if now.claimed() {
                 // LetGo: the last access, since the claimant may free the item from here on.
-                self.set_place(Place::Nowhere);
+                self.set_place(Container::Nowhere);
                 break;
             }
             if now.running() {
@@ -283,7 +283,7 @@ impl Queued {
             let now = self.header().state.snapshot();
             if now.claimed() {
                 // LetGo, as in `start`.
-                self.set_place(Place::Nowhere);
+                self.set_place(Container::Nowhere);
                 break None;
             }
             if self.header().state.claim(now) {
@@ -298,11 +298,11 @@ impl Queued {
     /// has claimed it. Else it is on its way to another container.
     pub(crate) fn unless_claimed(self) -> Option<Queued> {
         if self.header().state.snapshot().claimed() {
-            self.set_place(Place::Nowhere);
+            self.set_place(Container::Nowhere);
             mem::forget(self);
             return None;
         }
-        self.set_place(Place::Moving);
+        self.set_place(Container::Moving);
         Some(self)
     }
 }
@@ -350,7 +350,7 @@ pub(crate) unsafe trait Item: Send + Sync {
     }
     /// It won't be run: tell those who wait.
     fn cancelled(&self) {}
-    /// Its run panicked. Not called of one that is [`Alone`].
+    /// Its run panicked. Not called of one that is [`OneShotItem`].
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         log_panic(self.header().name(), payload);
     }
@@ -369,19 +369,19 @@ pub(crate) trait Runs: Item {
 /// An item that can be queued again and again, flushed, and set on a timer.
 ///
 /// # Safety
-/// An [`Aside`] is that many bytes from its beginning.
+/// An [`HandleData`] is that many bytes from its beginning.
 pub(crate) unsafe trait Reusable: Runs {
     /// Where the part is that its instances don't touch.
     const ASIDE: usize;
     /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has left
-    /// already. Called by its claimant where its place is [`Place::Timer`](crate::task::claim::Place).
+    /// already. Called by its claimant where its place is [`Container::Timer`](crate::task::claim::Container).
     fn unshelve(&self) -> Option<Queued>;
     /// The time until its timer fires, where one runs (a moment ago).
     fn fires_in(&self) -> Option<Duration>;
 }
 
 /// What an instance doesn't touch: of its handles, and of those who wait for it.
-pub(crate) struct Aside {
+pub(crate) struct HandleData {
     /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
     /// no handle is counted for that.
     pub(crate) handles: AtomicUsize,
@@ -390,7 +390,7 @@ pub(crate) struct Aside {
 }
 
 /// An item that nobody but the pool ever has, and that is used up by its run.
-pub(crate) trait Alone: Item {
+pub(crate) trait OneShotItem: Item {
     /// Runs the user's function; may panic.
     fn run(self: Box<Self>);
 }
@@ -479,7 +479,7 @@ impl<I: Reusable, C> TableOf<I, C> {
     };
 }
 
-impl<I: Alone, C> TableOf<I, C> {
+impl<I: OneShotItem, C> TableOf<I, C> {
     // SAFETY: the item was leaked from a `Box`, and is the caller's, which gives it up.
     const USE_UP: unsafe fn(NonNull<Header>) =
         |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
@@ -576,18 +576,18 @@ unsafe fn free<I>(header: NonNull<Header>) {
 
 /// An item that somebody has a hold on: its header, by a pointer to all of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Lent<'a> {
+pub(crate) struct LentItem<'a> {
     item: NonNull<Header>,
     hold: PhantomData<&'a Header>,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> LentItem<'a> {
     /// # Safety
     /// It is the header of an item, by a pointer to the whole item, as its hold was made of. Somebody
     /// has a hold for as long as this lives.
     #[inline]
-    pub(crate) unsafe fn new(item: NonNull<Header>) -> Lent<'a> {
-        Lent { item, hold: PhantomData }
+    pub(crate) unsafe fn new(item: NonNull<Header>) -> LentItem<'a> {
+        LentItem { item, hold: PhantomData }
     }
 
     /// The pointer to the whole item.
@@ -598,14 +598,14 @@ impl<'a> Lent<'a> {
 
     /// What its instances don't touch, of one that is [`Reusable`].
     #[inline]
-    pub(crate) fn aside(self) -> Option<&'a Aside> {
+    pub(crate) fn aside(self) -> Option<&'a HandleData> {
         // SAFETY: the hold keeps it.
         self.beside().map(|aside| unsafe { aside.as_ref() })
     }
 
     /// The same, by a pointer to all of the item.
     #[inline]
-    pub(crate) fn beside(self) -> Option<NonNull<Aside>> {
+    pub(crate) fn beside(self) -> Option<NonNull<HandleData>> {
         let offset = self.table.aside;
         // SAFETY: the item is of its table's type, which says where that part lies; the pointer is one
         // to all of the item, which the hold keeps.
@@ -613,7 +613,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-impl Lent<'_> {
+impl LentItem<'_> {
     /// See [`Reusable::unshelve`].
     pub(crate) fn unshelve(self) -> Option<Queued> {
         // SAFETY: the item is of its table's type, and the hold keeps it.
@@ -627,7 +627,7 @@ impl Lent<'_> {
     }
 }
 
-impl Deref for Lent<'_> {
+impl Deref for LentItem<'_> {
     type Target = Header;
 
     #[inline]
@@ -696,7 +696,7 @@ impl ItemRef {
     /// Runs the user's function; may panic.
     ///
     /// # Safety
-    /// It is the run of an instance that the caller has started. An item that is [`Alone`] is gone after
+    /// It is the run of an instance that the caller has started. An item that is [`OneShotItem`] is gone after
     /// it, and was there until now.
     #[inline]
     pub(crate) unsafe fn run(&self, table: &Table) {
@@ -721,9 +721,9 @@ impl ItemRef {
     }
 
     /// The item, for as long as it is held.
-    pub(crate) fn lent(&self) -> Lent<'_> {
+    pub(crate) fn lent(&self) -> LentItem<'_> {
         // SAFETY: the hold keeps the item; the pointer is one to all of it.
-        unsafe { Lent::new(self.0) }
+        unsafe { LentItem::new(self.0) }
     }
 }
 
@@ -732,7 +732,7 @@ impl ItemRef {
 pub(crate) struct Flushers {
     /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by a thread that
     /// has given up what keeps the item alive. In a box, since most items have none: so they are small.
-    waiting: Mutex<Option<Box<Waiting>>>,
+    waiting: Mutex<Option<Box<InstanceWaiters>>>,
 }
 
 /// Another thread is in the middle of a short step with the pending instance: it isn't known yet what
@@ -742,7 +742,7 @@ pub(crate) struct Unsettled;
 
 /// Those who wait, each for the instance of its number.
 #[derive(Default)]
-struct Waiting(Vec<(Seq, Arc<Completion>)>);
+struct InstanceWaiters(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
     /// The end of the instance that was queued last, or of the one that runs where the last one's timer

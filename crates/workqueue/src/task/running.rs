@@ -26,7 +26,7 @@ use tracing::{Level, Span};
 use crate::error::{quietly, shielded};
 use crate::task::claim::Claimed;
 use crate::task::header::{self, Header, ItemRef, Job, Table, log_panic};
-use crate::task::state::{Finished, Snapshot, WorkState};
+use crate::task::state::{FinishResult, Snapshot, WorkState};
 use crate::task::ticket::{DeferredEnds, Event, MaybeTicket, Ticket};
 
 per_thread! {
@@ -248,7 +248,7 @@ impl Running {
         then: impl FnOnce(Option<Claimed>) -> R,
     ) -> R {
         let Running { item, table, job, .. } = self;
-        let (Finished { again, last }, ended) = item.finish(stays);
+        let (FinishResult { again, last }, ended) = item.finish(stays);
         // From here on the item may be gone, unless the next instance is the caller's.
         header::wake(ended);
         if !(again && stays) {
@@ -271,7 +271,7 @@ impl Running {
         // The subscriber's code is in here too: if it panics, that is the item's panic.
         let result = panic::catch_unwind(AssertUnwindSafe(|| {
             // The subscriber may panic before the call.
-            let unused = Unused(self);
+            let unused = UncalledInstance(self);
             if wanted!() {
                 return self.call_in_span(unused);
             }
@@ -300,7 +300,7 @@ impl Running {
     }
 
     #[cold]
-    fn call_in_span(&self, unused: Unused<'_>) {
+    fn call_in_span(&self, unused: UncalledInstance<'_>) {
         // Kept open: the item may be gone when it has run.
         let spawner = self.item.spawner().cloned();
         let parent = spawner.as_ref().and_then(Span::id);
@@ -321,15 +321,15 @@ impl Running {
 }
 
 /// A closure of a scope that an item has opened. It runs once, inside that item or a helper.
-pub(crate) struct Part {
+pub(crate) struct ScopePart {
     item: ItemRef,
     site: &'static Location<'static>,
 }
 
-impl Part {
+impl ScopePart {
     /// Makes a part of an item that lives in an `Arc`, and whose state word nobody uses.
-    pub(crate) fn new(item: ItemRef, site: &'static Location<'static>) -> Part {
-        Part { item, site }
+    pub(crate) fn new(item: ItemRef, site: &'static Location<'static>) -> ScopePart {
+        ScopePart { item, site }
     }
 
     /// Runs the part inside the item that runs on the calling thread. If `forks`, it offers forks
@@ -356,9 +356,9 @@ impl Part {
 }
 
 /// An instance whose function wasn't called yet. Dropped where a panic comes before the call.
-struct Unused<'a>(&'a Running);
+struct UncalledInstance<'a>(&'a Running);
 
-impl Drop for Unused<'_> {
+impl Drop for UncalledInstance<'_> {
     #[cold]
     fn drop(&mut self) {
         let Running { item, table, .. } = self.0;
@@ -427,7 +427,7 @@ pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
 
 impl ItemRef {
     /// Finish: the running instance is over. Also those that are to be told of that.
-    pub(crate) fn finish(&self, stays: bool) -> (Finished, Vec<Arc<Completion>>) {
+    pub(crate) fn finish(&self, stays: bool) -> (FinishResult, Vec<Arc<Completion>>) {
         self.end(true, |state, now| state.finish(now, stays))
     }
 
@@ -474,7 +474,7 @@ pub(crate) struct Label {
 
 /// What a worker runs, as it was read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shown {
+pub(crate) struct RunSnapshot {
     pub(crate) label: Label,
     /// Which instance this is, of all that the worker has started.
     pub(crate) instance: u64,
@@ -529,7 +529,7 @@ impl Publication {
     }
 
     /// What runs (a moment ago). `None` where nothing does, or it changes all the time.
-    pub(crate) fn read(&self) -> Option<Shown> {
+    pub(crate) fn read(&self) -> Option<RunSnapshot> {
         for _ in 0..8 {
             let turn = self.turn.load(Ordering::Acquire);
             let site = self.site.load(Ordering::Relaxed);
@@ -548,7 +548,7 @@ impl Publication {
             let site: &'static Location<'static> = unsafe { &*site };
             // SAFETY: not null, so it is what `starts` stored: a pointer of just this type.
             let name = unsafe { std::mem::transmute::<*mut (), fn() -> &'static str>(name) };
-            return Some(Shown { label: Label { name, site, queue }, instance: turn / 2 });
+            return Some(RunSnapshot { label: Label { name, site, queue }, instance: turn / 2 });
         }
         None
     }
@@ -560,7 +560,7 @@ mod tests {
 
     use super::*;
     use crate::handle::work::Work;
-    use crate::task::claim::Place;
+    use crate::task::claim::Container;
     use crate::task::header::Queued;
     use crate::task::ticket::MaybeTicket;
 
@@ -571,7 +571,7 @@ mod tests {
         assert_eq!(size_of::<Spawner>(), size_of::<usize>());
     }
 
-    fn pend(work: &Work, place: Place) -> Queued {
+    fn pend(work: &Work, place: Container) -> Queued {
         assert!(work.header().state.pend().is_ok());
         work.header().set_place(place);
         let item = work.hold();
@@ -588,11 +588,11 @@ mod tests {
     #[test]
     fn a_cancelled_instance_ends_no_flush_that_waits_for_the_running_one() {
         let work = Work::new(|| ());
-        let mut first = pend(&work, Place::Listed).start().expect("nobody runs it");
+        let mut first = pend(&work, Container::Listed).start().expect("nobody runs it");
         std::thread::scope(|scope| {
             let mut flushes = vec![scope.spawn(|| work.flush())];
             until_flushers_are(&work, 1);
-            let second = pend(&work, Place::Held);
+            let second = pend(&work, Container::Held);
             flushes.push(scope.spawn(|| work.flush()));
             until_flushers_are(&work, 2);
             drop(second);
@@ -606,8 +606,8 @@ mod tests {
     #[test]
     fn a_flush_waits_for_what_runs_and_not_for_a_delay() {
         let work = Work::new(|| ());
-        let mut first = pend(&work, Place::Listed).start().expect("nobody runs it");
-        let delayed = pend(&work, Place::Timer);
+        let mut first = pend(&work, Container::Listed).start().expect("nobody runs it");
+        let delayed = pend(&work, Container::Timer);
         std::thread::scope(|scope| {
             let flush = scope.spawn(|| work.flush());
             until_flushers_are(&work, 1);

@@ -101,7 +101,7 @@ impl Snapshot {
 /// What the worker that finished an instance owes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) struct Finished {
+pub(crate) struct FinishResult {
     /// Another worker had handed the next instance over, and it is the caller's claim now.
     pub(crate) again: bool,
     /// No instance is left, and nobody has the item: it is the caller's to free.
@@ -212,7 +212,7 @@ impl WorkState {
     /// stays set if the caller `stays` to run it; unless somebody else has claimed it: then it is
     /// theirs. `None` where the word moved meanwhile.
     #[inline]
-    pub(crate) fn finish(&self, from: Snapshot, stays: bool) -> Option<Finished> {
+    pub(crate) fn finish(&self, from: Snapshot, stays: bool) -> Option<FinishResult> {
         let now = from.0;
         debug_assert!(now & RUNNING != 0 && now & LOOKERS == 0);
         let again = now & (AGAIN | CLAIMED) == AGAIN;
@@ -224,7 +224,7 @@ impl WorkState {
             next &= !RUNNING;
         }
         // Release: what was done with the item comes before it is freed, by any thread.
-        self.change(from, next).then_some(Finished { again, last: Snapshot(next).gone() })
+        self.change(from, next).then_some(FinishResult { again, last: Snapshot(next).gone() })
     }
 
     /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks, nothing was
@@ -370,7 +370,7 @@ mod tests {
         state.pend() == Ok(Queued::Now)
     }
 
-    fn finish(state: &WorkState, stays: bool) -> Finished {
+    fn finish(state: &WorkState, stays: bool) -> FinishResult {
         state.finish(state.snapshot(), stays).expect("nobody else is there")
     }
 

@@ -1,7 +1,7 @@
 //! The word that an instance in flight holds of its queue; its questions to that: [`Schedule`], as in
 //! tokio; and the ends that a worker defers: instances that it has run, and not counted out yet.
 //!
-//! The queues lie above: an item knows of its queue what stands in a [`Home`]. The steps (Defer, CountOut,
+//! The queues lie above: an item knows of its queue what stands in a [`QueueHome`]. The steps (Defer, CountOut,
 //! Reuse) have the names of `../pwq/README.md`.
 
 use std::mem::{self, ManuallyDrop};
@@ -12,8 +12,8 @@ use corewise_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use corewise_sync::hint;
 use word::Word;
 
-use crate::task::claim::Place;
-use crate::task::header::{Lent, Queued};
+use crate::task::claim::Container;
+use crate::task::header::{LentItem, Queued};
 
 /// How many colours: enough that flushes from many threads don't queue up behind one another, and as
 /// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
@@ -33,7 +33,7 @@ pub(crate) trait Schedule: Sync {
 
     /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or, where
     /// its place says so, of those that are held back. `None` where it isn't there (yet, or any more).
-    fn take_out(&self, ticket: &Ticket, item: Lent<'_>, place: Place) -> Option<Queued>;
+    fn take_out(&self, ticket: &Ticket, item: LentItem<'_>, place: Container) -> Option<Queued>;
 
     /// Counts one more beside an instance: a part of it, which another thread runs meanwhile.
     /// `None` where the limit of the queue has no place for that.
@@ -73,7 +73,7 @@ pub(crate) enum Event {
 
 /// The head of what a queue has on a pool: all that its items' instances, and the pool's workers, read of
 /// it.
-pub(crate) struct Home {
+pub(crate) struct QueueHome {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) queue: u64,
     /// I: whether it is counted how long its items run.
@@ -86,21 +86,21 @@ pub(crate) struct Home {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// By a pointer to all of what it is the head of.
-    pub(crate) home: NonNull<Home>,
+    pub(crate) home: NonNull<QueueHome>,
     pub(crate) stripe: u32,
     pub(crate) colour: u8,
 }
 
 /// The colours that a flush waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedColours {
     /// A bit each.
     pub(crate) mask: u32,
     /// Any of them is enough.
     pub(crate) any: bool,
 }
 
-impl Awaited {
+impl AwaitedColours {
     pub(crate) fn has(self, colour: u8) -> bool {
         self.mask & (1 << colour) != 0
     }
@@ -132,7 +132,7 @@ impl Ticket {
 
     /// Where it was queued.
     #[inline]
-    pub(crate) fn home(&self) -> &Home {
+    pub(crate) fn home(&self) -> &QueueHome {
         // SAFETY: it is there for as long as the ticket.
         unsafe { self.0.spot().home.as_ref() }
     }
@@ -257,7 +257,7 @@ mod word {
         /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read at
         /// its end. The push orders them, so Relaxed; atomic only because the claimant of a held
         /// instance may look at the ticket meanwhile.
-        AtomicPtr<Home>,
+        AtomicPtr<QueueHome>,
     );
 
     impl Word {
@@ -272,7 +272,7 @@ mod word {
         }
 
         #[inline]
-        fn load(&self) -> *mut Home {
+        fn load(&self) -> *mut QueueHome {
             self.0.load(Ordering::Relaxed)
         }
 
@@ -314,7 +314,7 @@ mod word {
 
         #[test]
         fn a_word_says_what_it_was_made_of() {
-            let home = NonNull::<Aligned>::dangling().cast::<Home>();
+            let home = NonNull::<Aligned>::dangling().cast::<QueueHome>();
             for (stripe, colour) in [(0, 0), (STRIPES as u32 - 1, 0), (5, COLOURS as u8 - 1)] {
                 let spot = Spot { home, stripe, colour };
                 let word = Word::new(spot);
@@ -391,7 +391,7 @@ fn part(what: u64, of: u32) -> u64 {
 pub(crate) struct DeferredEnds {
     /// O: where they were queued, as long as there are any: their counts keep it. Atomic only because
     /// others look, for statistics.
-    home: AtomicPtr<Home>,
+    home: AtomicPtr<QueueHome>,
     /// O: the pair, and the counts; as `home`.
     what: AtomicU64,
 }
@@ -513,21 +513,21 @@ impl DeferredEnds {
     }
 
     /// What is carried (a moment ago).
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn look(&self) -> DeferredSnapshot {
         let home = self.home.load(Ordering::Acquire).addr();
-        Look { home, what: self.what.load(Ordering::Acquire) }
+        DeferredSnapshot { home, what: self.what.load(Ordering::Acquire) }
     }
 }
 
 /// What was carried at a moment, if it is still the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct DeferredSnapshot {
     /// The home's address.
     pub(crate) home: usize,
     what: u64,
 }
 
-impl Look {
+impl DeferredSnapshot {
     /// How many are carried.
     pub(crate) fn many(self) -> u64 {
         part(self.what, MANY)

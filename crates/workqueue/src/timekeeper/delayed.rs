@@ -14,9 +14,9 @@ use corewise_sync::heap::Handle;
 use super::Timekeeper;
 use crate::attributes::At;
 use crate::error::shielded;
-use crate::pool::alarm::Keeps;
-use crate::task::claim::{Claimed, Place};
-use crate::task::header::Lent;
+use crate::pool::alarm::PoolKeeper;
+use crate::task::claim::{Claimed, Container};
+use crate::task::header::LentItem;
 use crate::task::header::Queued;
 
 /// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
@@ -42,12 +42,12 @@ pub(crate) trait Destination: Send + Sync {
 /// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
 /// pools.
 #[derive(Clone)]
-pub(crate) struct Armed {
+pub(crate) struct TimerHandle {
     keeper: Weak<Timekeeper>,
     handle: Handle,
 }
 
-impl Armed {
+impl TimerHandle {
     /// Takes the timer back; `None` where it has fired.
     pub(crate) fn disarm(self) -> Option<Queued> {
         let taken = self.keeper.upgrade()?.state.lock().timers.remove(self.handle);
@@ -66,13 +66,13 @@ impl Armed {
     pub(crate) fn fire(self) {
         let Some(keeper) = self.keeper.upgrade() else { return };
         let taken = keeper.state.lock().timers.remove(self.handle).map(Delayed::popped);
-        taken.into_iter().for_each(Popped::queue);
+        taken.into_iter().for_each(FiredTimer::queue);
     }
 }
 
 /// What came out of the heap; `None`: somebody else has claimed it. Everything in it is dropped
 /// outside the lock.
-struct Popped {
+struct FiredTimer {
     claimed: Option<Claimed>,
     to: Arc<dyn Destination>,
     at: At,
@@ -81,16 +81,16 @@ struct Popped {
 
 impl Delayed {
     /// Under the lock, for one that was just popped.
-    fn popped(self) -> Popped {
+    fn popped(self) -> FiredTimer {
         let Delayed { queued, to, at, accepted } = self;
-        Popped { claimed: queued.claim(), to, at, accepted }
+        FiredTimer { claimed: queued.claim(), to, at, accepted }
     }
 }
 
-impl Popped {
+impl FiredTimer {
     /// Never unwinds.
     fn queue(self) {
-        let Popped { claimed, to, at, accepted } = self;
+        let FiredTimer { claimed, to, at, accepted } = self;
         // Where the queue refuses it that is logged, and the subscriber is user code.
         shielded("ending a delay", || {
             claimed.into_iter().for_each(|claimed| to.take(at, claimed, accepted));
@@ -114,9 +114,9 @@ impl Timekeeper {
     pub(crate) fn arm(
         self: &Arc<Self>,
         after: Duration,
-        item: Lent<'_>,
+        item: LentItem<'_>,
         delayed: Delayed,
-        set: impl FnOnce(Armed),
+        set: impl FnOnce(TimerHandle),
     ) -> Result<(), Box<Delayed>> {
         // Set.
         let to = Arc::clone(&delayed.to);
@@ -127,8 +127,8 @@ impl Timekeeper {
             let deadline = self.now().saturating_add(after);
             let first = state.timers.first().is_none_or(|first| deadline < first);
             let handle = state.timers.insert(deadline, delayed);
-            set(Armed { keeper: Arc::downgrade(self), handle });
-            item.set_place(Place::Timer);
+            set(TimerHandle { keeper: Arc::downgrade(self), handle });
+            item.set_place(Container::Timer);
             first
         };
         if first {
@@ -172,7 +172,7 @@ impl Timekeeper {
         // One by one: to cancel one tells who waits, and runs the user's destructors, which may want to
         // claim another.
         for handle in handles {
-            next(handle).into_iter().for_each(Popped::cancel);
+            next(handle).into_iter().for_each(FiredTimer::cancel);
         }
     }
 }

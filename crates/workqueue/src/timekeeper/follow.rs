@@ -13,29 +13,29 @@ use corewise_topology::{Machine, Watch, pin_current_thread};
 use rustix::event::{self, EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::pool::spawn::{Beside, Limit};
+use crate::pool::spawn::{Limit, ServiceThread};
 
 /// The thread `cw-follow`, and how it is stopped.
 pub(crate) struct Follower {
     /// I: wakes the thread.
-    bell: Arc<Bell>,
+    bell: Arc<Reminder>,
     /// I: the kernel announces all that may change.
     all_told: bool,
-    thread: Beside,
+    thread: ServiceThread,
 }
 
 /// Has a follower's thread look at the machine, or end.
-pub(crate) struct Bell {
+pub(crate) struct Reminder {
     /// I: readable where somebody has rung.
     rung: OwnedFd,
     /// A: the thread has to end. Release before the ring, Acquire after it.
     over: AtomicBool,
 }
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Arc<Bell>> {
+impl Reminder {
+    pub(super) fn new() -> io::Result<Arc<Reminder>> {
         let rung = event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Bell { rung, over: AtomicBool::new(false) }))
+        Ok(Arc::new(Reminder { rung, over: AtomicBool::new(false) }))
     }
 
     /// It is to look soon. Doesn't wait.
@@ -63,15 +63,15 @@ impl Follower {
             );
         }
         let all_told = watch.unwatched().is_empty();
-        let bell = Bell::new()?;
+        let bell = Reminder::new()?;
         let (machine, rung) = (machine.clone(), Arc::clone(&bell));
         let run = move || run(&machine, &mut watch, &rung, looked);
-        let thread = Beside::spawn("cw-follow".into(), run)?;
+        let thread = ServiceThread::spawn("cw-follow".into(), run)?;
         Ok(Follower { bell, all_told, thread })
     }
 
     /// What has it look, where not all is announced.
-    pub(crate) fn reminder(&self) -> Option<&Arc<Bell>> {
+    pub(crate) fn reminder(&self) -> Option<&Arc<Reminder>> {
         (!self.all_told).then_some(&self.bell)
     }
 
@@ -106,7 +106,7 @@ pub(super) enum Why {
     Over,
 }
 
-fn run(machine: &Machine, watch: &mut Watch, bell: &Bell, looked: impl Fn()) {
+fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn()) {
     // Its starter may have been pinned; this thread is the one whose mask says what the
     // process may use (see `Machine::refresh`). Where it can't be, the others' masks say it.
     let _ = pin_current_thread(machine.topology().allowed());
@@ -136,7 +136,7 @@ fn run(machine: &Machine, watch: &mut Watch, bell: &Bell, looked: impl Fn()) {
 }
 
 /// Sleeps, without limit, until there is something to look at, or it is time to end.
-fn wait(watch: &mut Watch, bell: &Bell) -> io::Result<Why> {
+fn wait(watch: &mut Watch, bell: &Reminder) -> io::Result<Why> {
     loop {
         let mut ready = [PollFd::new(watch, PollFlags::IN), PollFd::new(&bell.rung, PollFlags::IN)];
         match event::poll(&mut ready, None) {

@@ -16,15 +16,15 @@ use corewise_sync::heap::Heap;
 use corewise_sync::{CachePadded, CleanAt, Mutex, MutexGuard, hint, text, time};
 use delayed::Delayed;
 use policy::RETRY_AFTER;
-use watch::{Found, ThreadTimes, Watch};
+use watch::{Finding, ThreadTimes, Watch};
 
 use crate::error::{quietly, shielded};
-use crate::pool::alarm::{Alarm, Keeper, Keeps};
-use crate::pool::excuse::Excuse;
+use crate::pool::alarm::{Alarm, Keeper, PoolKeeper};
+use crate::pool::exemption::Exemption;
 use crate::pool::group::Group;
-use crate::pool::spawn::{self, Beside, Limit};
+use crate::pool::spawn::{self, Limit, ServiceThread};
 use crate::report::{Counters, QueueDump};
-use crate::timekeeper::follow::Bell;
+use crate::timekeeper::follow::Reminder;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::StallReport;
 
@@ -58,7 +58,7 @@ pub(crate) struct Settings {
     pub(crate) cpu_intensive_after: Duration,
     pub(crate) on_stall: Option<Arc<OnStall>>,
     /// Is rung each second in which work has to wait: what the machine allows may have changed.
-    pub(crate) reminder: Option<Arc<Bell>>,
+    pub(crate) reminder: Option<Arc<Reminder>>,
 }
 
 type OnStall = dyn Fn(&StallReport) + Send + Sync;
@@ -115,7 +115,7 @@ pub(crate) struct Timekeeper {
 #[derive(Default)]
 struct State {
     /// Once somebody needed it.
-    thread: Option<Arc<Beside>>,
+    thread: Option<Arc<ServiceThread>>,
     /// It has to end, or has ended, if there was one.
     over: bool,
     /// The pools were closed: no more timers.
@@ -219,7 +219,7 @@ impl Timekeeper {
             spawn::wake_on_time();
             its.run();
         };
-        match Beside::spawn("cw-time".into(), run) {
+        match ServiceThread::spawn("cw-time".into(), run) {
             Ok(thread) => {
                 state.thread = Some(Arc::new(thread));
                 Some(state)
@@ -281,13 +281,13 @@ impl Timekeeper {
     }
 
     /// Passes on what a look found.
-    fn tell(&self, found: Found) {
+    fn tell(&self, found: Finding) {
         match found {
-            Found::Caught { shown, why, hits } => {
+            Finding::Caught { shown, why, hits } => {
                 let queue = self.queue(shown.label.queue);
                 if let Some(counters) = queue.as_ref().map(|queue| queue.counters()) {
                     let counter = match why {
-                        Excuse::Asleep => &counters.blocked_untold,
+                        Exemption::Asleep => &counters.blocked_untold,
                         _ => &counters.cpu_intensive,
                     };
                     counter.fetch_add(1, Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl Timekeeper {
                 let name = queue.as_ref().map_or("", |queue| queue.name());
                 let (function, site) = (text::name((shown.label.name)()), shown.label.site);
                 let said = match why {
-                    Excuse::Asleep => {
+                    Exemption::Asleep => {
                         "blocks without saying so: wrap the blocking call in `blocking`"
                     }
                     _ => "computes for long: say so with `context::long_running`",
@@ -304,11 +304,11 @@ impl Timekeeper {
                 // For the author of the item, not for an operator.
                 tracing::debug!(queue = name, %function, %site, hits, "a work item {said}");
             }
-            Found::Mayday { group, pool } => {
+            Finding::Mayday { group, pool } => {
                 let queues = group.waiting_queues(pool).into_iter().filter_map(|id| self.queue(id));
                 queues.for_each(|queue| Rescuer::call(&queue, &group, pool));
             }
-            Found::Stalled { group, pool, since } => {
+            Finding::Stalled { group, pool, since } => {
                 let report = StallReport::of(&group, pool, since, |id| self.name_of(id));
                 tracing::error!("a worker pool is stalled: {report}");
                 if let Some(callback) = &self.settings.on_stall {
@@ -351,7 +351,7 @@ impl Timekeeper {
     }
 }
 
-impl Keeps for Timekeeper {
+impl PoolKeeper for Timekeeper {
     #[cold]
     fn wake(self: Arc<Self>) {
         if self.staffed(false).is_some() {

@@ -35,7 +35,7 @@ pub(crate) struct Sample {
 
 /// What is remembered of a worker between looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct WorkerHistory {
     last: Sample,
     /// When it was seen running without sleep first, and its CPU time then.
     since: (Duration, Option<Duration>),
@@ -54,18 +54,18 @@ pub(crate) enum Verdict {
     Blocks(Duration),
 }
 
-impl Seen {
-    pub(crate) fn first(sample: Sample) -> Seen {
+impl WorkerHistory {
+    pub(crate) fn first(sample: Sample) -> WorkerHistory {
         let since = (sample.at, sample.thread.map(|t| t.ran));
         let sleeps_since = sample.thread.filter(|t| t.asleep).map(|_| sample.at);
-        Seen { last: sample, since, sleeps_since }
+        WorkerHistory { last: sample, since, sleeps_since }
     }
 
     /// The next look. A `threshold` of zero finds nothing.
     pub(crate) fn look(&mut self, now: Sample, threshold: Duration) -> Verdict {
         let last = std::mem::replace(&mut self.last, now);
         if last.instance != now.instance || threshold.is_zero() {
-            *self = Seen::first(now);
+            *self = WorkerHistory::first(now);
             return Verdict::Fine;
         }
         let elapsed = now.at.saturating_sub(last.at);
@@ -76,7 +76,8 @@ impl Seen {
                 // instant, or a short wait, isn't that.
                 if before.asleep && after.asleep && ran < elapsed / 2 {
                     let since = self.sleeps_since.unwrap_or(last.at);
-                    *self = Seen { sleeps_since: Some(since), ..Seen::first(now) };
+                    *self =
+                        WorkerHistory { sleeps_since: Some(since), ..WorkerHistory::first(now) };
                     return Verdict::Blocks(now.at.saturating_sub(since));
                 }
                 self.sleeps_since = after.asleep.then_some(now.at);
@@ -131,20 +132,20 @@ const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Since when a count stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Still {
+pub(crate) struct Standstill {
     count: u64,
     since: Duration,
 }
 
-impl Still {
-    pub(crate) fn first(now: Duration, count: u64) -> Still {
-        Still { count, since: now }
+impl Standstill {
+    pub(crate) fn first(now: Duration, count: u64) -> Standstill {
+        Standstill { count, since: now }
     }
 
     /// So much is counted by now: for how long it has been that.
     pub(crate) fn look(&mut self, now: Duration, count: u64) -> Duration {
         if count != self.count {
-            *self = Still::first(now, count);
+            *self = Standstill::first(now, count);
         }
         now.saturating_sub(self.since)
     }
@@ -164,7 +165,7 @@ fn patience(asleep: usize, base: usize) -> Duration {
 
 /// What the workers were met doing in a look at all pools; the gravest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Met {
+pub(crate) enum LookResult {
     /// No work waits for a worker.
     #[default]
     Nobody,
@@ -199,21 +200,21 @@ impl Pace {
     }
 
     /// The time to the next look. `most`: the longest.
-    pub(crate) fn after(&mut self, met: Met, most: Duration) -> Duration {
+    pub(crate) fn after(&mut self, met: LookResult, most: Duration) -> Duration {
         let was_extra = std::mem::replace(&mut self.extra, false);
         match met {
-            Met::Blocker => self.gap = SOON,
+            LookResult::Blocker => self.gap = SOON,
             // One extra look: where sleeps are all short, that is at most twice as many.
-            Met::Sleeper if !was_extra => {
+            LookResult::Sleeper if !was_extra => {
                 self.extra = true;
                 return SOON.min(most);
             }
-            Met::Busy | Met::Sleeper => {
+            LookResult::Busy | LookResult::Sleeper => {
                 let gap = self.gap;
                 self.gap = (gap * 2).min(most.max(SOON));
                 return gap.min(most);
             }
-            Met::Nobody => {}
+            LookResult::Nobody => {}
         }
         self.gap.min(most)
     }
@@ -228,7 +229,7 @@ impl Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Since when no item is taken, with work waiting.
-    untaken: Still,
+    untaken: Standstill,
     /// When rescuers were called last, if they were.
     called: Option<Duration>,
     /// When a stall was reported last, if one was.
@@ -237,7 +238,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn first(now: Duration, taken: u64) -> Progress {
-        Progress { untaken: Still::first(now, taken), called: None, reported: None }
+        Progress { untaken: Standstill::first(now, taken), called: None, reported: None }
     }
 
     /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
@@ -299,13 +300,13 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_an_item_that_computes_for_the_threshold() {
-        let mut seen = Seen::first(sample(0, 1, 100, false));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, false));
         assert_eq!(seen.look(sample(10, 1, 110, false), ms(10)), Verdict::CpuIntensive);
     }
 
     #[test]
     fn automatic_cpu_intensive_counts_cpu_time_and_not_the_wait_for_a_cpu() {
-        let mut seen = Seen::first(sample(0, 1, 100, false));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, false));
         assert_eq!(seen.look(sample(10, 1, 103, false), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(20, 1, 106, false), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(30, 1, 110, false), ms(10)), Verdict::CpuIntensive);
@@ -313,7 +314,7 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_short_items_in_a_row_are_not() {
-        let mut seen = Seen::first(sample(0, 1, 100, false));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, false));
         for n in 2..9 {
             assert_eq!(seen.look(sample(10 * n, n, 100 + 10 * n, false), ms(10)), Verdict::Fine);
         }
@@ -321,7 +322,7 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_starts_again_after_a_sleep() {
-        let mut seen = Seen::first(sample(0, 1, 100, true));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, true));
         assert_eq!(seen.look(sample(10, 1, 101, true), ms(10)), Verdict::Blocks(ms(10)));
         assert_eq!(seen.look(sample(20, 1, 107, false), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(30, 1, 109, false), ms(10)), Verdict::CpuIntensive);
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_follows_the_threshold_and_zero_is_off() {
-        let mut seen = Seen::first(sample(0, 1, 0, false));
+        let mut seen = WorkerHistory::first(sample(0, 1, 0, false));
         assert_eq!(seen.look(sample(10, 1, 10, false), ms(50)), Verdict::Fine);
         assert_eq!(seen.look(sample(50, 1, 50, false), ms(50)), Verdict::CpuIntensive);
         assert_eq!(seen.look(sample(500, 1, 500, false), ms(0)), Verdict::Fine);
@@ -339,14 +340,14 @@ mod tests {
     #[test]
     fn where_the_threads_clock_is_unknown_time_itself_counts() {
         let unknown = |at| Sample { at: ms(at), instance: 1, thread: None };
-        let mut seen = Seen::first(unknown(0));
+        let mut seen = WorkerHistory::first(unknown(0));
         assert_eq!(seen.look(unknown(5), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(unknown(10), ms(10)), Verdict::CpuIntensive);
     }
 
     #[test]
     fn an_item_that_blocks_without_telling_is_one_that_sleeps_from_look_to_look() {
-        let mut seen = Seen::first(sample(0, 1, 100, false));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, false));
         assert_eq!(seen.look(sample(10, 1, 102, true), ms(10)), Verdict::Fine, "just now");
         assert_eq!(seen.look(sample(20, 1, 102, true), ms(10)), Verdict::Blocks(ms(10)));
         assert_eq!(seen.look(sample(50, 1, 103, true), ms(10)), Verdict::Blocks(ms(40)));
@@ -391,20 +392,20 @@ mod tests {
         let replaces = |slept, nothing| replaces(ms(slept), ms(nothing), 100, (0, 2));
         assert!(replaces(100, 100) && replaces(500, 100));
         assert!(!replaces(99, 500) && !replaces(500, 99));
-        let mut ended = Still::first(ms(10), 7);
+        let mut ended = Standstill::first(ms(10), 7);
         assert_eq!([20, 30].map(|at| ended.look(ms(at), 7)), [ms(10), ms(20)]);
         assert_eq!([40, 50].map(|at| ended.look(ms(at), 8)), [ms(0), ms(10)]);
     }
 
     #[test]
     fn an_item_that_mostly_computes_and_is_met_asleep_twice_does_not_block() {
-        let mut seen = Seen::first(sample(0, 1, 100, true));
+        let mut seen = WorkerHistory::first(sample(0, 1, 100, true));
         assert_eq!(seen.look(sample(10, 1, 106, true), ms(10)), Verdict::Fine);
         assert_eq!(seen.look(sample(20, 1, 112, true), ms(10)), Verdict::CpuIntensive);
     }
 
     /// The times of the first looks, in microseconds.
-    fn looks(pace: &mut Pace, met: impl Fn(u64) -> Met, count: u64) -> Vec<u64> {
+    fn looks(pace: &mut Pace, met: impl Fn(u64) -> LookResult, count: u64) -> Vec<u64> {
         let gap = |n| pace.after(met(n), TICK).as_micros();
         (0..count).map(gap).map(|us| u64::try_from(us).unwrap()).collect()
     }
@@ -412,30 +413,30 @@ mod tests {
     #[test]
     fn looks_are_farther_and_farther_apart_while_nobody_sleeps() {
         let mut pace = Pace::NEW;
-        let gaps = looks(&mut pace, |_| Met::Busy, 9);
+        let gaps = looks(&mut pace, |_| LookResult::Busy, 9);
         assert_eq!(gaps, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
     }
 
     #[test]
     fn a_blocker_brings_the_looks_close_together_again() {
         let mut pace = Pace { gap: TICK, ..Pace::NEW };
-        let met = |n| if n == 1 { Met::Blocker } else { Met::Sleeper };
+        let met = |n| if n == 1 { LookResult::Blocker } else { LookResult::Sleeper };
         // Sleeper, Blocker, and then a new sleeper.
         assert_eq!(looks(&mut pace, met, 3), [100, 100, 100]);
-        assert_eq!(pace.after(Met::Busy, TICK), SOON);
+        assert_eq!(pace.after(LookResult::Busy, TICK), SOON);
     }
 
     #[test]
     fn sleeps_that_are_all_short_cost_one_look_more_at_each_gap() {
         let mut pace = Pace::NEW;
-        let gaps = looks(&mut pace, |_| Met::Sleeper, 8);
+        let gaps = looks(&mut pace, |_| LookResult::Sleeper, 8);
         assert_eq!(gaps, [100, 100, 100, 200, 100, 400, 100, 800]);
     }
 
     #[test]
     fn where_nothing_waits_the_next_look_is_neither_farther_nor_closer() {
         let mut pace = Pace { gap: 2 * SOON, ..Pace::NEW };
-        assert_eq!(looks(&mut pace, |_| Met::Nobody, 3), [200, 200, 200]);
+        assert_eq!(looks(&mut pace, |_| LookResult::Nobody, 3), [200, 200, 200]);
     }
 
     #[test]
@@ -445,7 +446,7 @@ mod tests {
             let mut pace = worn;
             pace.rest(ms(50));
             pace.begin(ms(50) + rest, TICK);
-            assert_eq!(pace.after(Met::Busy, TICK), gap);
+            assert_eq!(pace.after(LookResult::Busy, TICK), gap);
         }
     }
 

@@ -14,7 +14,7 @@ use corewise_sync::{Mutex, Parker, text};
 
 use crate::pool::group::Group;
 use crate::pool::spawn;
-use crate::pool::spawn::{Beside, Limit};
+use crate::pool::spawn::{Limit, ServiceThread};
 use crate::task::running::{Label, Publication};
 use crate::timekeeper::Registered;
 
@@ -23,28 +23,28 @@ const BATCH: usize = 16;
 
 /// The rescuer of one queue. Its thread ends with the queue.
 pub(crate) struct Rescuer {
-    desk: Arc<Desk>,
-    thread: Beside,
+    desk: Arc<RescuerShared>,
+    thread: ServiceThread,
 }
 
 /// What the thread shares.
-struct Desk {
+struct RescuerShared {
     parker: Parker,
     /// What it runs.
     shown: Publication,
     /// L: is the lock; guards the calls.
-    calls: Mutex<Calls>,
+    calls: Mutex<Maydays>,
 }
 
 #[derive(Default)]
-struct Calls {
+struct Maydays {
     /// The pools that called, each once. While they wait they keep the queue.
-    waiting: VecDeque<Call>,
+    waiting: VecDeque<Mayday>,
     over: bool,
 }
 
 /// A pool in which work of the queue waits.
-pub(crate) struct Call {
+pub(crate) struct Mayday {
     pub(crate) queue: Arc<dyn Registered>,
     pub(crate) group: Arc<Group>,
     pub(crate) pool: usize,
@@ -54,14 +54,14 @@ impl Rescuer {
     /// Starts the thread; it sleeps until it is called.
     pub(crate) fn start(queue: &str, niceness: i32) -> io::Result<Rescuer> {
         let (parker, shown) = (Parker::new(), Publication::new());
-        let desk = Arc::new(Desk { parker, shown, calls: Mutex::default() });
+        let desk = Arc::new(RescuerShared { parker, shown, calls: Mutex::default() });
         let its = Arc::clone(&desk);
         let run = move || {
             spawn::run_anywhere(niceness);
             its.run();
         };
         // A thread's name must not hold a NUL; a queue's may.
-        let thread = Beside::spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
+        let thread = ServiceThread::spawn(format!("cw-r-{queue}").replace('\0', "?"), run)?;
         Ok(Rescuer { desk, thread })
     }
 
@@ -71,12 +71,12 @@ impl Rescuer {
         let desk = &rescuer.desk;
         {
             let mut calls = desk.calls.lock();
-            let same = |call: &Call| call.pool == pool && Arc::ptr_eq(&call.group, group);
+            let same = |call: &Mayday| call.pool == pool && Arc::ptr_eq(&call.group, group);
             if calls.over || calls.waiting.iter().any(same) {
                 return;
             }
             let (queue, group) = (Arc::clone(queue), Arc::clone(group));
-            calls.waiting.push_back(Call { queue, group, pool });
+            calls.waiting.push_back(Mayday { queue, group, pool });
         }
         queue.counters().maydays.fetch_add(1, Ordering::Relaxed);
         desk.parker.unparker().unpark();
@@ -114,7 +114,7 @@ impl Drop for Rescuer {
     }
 }
 
-impl Desk {
+impl RescuerShared {
     fn run(&self) {
         loop {
             let (call, over) = {
@@ -134,7 +134,7 @@ impl Desk {
     }
 }
 
-impl Call {
+impl Mayday {
     /// Runs up to 16 items; true where the pool still needs it.
     pub(crate) fn turn(&self, shown: &Publication) -> bool {
         for _ in 0..BATCH {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_sync::text;
 
-use crate::pool::excuse::Excuse;
+use crate::pool::exemption::Exemption;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::report::PoolReport;
@@ -43,13 +43,13 @@ pub struct ItemReport {
     /// The kernel's number of the worker's thread, for a debugger or `/proc`.
     pub thread: Option<u32>,
     /// What it does, as far as that is known.
-    pub doing: Doing,
+    pub doing: Activity,
 }
 
 /// What an item does, as far as the pool knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Doing {
+pub enum Activity {
     /// It waits for a worker.
     Waiting,
     /// It runs, and holds a core.
@@ -62,16 +62,16 @@ pub enum Doing {
     CpuIntensive,
 }
 
-impl Doing {
-    pub(crate) fn of(worker: &Worker) -> Doing {
-        if worker.is_excused(Excuse::Region) {
-            Doing::Blocked
-        } else if worker.is_excused(Excuse::Asleep) {
-            Doing::BlockedUntold
-        } else if worker.is_excused(Excuse::Intensive) {
-            Doing::CpuIntensive
+impl Activity {
+    pub(crate) fn of(worker: &Worker) -> Activity {
+        if worker.is_exempt(Exemption::Region) {
+            Activity::Blocked
+        } else if worker.is_exempt(Exemption::Asleep) {
+            Activity::BlockedUntold
+        } else if worker.is_exempt(Exemption::Intensive) {
+            Activity::CpuIntensive
         } else {
-            Doing::Running
+            Activity::Running
         }
     }
 }
@@ -83,7 +83,7 @@ impl ItemReport {
         label: Label,
         queue: impl FnOnce(u64) -> String,
     ) -> ItemReport {
-        let (thread, doing) = (worker.tid(), Doing::of(worker));
+        let (thread, doing) = (worker.tid(), Activity::of(worker));
         ItemReport { thread, doing, ..Self::waiting(label, queue) }
     }
 
@@ -94,7 +94,7 @@ impl ItemReport {
             function: (label.name)(),
             site: label.site,
             thread: None,
-            doing: Doing::Waiting,
+            doing: Activity::Waiting,
         }
     }
 }
@@ -124,11 +124,11 @@ impl fmt::Display for ItemReport {
         let ItemReport { queue, site, .. } = self;
         let function = text::name(self.function);
         let doing = match self.doing {
-            Doing::Waiting => "waits",
-            Doing::Running => "runs",
-            Doing::Blocked => "is blocked",
-            Doing::BlockedUntold => "is blocked without having said so",
-            Doing::CpuIntensive => "computes",
+            Activity::Waiting => "waits",
+            Activity::Running => "runs",
+            Activity::Blocked => "is blocked",
+            Activity::BlockedUntold => "is blocked without having said so",
+            Activity::CpuIntensive => "computes",
         };
         write!(f, "{function}, queued on '{queue}' at {site}, {doing}")?;
         match self.thread {

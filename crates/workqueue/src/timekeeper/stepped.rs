@@ -18,14 +18,14 @@ use crate::pool::worker::Worker;
 use crate::task::header::{Job, Queued};
 use crate::task::ticket::MaybeTicket;
 #[cfg(target_os = "linux")]
-use crate::timekeeper::follow::Bell;
-use crate::timekeeper::stall::{Doing, StallReport};
+use crate::timekeeper::follow::Reminder;
+use crate::timekeeper::stall::{Activity, StallReport};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// A pool of one CPU, a timekeeper that looks after it, and what is said of the workers' threads.
 #[derive(Clone)]
-struct Bench {
+struct TestPool {
     group: Arc<Group>,
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the figures that the worker's thread is said to have.
@@ -34,17 +34,17 @@ struct Bench {
     awake: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Bench {
-    fn new(settings: Settings) -> Bench {
+impl TestPool {
+    fn new(settings: Settings) -> TestPool {
         Self::with(settings, 0, Spawner::default())
     }
 
-    fn with(settings: Settings, max: usize, spawner: Spawner) -> Bench {
+    fn with(settings: Settings, max: usize, spawner: Spawner) -> TestPool {
         Self::on(1, settings, max, spawner)
     }
 
     /// As all others, but of so many CPUs.
-    fn on(cpus: u32, settings: Settings, max: usize, spawner: Spawner) -> Bench {
+    fn on(cpus: u32, settings: Settings, max: usize, spawner: Spawner) -> TestPool {
         let thread = Arc::new(Mutex::new(Reading { ran: Duration::ZERO, asleep: false }));
         let (read, awake) = (Arc::clone(&thread), Arc::<Mutex<Vec<u32>>>::default());
         let wakes = Arc::clone(&awake);
@@ -59,7 +59,7 @@ impl Bench {
         specs[0].max = max;
         let group = Arc::new(Group::new(setup, specs));
         keeper.look_after(&group);
-        Bench { group, keeper, thread, awake }
+        TestPool { group, keeper, thread, awake }
     }
 
     fn push(&self, function: impl Fn() + Send + Sync + 'static) {
@@ -84,7 +84,7 @@ impl Bench {
     }
 
     /// Runs an item on a worker; `meanwhile` is what happens while it runs.
-    fn run(&self, worker: &Arc<Worker>, meanwhile: impl FnOnce(&Bench) + Send + 'static) {
+    fn run(&self, worker: &Arc<Worker>, meanwhile: impl FnOnce(&TestPool) + Send + 'static) {
         let (bench, meanwhile) = (self.clone(), Mutex::new(Some(meanwhile)));
         self.push(move || {
             if let Some(meanwhile) = meanwhile.lock().take() {
@@ -101,7 +101,7 @@ impl Bench {
 
 #[test]
 fn stepped_automatic_cpu_intensive_lets_the_next_worker_start() {
-    let bench = Bench::new(Settings::default());
+    let bench = TestPool::new(Settings::default());
     let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));
     bench.park(&second);
     let (next, ran) = (Arc::clone(&second), Arc::new(Mutex::new(false)));
@@ -126,7 +126,7 @@ fn stepped_automatic_cpu_intensive_lets_the_next_worker_start() {
 #[test]
 fn stepped_automatic_cpu_intensive_can_be_switched_off() {
     let settings = Settings { cpu_intensive_after: Duration::ZERO, ..Settings::default() };
-    let bench = Bench::new(settings);
+    let bench = TestPool::new(settings);
     let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));
     bench.park(&second);
     let next = Arc::clone(&second);
@@ -141,7 +141,7 @@ fn stepped_automatic_cpu_intensive_can_be_switched_off() {
 
 #[test]
 fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
-    let bench = Bench::new(Settings::default());
+    let bench = TestPool::new(Settings::default());
     let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));
     bench.park(&second);
     let next = Arc::clone(&second);
@@ -153,12 +153,12 @@ fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
         bench.pass(10 * MS, Duration::ZERO);
         assert!(next.take_wake());
         let running = bench.group.running(0);
-        assert_eq!(Doing::of(&running[0].0), Doing::BlockedUntold);
-        // It goes on, and now says that it blocks: still only one excuse.
+        assert_eq!(Activity::of(&running[0].0), Activity::BlockedUntold);
+        // It goes on, and now says that it blocks: still only one exemption.
         bench.group.begin_blocking(&running[0].0);
-        assert_eq!(Doing::of(&running[0].0), Doing::Blocked);
+        assert_eq!(Activity::of(&running[0].0), Activity::Blocked);
         bench.group.end_blocking(&running[0].0);
-        assert_eq!(Doing::of(&running[0].0), Doing::BlockedUntold);
+        assert_eq!(Activity::of(&running[0].0), Activity::BlockedUntold);
         assert_eq!(bench.group.step(&next), Step::Again);
     });
     let report = bench.group.report(0);
@@ -168,7 +168,7 @@ fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
 #[test]
 fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one() {
     for (asleep, caught) in [(true, 2), (false, 1)] {
-        let bench = Bench::on(2, Settings::default(), 0, Spawner::default());
+        let bench = TestPool::on(2, Settings::default(), 0, Spawner::default());
         let workers = [(); 4].map(|()| bench.group.enlist(0));
         let [first, second, third, last] = workers.clone();
         bench.park(&last);
@@ -192,7 +192,7 @@ fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one()
 /// Two CPUs, and many workers, whose items sleep until so much time has passed. Item 3 lets so many of
 /// the first ones wake up. How many were caught.
 fn sleepers(time: Duration, wake_up: u32) -> u64 {
-    let bench = Bench::on(2, Settings::default(), 0, Spawner::default());
+    let bench = TestPool::on(2, Settings::default(), 0, Spawner::default());
     let workers: Arc<[_]> = (0..64).map(|_| bench.group.enlist(0)).collect();
     workers[2..].iter().rev().for_each(|worker| bench.park(worker));
     bench.thread.lock().asleep = true;
@@ -236,7 +236,7 @@ fn stepped_while_former_sleepers_compute_only_a_sleeper_of_a_second_is_replaced(
 
 #[test]
 fn stepped_nobody_is_caught_while_no_work_waits() {
-    let bench = Bench::new(Settings::default());
+    let bench = TestPool::new(Settings::default());
     let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));
     bench.park(&second);
     bench.run(&first, |bench| {
@@ -249,7 +249,7 @@ fn stepped_nobody_is_caught_while_no_work_waits() {
 
 #[test]
 fn stepped_at_rest_there_is_nothing_to_wake_up_for() {
-    let bench = Bench::new(Settings::default());
+    let bench = TestPool::new(Settings::default());
     let first = bench.group.enlist(0);
     bench.run(&first, |bench| {
         bench.push(|| ());
@@ -276,7 +276,7 @@ fn stepped_watchdog_names_the_stuck_items_and_where_they_were_queued() {
         cpu_intensive_after: Duration::ZERO,
         ..Settings::default()
     };
-    let bench = Bench::new(settings);
+    let bench = TestPool::new(settings);
     let first = bench.group.enlist(0);
     let told = Arc::clone(&reports);
     bench.run(&first, move |bench| {
@@ -294,9 +294,9 @@ fn stepped_watchdog_names_the_stuck_items_and_where_they_were_queued() {
     let [item] = &report.running[..] else { panic!("one item runs: {report}") };
     assert!(item.function.contains("stepped"), "{}", item.function);
     assert_eq!(item.site.file(), file!());
-    assert_eq!(item.doing, Doing::Running);
+    assert_eq!(item.doing, Activity::Running);
     let [waits] = &report.waiting[..] else { panic!("one item waits: {report}") };
-    assert_eq!((waits.doing, waits.thread, waits.site.file()), (Doing::Waiting, None, file!()));
+    assert_eq!((waits.doing, waits.thread, waits.site.file()), (Activity::Waiting, None, file!()));
     assert!(report.to_string().contains("1 items wait"), "{report}");
 }
 
@@ -314,7 +314,7 @@ fn refusing() -> (Spawner, Arc<Mutex<u32>>) {
 #[test]
 fn stepped_creation_failure_is_followed_by_a_retry_after_1_s() {
     let (spawner, asked) = refusing();
-    let bench = Bench::with(Settings::default(), 8, spawner);
+    let bench = TestPool::with(Settings::default(), 8, spawner);
     let first = bench.group.enlist(0);
     let me = Arc::clone(&first);
     bench.run(&first, move |bench| {
@@ -339,9 +339,9 @@ fn stepped_creation_failure_is_followed_by_a_retry_after_1_s() {
 #[cfg(target_os = "linux")] // nobody is reminded elsewhere
 #[test]
 fn stepped_while_work_waits_somebody_is_reminded_to_look_at_the_machine_each_second() {
-    let reminder = Bell::new().expect("a descriptor");
+    let reminder = Reminder::new().expect("a descriptor");
     let settings = Settings { reminder: Some(reminder.clone()), ..Settings::default() };
-    let bench = Bench::new(settings);
+    let bench = TestPool::new(settings);
     let first = bench.group.enlist(0);
     bench.run(&first, move |bench| {
         bench.pass(10 * MS, 10 * MS);

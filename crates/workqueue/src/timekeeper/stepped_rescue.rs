@@ -16,7 +16,7 @@ use crate::pwq::Pwq;
 use crate::queue::Workqueue;
 use crate::queue::builder::QueueBuilder;
 use crate::task::running::Publication;
-use crate::timekeeper::rescuer::Call;
+use crate::timekeeper::rescuer::Mayday;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -62,12 +62,12 @@ impl Stuck {
     }
 
     /// What the timekeeper would call the queue's rescuer with.
-    fn call(&self, queue: &Workqueue) -> Call {
+    fn call(&self, queue: &Workqueue) -> Mayday {
         let (table, place) = (queue.table(), At::Here);
         let ticket = table.enter(place, table.pick(place));
         let (group, pool) = (Arc::clone(&Pwq::of(&ticket).group), Pwq::of(&ticket).pool);
         ticket.withdraw();
-        Call { queue: Arc::clone(queue.shared()) as _, group, pool }
+        Mayday { queue: Arc::clone(queue.shared()) as _, group, pool }
     }
 
     fn end(mut self) {

@@ -11,9 +11,9 @@ use crate::pool::spawn::Limit;
 pub(crate) enum Follower {}
 
 /// There is none.
-pub(crate) enum Bell {}
+pub(crate) enum Reminder {}
 
-impl Bell {
+impl Reminder {
     pub(crate) fn ring(&self) {
         match *self {}
     }
@@ -26,7 +26,7 @@ impl Follower {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn reminder(&self) -> Option<&Arc<Bell>> {
+    pub(crate) fn reminder(&self) -> Option<&Arc<Reminder>> {
         match *self {}
     }
 

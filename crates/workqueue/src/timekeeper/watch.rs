@@ -12,13 +12,13 @@ use corewise_sync::sys::{self, CpuTime, Reading, Tid};
 
 use super::Settings;
 use super::policy::{
-    self, Met, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Seen, Still, TICK, Verdict,
-    worth_a_report,
+    self, LookResult, Pace, Progress, REMIND_EVERY, RETRY_AFTER, Sample, Standstill, TICK, Verdict,
+    WorkerHistory, worth_a_report,
 };
-use crate::pool::excuse::Excuse;
+use crate::pool::exemption::Exemption;
 use crate::pool::group::Group;
 use crate::pool::worker::Worker;
-use crate::task::running::Shown;
+use crate::task::running::RunSnapshot;
 
 /// The most threads whose files stay open, and the part of the files that the process may have that
 /// these are at most. Two files a thread: of 1,024 files they take 64. To open those of another
@@ -36,27 +36,27 @@ pub(super) struct Watch {
     remind: Duration,
     /// The last look found nothing.
     quiet: bool,
-    looker: Looker,
+    looker: PoolScan,
 }
 
 struct Watched {
     group: Weak<Group>,
     /// By pool: those that were stuck at the last look.
-    pools: HashMap<usize, Stuck>,
+    pools: HashMap<usize, StarvedPool>,
 }
 
 /// A pool that has work and no worker for it.
-struct Stuck {
+struct StarvedPool {
     progress: Progress,
-    ended: Still,
+    ended: Standstill,
     /// By number.
-    workers: HashMap<u32, Seen>,
+    workers: HashMap<u32, WorkerHistory>,
 }
 
 /// What a look found.
-pub(super) enum Found {
-    /// A worker was excused, so that other work may start.
-    Caught { shown: Shown, why: Excuse, hits: Option<u64> },
+pub(super) enum Finding {
+    /// A worker was exempt, so that other work may start.
+    Caught { shown: RunSnapshot, why: Exemption, hits: Option<u64> },
     /// The pool's work has no worker, and no thread can be made.
     Mayday { group: Arc<Group>, pool: usize },
     /// The pool makes no progress.
@@ -66,7 +66,7 @@ pub(super) enum Found {
 impl Watch {
     pub(super) fn new(times: ThreadTimes) -> Watch {
         let (next, pace, remind) = (Duration::ZERO, Pace::NEW, Duration::ZERO);
-        let looker = Looker { times, ..Looker::default() };
+        let looker = PoolScan { times, ..PoolScan::default() };
         Watch { groups: Vec::new(), next, pace, remind, quiet: false, looker }
     }
 
@@ -92,7 +92,7 @@ impl Watch {
         &mut self,
         now: Duration,
         settings: &Settings,
-    ) -> (Vec<Found>, Option<Duration>) {
+    ) -> (Vec<Finding>, Option<Duration>) {
         if now < self.next {
             return (Vec::new(), Some(self.next));
         }
@@ -132,36 +132,37 @@ fn tick(settings: &Settings) -> Duration {
 
 /// The looker, its knowledge, and its findings of the look that it is at.
 #[derive(Default)]
-struct Looker {
+struct PoolScan {
     hogs: Hogs,
     times: ThreadTimes,
-    found: Vec<Found>,
-    met: Met,
+    found: Vec<Finding>,
+    met: LookResult,
 }
 
-impl Looker {
+impl PoolScan {
     /// Looks at one pool, and remembers what it saw where that is stuck: whether it is.
     fn look(
         &mut self,
         (now, settings): (Duration, &Settings),
         group: &Arc<Group>,
         pool: usize,
-        stuck: &mut HashMap<usize, Stuck>,
+        stuck: &mut HashMap<usize, StarvedPool>,
     ) -> bool {
         let Some(look) = group.look(pool) else {
             stuck.remove(&pool);
             return false;
         };
-        self.met = self.met.max(Met::Busy);
+        self.met = self.met.max(LookResult::Busy);
         let Settings { cpu_intensive_after, stall_after, .. } = *settings;
         let cpus = group.pools[pool].spec.cpus.len();
         let cpu_intensive_after = policy::intensive_after(cpu_intensive_after, look.base < cpus);
         let items = group.pools[pool].ran().0;
-        let Stuck { progress, ended, workers } = stuck.entry(pool).or_insert_with(|| Stuck {
-            progress: Progress::first(now, look.taken),
-            ended: Still::first(now, items),
-            workers: HashMap::new(),
-        });
+        let StarvedPool { progress, ended, workers } =
+            stuck.entry(pool).or_insert_with(|| StarvedPool {
+                progress: Progress::first(now, look.taken),
+                ended: Standstill::first(now, items),
+                workers: HashMap::new(),
+            });
 
         let mut before = mem::take(workers);
         let mut sleepers = Vec::new();
@@ -169,17 +170,18 @@ impl Looker {
         for (worker, shown) in look.at_work {
             let thread = self.times.read(&worker);
             let sample = Sample { at: now, instance: shown.instance, thread };
-            let mut seen = before.remove(&worker.id).unwrap_or_else(|| Seen::first(sample));
+            let mut seen =
+                before.remove(&worker.id).unwrap_or_else(|| WorkerHistory::first(sample));
             let verdict = seen.look(sample, cpu_intensive_after);
             if thread.is_some_and(|thread| thread.asleep) && !cpu_intensive_after.is_zero() {
-                self.met = self.met.max(Met::Sleeper);
+                self.met = self.met.max(LookResult::Sleeper);
             } else {
                 computing += 1;
             }
             workers.insert(worker.id, seen);
             match verdict {
                 Verdict::Fine => {}
-                Verdict::CpuIntensive => self.catch(group, &worker, shown, Excuse::Intensive),
+                Verdict::CpuIntensive => self.catch(group, &worker, shown, Exemption::Intensive),
                 Verdict::Blocks(time) => sleepers.push((time, worker, shown)),
             }
         }
@@ -192,10 +194,10 @@ impl Looker {
         }
         let (mayday, stalled) = progress.look(now, look.taken, look.helpless, stall_after);
         if mayday {
-            self.found.push(Found::Mayday { group: Arc::clone(group), pool });
+            self.found.push(Finding::Mayday { group: Arc::clone(group), pool });
         }
         if let Some(since) = stalled {
-            self.found.push(Found::Stalled { group: Arc::clone(group), pool, since });
+            self.found.push(Finding::Stalled { group: Arc::clone(group), pool, since });
         }
         true
     }
@@ -205,7 +207,7 @@ impl Looker {
     fn let_others_start(
         &mut self,
         group: &Arc<Group>,
-        mut sleepers: Vec<(Duration, Arc<Worker>, Shown)>,
+        mut sleepers: Vec<(Duration, Arc<Worker>, RunSnapshot)>,
         nothing_ended: Duration,
         found_asleep: &[Arc<Worker>],
         (computing, base): (usize, usize),
@@ -225,21 +227,27 @@ impl Looker {
         sleepers.sort_by_key(|(slept, ..)| std::cmp::Reverse(*slept));
         for (more, (slept, worker, shown)) in sleepers.into_iter().enumerate() {
             if replaces(slept, more, computing) {
-                self.catch(group, &worker, shown, Excuse::Asleep);
+                self.catch(group, &worker, shown, Exemption::Asleep);
             }
         }
     }
 
     /// A worker was found out: other work may start.
-    fn catch(&mut self, group: &Arc<Group>, worker: &Arc<Worker>, shown: Shown, why: Excuse) {
-        if !group.excuse(worker, shown.instance, why) {
+    fn catch(
+        &mut self,
+        group: &Arc<Group>,
+        worker: &Arc<Worker>,
+        shown: RunSnapshot,
+        why: Exemption,
+    ) {
+        if !group.exempt(worker, shown.instance, why) {
             return;
         }
-        if why == Excuse::Asleep {
-            self.met = Met::Blocker;
+        if why == Exemption::Asleep {
+            self.met = LookResult::Blocker;
         }
         let hits = self.hogs.caught((shown.label.name)(), shown.label.site, why);
-        self.found.push(Found::Caught { shown, why, hits });
+        self.found.push(Finding::Caught { shown, why, hits });
     }
 }
 
@@ -248,7 +256,7 @@ impl Looker {
 const FUNCTIONS: usize = 128;
 
 /// A function's name, where it was queued, and how it keeps its core.
-type Function = (&'static str, &'static Location<'static>, Excuse);
+type Function = (&'static str, &'static Location<'static>, Exemption);
 
 /// How often each function was caught.
 #[derive(Debug, Default)]
@@ -262,7 +270,7 @@ impl Hogs {
         &mut self,
         name: &'static str,
         site: &'static Location<'static>,
-        why: Excuse,
+        why: Exemption,
     ) -> Option<u64> {
         let full = self.hits.len() == FUNCTIONS;
         let hits = match self.hits.entry((name, site, why)) {
@@ -379,7 +387,7 @@ mod tests {
     fn automatic_cpu_intensive_is_reported_from_the_fourth_hit_with_doubling_back_off() {
         let mut hogs = Hogs::default();
         let here = Location::caller();
-        let mut caught = |name| hogs.caught(name, here, Excuse::Intensive);
+        let mut caught = |name| hogs.caught(name, here, Exemption::Intensive);
         let reports: Vec<u64> = (0..40).filter_map(|_| caught("f")).collect();
         assert_eq!(reports, [4, 8, 16, 32]);
         assert_eq!(caught("g"), None, "each function has its own count");
@@ -393,7 +401,7 @@ mod tests {
         for _ in 0..4 {
             for name in &names {
                 let here = Location::caller();
-                let reported = hogs.caught(name, here, Excuse::Asleep).is_some();
+                let reported = hogs.caught(name, here, Exemption::Asleep).is_some();
                 let tracked = names[..128].contains(name);
                 assert!(tracked || !reported, "{name} came too late");
             }

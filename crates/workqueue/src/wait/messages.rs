@@ -10,11 +10,11 @@ use crate::error::quietly;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Job};
-use crate::task::header::{Lent, Table};
+use crate::task::header::{LentItem, Table};
 use crate::task::running::Label;
 use crate::task::running::{self, Running};
 use crate::wait::is_placed;
-use crate::wait::stuck::Needs;
+use crate::wait::stuck::Need;
 
 /// Somebody is about to wait for everything in a queue: `what` is the call.
 ///
@@ -88,7 +88,7 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
 /// # Panics
 /// Where it is behind others, which start only after the waiting item.
 #[track_caller]
-pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
+pub(crate) fn for_order(item: LentItem<'_>, queue: &QueueCore, of: Label) {
     let location = Location::caller();
     running::any_here(|running| {
         if running.ticket().is_none_or(|ticket| !ptr::eq(&*Pwq::of(ticket).shared, queue)) {
@@ -116,7 +116,7 @@ pub(crate) fn for_order(item: Lent<'_>, queue: &QueueCore, of: Label) {
 /// Else.
 #[cold]
 #[track_caller]
-pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
+pub(crate) fn in_vain(item: LentItem<'_>, needs: Need) {
     let location = Location::caller();
     let seen = item.look(|job| {
         let ticket = job.ticket.as_ref();
@@ -127,12 +127,12 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
     });
     let name = text::name(item.name());
     let complaint = match (seen, needs) {
-        (Some((site, queue, .., true)), Needs::Place | Needs::Turn) => format!(
+        (Some((site, queue, .., true)), Need::Place | Need::Turn) => format!(
             "waits for {name}, queued on '{queue}' at {site}, which the queue's limit or order holds \
              back for items that wait for this one: wait outside of the queue's items, or raise its \
              max_active"
         ),
-        (Some((site, queue, most, placed, false)), Needs::Worker) => {
+        (Some((site, queue, most, placed, false)), Need::Worker) => {
             let (cause, remedy) = match placed {
                 true => (
                     "the rest of this stack is too small to run it here",
@@ -150,7 +150,7 @@ pub(crate) fn in_vain(item: Lent<'_>, needs: Needs) {
                  for each other; and {cause}: nest waits less deep, {remedy}"
             )
         }
-        (None, Needs::End) if item.state.snapshot().running() => {
+        (None, Need::End) if item.state.snapshot().running() => {
             format!("waits for {name}, which is running and waits for this one")
         }
         _ => return,

@@ -11,7 +11,7 @@
 //!
 //! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
 //! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait for
-//! something further down on the same stack. The decision is [`TakeBack`]; the claim is that of
+//! something further down on the same stack. The decision is [`TakeBackCase`]; the claim is that of
 //! `../task/state.md`, so that an item which is taken back runs once, though others want it. Where it is
 //! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
 //! it.
@@ -33,14 +33,14 @@ use crate::fork::lane::Lane;
 use crate::fork::record::Fork;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
-use crate::pwq::limit::Slot;
+use crate::pwq::limit::LimitSlot;
 use crate::pwq::queue_core::QueueCore;
 use crate::pwq::{self, Pwq};
-use crate::task::header::{Job, Lent, Queued};
-use crate::task::running::{self, Part, Running};
+use crate::task::header::{Job, LentItem, Queued};
+use crate::task::running::{self, Running, ScopePart};
 use crate::task::ticket::Ticket;
-use crate::wait::policy::TakeBack;
-use crate::wait::stuck::{Listed, Needs, PoolKey, long_waits};
+use crate::wait::policy::TakeBackCase;
+use crate::wait::stuck::{ListedWait, Need, PoolKey, long_waits};
 
 pub(crate) mod messages;
 pub(crate) mod policy;
@@ -59,7 +59,7 @@ const LATE: Duration = Duration::from_millis(1);
 /// What an item waits for.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    Item(Lent<'a>, Role),
+    Item(LentItem<'a>, Role),
     /// A flush that was called there. Where no worker can come for what it waits for, the caller runs that, as a
     /// rescuer would, as far as there is a stack. Nobody calls it for that: it looks when it begins to block, since
     /// it may be the last one who does, and later each time that it has waited for as long again.
@@ -73,7 +73,7 @@ pub(crate) fn is_here() -> bool {
 
 /// Waits for the event that the end of the item's instance completes: see [`Target::wait`].
 #[track_caller]
-pub(crate) fn wait(item: Lent<'_>, over: &Completion, role: Role) {
+pub(crate) fn wait(item: LentItem<'_>, over: &Completion, role: Role) {
     Target::Item(item, role).wait(over);
 }
 
@@ -110,7 +110,7 @@ impl<'a> Target<'a> {
             // Nobody calls it.
             Target::Queue(..) => LATE,
         };
-        let mut long = Long::new(begins_with);
+        let mut long = LongWait::new(begins_with);
         loop {
             let limit = self.arrives_in().map_or(long.patience, |soon| soon.min(long.patience));
             let slept = || self.sleep(over, &parker, limit, &long);
@@ -119,7 +119,7 @@ impl<'a> Target<'a> {
                 Slept::Called => {
                     if let Target::Queue(..) = self {
                         // A thread that is on the list sleeps.
-                        long = Long::new(begins_with);
+                        long = LongWait::new(begins_with);
                     }
                     self.help(over);
                     continue;
@@ -130,8 +130,10 @@ impl<'a> Target<'a> {
                     let held = matches!(self, Target::Item(item, _) if item.is_held());
                     long.lasted(held, look_after, list);
                 }
-                Slept::InVain => match long.listed.as_ref().and_then(Listed::needs) {
-                    Some(needs) => self.is_given_up(over, needs, || long = Long::new(begins_with)),
+                Slept::InVain => match long.listed.as_ref().and_then(ListedWait::needs) {
+                    Some(needs) => {
+                        self.is_given_up(over, needs, || long = LongWait::new(begins_with))
+                    }
                     // It looks again soon.
                     None => long.patience = begins_with,
                 },
@@ -170,9 +172,9 @@ impl<'a> Target<'a> {
     /// It needs that, which couldn't come about a moment ago. Until it has `left` the list nobody else of its circle is
     /// given up.
     #[track_caller]
-    fn is_given_up(self, over: &Completion, needs: Needs, left: impl FnOnce()) {
+    fn is_given_up(self, over: &Completion, needs: Need, left: impl FnOnce()) {
         match self {
-            Target::Item(item, _) if needs == Needs::Place => {
+            Target::Item(item, _) if needs == Need::Place => {
                 // Where somebody else has let it through meanwhile the wait goes on as well.
                 lend(item);
                 left();
@@ -191,7 +193,13 @@ impl<'a> Target<'a> {
     }
 
     /// The caller's pool takes it for blocked meanwhile.
-    fn sleep(self, over: &Completion, parker: &Parker, limit: Duration, long: &Long<'_>) -> Slept {
+    fn sleep(
+        self,
+        over: &Completion,
+        parker: &Parker,
+        limit: Duration,
+        long: &LongWait<'_>,
+    ) -> Slept {
         match self {
             Target::Item(item, role) => {
                 // Nobody knows yet where it would be run.
@@ -231,10 +239,10 @@ fn look_after() -> Option<Duration> {
 }
 
 /// A wait that may last for long.
-struct Long<'a> {
+struct LongWait<'a> {
     /// How long it sleeps next.
     patience: Duration,
-    listed: Option<Listed<'a>>,
+    listed: Option<ListedWait<'a>>,
     /// What it waits for was held back.
     held: bool,
     /// It looks around before it sleeps.
@@ -253,9 +261,9 @@ enum Slept {
     InVain,
 }
 
-impl<'a> Long<'a> {
+impl<'a> LongWait<'a> {
     fn new(patience: Duration) -> Self {
-        Long { patience, listed: None, held: false, looks: false }
+        LongWait { patience, listed: None, held: false, looks: false }
     }
 
     /// It has slept for so long; `held`: what it waits for is held back.
@@ -263,7 +271,7 @@ impl<'a> Long<'a> {
         &mut self,
         held: bool,
         look_after: Option<Duration>,
-        list: impl FnOnce() -> Listed<'a>,
+        list: impl FnOnce() -> ListedWait<'a>,
     ) {
         self.patience = (self.patience * 2).min(if held { LOOK_AFTER } else { LOOK_AT_LEAST });
         self.held = held;
@@ -304,7 +312,7 @@ impl<'a> Long<'a> {
             if called(woken) {
                 return Slept::Called;
             }
-            if self.listed.as_ref().is_some_and(Listed::ends) {
+            if self.listed.as_ref().is_some_and(ListedWait::ends) {
                 return Slept::InVain;
             }
             if !parker.park_timeout(limit) {
@@ -337,12 +345,12 @@ pub(crate) enum Role {
 /// # Panics
 /// Where the caller's item is of an ordered queue, and the instance can't start before that is over.
 #[track_caller]
-pub(crate) fn take_back(item: Lent<'_>, role: Role) -> bool {
+pub(crate) fn take_back(item: LentItem<'_>, role: Role) -> bool {
     role != Role::Ends && (listed(item) || in_place(item, role))
 }
 
 /// Where the pending instance lies, if the caller would run it while no worker can come for it.
-pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)> {
+pub(crate) fn in_need(item: LentItem<'_>, role: Role) -> Option<(Arc<Group>, usize)> {
     let waiter = needy();
     if role == Role::Ends || !waiter.waiter_may() {
         return None;
@@ -356,7 +364,7 @@ pub(crate) fn in_need(item: Lent<'_>, role: Role) -> Option<(Arc<Group>, usize)>
 }
 
 /// The pool that the pending instance is for.
-pub(crate) fn home(item: Lent<'_>) -> Option<PoolKey> {
+pub(crate) fn home(item: LentItem<'_>) -> Option<PoolKey> {
     let pool = |pwq: &Pwq| (current_worker::key(&pwq.group), pwq.pool);
     item.look(|job| job.ticket.as_ref().map(Pwq::of).map(pool)).flatten()
 }
@@ -368,7 +376,7 @@ pub(crate) fn is_placed(ticket: &Ticket) -> bool {
 
 /// As [`take_back`], where no worker could come for the instance while the caller was blocked: then it
 /// doesn't matter how deep that is, as long as there is a stack, and where the caller is.
-pub(crate) fn take_back_in_need(item: Lent<'_>, role: Role) -> bool {
+pub(crate) fn take_back_in_need(item: LentItem<'_>, role: Role) -> bool {
     let waiter = needy();
     let may = role != Role::Ends && waiter.waiter_may();
     may && take_back_if(item, |job| allowed(waiter, job))
@@ -413,7 +421,7 @@ pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
 }
 
 /// Where it lies in the list of its pool.
-fn listed(item: Lent<'_>) -> bool {
+fn listed(item: LentItem<'_>) -> bool {
     let waiter = waiter();
     if !waiter.waiter_may() {
         return false;
@@ -442,7 +450,7 @@ fn listed(item: Lent<'_>) -> bool {
 /// # Panics
 /// Where that would break the order of an ordered queue, and it is no part.
 #[track_caller]
-fn in_place(item: Lent<'_>, role: Role) -> bool {
+fn in_place(item: LentItem<'_>, role: Role) -> bool {
     if !item.is_held() {
         return false;
     }
@@ -470,7 +478,7 @@ fn in_place(item: Lent<'_>, role: Role) -> bool {
 
 /// Lets a held instance through, of which it was found that all who have its places wait, and for that
 /// wait: false where it isn't held, or where an order forbids it.
-pub(crate) fn lend(item: Lent<'_>) -> bool {
+pub(crate) fn lend(item: LentItem<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
         Some(Arc::clone(&Pwq::of(ticket).shared))
@@ -483,7 +491,7 @@ pub(crate) fn lend(item: Lent<'_>) -> bool {
 }
 
 /// Whether an item on this stack has a place in this slot.
-fn has_place_here(slot: &Slot<Queued>) -> bool {
+fn has_place_here(slot: &LimitSlot<Queued>) -> bool {
     let same = |other: &Ticket| ptr::eq(&*Pwq::of(other).slot, slot);
     running::any_here(|running| running.ticket().is_some_and(same))
 }
@@ -500,7 +508,7 @@ pub(crate) fn may_run_part() -> bool {
 }
 
 /// Runs a part on the stack of a waiter that [may](may_run_part).
-pub(crate) fn run_part(part: Part, forks: bool) {
+pub(crate) fn run_part(part: ScopePart, forks: bool) {
     context::at_once(|| {
         let depth = DEPTH.with(|depth| depth.replace(depth.get() + 1));
         current_worker::with_shown(|shown| {
@@ -512,25 +520,25 @@ pub(crate) fn run_part(part: Part, forks: bool) {
 }
 
 /// What is known without the item.
-fn waiter() -> TakeBack {
+fn waiter() -> TakeBackCase {
     let depth = DEPTH.with(Cell::get);
-    TakeBack {
+    TakeBackCase {
         atomic: context::in_atomic_section(),
         blocking: context::is_blocking(),
         depth,
         // At the top it is what it is, as for a worker's next item.
         stack: if depth > 0 { fork::left() } else { None },
-        ..TakeBack::default()
+        ..TakeBackCase::default()
     }
 }
 
 /// The same of one for whom no worker can come.
-fn needy() -> TakeBack {
-    TakeBack { need: true, stack: fork::left(), ..waiter() }
+fn needy() -> TakeBackCase {
+    TakeBackCase { need: true, stack: fork::left(), ..waiter() }
 }
 
-/// The part of it that a model checks. `wanted`: see [`Lent::claim_if`].
-pub(crate) fn take_back_if(item: Lent<'_>, wanted: impl FnOnce(&Job) -> bool) -> bool {
+/// The part of it that a model checks. `wanted`: see [`LentItem::claim_if`].
+pub(crate) fn take_back_if(item: LentItem<'_>, wanted: impl FnOnce(&Job) -> bool) -> bool {
     let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
         return false;
     };
@@ -538,18 +546,18 @@ pub(crate) fn take_back_if(item: Lent<'_>, wanted: impl FnOnce(&Job) -> bool) ->
     true
 }
 
-fn allowed(waiter: TakeBack, job: &Job) -> bool {
+fn allowed(waiter: TakeBackCase, job: &Job) -> bool {
     job.ticket.as_ref().is_some_and(|ticket| at(waiter, ticket).allowed())
 }
 
 /// What the ticket says beside.
-fn at(waiter: TakeBack, ticket: &Ticket) -> TakeBack {
+fn at(waiter: TakeBackCase, ticket: &Ticket) -> TakeBackCase {
     of_pwq(waiter, Pwq::of(ticket))
 }
 
-fn of_pwq(waiter: TakeBack, pwq: &Pwq) -> TakeBack {
+fn of_pwq(waiter: TakeBackCase, pwq: &Pwq) -> TakeBackCase {
     let (group, pool) = (&pwq.group, pwq.pool);
-    TakeBack {
+    TakeBackCase {
         own_pool: current_worker::is_of(group, pool),
         near: current_cpu().is_some_and(|cpu| group.pools[pool].has_cpu(cpu)),
         only_own: !group.soft || group.nice != 0,

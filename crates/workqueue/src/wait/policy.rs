@@ -9,7 +9,7 @@ const TAKE_BACK_DEPTH: u32 = 32;
 
 /// What the decision depends on whether a waiter runs the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct TakeBack {
+pub(crate) struct TakeBackCase {
     /// It must not block now, and nobody knows whether the item does.
     pub(crate) atomic: bool,
     /// It has told its pool that it blocks: another worker has its core.
@@ -29,7 +29,7 @@ pub(crate) struct TakeBack {
     pub(crate) only_own: bool,
 }
 
-impl TakeBack {
+impl TakeBackCase {
     /// What can be said before it is known which item it is.
     pub(crate) fn waiter_may(&self) -> bool {
         let shallow = self.depth < TAKE_BACK_DEPTH;
@@ -110,24 +110,27 @@ mod tests {
 
     #[test]
     fn a_waiter_runs_an_item_itself_only_where_its_placement_allows_that() {
-        let near = TakeBack { near: true, ..TakeBack::default() };
-        let own = TakeBack { own_pool: true, ..TakeBack::default() };
+        let near = TakeBackCase { near: true, ..TakeBackCase::default() };
+        let own = TakeBackCase { own_pool: true, ..TakeBackCase::default() };
         assert!(near.allowed() && own.allowed());
-        assert!(!TakeBack::default().allowed(), "the waiter is elsewhere");
+        assert!(!TakeBackCase::default().allowed(), "the waiter is elsewhere");
         assert!(
-            !TakeBack { only_own: true, ..near }.allowed(),
+            !TakeBackCase { only_own: true, ..near }.allowed(),
             "it may be moved away, and has another niceness"
         );
-        assert!(TakeBack { only_own: true, ..own }.allowed());
+        assert!(TakeBackCase { only_own: true, ..own }.allowed());
         for may in [near, own] {
-            assert!(!TakeBack { atomic: true, ..may }.allowed());
-            assert!(!TakeBack { blocking: true, ..may }.allowed());
-            assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
-            assert!(!TakeBack { depth: TAKE_BACK_DEPTH, ..may }.allowed(), "the stack has an end");
+            assert!(!TakeBackCase { atomic: true, ..may }.allowed());
+            assert!(!TakeBackCase { blocking: true, ..may }.allowed());
+            assert!(TakeBackCase { depth: TAKE_BACK_DEPTH - 1, ..may }.allowed());
+            assert!(
+                !TakeBackCase { depth: TAKE_BACK_DEPTH, ..may }.allowed(),
+                "the stack has an end"
+            );
             let stack = |left| Some(StackLeft { left, size: 2 << 20 });
-            let deep = TakeBack { depth: 1000, ..may };
-            assert!(TakeBack { stack: stack(1 << 20), ..deep }.allowed(), "there is room");
-            assert!(!TakeBack { stack: stack((1 << 20) - 1), ..may }.allowed(), "half is used");
+            let deep = TakeBackCase { depth: 1000, ..may };
+            assert!(TakeBackCase { stack: stack(1 << 20), ..deep }.allowed(), "there is room");
+            assert!(!TakeBackCase { stack: stack((1 << 20) - 1), ..may }.allowed(), "half is used");
         }
     }
 
@@ -156,17 +159,17 @@ mod tests {
     #[test]
     fn a_waiter_for_whom_no_worker_can_come_runs_an_item_wherever_it_is_as_long_as_its_stack_lasts()
     {
-        let need = TakeBack { need: true, depth: 1000, ..TakeBack::default() };
-        let stack = |left, size| TakeBack { stack: Some(StackLeft { left, size }), ..need };
+        let need = TakeBackCase { need: true, depth: 1000, ..TakeBackCase::default() };
+        let stack = |left, size| TakeBackCase { stack: Some(StackLeft { left, size }), ..need };
         let enough = stack(STACK_RESERVE, 2 << 20);
         assert!(enough.allowed(), "it needn't be near");
-        assert!(TakeBack { blocking: true, ..enough }.allowed());
+        assert!(TakeBackCase { blocking: true, ..enough }.allowed());
         assert!(!stack(STACK_RESERVE - 1, 2 << 20).allowed());
         assert!(stack(16 << 10, 64 << 10).allowed() && !stack((16 << 10) - 1, 64 << 10).allowed());
         assert!(!need.allowed(), "a stack that isn't known has an end too");
-        assert!(TakeBack { depth: TAKE_BACK_DEPTH - 1, ..need }.allowed());
-        assert!(!TakeBack { only_own: true, ..enough }.allowed());
-        assert!(TakeBack { only_own: true, own_pool: true, ..enough }.allowed());
-        assert!(!TakeBack { atomic: true, ..enough }.allowed());
+        assert!(TakeBackCase { depth: TAKE_BACK_DEPTH - 1, ..need }.allowed());
+        assert!(!TakeBackCase { only_own: true, ..enough }.allowed());
+        assert!(TakeBackCase { only_own: true, own_pool: true, ..enough }.allowed());
+        assert!(!TakeBackCase { atomic: true, ..enough }.allowed());
     }
 }

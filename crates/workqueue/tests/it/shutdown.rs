@@ -8,7 +8,7 @@ use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
-    At, Doing, QueueError, QueueKind, StallReport, Work, WorkerPools, Workqueue,
+    Activity, At, QueueError, QueueKind, StallReport, Work, WorkerPools, Workqueue,
 };
 
 fn pools(cpus: u32) -> WorkerPools {
@@ -176,7 +176,7 @@ fn shutdown_timeout_names_what_is_left_and_goes_on_when_it_has_returned() {
         let item = &left.item;
         assert!(item.function.contains("shutdown") && item.site.file() == file!(), "{left}");
         assert!(item.thread.is_some() && left.for_at_least >= SOON, "{left}");
-        let doing = if item.queue == "told" { Doing::Blocked } else { Doing::Running };
+        let doing = if item.queue == "told" { Activity::Blocked } else { Activity::Running };
         assert_eq!(item.doing, doing);
     }
     assert!(left.to_string().contains("queued on 'untold' at"), "{left}");

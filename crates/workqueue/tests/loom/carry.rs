@@ -8,9 +8,9 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
-use corewise_workqueue::model::{Careful, ModelCarrier, ModelTicket, PwqModel};
+use corewise_workqueue::model::{ModelCarrier, ModelTicket, PwqModel, RealCounts};
 
-type Queue = PwqModel<Careful>;
+type Queue = PwqModel<RealCounts>;
 
 fn check(pwqs: usize, model: impl Fn(Queue) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -27,7 +27,7 @@ fn check(pwqs: usize, model: impl Fn(Queue) + Send + Sync + 'static) {
 /// A worker that runs these in a row.
 fn work(
     queue: &Queue,
-    tickets: [ModelTicket<Careful>; 2],
+    tickets: [ModelTicket<RealCounts>; 2],
     ran: &Arc<AtomicUsize>,
 ) -> thread::JoinHandle<()> {
     let (carrier, ran) = (queue.carrier(), Arc::clone(ran));
@@ -154,7 +154,7 @@ fn loom_carry_into_sleep_and_flushes_wait_for_ever() {
 }
 
 /// The end of the first two of three instances, and the third is about to run.
-fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<Careful>, ModelTicket<Careful>) {
+fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<RealCounts>, ModelTicket<RealCounts>) {
     let carrier = queue.carrier();
     let tickets = [(); 3].map(|()| queue.queue());
     let [first, second, third] = tickets;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
-use corewise_workqueue::model::{CameFirst, Care, Careful, FlushModel, LooksNowhere};
+use corewise_workqueue::model::{CameFirst, CountPolicy, FlushModel, LooksNowhere, RealCounts};
 
-fn flush_against_leave<C: Care>() {
+fn flush_against_leave<C: CountPolicy>() {
     loom::model(|| {
         let colours = Arc::new(FlushModel::<C>::new(1, 1));
         let ran = Arc::new(AtomicUsize::new(0));
@@ -27,7 +27,7 @@ fn flush_against_leave<C: Care>() {
 
 #[test]
 fn loom_flush_ends_after_what_came_before() {
-    flush_against_leave::<Careful>();
+    flush_against_leave::<RealCounts>();
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn loom_flush_sleeps_for_ever_where_the_last_one_does_not_look() {
 
 /// One that came before the flush; another of its colour comes and goes meanwhile, which must not be
 /// taken for it.
-fn flush_beside_one_that_comes_and_goes<C: Care>() {
+fn flush_beside_one_that_comes_and_goes<C: CountPolicy>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -71,7 +71,7 @@ fn flush_beside_one_that_comes_and_goes<C: Care>() {
 
 #[test]
 fn loom_flush_waits_for_its_own_beside_one_that_comes_and_goes() {
-    flush_beside_one_that_comes_and_goes::<Careful>();
+    flush_beside_one_that_comes_and_goes::<RealCounts>();
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn loom_flush_two_flushes_at_once_both_end() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let colours = Arc::new(FlushModel::<Careful>::new(1, 1));
+        let colours = Arc::new(FlushModel::<RealCounts>::new(1, 1));
         let colour = colours.enter(0, 0);
         let other = {
             let colours = Arc::clone(&colours);
@@ -109,7 +109,7 @@ fn flush_against_two_leaves(pods: usize, of: [(usize, u32, u8); 2]) {
     model.preemption_bound = Some(3);
     model.check(move || {
         let stripes = if pods == 1 { 2 } else { 1 };
-        let colours = Arc::new(FlushModel::<Careful>::new(pods, stripes));
+        let colours = Arc::new(FlushModel::<RealCounts>::new(pods, stripes));
         let ran = Arc::new(AtomicUsize::new(0));
         for (pod, stripe, colour) in of {
             colours.enter_late(pod, stripe, colour);
@@ -151,7 +151,7 @@ fn loom_flush_waits_for_a_late_queuer_of_an_older_colour() {
 
 /// All colours in use, so that the flush has to wait for a free one; both that may become free do so
 /// meanwhile.
-fn flush_that_waits_for_a_colour<C: Care>() {
+fn flush_that_waits_for_a_colour<C: CountPolicy>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -172,7 +172,7 @@ fn flush_that_waits_for_a_colour<C: Care>() {
 
 #[test]
 fn loom_flush_that_waits_for_a_colour_ends() {
-    flush_that_waits_for_a_colour::<Careful>();
+    flush_that_waits_for_a_colour::<RealCounts>();
 }
 
 #[test]

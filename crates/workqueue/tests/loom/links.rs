@@ -7,7 +7,7 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::{
-    Care, Careful, LooksNowhere, PwqModel, ReadsAgainInNoOrder, TrustsTheEntry,
+    CountPolicy, LooksNowhere, PwqModel, ReadsAgainInNoOrder, RealCounts, TrustsTheEntry,
 };
 
 fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static) {
@@ -23,7 +23,7 @@ fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static
 }
 
 /// One that queues, and ends what it queued, while the attributes change so often.
-fn queue_against_changes<C: Care>(changes: usize) {
+fn queue_against_changes<C: CountPolicy>(changes: usize) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<C>::new(ended));
         let queuer = {
@@ -38,12 +38,12 @@ fn queue_against_changes<C: Care>(changes: usize) {
 
 #[test]
 fn loom_links_a_queuer_never_uses_a_link_that_is_gone() {
-    queue_against_changes::<Careful>(1);
+    queue_against_changes::<RealCounts>(1);
 }
 
 #[test]
 fn loom_links_a_queuer_may_find_a_seat_that_is_used_again() {
-    queue_against_changes::<Careful>(2);
+    queue_against_changes::<RealCounts>(2);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn loom_links_rereading_without_order_uses_a_freed_link() {
 }
 
 /// An instance that was queued here ends on another thread, against `then`; the handle goes last.
-fn last_instance_against<C: Care>(then: fn(&PwqModel<C>), pwqs: usize) {
+fn last_instance_against<C: CountPolicy>(then: fn(&PwqModel<C>), pwqs: usize) {
     check(move |ended| {
         let queue = PwqModel::<C>::new(ended);
         let ticket = queue.queue();
@@ -75,12 +75,12 @@ fn last_instance_against<C: Care>(then: fn(&PwqModel<C>), pwqs: usize) {
 
 #[test]
 fn loom_links_the_queue_goes_with_its_last_handle_and_its_last_instance() {
-    last_instance_against::<Careful>(|_| (), 1);
+    last_instance_against::<RealCounts>(|_| (), 1);
 }
 
 #[test]
 fn loom_links_a_flush_a_change_and_the_end_against_the_last_instance() {
-    last_instance_against::<Careful>(
+    last_instance_against::<RealCounts>(
         |queue| {
             queue.change();
             queue.flush();
@@ -99,7 +99,7 @@ fn loom_links_where_the_last_one_does_not_look_the_queue_stays_for_ever() {
 #[test]
 fn loom_links_the_later_of_two_instances_collects() {
     check(|ended| {
-        let queue = PwqModel::<Careful>::new(ended);
+        let queue = PwqModel::<RealCounts>::new(ended);
         let tickets = [queue.queue(), queue.queue()];
         let workers = tickets.map(|ticket| thread::spawn(move || ticket.end()));
         drop(queue);
@@ -114,7 +114,7 @@ fn loom_links_the_later_of_two_instances_collects() {
 /// second one gives up what the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
-        let queue = Arc::new(PwqModel::<Careful>::new(ended));
+        let queue = Arc::new(PwqModel::<RealCounts>::new(ended));
         let queuer = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.push(protected, |ticket| ticket.end()))
@@ -142,7 +142,7 @@ fn loom_links_an_unprotected_push_touches_freed_pools() {
 #[test]
 fn loom_links_the_pools_outlive_the_instance_on_every_path() {
     check(|ended| {
-        let queue = PwqModel::<Careful>::new(ended);
+        let queue = PwqModel::<RealCounts>::new(ended);
         let changer = Arc::new(queue);
         let queue = Arc::clone(&changer);
         let other = thread::spawn(move || changer.change());

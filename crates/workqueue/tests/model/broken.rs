@@ -7,8 +7,8 @@ use corewise_sync::fence::FencePolicy;
 
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
-use crate::task::claim::{Claimed, Place};
-use crate::task::header::Lent;
+use crate::task::claim::{Claimed, Container};
+use crate::task::header::LentItem;
 use crate::task::header::{Header, Queued};
 
 impl<F: FencePolicy> Group<F> {
@@ -20,7 +20,12 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// A Want that comes onto the list, and settles nothing.
-    pub(super) fn want_hastily(self: &Arc<Self>, pool: usize, item: Lent<'_>, unparker: Unparker) {
+    pub(super) fn want_hastily(
+        self: &Arc<Self>,
+        pool: usize,
+        item: LentItem<'_>,
+        unparker: Unparker,
+    ) {
         self.pools[pool].inner.lock().wants.add(item, unparker);
     }
 }
@@ -40,15 +45,15 @@ impl Header {
     }
 }
 
-impl Lent<'_> {
+impl LentItem<'_> {
     /// A cancel that takes the item for found although another has it in hand.
     pub(super) fn cancel_hastily(self) -> bool {
         let now = self.state.snapshot();
-        let placed = matches!(self.place(now.seq()), Place::Ring(_));
+        let placed = matches!(self.place(now.seq()), Container::Ring(_));
         if !now.pending() || now.claimed() || !placed || !self.state.claim(now) {
             return false;
         }
-        if let Place::Ring(cell) = self.place(now.seq()) {
+        if let Container::Ring(cell) = self.place(now.seq()) {
             // SAFETY: the claim keeps others from the slot.
             if let Some(ticket) = unsafe { self.job() }.ticket.as_ref() {
                 let pwq = Pwq::of(ticket);
@@ -60,7 +65,7 @@ impl Lent<'_> {
         true
     }
 
-    /// A [`Lent::claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
+    /// A [`LentItem::claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
     /// claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {
         let now = self.state.snapshot();

@@ -10,7 +10,7 @@ use corewise_topology::{AffinityScope, CpuSet};
 
 use crate::model::OfModel;
 use crate::pool::PoolSpec;
-use crate::pool::alarm::{Alarm, Keeper, Keeps};
+use crate::pool::alarm::{Alarm, Keeper, PoolKeeper};
 use crate::pool::group::{Group, Setup, Step};
 use crate::pool::pins::Pinning;
 use crate::pool::policy::Idle;
@@ -19,9 +19,9 @@ use crate::pool::spawn::Spawner;
 use crate::pool::worker::Threads;
 use crate::pool::worker::Worker;
 use crate::pwq::flush::Colours;
-use crate::pwq::slot::{Care, Careful, Tally};
-use crate::pwq::slot::{InSlot, PwqSlot};
-use crate::task::ticket::Home;
+use crate::pwq::slot::{CountPolicy, RealCounts, Tally};
+use crate::pwq::slot::{PwqSlot, SlotContent};
+use crate::task::ticket::QueueHome;
 
 impl Setup {
     /// Soft, with workers and a timekeeper that are driven by hand.
@@ -47,7 +47,7 @@ impl Setup {
 /// Nobody looks after the pools, and time stands still.
 struct Nobody;
 
-impl Keeps for Nobody {
+impl PoolKeeper for Nobody {
     fn wake(self: Arc<Self>) {}
 
     fn now(&self) -> Duration {
@@ -106,7 +106,7 @@ impl<F: FencePolicy> Group<F> {
     }
 }
 
-impl<C: Care, L: InSlot> Colours<C, L> {
+impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
     /// Counts an instance in; its colour.
     pub(crate) fn count(&self, tally: &Tally, stripe: u32) -> u8 {
         let colour = self.colour();
@@ -129,9 +129,9 @@ impl<C: Care, L: InSlot> Colours<C, L> {
     }
 }
 
-impl InSlot for () {
-    fn home(&self) -> Home {
-        Home { queue: 0, timed: false, schedule: OfModel::<Careful>::NEW }
+impl SlotContent for () {
+    fn home(&self) -> QueueHome {
+        QueueHome { queue: 0, timed: false, schedule: OfModel::<RealCounts>::NEW }
     }
 
     fn collected(&self) {}

@@ -6,9 +6,9 @@ use std::ptr::{self, NonNull};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, FencePolicy};
 use corewise_sync::thread;
 
-use crate::fork::lane::{Lane, Lanes, Prey};
-use crate::fork::record::{Fork, Forked, State, Stolen};
-use crate::fork::ring::{Oldest, Ring};
+use crate::fork::lane::{Lane, Lanes, StealTarget};
+use crate::fork::record::{Fork, ForkHolder, Forked, Stolen};
+use crate::fork::ring::{OldestFork, Ring};
 use crate::fork::spawned::{Block, SpawnRing};
 use crate::task::header::Job;
 use crate::task::running::Publication;
@@ -108,15 +108,15 @@ impl LanesModel {
         }
         match fork.state() {
             // SAFETY: it is over.
-            State::Over => unsafe { forked.result() },
-            State::Stolen(_) => panic!("the thief isn't done with it"),
+            ForkHolder::Over => unsafe { forked.result() },
+            ForkHolder::Stolen(_) => panic!("the thief isn't done with it"),
             // SAFETY: it is popped, or was returned.
-            State::Offered | State::Returned => Ok(unsafe { forked.take() }()),
+            ForkHolder::Offered | ForkHolder::Returned => Ok(unsafe { forked.take() }()),
         }
     }
 
     fn leap(&self, awaited: &Fork, waits: Waits) {
-        let State::Stolen(thief) = awaited.state() else { return };
+        let ForkHolder::Stolen(thief) = awaited.state() else { return };
         // SAFETY: lanes live as long as this.
         let thief = unsafe { &*thief };
         let Some(seen) = thief.ring.oldest() else { return };
@@ -129,16 +129,16 @@ impl LanesModel {
     /// Steals a fork and calls it, where there is one. `returns`: it gives it back, as where a
     /// subscriber panics before the call.
     pub fn steal(&self, returns: bool) -> bool {
-        self.0.seen(Lane::prey).any(|(victim, prey)| match prey {
-            Prey::Fork(seen) => self.steal_from(victim, seen, returns, || true),
-            Prey::Spawned(_) => false,
+        self.0.seen(Lane::steal_target).any(|(victim, target)| match target {
+            StealTarget::Fork(seen) => self.steal_from(victim, seen, returns, || true),
+            StealTarget::Spawned(_) => false,
         })
     }
 
     fn steal_from(
         &self,
         victim: &Lane,
-        seen: Oldest,
+        seen: OldestFork,
         returns: bool,
         agrees: impl FnOnce() -> bool,
     ) -> bool {

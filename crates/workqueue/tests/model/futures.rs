@@ -5,8 +5,8 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
 
-use crate::pwq::waiting::Waiting;
-use crate::queue::future::{FutureState, Paused};
+use crate::pwq::waiting::WaitList;
+use crate::queue::future::{FutureState, PauseOutcome};
 
 /// A spawned future without its pool: who may touch it.
 pub struct FutureModel {
@@ -20,13 +20,13 @@ pub struct FutureModel {
 }
 
 /// The futures that wait, which the end of a queue cancels.
-pub struct WaitingModel(Waiting<Arc<FutureModel>>);
+pub struct WaitingModel(WaitList<Arc<FutureModel>>);
 
 impl WaitingModel {
     /// Nobody waits.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        WaitingModel(Waiting::new(1))
+        WaitingModel(WaitList::new(1))
     }
 
     /// What the queue's end does, after it has closed the queue.
@@ -55,7 +55,7 @@ impl FutureModel {
     pub fn poll(&self) {
         if self.state.begin() {
             self.touch();
-            if self.state.pause() == Paused::Stopped {
+            if self.state.pause() == PauseOutcome::Stopped {
                 self.end();
             }
         }
@@ -78,10 +78,10 @@ impl FutureModel {
             self.state.close();
         }
         match self.state.pause() {
-            Paused::Waits => {}
-            Paused::Closed if look => self.look(),
-            Paused::Closed => {}
-            Paused::Stopped => self.end(),
+            PauseOutcome::Waits => {}
+            PauseOutcome::Closed if look => self.look(),
+            PauseOutcome::Closed => {}
+            PauseOutcome::Stopped => self.end(),
         }
     }
 

@@ -4,7 +4,7 @@ use corewise_sync::Mutex;
 use corewise_sync::fence::FencePolicy;
 
 use crate::pwq::limit::effective;
-use crate::pwq::limit::{Admission, Hold, Slot};
+use crate::pwq::limit::{Admission, Hold, LimitSlot};
 
 /// An instance in a model of the limiter: a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Hold for Token {
 /// A slot of the limiter, and the list that stands for the pool. An instance let through is counted
 /// beside it, so that a model can check the maximum.
 pub struct SlotModel<F: FencePolicy> {
-    slot: Slot<Token, F>,
+    slot: LimitSlot<Token, F>,
     /// L: is the lock; guards what was let through.
     out: Mutex<Vec<u32>>,
 }
@@ -34,7 +34,7 @@ pub struct SlotModel<F: FencePolicy> {
 impl<F: FencePolicy> SlotModel<F> {
     /// With a maximum; 0: none.
     pub fn new(max: usize) -> Self {
-        SlotModel { slot: Slot::new(effective(max)), out: Mutex::default() }
+        SlotModel { slot: LimitSlot::new(effective(max)), out: Mutex::default() }
     }
 
     /// As a queuer does with its instance, after it has counted it in its pwq.

@@ -25,7 +25,7 @@ use crate::handle::work::Work;
 use crate::pool::PoolSpec;
 use crate::pool::alarm::Alarm;
 use crate::pool::group::{Group, Setup, Step};
-use crate::pool::policy::Home;
+use crate::pool::policy::PoolHome;
 use crate::pool::worker::Worker;
 use crate::pool::worker_thread;
 use crate::pools::Lease;
@@ -35,16 +35,16 @@ use crate::pwq::flush::leave;
 use crate::pwq::limit::CountedBy;
 use crate::pwq::queue_core::{QueueCore, Traits};
 use crate::pwq::slot::Tally;
-pub use crate::pwq::slot::{Care, Careful};
-use crate::pwq::slot::{Entry, InSlot, PwqSlot};
+pub use crate::pwq::slot::{CountPolicy, RealCounts};
+use crate::pwq::slot::{CpuEntry, PwqSlot, SlotContent};
 use crate::pwq::table::{Plan, PwqTable};
 use crate::pwq::{self, push};
-use crate::task::claim::Place;
-use crate::task::header::Lent;
+use crate::task::claim::Container;
+use crate::task::header::LentItem;
 use crate::task::header::{Job, Queued};
 use crate::task::running::Publication;
 use crate::task::ticket::DeferredEnds;
-use crate::task::ticket::{Event, Home as QueueHome, MaybeTicket, Schedule, Spot, Ticket};
+use crate::task::ticket::{Event, MaybeTicket, QueueHome, Schedule, Spot, Ticket};
 use crate::wait::{Role, take_back_if};
 
 pub use forks::{LanesModel, RingModel, SpawnModel, Waits};
@@ -112,7 +112,7 @@ impl<F: FencePolicy> PoolModel<F> {
 
     /// The machine has come to this epoch: so many CPUs of each pod can be used.
     pub fn follow(&self, epoch: u64, cpus: &[u32]) {
-        self.group.follow_to(epoch, None, |spec| Home {
+        self.group.follow_to(epoch, None, |spec| PoolHome {
             cpus: CpuSet::full(cpus[spec.pod as usize]),
             away: false,
         });
@@ -358,7 +358,7 @@ impl Pending {
     /// Makes it pending; `None` where it was.
     pub fn new(work: &Work) -> Option<Pending> {
         let pending = pend(work).map(Pending);
-        pending.inspect(|_| work.header().set_place(Place::Listed))
+        pending.inspect(|_| work.header().set_place(Container::Listed))
     }
 
     /// What a worker does with it.
@@ -381,7 +381,7 @@ pub type TrustsTheEntry = Careless<2>;
 /// Reads the entry again in no order with the count before.
 pub type ReadsAgainInNoOrder = Careless<3>;
 
-impl<const WRONG: u8> Care for Careless<WRONG> {
+impl<const WRONG: u8> CountPolicy for Careless<WRONG> {
     const LOOKS: bool = WRONG != 0;
     const OVER_FIRST: bool = WRONG != 1;
     const VALIDATES: bool = WRONG != 2;
@@ -389,18 +389,18 @@ impl<const WRONG: u8> Care for Careless<WRONG> {
 }
 
 /// The colours of a queue.
-pub struct FlushModel<C: Care> {
+pub struct FlushModel<C: CountPolicy> {
     colours: Colours<C, ()>,
     /// I: a slot per pod, of these colours.
     pods: Vec<NonNull<PwqSlot<()>>>,
 }
 
 // SAFETY: slots are shared.
-unsafe impl<C: Care> Send for FlushModel<C> {}
+unsafe impl<C: CountPolicy> Send for FlushModel<C> {}
 // SAFETY: as above.
-unsafe impl<C: Care> Sync for FlushModel<C> {}
+unsafe impl<C: CountPolicy> Sync for FlushModel<C> {}
 
-impl<C: Care> FlushModel<C> {
+impl<C: CountPolicy> FlushModel<C> {
     /// Nothing in flight, on pods of so many stripes.
     pub fn new(pods: usize, stripes: usize) -> Self {
         let colours = Colours::new();
@@ -435,20 +435,20 @@ impl<C: Care> FlushModel<C> {
 }
 
 /// A queue's handle, with an entry for one CPU, and no pools.
-pub struct PwqModel<C: Care> {
+pub struct PwqModel<C: CountPolicy> {
     queue: Arc<ModelQueue<C>>,
-    entry: Entry<ModelPwq<C>>,
+    entry: CpuEntry<ModelPwq<C>>,
 }
 
 /// What its pwqs have in common.
-struct ModelQueue<C: Care> {
+struct ModelQueue<C: CountPolicy> {
     colours: Colours<C, ModelPwq<C>>,
     hazards: Arc<Hazards>,
     /// A: how many pwqs were collected, and how many queues are gone.
     ended: Arc<[AtomicUsize; 2]>,
 }
 
-struct ModelPwq<C: Care> {
+struct ModelPwq<C: CountPolicy> {
     queue: Arc<ModelQueue<C>>,
     pools: Arc<ModelPools>,
 }
@@ -478,13 +478,13 @@ impl Drop for ModelPools {
     }
 }
 
-impl<C: Care> Drop for ModelPwq<C> {
+impl<C: CountPolicy> Drop for ModelPwq<C> {
     fn drop(&mut self) {
         self.queue.hazards.retire(Arc::clone(&self.pools) as _);
     }
 }
 
-impl<C: Care> InSlot for ModelPwq<C> {
+impl<C: CountPolicy> SlotContent for ModelPwq<C> {
     fn home(&self) -> QueueHome {
         QueueHome { queue: 1, timed: false, schedule: OfModel::<C>::NEW }
     }
@@ -495,18 +495,18 @@ impl<C: Care> InSlot for ModelPwq<C> {
 }
 
 /// The schedule of a model's homes: it counts instances, and has no lists.
-struct OfModel<C: Care>(PhantomData<fn() -> C>);
+struct OfModel<C: CountPolicy>(PhantomData<fn() -> C>);
 
-impl<C: Care> OfModel<C> {
+impl<C: CountPolicy> OfModel<C> {
     const NEW: &'static dyn Schedule = &OfModel::<C>(PhantomData);
 }
 
-impl<C: Care> Schedule for OfModel<C> {
+impl<C: CountPolicy> Schedule for OfModel<C> {
     fn queue_name<'a>(&self, _: &'a Ticket) -> &'a str {
         ""
     }
 
-    fn take_out(&self, _: &Ticket, _: Lent<'_>, _: Place) -> Option<Queued> {
+    fn take_out(&self, _: &Ticket, _: LentItem<'_>, _: Container) -> Option<Queued> {
         None
     }
 
@@ -531,24 +531,24 @@ impl<C: Care> Schedule for OfModel<C> {
     }
 }
 
-impl<C: Care> AsRef<Colours<C, ModelPwq<C>>> for ModelQueue<C> {
+impl<C: CountPolicy> AsRef<Colours<C, ModelPwq<C>>> for ModelQueue<C> {
     fn as_ref(&self) -> &Colours<C, ModelPwq<C>> {
         &self.colours
     }
 }
 
-impl<C: Care> Drop for ModelQueue<C> {
+impl<C: CountPolicy> Drop for ModelQueue<C> {
     fn drop(&mut self) {
         self.ended[1].fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl<C: Care> PwqModel<C> {
+impl<C: CountPolicy> PwqModel<C> {
     /// A queue with a pwq. `ended`: how many pwqs were collected, and how many queues are gone.
     pub fn new(ended: &Arc<[AtomicUsize; 2]>) -> Self {
         let (colours, hazards, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
         let queue = ModelQueue { colours, hazards, ended };
-        let model = PwqModel { queue: Arc::new(queue), entry: Entry::new() };
+        let model = PwqModel { queue: Arc::new(queue), entry: CpuEntry::new() };
         model.change();
         model
     }
@@ -629,19 +629,19 @@ impl<C: Care> PwqModel<C> {
     }
 }
 
-impl<C: Care> Drop for PwqModel<C> {
+impl<C: CountPolicy> Drop for PwqModel<C> {
     fn drop(&mut self) {
         self.queue.colours.retire_all_but(&[]);
     }
 }
 
 /// An instance.
-pub struct ModelTicket<C: Care>(Spot, PhantomData<C>);
+pub struct ModelTicket<C: CountPolicy>(Spot, PhantomData<C>);
 
 // SAFETY: pwqs are shared.
-unsafe impl<C: Care> Send for ModelTicket<C> {}
+unsafe impl<C: CountPolicy> Send for ModelTicket<C> {}
 
-impl<C: Care> ModelTicket<C> {
+impl<C: CountPolicy> ModelTicket<C> {
     fn pwq(&self) -> &ModelPwq<C> {
         // SAFETY: it is in flight.
         unsafe { self.0.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref().pwq() }
@@ -661,9 +661,9 @@ impl<C: Care> ModelTicket<C> {
 }
 
 /// What a worker carries.
-pub struct ModelCarrier<C: Care>(DeferredEnds, PhantomData<C>);
+pub struct ModelCarrier<C: CountPolicy>(DeferredEnds, PhantomData<C>);
 
-impl<C: Care> ModelCarrier<C> {
+impl<C: CountPolicy> ModelCarrier<C> {
     /// Pretends to carry so many more than it does: for models that have to fail.
     pub fn pretends(&self, ticket: &ModelTicket<C>, many: usize) {
         let adds = || {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
 
 use crate::fork::record::Fork;
-use crate::pwq::limit::Slot;
+use crate::pwq::limit::LimitSlot;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
 
@@ -28,7 +28,7 @@ pub(super) enum Fact {
     /// All instances of the colour come to their end.
     Colour(Colour),
     /// A place under a limit gets free.
-    Place(NonNull<Slot<Queued>>),
+    Place(NonNull<LimitSlot<Queued>>),
     /// A worker of the pool itself gets free.
     Worker(PoolKey),
     /// A worker comes for what lies in the pool.

@@ -6,7 +6,7 @@
 //! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
 
 mod graph;
-mod look;
+pub(crate) mod scan;
 #[cfg(all(test, not(miri)))]
 mod stepped;
 
@@ -24,14 +24,14 @@ use crate::pool::group::Group;
 use crate::pwq::Pwq;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::Header;
-use crate::task::header::Lent;
+use crate::task::header::LentItem;
 use crate::task::running;
 use crate::wait::Role;
 use crate::wait::Target;
 pub(crate) use graph::PoolKey;
 
+use crate::wait::stuck::scan::{KeptObjects, Scan};
 use graph::Fact;
-use look::{Kept, Look};
 
 /// The waits that have lasted for long.
 #[derive(Default)]
@@ -59,7 +59,7 @@ struct Turn {
 
 /// One that waits. Its pointers are valid for as long as it is on the list.
 struct Wait {
-    waits_for: WaitsFor,
+    waits_for: Dependency,
     /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known yet, and it goes on.
     helps: Option<Vec<PoolKey>>,
     /// Where the item was then.
@@ -71,13 +71,13 @@ struct Wait {
     /// has, and its worker.
     keeps: Vec<Fact>,
     unparker: Unparker,
-    /// It was given up, and is about to see whether that [holds](Listed::needs).
+    /// It was given up, and is about to see whether that [holds](ListedWait::needs).
     ends: bool,
 }
 
 /// What a wait needs that can't come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub(crate) enum Need {
     /// A place for its item, which is the next one to be let through.
     Place,
     /// A place for those that are before its item, on an ordered queue.
@@ -90,7 +90,7 @@ pub(crate) enum Needs {
     Colours,
 }
 
-enum WaitsFor {
+enum Dependency {
     /// `over`: its event. `stays`: it must not be given up while that runs.
     Item { item: NonNull<Header>, over: NonNull<Completion>, stays: bool },
     /// What was queued there. `over`: the event of the flush.
@@ -99,16 +99,16 @@ enum WaitsFor {
     Fork(NonNull<Fork>),
 }
 
-impl WaitsFor {
+impl Dependency {
     /// Whether the event has come, of a wait that is on the list.
     fn is_over(&self) -> bool {
         match self {
-            WaitsFor::Item { over, .. } | WaitsFor::Queue { over, .. } => {
+            Dependency::Item { over, .. } | Dependency::Queue { over, .. } => {
                 // SAFETY: the waiter has it.
                 unsafe { over.as_ref() }.is_complete()
             }
             // SAFETY: as above.
-            WaitsFor::Fork(fork) => unsafe { fork.as_ref() }.is_settled(),
+            Dependency::Fork(fork) => unsafe { fork.as_ref() }.is_settled(),
         }
     }
 }
@@ -117,11 +117,11 @@ impl WaitsFor {
 unsafe impl Send for Wait {}
 
 /// A place on the list, which is given up when it is dropped.
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedWait<'a> {
     waits: &'static LongWaits,
     id: u64,
     /// What is waited for.
-    item: PhantomData<Lent<'a>>,
+    item: PhantomData<LentItem<'a>>,
 }
 
 /// The list of the process.
@@ -132,36 +132,36 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// The calling item has waited for that for long. It [says](Listed::helps) yet what it would do about it.
+    /// The calling item has waited for that for long. It [says](ListedWait::helps) yet what it would do about it.
     pub(crate) fn add<'a>(
         &'static self,
         target: Target<'a>,
         over: &'a Completion,
         unparker: Unparker,
-    ) -> Listed<'a> {
+    ) -> ListedWait<'a> {
         let over = NonNull::from(over);
         let waits_for = match target {
             Target::Item(item, role) => {
-                WaitsFor::Item { item: item.pointer(), over, stays: role == Role::Part }
+                Dependency::Item { item: item.pointer(), over, stays: role == Role::Part }
             }
-            Target::Queue(queue, _) => WaitsFor::Queue { queue: Arc::clone(queue), over },
+            Target::Queue(queue, _) => Dependency::Queue { queue: Arc::clone(queue), over },
         };
         self.put(waits_for, None, unparker)
     }
 
     /// The calling item has waited for a thief for long.
-    pub(crate) fn add_fork<'a>(&'static self, fork: &'a Fork) -> Listed<'a> {
+    pub(crate) fn add_fork<'a>(&'static self, fork: &'a Fork) -> ListedWait<'a> {
         // Nobody calls it.
         let unparker = Parker::new().unparker();
-        self.put(WaitsFor::Fork(NonNull::from(fork)), Some(Vec::new()), unparker)
+        self.put(Dependency::Fork(NonNull::from(fork)), Some(Vec::new()), unparker)
     }
 
     fn put<'a>(
         &'static self,
-        waits_for: WaitsFor,
+        waits_for: Dependency,
         helps: Option<Vec<PoolKey>>,
         unparker: Unparker,
-    ) -> Listed<'a> {
+    ) -> ListedWait<'a> {
         let mut keeps = Vec::from_iter(current_worker::pool().map(Fact::Worker));
         running::any_here(|running| {
             keeps.extend(running.known().map(Fact::Item));
@@ -189,7 +189,7 @@ impl LongWaits {
         list.last += 1;
         let id = list.last;
         list.waits.insert(id, wait);
-        Listed { waits: self, id, item: PhantomData }
+        ListedWait { waits: self, id, item: PhantomData }
     }
 
     /// Somebody may look meanwhile: then the caller's pool is told that it sleeps.
@@ -217,17 +217,17 @@ impl LongWaits {
     /// it needs. Waiters that can run something are woken too.
     ///
     /// Looks twice: what has changed between two readings may make a circle of what never was one.
-    fn look(&self, own: u64) -> Option<Needs> {
+    fn look(&self, own: u64) -> Option<Need> {
         // Before the lock, so that they are dropped after: with the last handles of queues and pools.
-        let mut kept = [Kept::default(), Kept::default()];
+        let mut kept = [KeptObjects::default(), KeptObjects::default()];
         let (found, woken) = {
             let mut list = self.lock();
             if let Some(wait) = list.waits.get_mut(&own) {
                 wait.ends = false;
             }
             let [before, after] = &mut kept;
-            let circle = Look::new(&list.waits, before).circle(own);
-            let look = Look::new(&list.waits, after);
+            let circle = Scan::new(&list.waits, before).circle(own);
+            let look = Scan::new(&list.waits, after);
             let found = look.to_give_up(&circle, own).filter(|_| circle == look.circle(own));
             let helpers = look.helpers.iter().filter_map(|id| list.waits.get(id));
             let mut woken: Vec<_> = helpers.map(|wait| wait.unparker.clone()).collect();
@@ -242,7 +242,7 @@ impl LongWaits {
     }
 }
 
-impl Listed<'_> {
+impl ListedWait<'_> {
     /// Whether the caller was given up.
     pub(crate) fn ends(&self) -> bool {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
@@ -250,7 +250,7 @@ impl Listed<'_> {
 
     /// What the caller needs, which was given up, if it still is the one who has to be: a moment ago that couldn't come
     /// about. Nobody else of its circle is given up before it is off the list. `None`: it goes on waiting.
-    pub(crate) fn needs(&self) -> Option<Needs> {
+    pub(crate) fn needs(&self) -> Option<Need> {
         self.waits.look(self.id)
     }
 
@@ -281,7 +281,7 @@ impl Listed<'_> {
     }
 }
 
-impl Drop for Listed<'_> {
+impl Drop for ListedWait<'_> {
     fn drop(&mut self) {
         let own = self.waits.lock().waits.remove(&self.id);
         if own.is_some_and(|own| own.ends) {

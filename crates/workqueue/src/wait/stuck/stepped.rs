@@ -8,7 +8,7 @@ use std::time::Duration;
 use corewise_sync::{Completion, Parker};
 use corewise_topology::{CpuId, Machine};
 
-use super::{Fact, Listed, LongWaits, Needs, Wait, WaitsFor, long_waits};
+use super::{Dependency, Fact, ListedWait, LongWaits, Need, Wait, long_waits};
 use crate::attributes::{At, QueueKind};
 use crate::error::Queued;
 use crate::handle::work::Work;
@@ -40,7 +40,7 @@ fn wait<'a>(
     work: &'a Work,
     over: &'a Completion,
     keeps: Vec<Fact>,
-) -> Listed<'a> {
+) -> ListedWait<'a> {
     let target = Target::Item(work.lent(), Role::Waits);
     let listed = waits.add(target, over, Parker::new().unparker());
     listed.helps(Some(&[]), home(work.lent()), true);
@@ -72,8 +72,8 @@ fn with_wait(work: &Work, change: impl Fn(&mut Wait)) {
     loop {
         let mut list = long_waits().list.lock();
         let its = list.waits.values_mut().find(|wait| match wait.waits_for {
-            WaitsFor::Item { item, .. } => ptr::eq(item.as_ptr(), header),
-            WaitsFor::Queue { .. } | WaitsFor::Fork(_) => false,
+            Dependency::Item { item, .. } => ptr::eq(item.as_ptr(), header),
+            Dependency::Queue { .. } | Dependency::Fork(_) => false,
         });
         if let Some(own) = its {
             return change(own);
@@ -140,7 +140,7 @@ fn stepped_one_of_the_circle_is_given_up_and_the_waiter_for_its_place_goes_on() 
     let inside = wait(waits, &item, &over[1], vec![place_for(&item)]);
     waits.look(outside.id);
     assert!(inside.ends() && !outside.ends(), "the other one could still go on");
-    assert_eq!(inside.needs(), Some(Needs::Place));
+    assert_eq!(inside.needs(), Some(Need::Place));
     assert!(lend(item.lent()));
     item.flush();
     gate.complete();
@@ -164,13 +164,13 @@ fn stepped_a_place_that_somebody_is_about_to_get_is_waited_for() {
     let over = Completion::new();
     let own = wait(waits, &item, &over, vec![place_for(&item)]);
     waits.look(own.id);
-    assert_eq!(own.needs(), Some(Needs::Place));
+    assert_eq!(own.needs(), Some(Need::Place));
     // The limit is raised: its item is held back until somebody settles that.
     item.lent().look(|job| Pwq::of(job.ticket.as_ref().expect("it is held")).slot.set_limit(2));
     assert_eq!(own.needs(), None);
     // And lowered again: it is in need as before, and isn't given up for what was seen before.
     item.lent().look(|job| Pwq::of(job.ticket.as_ref().expect("it is held")).slot.set_limit(1));
-    assert_eq!(own.needs(), Some(Needs::Place));
+    assert_eq!(own.needs(), Some(Need::Place));
     drop(own);
     gate.complete();
     item.flush();

@@ -9,20 +9,19 @@ use std::sync::Arc;
 
 use corewise_sync::thread::ThreadId;
 
-use super::graph::{Circle, Colour, Fact, Graph, PoolKey, Rule};
-use super::{Needs, Wait, WaitsFor};
 use crate::attributes::QueueKind;
 use crate::pool::current_worker;
 use crate::pool::group::Group;
 use crate::pwq::Pwq;
-use crate::pwq::limit::Slot;
+use crate::pwq::limit::LimitSlot;
 use crate::pwq::queue_core::QueueCore;
-use crate::task::header::Lent;
-use crate::task::header::{Header, Queued};
+use crate::task::header::{Header, LentItem, Queued};
+use crate::wait::stuck::graph::{Circle, Colour, Fact, Graph, PoolKey, Rule};
+use crate::wait::stuck::{Dependency, Need, Wait};
 
 /// What is looked through: kept meanwhile, and dropped after the list's lock.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptObjects {
     /// Those that are flushed, and those at whose limits somebody waits.
     queues: HashMap<NonNull<QueueCore>, Arc<QueueCore>>,
     /// Those from which a worker is needed.
@@ -31,7 +30,7 @@ pub(super) struct Kept {
 
 /// What somebody who waits would run, if no worker can come for it.
 #[derive(PartialEq, Eq, Hash)]
-enum Helped {
+enum HelpTarget {
     Item(NonNull<Header>),
     /// Instances that lie in a pool, some of them near.
     Lying(Colour, PoolKey),
@@ -40,27 +39,27 @@ enum Helped {
 /// What an item needs that doesn't run.
 enum Next {
     /// A place in this slot, which is the queue's.
-    Place(NonNull<Slot<Queued>>, Arc<QueueCore>),
+    Place(NonNull<LimitSlot<Queued>>, Arc<QueueCore>),
     /// A worker of this pool.
     Worker(Arc<Group>, usize),
 }
 
-pub(super) struct Look<'a> {
+pub(super) struct Scan<'a> {
     waits: &'a BTreeMap<u64, Wait>,
     graph: Graph,
     /// The last wait on each stack: that one sleeps.
     innermost: HashMap<ThreadId, u64>,
     /// What those need that wait for an item, as far as it may never come about.
-    needs: HashMap<u64, Needs>,
+    needs: HashMap<u64, Need>,
     /// Whose wait does.
-    helped: HashMap<Helped, u64>,
+    helped: HashMap<HelpTarget, u64>,
     /// The threads that can run something for a flush now.
     pub(super) helpers: Vec<u64>,
 }
 
-impl<'a> Look<'a> {
-    pub(super) fn new(waits: &'a BTreeMap<u64, Wait>, kept: &mut Kept) -> Look<'a> {
-        let mut look = Look::at(waits);
+impl<'a> Scan<'a> {
+    pub(super) fn new(waits: &'a BTreeMap<u64, Wait>, kept: &mut KeptObjects) -> Scan<'a> {
+        let mut look = Scan::at(waits);
         for (id, wait) in waits {
             look.needs_of_wait(*id, wait, kept);
         }
@@ -76,7 +75,7 @@ impl<'a> Look<'a> {
     }
 
     /// What the waits keep, and nothing that they need.
-    fn at(waits: &'a BTreeMap<u64, Wait>) -> Look<'a> {
+    fn at(waits: &'a BTreeMap<u64, Wait>) -> Scan<'a> {
         let innermost: HashMap<_, _> = waits.iter().map(|(id, wait)| (wait.thread, *id)).collect();
         let mut graph = Graph::default();
         for id in innermost.values() {
@@ -85,17 +84,17 @@ impl<'a> Look<'a> {
             }
         }
         let helps = |(id, wait): (&u64, &Wait)| match (&wait.waits_for, &wait.helps) {
-            (WaitsFor::Item { item, .. }, Some(pools)) if !pools.is_empty() => {
-                Some((Helped::Item(*item), *id))
+            (Dependency::Item { item, .. }, Some(pools)) if !pools.is_empty() => {
+                Some((HelpTarget::Item(*item), *id))
             }
             _ => None,
         };
         let helped = waits.iter().filter_map(helps).collect();
         let needs = HashMap::new();
-        Look { waits, graph, innermost, needs, helped, helpers: Vec::new() }
+        Scan { waits, graph, innermost, needs, helped, helpers: Vec::new() }
     }
 
-    fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut Kept) {
+    fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut KeptObjects) {
         if wait.waits_for.is_over() {
             // It is to wake up, whatever has become of the item since.
             return;
@@ -103,15 +102,15 @@ impl<'a> Look<'a> {
         let Some(helps) = &wait.helps else { return };
         let end = Fact::Wait(id);
         match &wait.waits_for {
-            WaitsFor::Fork(fork) => self.graph.after(end, Fact::Fork(*fork)),
-            WaitsFor::Item { item, .. } => {
+            Dependency::Fork(fork) => self.graph.after(end, Fact::Fork(*fork)),
+            Dependency::Item { item, .. } => {
                 // SAFETY: the waiter has it, and is on the list.
-                let item = unsafe { Lent::new(*item) };
+                let item = unsafe { LentItem::new(*item) };
                 if let Some(needs) = self.needs_of_item(end, item, wait.home, kept) {
                     self.needs.insert(id, needs);
                 }
             }
-            WaitsFor::Queue { queue, over } => {
+            Dependency::Queue { queue, over } => {
                 // SAFETY: as above.
                 let over = unsafe { over.as_ref() };
                 let Some(awaited) = queue.colours.awaited_by(over) else { return };
@@ -119,7 +118,8 @@ impl<'a> Look<'a> {
                     let colour = (NonNull::from(&**queue), colour);
                     self.graph.after(end, Fact::Colour(colour));
                     if !awaited.any {
-                        let helped = helps.iter().map(|pool| (Helped::Lying(colour, *pool), id));
+                        let helped =
+                            helps.iter().map(|pool| (HelpTarget::Lying(colour, *pool), id));
                         self.helped.extend(helped);
                     }
                 }
@@ -135,14 +135,14 @@ impl<'a> Look<'a> {
     fn needs_of_item(
         &mut self,
         end: Fact,
-        item: Lent<'_>,
+        item: LentItem<'_>,
         home: Option<PoolKey>,
-        kept: &mut Kept,
-    ) -> Option<Needs> {
+        kept: &mut KeptObjects,
+    ) -> Option<Need> {
         let pointer = item.pointer();
         if item.state.snapshot().running() {
             self.graph.after(end, Fact::Item(pointer));
-            return Some(Needs::End);
+            return Some(Need::End);
         }
         let next = item.look(|job| {
             let pwq = Pwq::of(job.ticket.as_ref()?);
@@ -162,20 +162,20 @@ impl<'a> Look<'a> {
                 self.needs_place(end, unsafe { slot.as_ref() });
                 let next = queue.traits.kind != QueueKind::Ordered || queue.before(item) == 0;
                 kept.add_queue(queue);
-                Some(if next { Needs::Place } else { Needs::Turn })
+                Some(if next { Need::Place } else { Need::Turn })
             }
             Some(Next::Worker(group, pool)) => {
                 let pool = kept.add_pool(group, pool);
-                if !self.helped.contains_key(&Helped::Item(pointer)) {
+                if !self.helped.contains_key(&HelpTarget::Item(pointer)) {
                     self.graph.after(end, Fact::Taken(pool));
                 }
-                Some(Needs::Worker)
+                Some(Need::Worker)
             }
             None => None,
         }
     }
 
-    fn needs_place(&mut self, fact: Fact, slot: &Slot<Queued>) {
+    fn needs_place(&mut self, fact: Fact, slot: &LimitSlot<Queued>) {
         let place = Fact::Place(NonNull::from(slot));
         self.graph.after(fact, place);
         self.graph.rule(place, || match slot.in_the_way() {
@@ -185,7 +185,7 @@ impl<'a> Look<'a> {
     }
 
     /// What those need that are held back.
-    fn needs_of_queue(&mut self, queue: &Arc<QueueCore>, kept: &mut Kept) {
+    fn needs_of_queue(&mut self, queue: &Arc<QueueCore>, kept: &mut KeptObjects) {
         let mut lines = HashSet::new();
         queue.colours.each(|pwq_slot, pwq| {
             if pwq_slot.tally.in_flight() == 0 {
@@ -230,7 +230,7 @@ impl<'a> Look<'a> {
             let pwq = Pwq::of(ticket);
             let queue = NonNull::from(&*pwq.shared);
             let goes_on = pwq.shared.rescuer.is_some()
-                || self.helped.contains_key(&Helped::Item(NonNull::from(item)));
+                || self.helped.contains_key(&HelpTarget::Item(NonNull::from(item)));
             if goes_on || !queues.contains_key(&queue) {
                 return;
             }
@@ -240,7 +240,7 @@ impl<'a> Look<'a> {
                 places.push((colour, Fact::Place(NonNull::from(&*pwq.slot))));
             }
         });
-        let helper = |colour| self.helped.get(&Helped::Lying(colour, key)).copied();
+        let helper = |colour| self.helped.get(&HelpTarget::Lying(colour, key)).copied();
         colours.retain(|colour, near| match helper(*colour).filter(|_| *near) {
             Some(id) => {
                 self.helpers.push(id);
@@ -279,9 +279,9 @@ impl<'a> Look<'a> {
     fn may_end(&self, id: u64) -> bool {
         let wait = &self.waits[&id];
         let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
-        let stays = matches!(wait.waits_for, WaitsFor::Item { stays: true, .. })
+        let stays = matches!(wait.waits_for, Dependency::Item { stays: true, .. })
             && self.graph.kept_by(Fact::Wait(id)).iter().any(runs);
-        let is_owner = matches!(wait.waits_for, WaitsFor::Fork(_));
+        let is_owner = matches!(wait.waits_for, Dependency::Fork(_));
         self.innermost.get(&wait.thread) == Some(&id) && !stays && !is_owner
     }
 
@@ -292,22 +292,22 @@ impl<'a> Look<'a> {
 
     /// The wait of a circle that is given up, and what it needs: sooner one that may be let through than one that has to panic,
     /// sooner one that nobody of the others runs anything for, and `own` sooner than others.
-    pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Needs)> {
+    pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Need)> {
         let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
         let of_it: Vec<u64> = of_it.collect();
         if of_it.iter().any(|id| self.waits[id].ends) {
             // It is about to.
             return None;
         }
-        let needs = |id: u64| self.needs.get(&id).copied().unwrap_or(Needs::Colours);
+        let needs = |id: u64| self.needs.get(&id).copied().unwrap_or(Need::Colours);
         let order =
-            |id: &u64| (needs(*id) != Needs::Place, self.runner(*id).is_some(), *id != own, *id);
+            |id: &u64| (needs(*id) != Need::Place, self.runner(*id).is_some(), *id != own, *id);
         let found = of_it.into_iter().filter(|id| self.may_end(*id)).min_by_key(order);
         found.map(|id| (id, needs(id)))
     }
 }
 
-impl Kept {
+impl KeptObjects {
     fn add_queue(&mut self, queue: Arc<QueueCore>) {
         self.queues.entry(NonNull::from(&*queue)).or_insert(queue);
     }
@@ -336,7 +336,7 @@ mod tests {
     /// An item on a thread of its own that waits for another one.
     fn wait(waits_for: usize, own: usize) -> Wait {
         Wait {
-            waits_for: WaitsFor::Item {
+            waits_for: Dependency::Item {
                 item: item(waits_for),
                 over: NonNull::dangling(),
                 stays: false,
@@ -354,9 +354,9 @@ mod tests {
     /// Of those that wait for a running item, the one that is given up when the one with the number `own` looks.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
         let waits = (1..).zip(waits).collect();
-        let mut look = Look::at(&waits);
+        let mut look = Scan::at(&waits);
         for (id, wait) in &waits {
-            let WaitsFor::Item { item, .. } = wait.waits_for else {
+            let Dependency::Item { item, .. } = wait.waits_for else {
                 unreachable!("they are items'")
             };
             look.graph.after(Fact::Wait(*id), Fact::Item(item));
@@ -370,7 +370,7 @@ mod tests {
         for own in 1..=3 {
             // The first one is the scope, the second one its part.
             let over = NonNull::dangling();
-            let waits_for = WaitsFor::Item { item: item(2), over, stays: true };
+            let waits_for = Dependency::Item { item: item(2), over, stays: true };
             let scope = Wait { waits_for, ..wait(2, 1) };
             let given_up = given_up([scope, wait(3, 2), wait(1, 3)], own);
             assert!(matches!(given_up, Some(2 | 3)), "{given_up:?}, where {own} looks");
@@ -394,11 +394,11 @@ mod tests {
 
     #[test]
     fn a_waiter_outside_a_circle_is_not_given_up_before_one_inside() {
-        let slot = Slot::<Queued>::new(1);
+        let slot = LimitSlot::<Queued>::new(1);
         slot.lend();
         let waits = BTreeMap::from([(1, wait(2, 9)), (2, wait(3, 2)), (3, wait(2, 3))]);
         for own in 1..=3 {
-            let mut look = Look::at(&waits);
+            let mut look = Scan::at(&waits);
             look.needs_place(Fact::Wait(1), &slot);
             look.graph.after(Fact::Place(NonNull::from(&slot)), Fact::Wait(2));
             look.graph.after(Fact::Wait(2), Fact::Item(item(3)));
@@ -413,11 +413,11 @@ mod tests {
 
     #[test]
     fn a_circle_that_is_read_again_is_the_same_where_nobody_has_changed_a_limit_meanwhile() {
-        let slot = Slot::<Queued>::new(1);
+        let slot = LimitSlot::<Queued>::new(1);
         slot.lend();
         let waits = BTreeMap::from([(1, wait(2, 1))]);
         let read = || {
-            let mut look = Look::at(&waits);
+            let mut look = Scan::at(&waits);
             look.needs_place(Fact::Wait(1), &slot);
             look.graph.after(Fact::Place(NonNull::from(&slot)), Fact::Wait(1));
             look.graph.run();
@@ -434,9 +434,9 @@ mod tests {
 
     #[test]
     fn a_place_that_was_given_back_and_that_nobody_has_taken_yet_keeps_nobody() {
-        let slot = Slot::<Queued>::new(1);
+        let slot = LimitSlot::<Queued>::new(1);
         let waits = BTreeMap::from([(1, wait(2, 1))]);
-        let mut look = Look::at(&waits);
+        let mut look = Scan::at(&waits);
         look.needs_place(Fact::Wait(1), &slot);
         look.graph.run();
         assert!(!look.is_stuck(1));

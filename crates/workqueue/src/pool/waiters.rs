@@ -8,13 +8,12 @@ use std::sync::Arc;
 use corewise_sync::Unparker;
 use corewise_sync::fence::FencePolicy;
 
-use super::group::Group;
-use super::{Inner, Pool};
-use crate::task::header::Header;
-use crate::task::header::Lent;
+use crate::pool::group::Group;
+use crate::pool::{Pool, PoolState};
+use crate::task::header::{Header, LentItem};
 
 /// One that waits.
-struct Want {
+struct PoolWaiter {
     id: u64,
     /// What it waits for. It is there for as long as this is on the list.
     item: NonNull<Header>,
@@ -24,24 +23,29 @@ struct Want {
 }
 
 // SAFETY: a `Header` is shared.
-unsafe impl Send for Want {}
+unsafe impl Send for PoolWaiter {}
 
 /// The list, which the pool's lock guards.
 #[derive(Default)]
-pub(crate) struct Wants {
-    wants: Vec<Want>,
+pub(crate) struct PoolWaiters {
+    wants: Vec<PoolWaiter>,
     last: u64,
 }
 
-impl Wants {
+impl PoolWaiters {
     pub(super) fn is_empty(&self) -> bool {
         self.wants.is_empty()
     }
 
     /// One more, with this number.
-    pub(crate) fn add(&mut self, item: Lent<'_>, unparker: Unparker) -> u64 {
+    pub(crate) fn add(&mut self, item: LentItem<'_>, unparker: Unparker) -> u64 {
         self.last += 1;
-        self.wants.push(Want { id: self.last, item: item.pointer(), unparker, called: false });
+        self.wants.push(PoolWaiter {
+            id: self.last,
+            item: item.pointer(),
+            unparker,
+            called: false,
+        });
         self.last
     }
 
@@ -51,14 +55,14 @@ impl Wants {
             return None;
         }
         // SAFETY: it is on the list.
-        let found = |want: &&mut Want| unsafe { want.item.as_ref() }.may_be_taken_back();
+        let found = |want: &&mut PoolWaiter| unsafe { want.item.as_ref() }.may_be_taken_back();
         let want = self.wants.iter_mut().find(found)?;
         want.called = true;
         Some(want.unparker.clone())
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Whom to wake, where work waits and no worker can come for it.
     pub(super) fn call(&mut self) -> Option<Unparker> {
         if self.wants.is_empty() || !self.counts().is_short() { None } else { self.wants.call() }
@@ -66,11 +70,11 @@ impl Inner {
 }
 
 /// A place on the list of a pool, which is given up when it is dropped.
-pub(crate) struct Wanted<'a, F: FencePolicy> {
+pub(crate) struct PoolWait<'a, F: FencePolicy> {
     group: &'a Arc<Group<F>>,
     pool: usize,
     id: u64,
-    item: Lent<'a>,
+    item: LentItem<'a>,
 }
 
 impl<F: FencePolicy> Group<F> {
@@ -79,14 +83,18 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn want<'a>(
         self: &'a Arc<Self>,
         pool: usize,
-        item: Lent<'a>,
+        item: LentItem<'a>,
         unparker: Unparker,
-    ) -> Wanted<'a, F> {
+    ) -> PoolWait<'a, F> {
         let id = self.change_wants(pool, |wants| wants.add(item, unparker));
-        Wanted { group: self, pool, id, item }
+        PoolWait { group: self, pool, id, item }
     }
 
-    fn change_wants<R>(self: &Arc<Self>, index: usize, change: impl FnOnce(&mut Wants) -> R) -> R {
+    fn change_wants<R>(
+        self: &Arc<Self>,
+        index: usize,
+        change: impl FnOnce(&mut PoolWaiters) -> R,
+    ) -> R {
         let pool: &Pool<F> = &self.pools[index];
         let (result, action) = {
             let mut inner = pool.inner.lock();
@@ -112,7 +120,7 @@ impl<F: FencePolicy> Group<F> {
     }
 }
 
-impl<F: FencePolicy> Wanted<'_, F> {
+impl<F: FencePolicy> PoolWait<'_, F> {
     /// Whether the caller had better run the item now.
     pub(crate) fn is_called_for(&self) -> bool {
         self.item.may_be_taken_back() && self.group.is_short(self.pool)
@@ -127,7 +135,7 @@ impl<F: FencePolicy> Wanted<'_, F> {
     }
 }
 
-impl<F: FencePolicy> Drop for Wanted<'_, F> {
+impl<F: FencePolicy> Drop for PoolWait<'_, F> {
     fn drop(&mut self) {
         self.group.change_wants(self.pool, |wants| {
             wants.wants.retain(|want| want.id != self.id);

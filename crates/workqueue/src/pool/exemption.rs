@@ -1,4 +1,4 @@
-//! Workers that are excused: they run something, but aren't counted for the pod's cores, so that
+//! Workers that are exempt: they run something, but aren't counted for the pod's cores, so that
 //! another may start. Either they said so (a blocking region, a long run), or the timekeeper caught them.
 
 use std::sync::Arc;
@@ -7,16 +7,15 @@ use std::time::Duration;
 use corewise_sync::atomic::Ordering;
 use corewise_sync::fence::FencePolicy;
 
-use super::group::Group;
-use super::worker::Worker;
-use super::{Inner, PoolStats};
+use crate::pool::group::Group;
 use crate::pool::policy::Counts;
-use crate::pool::worker::Batch;
-use crate::task::running::Shown;
+use crate::pool::worker::{Batch, Worker};
+use crate::pool::{PoolState, PoolStats};
+use crate::task::running::RunSnapshot;
 
-/// Why a worker is excused; a bit each.
+/// Why a worker is exempt; a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Excuse {
+pub(crate) enum Exemption {
     /// It is inside a blocking region.
     Region = 1,
     /// The timekeeper found that its item computes without a pause.
@@ -27,11 +26,11 @@ pub(crate) enum Excuse {
     Long = 1 << 3,
 }
 
-/// The excuses that end with the item.
-const OF_THE_ITEM: u32 = Excuse::Intensive as u32 | Excuse::Asleep as u32;
+/// The exemptions that end with the item.
+const OF_THE_ITEM: u32 = Exemption::Intensive as u32 | Exemption::Asleep as u32;
 
 /// What the timekeeper sees of a pool at a look.
-pub(crate) struct Look {
+pub(crate) struct PoolSample {
     /// Items taken so far, by anybody.
     pub(crate) taken: u64,
     /// The work that waits has no worker and can't get one: no thread can be made.
@@ -39,7 +38,7 @@ pub(crate) struct Look {
     /// When the system refused a thread last, if it is to be asked again.
     pub(crate) refused: Option<Duration>,
     /// The workers that hold a core, and what they run.
-    pub(crate) at_work: Vec<(Arc<Worker>, Shown)>,
+    pub(crate) at_work: Vec<(Arc<Worker>, RunSnapshot)>,
     /// Those that were found asleep, and aren't counted for that alone. Some may have woken up.
     pub(crate) found_asleep: Vec<Arc<Worker>>,
     /// How many workers may hold a core at once.
@@ -47,36 +46,36 @@ pub(crate) struct Look {
 }
 
 impl Worker {
-    /// Whether it is excused for this (a moment ago, without the pool's lock).
-    pub(crate) fn is_excused(&self, why: Excuse) -> bool {
-        self.excuses.load(Ordering::Relaxed) & why as u32 != 0
+    /// Whether it is exempt for this (a moment ago, without the pool's lock).
+    pub(crate) fn is_exempt(&self, why: Exemption) -> bool {
+        self.exemptions.load(Ordering::Relaxed) & why as u32 != 0
     }
 
-    /// Whether it has excuses that end with its item. Asked by the worker itself, before it takes the
+    /// Whether it has exemptions that end with its item. Asked by the worker itself, before it takes the
     /// next one.
     #[inline]
-    pub(super) fn has_item_excuses(&self) -> bool {
-        self.excuses.load(Ordering::Relaxed) & OF_THE_ITEM != 0
+    pub(super) fn has_item_exemptions(&self) -> bool {
+        self.exemptions.load(Ordering::Relaxed) & OF_THE_ITEM != 0
     }
 
     /// Under the pool's lock: whether it sleeps in its item, for all that is known.
     pub(super) fn is_asleep(&self) -> bool {
-        self.is_excused(Excuse::Region) || self.is_excused(Excuse::Asleep)
+        self.is_exempt(Exemption::Region) || self.is_exempt(Exemption::Asleep)
     }
 
     /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that is
     /// known.
     pub(super) fn blocks_for(&self) -> Option<Duration> {
         let since = self.blocked.load(Ordering::Relaxed);
-        (self.is_excused(Excuse::Region) && since != 0)
+        (self.is_exempt(Exemption::Region) && since != 0)
             .then(|| Duration::from_nanos(self.age().saturating_sub(since)))
     }
 
-    /// Under the pool's lock: changes its excuses, and the counts with them.
-    fn set_excuses(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
-        let old = self.excuses.load(Ordering::Relaxed);
+    /// Under the pool's lock: changes its exemptions, and the counts with them.
+    fn set_exemptions(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
+        let old = self.exemptions.load(Ordering::Relaxed);
         let new = change(old);
-        self.excuses.store(new, Ordering::Relaxed);
+        self.exemptions.store(new, Ordering::Relaxed);
         if new != 0 {
             // Waiting items aren't to be left to it.
             self.counts_as_taker(counts, false);
@@ -84,7 +83,7 @@ impl Worker {
         for (bits, by) in [(old, -1), (new, 1)] {
             let count = match bits {
                 0 => continue,
-                bits if bits & Excuse::Region as u32 != 0 => &mut counts.blocked,
+                bits if bits & Exemption::Region as u32 != 0 => &mut counts.blocked,
                 _ => &mut counts.intensive,
             };
             *count = count.saturating_add_signed(by);
@@ -92,19 +91,19 @@ impl Worker {
     }
 
     /// Under the pool's lock: it is a worker no more.
-    pub(super) fn is_excused_no_more(&self, counts: &mut Counts) {
-        self.set_excuses(counts, |_| 0);
+    pub(super) fn drop_exemptions(&self, counts: &mut Counts) {
+        self.set_exemptions(counts, |_| 0);
     }
 
-    /// Under the pool's lock: its item is over, and what it was excused for with it.
+    /// Under the pool's lock: its item is over, and what it was exempt for with it.
     pub(super) fn item_is_over(&self, counts: &mut Counts) {
-        if self.has_item_excuses() {
-            self.set_excuses(counts, |bits| bits & !OF_THE_ITEM);
+        if self.has_item_exemptions() {
+            self.set_exemptions(counts, |bits| bits & !OF_THE_ITEM);
         }
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Whether items wait, and no worker is on its way to them.
     fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
         let counts = self.counts();
@@ -112,7 +111,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl PoolState {
     /// Of a pool that is stuck: a core is free for its work, so all that lacks is a thread.
     fn is_helpless(&self) -> bool {
         let counts = self.counts();
@@ -127,7 +126,7 @@ impl<F: FencePolicy> Group<F> {
         self.bundle_mine(me);
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Region as u32);
+            me.set_exemptions(&mut inner.counts, |bits| bits | Exemption::Region as u32);
             self.settle(me.pool, &mut inner, true)
         };
         self.perform(me.pool, action);
@@ -140,7 +139,7 @@ impl<F: FencePolicy> Group<F> {
         me.has_blocked();
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Region as u32));
+            me.set_exemptions(&mut inner.counts, |bits| bits & !(Exemption::Region as u32));
             self.settle(me.pool, &mut inner, false)
         };
         self.pools[me.pool].pins.come_back(&me.own_cpu);
@@ -153,7 +152,7 @@ impl<F: FencePolicy> Group<F> {
         self.bundle_mine(me);
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            me.set_excuses(&mut inner.counts, |bits| bits | Excuse::Long as u32);
+            me.set_exemptions(&mut inner.counts, |bits| bits | Exemption::Long as u32);
             self.settle(me.pool, &mut inner, true)
         };
         self.perform(me.pool, action);
@@ -163,7 +162,7 @@ impl<F: FencePolicy> Group<F> {
     pub(crate) fn end_long(self: &Arc<Self>, me: &Worker) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
-            me.set_excuses(&mut inner.counts, |bits| bits & !(Excuse::Long as u32));
+            me.set_exemptions(&mut inner.counts, |bits| bits & !(Exemption::Long as u32));
             self.settle(me.pool, &mut inner, false)
         };
         self.perform(me.pool, action);
@@ -183,7 +182,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
-    pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<Look> {
+    pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<PoolSample> {
         self.look_at_takers(index);
         let pool = &self.pools[index];
         let inner = pool.inner.lock();
@@ -191,13 +190,13 @@ impl<F: FencePolicy> Group<F> {
             return None;
         }
         let at_work = |worker: &Arc<Worker>| {
-            let excused = worker.excuses.load(Ordering::Relaxed) != 0;
-            (!excused).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
+            let exempt = worker.exemptions.load(Ordering::Relaxed) != 0;
+            (!exempt).then(|| worker.shown.read()).flatten().map(|s| (Arc::clone(worker), s))
         };
         let workers = || inner.workers.values().map(|member| &member.worker);
         let found_asleep =
-            |worker: &Worker| worker.excuses.load(Ordering::Relaxed) == Excuse::Asleep as u32;
-        Some(Look {
+            |worker: &Worker| worker.exemptions.load(Ordering::Relaxed) == Exemption::Asleep as u32;
+        Some(PoolSample {
             taken: pool.lists.taken(),
             helpless: inner.is_helpless(),
             refused: inner.refused,
@@ -234,7 +233,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// The workers of a pool that run something (a moment ago), and what.
-    pub(crate) fn running(&self, index: usize) -> Vec<(Arc<Worker>, Shown)> {
+    pub(crate) fn running(&self, index: usize) -> Vec<(Arc<Worker>, RunSnapshot)> {
         let inner = self.pools[index].inner.lock();
         let mut running: Vec<_> = (inner.workers.values())
             .filter_map(|member| Some((Arc::clone(&member.worker), member.worker.shown.read()?)))
@@ -243,38 +242,38 @@ impl<F: FencePolicy> Group<F> {
         running
     }
 
-    /// Excuses a worker that was caught with this instance, if it is still at it and work still
+    /// Exempts a worker that was caught with this instance, if it is still at it and work still
     /// waits: true where it was.
-    pub(crate) fn excuse(
+    pub(crate) fn exempt(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
         instance: u64,
-        why: Excuse,
+        why: Exemption,
     ) -> bool {
         let pool = &self.pools[worker.pool];
         let caught;
         let action = {
             let mut inner = pool.inner.lock();
             let at_it = || worker.shown.read().is_some_and(|shown| shown.instance == instance);
-            let excused = worker.excuses.load(Ordering::Relaxed) != 0;
+            let exempt = worker.exemptions.load(Ordering::Relaxed) != 0;
             // Its core is free where it sleeps, also if a worker is on its way to another: what that one
             // takes may sleep as well.
             let waits = match why {
-                Excuse::Asleep => pool.has_more(),
+                Exemption::Asleep => pool.has_more(),
                 _ => inner.is_stuck(pool),
             };
-            if !at_it() || excused || !waits {
+            if !at_it() || exempt || !waits {
                 return false;
             }
-            worker.set_excuses(&mut inner.counts, |bits| bits | why as u32);
-            // The worker looks at its excuses when an item is over, without the lock: it may have done
-            // so just before. One that this misses is excused until the worker's next look.
+            worker.set_exemptions(&mut inner.counts, |bits| bits | why as u32);
+            // The worker looks at its exemptions when an item is over, without the lock: it may have done
+            // so just before. One that this misses is exempt until the worker's next look.
             F::full();
             caught = at_it();
             if caught {
                 PoolStats::count(&pool.stats.caught, 1);
             } else {
-                worker.set_excuses(&mut inner.counts, |bits| bits & !(why as u32));
+                worker.set_exemptions(&mut inner.counts, |bits| bits & !(why as u32));
             }
             self.settle(worker.pool, &mut inner, false)
         };
