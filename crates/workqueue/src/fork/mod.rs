@@ -6,7 +6,7 @@
 //!
 //! `README.md` beside this file has the protocol, its steps and its argument.
 //!
-//! Who runs forks asks here how much is left of the calling thread's stack.
+//! A thread that runs forks reads here how much of its stack is left.
 
 use std::cell::Cell;
 
