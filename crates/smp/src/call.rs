@@ -1,14 +1,15 @@
-//! A call to one CPU: the handle that waits for it.
+//! The handles of calls: that of a call to one CPU, and that of a call to many, which waits for all of them,
+//! with what they answered.
 
-use corewise_topology::{CpuId, current_cpu};
-use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::{fmt, mem};
 
-use crate::cells::Waiting;
-use crate::error::CallFailed;
+use corewise_topology::{CpuId, CpuSet, current_cpu};
+
+use crate::cells::{Answers, AnswersIter, Waiting, WaitingForMany};
+use crate::error::{CallFailed, SkipReason};
 use crate::watch;
 
 /// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
@@ -22,10 +23,10 @@ use crate::watch;
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
     cpu: CpuId,
-    state: State<R>,
+    state: CallState<R>,
 }
 
-enum State<R> {
+enum CallState<R> {
     /// Ran in place.
     Here(Result<R, CallFailed>),
     Sent(Waiting<R>),
@@ -38,11 +39,11 @@ impl<R> Unpin for Call<R> {}
 
 impl<R> Call<R> {
     pub(crate) fn here(cpu: CpuId, answer: Result<R, CallFailed>) -> Self {
-        Call { cpu, state: State::Here(answer) }
+        Call { cpu, state: CallState::Here(answer) }
     }
 
     pub(crate) fn sent(cpu: CpuId, waiting: Waiting<R>) -> Self {
-        Call { cpu, state: State::Sent(waiting) }
+        Call { cpu, state: CallState::Sent(waiting) }
     }
 
     /// The CPU that was called.
@@ -53,8 +54,8 @@ impl<R> Call<R> {
     /// Whether the answer is there, so that [`Call::wait`] returns at once.
     pub fn is_complete(&self) -> bool {
         match &self.state {
-            State::Here(_) | State::Gone => true,
-            State::Sent(waiting) => waiting.cell().signal().is_complete(),
+            CallState::Here(_) | CallState::Gone => true,
+            CallState::Sent(waiting) => waiting.cell().signal().is_complete(),
         }
     }
 
@@ -75,7 +76,7 @@ impl<R> Call<R> {
     /// Waits until the answer is there, and leaves it there.
     #[track_caller]
     pub(crate) fn wait_over(&self) {
-        if let State::Sent(waiting) = &self.state {
+        if let CallState::Sent(waiting) = &self.state {
             // SAFETY: the call's one handle, which is not shared with another waiter.
             unsafe { watch::wait(waiting.cell(), current_cpu() == Some(self.cpu)) };
         }
@@ -86,11 +87,11 @@ impl<R> Call<R> {
         if !self.is_complete() {
             return None;
         }
-        match mem::replace(&mut self.state, State::Gone) {
-            State::Here(answer) => Some(answer),
+        match mem::replace(&mut self.state, CallState::Gone) {
+            CallState::Here(answer) => Some(answer),
             // SAFETY: complete.
-            State::Sent(waiting) => Some(unsafe { waiting.into_answer() }),
-            State::Gone => None,
+            CallState::Sent(waiting) => Some(unsafe { waiting.into_answer() }),
+            CallState::Gone => None,
         }
     }
 }
@@ -102,7 +103,7 @@ impl<R> Future for Call<R> {
     /// Where it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let call = self.get_mut();
-        if let State::Sent(waiting) = &call.state {
+        if let CallState::Sent(waiting) = &call.state {
             // SAFETY: the call's one handle, borrowed uniquely.
             if unsafe { watch::poll(waiting.cell(), cx) }.is_pending() {
                 return Poll::Pending;
@@ -117,6 +118,209 @@ impl<R> fmt::Debug for Call<R> {
         f.debug_struct("Call")
             .field("cpu", &self.cpu)
             .field("complete", &self.is_complete())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A CPU that a call to many didn't reach. The function doesn't run there, and nobody waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skipped {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Why.
+    pub reason: SkipReason,
+}
+
+/// Which CPUs a call to many reached, and which it skipped.
+#[must_use = "it says which CPUs were left out"]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reach {
+    /// Where the function runs, in CPU order.
+    pub reached: CpuSet,
+    /// Where it doesn't, in CPU order.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A call to many CPUs. Wait for it, await it, or drop it: the function runs in any case, on each
+/// CPU that was reached. See [`Call`](crate::Call) for what waiting costs.
+#[must_use = "the call runs in any case, but its answers are lost unless it is waited for"]
+pub struct ManyCall<R> {
+    /// Gone once the future was ready.
+    waiting: Option<WaitingForMany<R>>,
+    skipped: Vec<Skipped>,
+}
+
+// The values are never pinned: they are moved out of their cells when they are there.
+impl<R> Unpin for ManyCall<R> {}
+
+/// What a call to many gave.
+#[must_use = "it says which CPUs were left out, and which calls panicked"]
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ManyAnswers<R> {
+    /// What the function returned on each CPU that was reached, in CPU order.
+    pub values: Values<R>,
+    /// The CPUs that weren't reached.
+    pub skipped: Vec<Skipped>,
+}
+
+impl<R> ManyAnswers<R> {
+    /// The values alone.
+    ///
+    /// # Errors
+    /// The first failure, where a function panicked or its CPU's target was abandoned. CPUs that
+    /// were skipped are no failure.
+    pub fn into_values(self) -> Result<Vec<(CpuId, R)>, CallFailed> {
+        self.values.map(|(cpu, answer)| answer.map(|value| (cpu, value))).collect()
+    }
+}
+
+/// What a function returned on each CPU, or why it didn't; in CPU order. The values still lie where
+/// the targets put them, so nothing was allocated for them; dropping this drops them.
+pub struct Values<R> {
+    answers: Answers<R>,
+    len: usize,
+}
+
+impl<R> Values<R> {
+    /// How many CPUs have answered and weren't taken out yet.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Each CPU and its answer.
+    pub fn iter(&self) -> ValuesIter<'_, R> {
+        ValuesIter { answers: self.answers.iter() }
+    }
+}
+
+impl<'a, R> IntoIterator for &'a Values<R> {
+    type Item = &'a (CpuId, Result<R, CallFailed>);
+    type IntoIter = ValuesIter<'a, R>;
+
+    fn into_iter(self) -> ValuesIter<'a, R> {
+        self.iter()
+    }
+}
+
+/// Each CPU and its answer, of [`Values::iter`].
+pub struct ValuesIter<'a, R> {
+    answers: AnswersIter<'a, R>,
+}
+
+impl<'a, R> Iterator for ValuesIter<'a, R> {
+    type Item = &'a (CpuId, Result<R, CallFailed>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.answers.next()
+    }
+}
+
+impl<R> fmt::Debug for ValuesIter<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ValuesIter")
+    }
+}
+
+/// Takes the answers out.
+impl<R> Iterator for Values<R> {
+    type Item = (CpuId, Result<R, CallFailed>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.answers.next()?;
+        self.len -= 1;
+        Some(next)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.len, Some(self.len))
+    }
+}
+
+impl<R> ExactSizeIterator for Values<R> {}
+
+impl<R: fmt::Debug> fmt::Debug for Values<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<R> ManyCall<R> {
+    pub(crate) fn new(waiting: WaitingForMany<R>, skipped: Vec<Skipped>) -> Self {
+        ManyCall { waiting: Some(waiting), skipped }
+    }
+
+    /// Which CPUs were reached and which skipped.
+    pub fn reach(&self) -> Reach {
+        let reached = self.waiting.iter().flat_map(WaitingForMany::cpus).collect();
+        Reach { reached, skipped: self.skipped.clone() }
+    }
+
+    /// Whether all answers are there, so that [`ManyCall::wait`] returns at once.
+    pub fn is_complete(&self) -> bool {
+        self.waiting.as_ref().is_none_or(|waiting| waiting.cell().signal().is_complete())
+    }
+
+    /// Waits until the function has ended on every CPU that was reached: at once where there is
+    /// none. Its writes there are visible after. As [`Call::wait`](crate::Call::wait)
+    /// otherwise.
+    #[track_caller]
+    pub fn wait(mut self) -> ManyAnswers<R> {
+        self.wait_over();
+        self.collect()
+    }
+
+    /// Waits until the last answer is there, and leaves them there.
+    #[track_caller]
+    pub(crate) fn wait_over(&self) {
+        if let Some(waiting) = &self.waiting {
+            if !waiting.cell().signal().is_complete() {
+                // SAFETY: the call's one handle, which is not shared with another waiter.
+                unsafe { watch::wait(waiting.cell(), false) };
+            }
+        }
+    }
+
+    /// Takes the answers; only after the last has come.
+    fn collect(&mut self) -> ManyAnswers<R> {
+        let values = match self.waiting.take() {
+            Some(waiting) => {
+                let len = waiting.cpus().count();
+                // SAFETY: it is complete.
+                Values { answers: unsafe { waiting.into_answers() }, len }
+            }
+            None => Values { answers: Answers::NONE, len: 0 },
+        };
+        ManyAnswers { values, skipped: std::mem::take(&mut self.skipped) }
+    }
+}
+
+impl<R> Future for ManyCall<R> {
+    type Output = ManyAnswers<R>;
+
+    /// Ready once; polled again after that it gives no answers.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Some(waiting) = &this.waiting {
+            // SAFETY: the call's one handle, borrowed uniquely.
+            if unsafe { watch::poll(waiting.cell(), cx) }.is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(this.collect())
+    }
+}
+
+impl<R> fmt::Debug for ManyCall<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManyCall")
+            .field("reach", &self.reach())
+            .field("left", &self.waiting.as_ref().map_or(0, WaitingForMany::left))
             .finish_non_exhaustive()
     }
 }

@@ -12,9 +12,9 @@ use corewise_sync::text;
 use corewise_sync::time::{Latencies, Stamp};
 
 use crate::priority::Priority;
-use crate::running::RunningCall;
 use crate::smp::Smp;
 use crate::stats::CallStats;
+use crate::stats::RunningCall;
 use crate::target::Target;
 use crate::target_state::CpuState;
 use crate::watch::{CallStall, Progress};
@@ -82,7 +82,7 @@ pub struct OutstandingCall {
 
 impl CpuDump {
     fn of(target: &Target) -> CpuDump {
-        let seat = target.seated();
+        let seat = target.own_thread();
         CpuDump {
             cpu: target.cpu,
             state: CpuState::of(target.state().snapshot()),

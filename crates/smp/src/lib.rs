@@ -63,20 +63,15 @@ compile_error!(
     `default-features = false, features = [\"device\", \"timeline\", \"workqueue\"]`"
 );
 
-mod builder;
 mod call;
 mod cells;
 mod dump;
 mod error;
-mod many;
-#[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
 mod percpu;
-mod policy;
 mod priority;
 mod run;
-mod running;
 mod sleepers;
 mod smp;
 mod spin;
@@ -86,22 +81,21 @@ mod target_state;
 mod threads;
 mod watch;
 
-pub use builder::SmpBuilder;
+pub use crate::call::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
+pub use crate::smp::SmpBuilder;
+pub use crate::stats::RunningCall;
 pub use call::Call;
 pub use corewise_sync::panics::PanicPayload;
 pub use corewise_sync::time::Latencies;
 pub use dump::{CpuDump, Dump, OutstandingCall};
 pub use error::{CallError, CallFailed, RunError, SkipReason, StartError};
-pub use many::{ManyAnswers, ManyCall, Reach, Skipped, Values, ValuesIter};
 pub use percpu::PerCpu;
 pub use priority::Priority;
-pub use running::RunningCall;
 pub use smp::{AllCpus, AnyOf, Detached, Filter, Followed, Leaving, SingleTarget, Smp, Targets};
 pub use stats::CallStats;
-pub use target::{CallTarget, Step};
 pub use target_state::CpuState;
 
-pub use watch::{CallStall, Missing, Progress, ThreadState, Waiter};
+pub use watch::{CallStall, MissingAnswer, Progress, ThreadState, Waiter};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

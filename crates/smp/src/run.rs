@@ -3,30 +3,30 @@
 //! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
 //! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], by no
 //! way, before the last target is done with it: not by a panic of a subscriber that is told that the thread
-//! blocks either ([`UntilOver`]).
+//! blocks either ([`WaitGuard`]).
 
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
 use corewise_topology::CpuId;
 
+use crate::call::ManyAnswers;
 use crate::error::{CallError, CallFailed, RunError};
-use crate::many::ManyAnswers;
 use crate::smp::{SingleTarget, Smp, Targets};
 
 /// The address of a function on its caller's stack, without its type: so that what is sent borrows
 /// nothing that the compiler could see.
-struct Lent<A, R> {
+struct BorrowedFn<A, R> {
     f: *const (),
     /// What to do with the address: runs the function.
     run: unsafe fn(*const (), A) -> R,
 }
 
 // SAFETY: the makers below lend only functions that may be run on another thread.
-unsafe impl<A, R> Send for Lent<A, R> {}
+unsafe impl<A, R> Send for BorrowedFn<A, R> {}
 // SAFETY: as above; only `run_each` shares one among threads, and its function is `Sync`.
-unsafe impl<A, R> Sync for Lent<A, R> {}
+unsafe impl<A, R> Sync for BorrowedFn<A, R> {}
 
-impl<A, R> Lent<A, R> {
+impl<A, R> BorrowedFn<A, R> {
     /// # Safety
     /// The function still stands where it was lent, and is used as its maker said.
     unsafe fn run(&self, argument: A) -> R {
@@ -37,9 +37,9 @@ impl<A, R> Lent<A, R> {
 
 /// Waits, when it is dropped, until the call is over: whatever happens, the caller's frame outlives
 /// the call. Waits only where a panic goes through it, so yielding is good enough.
-struct UntilOver<C: Fn() -> bool>(C);
+struct WaitGuard<C: Fn() -> bool>(C);
 
-impl<C: Fn() -> bool> Drop for UntilOver<C> {
+impl<C: Fn() -> bool> Drop for WaitGuard<C> {
     fn drop(&mut self) {
         while !(self.0)() {
             thread::yield_now();
@@ -88,7 +88,7 @@ impl Smp {
             f.expect("a call that runs once takes its function once")()
         }
         let slot = Slot::full(f);
-        let lent = Lent { f: (&raw const slot).cast(), run: run_once::<F, R> };
+        let lent = BorrowedFn { f: (&raw const slot).cast(), run: run_once::<F, R> };
         // SAFETY: a call runs once, and this frame, which doesn't touch the slot before the call is
         // over, doesn't end before either. The push and the completion order the accesses. `F` is
         // `Send`.
@@ -101,7 +101,7 @@ impl Smp {
             Ok(call) => call,
             Err(refused) => return Err(RunError::Refused(refused.with(back()))),
         };
-        let over = UntilOver(|| call.is_complete());
+        let over = WaitGuard(|| call.is_complete());
         call.wait_over();
         drop(over);
         call.wait().map_err(|failed| match failed {
@@ -136,11 +136,11 @@ impl Smp {
             // SAFETY: the caller promises a living `F`.
             (unsafe { &*f.cast::<F>() })(cpu)
         }
-        let lent = Lent { f: (&raw const f).cast(), run: run_shared::<F, R> };
+        let lent = BorrowedFn { f: (&raw const f).cast(), run: run_shared::<F, R> };
         // SAFETY: this frame doesn't end before the last target is done, and only reads `f`
         // meanwhile. `F` is `Sync`.
         let call = self.call_each(targets, move |cpu| unsafe { lent.run(cpu) });
-        let over = UntilOver(|| call.is_complete());
+        let over = WaitGuard(|| call.is_complete());
         call.wait_over();
         drop(over);
         call.wait()

@@ -161,7 +161,7 @@ mod tests {
     fn asleep(cpus: u32) -> (Smp, Vec<CallTarget>) {
         let machine =
             Machine::synthetic(&format!("core:{cpus} pu:1")).expect("a valid description");
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = crate::model::stepped(Smp::builder(&machine));
         for target in &mut targets {
             assert_eq!(target.step(), Step::Idle);
             let state = target.target.state();

@@ -2,17 +2,49 @@
 //!
 //! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no locked
 //! operation. It decides nothing.
+//!
+//! And what it runs, for those who look at it from outside: the watchdog and the dump. Written by the
+//! target alone, with plain stores. A reader that meets it in the middle of a change
+//! looks again (a sequence lock); nobody waits for a reader.
 
-use corewise_topology::CpuId;
+use std::panic::Location;
 use std::time::Duration;
+use std::{fmt, ptr};
 
-use corewise_sync::CachePadded;
 use corewise_sync::atomic::Ordering;
-use corewise_sync::atomic::aside::AtomicU64;
+use corewise_sync::atomic::aside::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 use corewise_sync::time::{Histogram, Latencies, Stamp};
+use corewise_sync::{CachePadded, hint, text};
+use corewise_topology::CpuId;
 
-use crate::policy;
-use crate::running::{Label, Running, Shown};
+/// One call in so many is timed to the nanosecond, and stands for the others in the histograms.
+///
+/// A precise clock takes 25 to 50 ns to read, three times a call: as much as a call between two cores
+/// that both spin. One in 16 is below 5 ns a call.
+pub(crate) const SAMPLED: u32 = 16;
+
+/// How many calls a call stands for in the histograms.
+///
+/// One that finds its target asleep costs a wake-up anyhow, so it is timed and stands for itself. Of the
+/// others it is every sixteenth use of a cell.
+pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
+    if target_sleeps {
+        1
+    } else if use_of_cell % SAMPLED == 0 {
+        SAMPLED
+    } else {
+        0
+    }
+}
+
+/// What took so long is counted whether it was sampled or not: some ticks of the coarse clock.
+const LONG: Duration = Duration::from_millis(32);
+
+/// How often a time is counted, of a call of this weight. So the rare long ones are all there, and each
+/// counts once.
+pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
+    if took >= LONG { 1 } else { weight }
+}
 
 /// A snapshot of one CPU's counters, since its target was made. They survive offline and online.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +66,13 @@ pub struct CallStats {
 }
 
 pub(crate) struct Stats {
-    own: CachePadded<Own>,
+    own: CachePadded<TargetCounters>,
     /// A: pushes that woke; the callers'. Relaxed: it orders nothing.
     wakeups: CachePadded<AtomicU64>,
 }
 
 /// What the target writes, on cache lines of its own.
-struct Own {
+struct TargetCounters {
     running: Running,
     calls: Counter,
     inline: Counter,
@@ -52,7 +84,7 @@ struct Own {
 
 impl Stats {
     pub(crate) fn new() -> Self {
-        let own = Own {
+        let own = TargetCounters {
             running: Running::new(),
             calls: Counter::default(),
             inline: Counter::default(),
@@ -84,7 +116,7 @@ impl Stats {
         self.own.handlers.read()
     }
 
-    pub(crate) fn running(&self) -> Option<Shown> {
+    pub(crate) fn running(&self) -> Option<RunSnapshot> {
         self.own.running.read()
     }
 
@@ -116,7 +148,7 @@ impl Stats {
         let outer = own.running.own();
         let weight = queued.weight();
         let since = read_clock(weight);
-        own.running.starts(Shown { label, since });
+        own.running.starts(RunSnapshot { label, since });
         if let Some(queued) = queued.stamp() {
             count(&own.delivery, since.since(queued), weight);
         }
@@ -134,7 +166,7 @@ impl Stats {
 
 #[inline]
 fn count(histogram: &Histogram, took: Duration, weight: u32) {
-    let weight = policy::measured(took, weight);
+    let weight = measured(took, weight);
     if weight > 0 {
         histogram.record_alone(took, weight);
     }
@@ -152,7 +184,7 @@ pub(crate) struct Timing {
     since: Stamp,
     weight: u32,
     /// What had called it in place.
-    outer: Option<Shown>,
+    outer: Option<RunSnapshot>,
 }
 
 /// When a call was queued, how many calls it stands for in the histograms, and whether a future awaits it;
@@ -165,7 +197,7 @@ const AWAITED: u64 = 1 << WEIGHT_BITS;
 const WEIGHT_BITS: u32 = 5;
 /// The nanoseconds are above. They last for nine years after the system's start.
 const SHIFT: u32 = WEIGHT_BITS + 1;
-const _: () = assert!(policy::SAMPLED < 1 << WEIGHT_BITS);
+const _: () = assert!(SAMPLED < 1 << WEIGHT_BITS);
 
 impl Queued {
     /// It never was in a queue.
@@ -231,9 +263,173 @@ impl Counter {
     }
 }
 
+/// How often a reader looks before it takes it that calls come and go faster than it can look.
+const LOOKS: usize = 8;
+
+/// What a call says of itself. All of it lives forever.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Label {
+    /// Gives the name of its function.
+    pub(crate) name: fn() -> &'static str,
+    /// Where it was made.
+    pub(crate) site: &'static Location<'static>,
+    /// The CPU on which it was made, where that is known.
+    pub(crate) source: Option<CpuId>,
+    /// The address of its cell, where that stays its own while it runs; else 0.
+    pub(crate) call: usize,
+}
+
+/// What a target runs, as it was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunSnapshot {
+    pub(crate) label: Label,
+    /// When it began: to the tick only, mostly.
+    pub(crate) since: Stamp,
+}
+
+/// The place where a target says what it runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// A: odd while the fields below change.
+    turn: AtomicU32,
+    /// A: the CPU of the caller, or `u32::MAX`.
+    source: AtomicU32,
+    /// A: a `fn() -> &'static str`, or null while nothing runs.
+    name: AtomicPtr<()>,
+    /// A: a `&'static Location`, or null before the first.
+    site: AtomicPtr<Location<'static>>,
+    /// A: the address of the call's cell, or 0.
+    call: AtomicUsize,
+    /// A: a stamp.
+    since: AtomicU64,
+}
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        Running {
+            turn: AtomicU32::new(0),
+            source: AtomicU32::new(u32::MAX),
+            name: AtomicPtr::new(ptr::null_mut()),
+            site: AtomicPtr::new(ptr::null_mut()),
+            call: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// A call starts. Only the target itself calls it.
+    #[inline]
+    pub(crate) fn starts(&self, shown: RunSnapshot) {
+        let RunSnapshot { label, since } = shown;
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        // Release: a thread that reads one of the stores below, and then fences, sees the odd turn.
+        fence(Ordering::Release);
+        self.name.store(label.name as *mut (), Ordering::Relaxed);
+        self.site.store(ptr::from_ref(label.site).cast_mut(), Ordering::Relaxed);
+        self.source.store(label.source.map_or(u32::MAX, CpuId::number), Ordering::Relaxed);
+        self.call.store(label.call, Ordering::Relaxed);
+        self.since.store(since.nanos(), Ordering::Relaxed);
+        // Release pairs with the Acquire in `read`: with this turn comes all of the above.
+        self.turn.store(turn.wrapping_add(2), Ordering::Release);
+    }
+
+    /// It is over, and another one goes on that had called it in place. Only the target itself calls it.
+    #[inline]
+    pub(crate) fn ends(&self, outer: Option<RunSnapshot>) {
+        match outer {
+            None => self.name.store(ptr::null_mut(), Ordering::Relaxed),
+            Some(outer) => self.starts(outer),
+        }
+    }
+
+    /// What runs, for the target itself.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<RunSnapshot> {
+        if self.name.load(Ordering::Relaxed).is_null() { None } else { self.read() }
+    }
+
+    /// What runs (a moment ago). `None` where nothing does, or it changes all the time.
+    pub(crate) fn read(&self) -> Option<RunSnapshot> {
+        for _ in 0..LOOKS {
+            let turn = self.turn.load(Ordering::Acquire);
+            let name = self.name.load(Ordering::Relaxed);
+            let site = self.site.load(Ordering::Relaxed);
+            let source = self.source.load(Ordering::Relaxed);
+            let call = self.call.load(Ordering::Relaxed);
+            let since = self.since.load(Ordering::Relaxed);
+            // Acquire pairs with the Release fence in `starts`.
+            fence(Ordering::Acquire);
+            if turn % 2 != 0 || self.turn.load(Ordering::Relaxed) != turn {
+                hint::spin_loop();
+                continue;
+            }
+            if name.is_null() || site.is_null() {
+                return None;
+            }
+            // SAFETY: not null, and only `starts` stores others: pointers of `&'static Location`s.
+            let site: &'static Location<'static> = unsafe { &*site };
+            // SAFETY: not null, so it is what `starts` stored: a pointer of just this type.
+            let name = unsafe { std::mem::transmute::<*mut (), fn() -> &'static str>(name) };
+            let source = (source != u32::MAX).then_some(CpuId::new(source));
+            let since = Stamp::from_nanos(since);
+            return Some(RunSnapshot { label: Label { name, site, source, call }, since });
+        }
+        None
+    }
+}
+
+/// What a call target runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningCall {
+    /// The name of the function, as the compiler has it.
+    pub function: &'static str,
+    /// Where it was called.
+    pub site: &'static Location<'static>,
+    /// The CPU on which that was, where it is known.
+    pub source: Option<CpuId>,
+    /// For how long it has run: to some milliseconds.
+    pub since: Duration,
+}
+
+impl RunningCall {
+    pub(crate) fn of(shown: RunSnapshot) -> RunningCall {
+        RunningCall {
+            function: (shown.label.name)(),
+            site: shown.label.site,
+            source: shown.label.source,
+            since: Stamp::precise().since(shown.since),
+        }
+    }
+}
+
+impl fmt::Display for RunningCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunningCall { function, site, source, since } = self;
+        let function = text::name(function);
+        write!(f, "{function}, called at {site}")?;
+        if let Some(source) = source {
+            write!(f, " on CPU {source}")?;
+        }
+        write!(f, ", for {since:.1?}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_call_in_sixteen_is_timed_and_each_that_wakes_or_takes_long() {
+        let hot: u32 = (0..1600).map(|use_of_cell| weight(false, use_of_cell)).sum();
+        assert_eq!(hot, 1600, "those that are timed stand for all");
+        assert_eq!((0..1600).filter(|&n| weight(false, n) > 0).count(), 100);
+        assert_eq!(weight(true, 1), 1);
+        assert_eq!(measured(LONG, 0), 1);
+        assert_eq!(measured(LONG, SAMPLED), 1);
+        assert_eq!(measured(LONG / 2, 0), 0);
+        assert_eq!(measured(LONG / 2, SAMPLED), SAMPLED);
+    }
     use std::panic::Location;
 
     fn label() -> Label {
@@ -243,11 +439,11 @@ mod tests {
     #[test]
     fn a_sampled_call_is_timed_from_its_push_and_counts_for_others() {
         let stats = Stats::new();
-        let timing = stats.begin(label(), Queued::now(policy::SAMPLED));
-        assert_eq!(stats.delivery().count(), policy::SAMPLED.into());
+        let timing = stats.begin(label(), Queued::now(SAMPLED));
+        assert_eq!(stats.delivery().count(), SAMPLED.into());
         assert_eq!(stats.running().map(|shown| (shown.label.name)()), Some("tested"));
         stats.end(timing);
-        assert_eq!(stats.handlers().count(), policy::SAMPLED.into());
+        assert_eq!(stats.handlers().count(), SAMPLED.into());
         let snapshot = stats.snapshot(CpuId::new(3));
         assert_eq!((snapshot.calls, snapshot.cpu), (1, CpuId::new(3)));
         assert!(stats.running().is_none());
@@ -283,13 +479,67 @@ mod tests {
     #[test]
     fn when_it_was_queued_its_weight_and_who_awaits_it_share_a_word() {
         let before = Stamp::precise();
-        let queued = Queued::now(policy::SAMPLED);
+        let queued = Queued::now(SAMPLED);
         assert_eq!(Queued::from_word(queued.word()), queued);
         assert!(queued.stamp() >= Some(before));
-        assert_eq!(queued.weight(), policy::SAMPLED);
+        assert_eq!(queued.weight(), SAMPLED);
         let awaited = queued.and_awaited();
         assert!(awaited.is_awaited() && !queued.is_awaited());
         assert_eq!((awaited.stamp(), awaited.weight()), (queued.stamp(), queued.weight()));
         assert_eq!(Queued::NOT.stamp(), None);
+    }
+}
+
+#[cfg(test)]
+mod running_tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn shown(number: u32) -> RunSnapshot {
+        let name: fn() -> &'static str = if number % 2 == 0 { || "even" } else { || "odd" };
+        let label =
+            Label { name, site: Location::caller(), source: Some(CpuId::new(number)), call: 0 };
+        RunSnapshot { label, since: Stamp::from_nanos(number.into()) }
+    }
+
+    #[test]
+    fn the_running_call_is_shown_until_it_ends_and_then_its_caller_in_place() {
+        let running = Running::new();
+        assert!(running.read().is_none() && running.own().is_none());
+        running.starts(shown(6));
+        let outer = running.own();
+        running.starts(shown(7));
+        let seen = running.read().expect("it runs");
+        assert_eq!(
+            ((seen.label.name)(), seen.label.source, seen.since.nanos()),
+            ("odd", Some(CpuId::new(7)), 7)
+        );
+        assert_eq!(seen.label.site.file(), file!());
+        running.ends(outer);
+        assert_eq!(running.read().and_then(|seen| seen.label.source), Some(CpuId::new(6)));
+        running.ends(None);
+        assert!(running.read().is_none());
+    }
+
+    #[test]
+    fn a_reader_never_mixes_two_calls() {
+        let running = Arc::new(Running::new());
+        let target = {
+            let running = Arc::clone(&running);
+            std::thread::spawn(move || {
+                for number in 0..20_000 {
+                    running.starts(shown(number));
+                }
+                running.ends(None);
+            })
+        };
+        while !target.is_finished() {
+            if let Some(seen) = running.read() {
+                let number = seen.label.source.expect("it is always known here").number();
+                assert_eq!(seen.since.nanos(), number.into());
+                assert_eq!((seen.label.name)() == "odd", number % 2 == 1);
+            }
+        }
+        target.join().expect("no panic");
     }
 }

@@ -15,14 +15,19 @@ use corewise_sync::thread::{self, ThreadId};
 use corewise_sync::{CachePadded, Completion, Mutex, Parker, panics};
 use corewise_topology::{CpuId, CpuSet, current_affinity, current_cpu, pin_current_thread};
 
-use crate::cells::{Class, Ended, Message, Queue, quietly};
+use crate::cells::{Class, Message, Queue, RunOutcome, quietly};
 use crate::error::SkipReason;
-use crate::policy;
 use crate::priority::Priority;
 use crate::sleepers::Sleeper;
 use crate::spin::Spinner;
 use crate::stats::Stats;
-use crate::target_state::{CloseBegun, Opened, Snapshot, TargetState, Wake};
+use crate::target_state::{CloseResult, OpenResult, Snapshot, TargetState, Wake};
+
+/// How many calls that nobody waits for are run before the queue is looked at again.
+///
+/// One: so a call that somebody waits for is behind one such call at most, and the look costs a
+/// load.
+const PLAIN_CALLS_PER_STEP: usize = 1;
 
 /// The shared side. Made once per CPU and never freed while a handle or the owner side lives, also
 /// across offline: so nothing is freed under a caller who has just chosen it.
@@ -45,12 +50,12 @@ pub(crate) struct Target {
     pub(crate) stats: Stats,
     /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
     /// a thread that looks from outside.
-    seated: Mutex<Option<Seated>>,
+    own_thread: Mutex<Option<ThreadInfo>>,
 }
 
 /// A thread of ours that runs a target.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seated {
+pub(crate) struct ThreadInfo {
     /// The priority that it got.
     pub(crate) granted: Priority,
     pub(crate) thread: corewise_sync::sys::Tid,
@@ -68,7 +73,7 @@ impl Target {
             leaving: Mutex::new(None),
             lost: AtomicBool::new(false),
             stats: Stats::new(),
-            seated: Mutex::new(None),
+            own_thread: Mutex::new(None),
         });
         let owner = CallTarget {
             target: Arc::clone(&target),
@@ -83,8 +88,8 @@ impl Target {
     }
 
     /// The thread of ours that runs it.
-    pub(crate) fn seated(&self) -> Option<Seated> {
-        *self.seated.lock()
+    pub(crate) fn own_thread(&self) -> Option<ThreadInfo> {
+        *self.own_thread.lock()
     }
 
     /// Wakes the target, though nothing is new: the thread that was to do so may have been preempted before it did, and
@@ -143,7 +148,7 @@ impl Target {
     }
 
     /// Opens the target for calls. The caller holds the handle's control lock.
-    pub(crate) fn open(&self) -> Opened {
+    pub(crate) fn open(&self) -> OpenResult {
         self.lost.store(false, Ordering::Relaxed);
         self.state.go_online()
     }
@@ -154,13 +159,13 @@ impl Target {
         let mut leaving = self.leaving.lock();
         let (begun, wake) = self.state.begin_close(stop);
         let event = match begun {
-            CloseBegun::Closing => {
+            CloseResult::Closing => {
                 let event = Arc::new(Completion::new());
                 *leaving = Some(Arc::clone(&event));
                 Some(event)
             }
-            CloseBegun::AlreadyClosing => leaving.clone(),
-            CloseBegun::Offline => None,
+            CloseResult::AlreadyClosing => leaving.clone(),
+            CloseResult::Offline => None,
         };
         drop(leaving);
         // Also where it was offline: a loop that waits to be opened has to see that it never will
@@ -184,8 +189,8 @@ impl Target {
             AtomicSection::enter_for(Site { what: (label.name)(), location: label.site });
         let timing = self.stats.begin(label, message.queued());
         match catch_unwind(AssertUnwindSafe(|| message.run())) {
-            Ok(Ended::Returned) => {}
-            Ok(Ended::Panicked) => self.stats.panicked(),
+            Ok(RunOutcome::Returned) => {}
+            Ok(RunOutcome::Panicked) => self.stats.panicked(),
             Err(payload) => {
                 self.stats.panicked();
                 self.report_panic(payload);
@@ -219,8 +224,7 @@ pub enum Step {
 /// The owner side of one CPU's call target: who has it runs the calls, step by step.
 ///
 /// [`Smp::new`](crate::Smp::new) gives each to a thread of its own;
-/// [`Smp::stepped`](crate::Smp::stepped) hands them out, for tests that choose the order, and for
-/// programs that have a thread per CPU already.
+/// [`stepped`](crate::model::stepped) hands them out, for tests that choose the order.
 ///
 /// Dropping it takes the CPU out for good: calls that were accepted and not run fail with
 /// [`CallFailed::NotOnline`](crate::CallFailed::NotOnline), and later ones are refused.
@@ -246,9 +250,9 @@ impl CallTarget {
     }
 
     /// This thread of ours runs it from now on; or none does.
-    pub(crate) fn set_seated(&mut self, seated: Option<Seated>) {
-        self.spinner.runs_at(seated.map(|seat| seat.granted));
-        *self.target.seated.lock() = seated;
+    pub(crate) fn set_own_thread(&mut self, own_thread: Option<ThreadInfo>) {
+        self.spinner.runs_at(own_thread.map(|seat| seat.granted));
+        *self.target.own_thread.lock() = own_thread;
     }
 
     /// The calling thread runs it from now on, and is (or isn't) pinned to its CPU.
@@ -288,8 +292,8 @@ impl CallTarget {
             return;
         }
         if !self.spinner.raises() {
-            let seat = self.target.seated();
-            self.set_seated(seat.map(|seat| Seated { granted: Priority::Plain, ..seat }));
+            let seat = self.target.own_thread();
+            self.set_own_thread(seat.map(|seat| ThreadInfo { granted: Priority::Plain, ..seat }));
         }
         if self.target.state.announce_park(self.seen) {
             self.spinner.sleeps();
@@ -311,7 +315,7 @@ impl CallTarget {
             self.target.run_one(message);
             ran += 1;
         }
-        for _ in 0..policy::PLAIN_CALLS_PER_STEP {
+        for _ in 0..PLAIN_CALLS_PER_STEP {
             let Some(message) = self.plain.pop_front() else { break };
             self.look_where_it_is();
             self.target.run_one(message);

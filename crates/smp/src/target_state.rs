@@ -61,7 +61,7 @@ pub(crate) enum Wake {
 /// What `go_online` found.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Opened {
+pub(crate) enum OpenResult {
     /// It is online now.
     Now,
     /// It was online already.
@@ -77,7 +77,7 @@ pub(crate) enum Opened {
 /// What `begin_close` found.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CloseBegun {
+pub(crate) enum CloseResult {
     /// It was online and is closing now.
     Closing,
     /// Somebody closes it already.
@@ -174,32 +174,32 @@ impl TargetState {
 
     /// Open: from now on calls are accepted. The caller holds the control lock. A sleeper goes on
     /// sleeping until the first call.
-    pub(crate) fn go_online(&self) -> Opened {
+    pub(crate) fn go_online(&self) -> OpenResult {
         let mut now = self.snapshot();
         loop {
             if now.is_abandoned() {
-                return Opened::Abandoned;
+                return OpenResult::Abandoned;
             }
             if now.is_stopped() {
-                return Opened::Stopped;
+                return OpenResult::Stopped;
             }
             if now.is_online() {
-                return Opened::Already;
+                return OpenResult::Already;
             }
             if now.is_closing() {
-                return Opened::StillClosing;
+                return OpenResult::StillClosing;
             }
             let next = now.0.map_addr(|word| word | ONLINE);
             // Release: the target's set-up comes before; the pushes are in its release sequence.
             match self.exchange(now, next, Ordering::Release, Ordering::Acquire) {
-                Ok(()) => return Opened::Now,
+                Ok(()) => return OpenResult::Now,
                 Err(found) => now = found,
             }
         }
     }
 
     /// Close: no call is accepted any more; `stop` makes that final.
-    pub(crate) fn begin_close(&self, stop: bool) -> (CloseBegun, Wake) {
+    pub(crate) fn begin_close(&self, stop: bool) -> (CloseResult, Wake) {
         let mut now = self.snapshot();
         loop {
             let mut flags = now.flags() & !PARKED;
@@ -315,13 +315,13 @@ impl Snapshot {
         self.0.addr() & PARKED != 0
     }
 
-    fn close_begun(self) -> CloseBegun {
+    fn close_begun(self) -> CloseResult {
         if self.is_online() {
-            CloseBegun::Closing
+            CloseResult::Closing
         } else if self.is_closing() {
-            CloseBegun::AlreadyClosing
+            CloseResult::AlreadyClosing
         } else {
-            CloseBegun::Offline
+            CloseResult::Offline
         }
     }
 
@@ -409,11 +409,11 @@ mod tests {
     use corewise_topology::CpuId;
 
     use super::*;
-    use crate::cells::{Pools, forgotten};
+    use crate::cells::{Pools, detached};
 
     fn message(pools: &Pools) -> Message {
         let cpu = CpuId::new(0);
-        forgotten(pools, cpu, Location::caller(), cpu, || ())
+        detached(pools, cpu, Location::caller(), cpu, || ())
     }
 
     fn refused(state: &TargetState, pools: &Pools) -> Option<SkipReason> {
@@ -424,22 +424,22 @@ mod tests {
     fn only_an_online_target_accepts() {
         let (state, pools) = (TargetState::new(), Pools::new(1));
         assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
-        assert_eq!(state.go_online(), Opened::Now);
+        assert_eq!(state.go_online(), OpenResult::Now);
         assert_eq!(refused(&state, &pools), None);
-        assert_eq!(state.begin_close(false), (CloseBegun::Closing, Wake::Nobody));
+        assert_eq!(state.begin_close(false), (CloseResult::Closing, Wake::Nobody));
         assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
-        assert_eq!(state.go_online(), Opened::StillClosing);
+        assert_eq!(state.go_online(), OpenResult::StillClosing);
         let (taken, seen) = state.take();
         assert!(!taken.is_empty() && seen.is_closing());
         state.finish_close();
-        assert_eq!(state.go_online(), Opened::Now, "it may come back");
-        assert_eq!(state.go_online(), Opened::Already);
+        assert_eq!(state.go_online(), OpenResult::Now, "it may come back");
+        assert_eq!(state.go_online(), OpenResult::Already);
     }
 
     #[test]
     fn only_the_push_that_finds_the_owner_asleep_wakes_it() {
         let (state, pools) = (TargetState::new(), Pools::new(1));
-        assert_eq!(state.go_online(), Opened::Now);
+        assert_eq!(state.go_online(), OpenResult::Now);
         assert!(matches!(state.push(message(&pools)), Ok(Wake::Nobody)), "it is awake");
         let (_, seen) = state.take();
         assert!(state.announce_park(seen));
@@ -452,38 +452,38 @@ mod tests {
     fn closing_or_stopping_wakes_a_sleeper_once() {
         let state = TargetState::new();
         assert!(state.announce_park(state.snapshot()));
-        assert_eq!(state.go_online(), Opened::Now);
-        assert_eq!(state.begin_close(false), (CloseBegun::Closing, Wake::Owner));
-        assert_eq!(state.begin_close(true), (CloseBegun::AlreadyClosing, Wake::Nobody));
+        assert_eq!(state.go_online(), OpenResult::Now);
+        assert_eq!(state.begin_close(false), (CloseResult::Closing, Wake::Owner));
+        assert_eq!(state.begin_close(true), (CloseResult::AlreadyClosing, Wake::Nobody));
         state.finish_close();
-        assert_eq!(state.go_online(), Opened::Stopped, "the second one made it final");
+        assert_eq!(state.go_online(), OpenResult::Stopped, "the second one made it final");
     }
 
     #[test]
     fn a_stopped_target_says_so_and_never_comes_back() {
         let (state, pools) = (TargetState::new(), Pools::new(1));
-        assert_eq!(state.begin_close(true), (CloseBegun::Offline, Wake::Nobody));
+        assert_eq!(state.begin_close(true), (CloseResult::Offline, Wake::Nobody));
         assert_eq!(refused(&state, &pools), Some(SkipReason::ShuttingDown));
-        assert_eq!(state.go_online(), Opened::Stopped);
+        assert_eq!(state.go_online(), OpenResult::Stopped);
     }
 
     #[test]
     fn after_the_owner_is_gone_what_was_in_is_given_back_and_no_more_comes_in() {
         let (state, pools) = (TargetState::new(), Pools::new(1));
-        assert_eq!(state.go_online(), Opened::Now);
+        assert_eq!(state.go_online(), OpenResult::Now);
         assert_eq!(refused(&state, &pools), None);
         assert!(!state.abandon().is_empty());
         assert_eq!(refused(&state, &pools), Some(SkipReason::NotOnline));
-        assert_eq!(state.go_online(), Opened::Abandoned);
+        assert_eq!(state.go_online(), OpenResult::Abandoned);
     }
 
     #[test]
     fn the_word_prints_decoded() {
         let (state, pools) = (TargetState::new(), Pools::new(1));
-        assert_eq!(state.go_online(), Opened::Now);
+        assert_eq!(state.go_online(), OpenResult::Now);
         assert_eq!(refused(&state, &pools), None);
         assert_eq!(format!("{state:?}"), "online calls");
-        assert_eq!(state.begin_close(true), (CloseBegun::Closing, Wake::Nobody));
+        assert_eq!(state.begin_close(true), (CloseResult::Closing, Wake::Nobody));
         assert_eq!(format!("{state:?}"), "closing stopped calls");
     }
 }

@@ -9,17 +9,17 @@ use corewise_topology::{CpuSet, Machine};
 
 use crate::error::StartErrorKind;
 use crate::priority::{self, Priority};
-use crate::target::{CallTarget, Seated};
+use crate::target::{CallTarget, ThreadInfo};
 
 /// A thread that runs a target. It gives the owner side back when it ends.
-pub(crate) struct Thread {
+pub(crate) struct TargetThread {
     handle: JoinHandle<CallTarget>,
     /// The priority that it got.
     pub(crate) granted: Priority,
 }
 
 /// A thread that hasn't said yet whether it is where it belongs.
-pub(crate) struct Starting {
+pub(crate) struct StartingThread {
     handle: JoinHandle<CallTarget>,
     report: Arc<Report>,
 }
@@ -39,16 +39,16 @@ pub(crate) struct StartFailed {
     pub(crate) kind: StartErrorKind,
 }
 
-impl Thread {
+impl TargetThread {
     /// Starts a thread for the target, and doesn't wait for it.
     pub(crate) fn start(
         owner: CallTarget,
         machine: &Machine,
         priority: Priority,
-    ) -> Result<Starting, StartFailed> {
+    ) -> Result<StartingThread, StartFailed> {
         // The kernel shows 15 characters of a name.
         let builder = Builder::new().name(format!("cw-call/{}", owner.cpu()));
-        Thread::start_with(builder, owner, machine, priority)
+        TargetThread::start_with(builder, owner, machine, priority)
     }
 
     fn start_with(
@@ -56,7 +56,7 @@ impl Thread {
         owner: CallTarget,
         machine: &Machine,
         priority: Priority,
-    ) -> Result<Starting, StartFailed> {
+    ) -> Result<StartingThread, StartFailed> {
         let report = Arc::new(Report { outcome: Mutex::new(None), told: Completion::new() });
         let told = Arc::clone(&report);
         let machine = machine.clone();
@@ -69,7 +69,7 @@ impl Thread {
             main(owner.expect("it is put there before, and taken here"), &machine, priority, &told)
         });
         match spawned {
-            Ok(handle) => Ok(Starting { handle, report }),
+            Ok(handle) => Ok(StartingThread { handle, report }),
             Err(error) => {
                 Err(StartFailed { owner: seat.lock().take(), kind: StartErrorKind::Spawn(error) })
             }
@@ -82,13 +82,13 @@ impl Thread {
     }
 }
 
-impl Starting {
+impl StartingThread {
     /// Waits until the thread is where it belongs.
-    pub(crate) fn finish(self) -> Result<Thread, StartFailed> {
+    pub(crate) fn finish(self) -> Result<TargetThread, StartFailed> {
         self.report.told.wait();
         let outcome = self.report.outcome.lock().take();
         match outcome.expect("it is put there before the event that was waited for") {
-            Ok(granted) => Ok(Thread { handle: self.handle, granted }),
+            Ok(granted) => Ok(TargetThread { handle: self.handle, granted }),
             Err(why) => {
                 Err(StartFailed { owner: self.handle.join().ok(), kind: StartErrorKind::Pin(why) })
             }
@@ -111,14 +111,14 @@ fn main(
     };
     let granted = outcome.as_ref().ok().copied();
     let thread = Tid::current();
-    owner.set_seated(granted.map(|granted| Seated { granted, thread }));
+    owner.set_own_thread(granted.map(|granted| ThreadInfo { granted, thread }));
     *report.outcome.lock() = Some(outcome);
     report.told.complete();
     if granted.is_some() {
         owner.set_pinned(pinned);
         owner.run();
         owner.set_pinned(false);
-        owner.set_seated(None);
+        owner.set_own_thread(None);
     }
     owner
 }
@@ -128,17 +128,19 @@ mod tests {
     use corewise_topology::CpuId;
 
     use super::*;
+    use crate::model;
     use crate::smp::Smp;
     use crate::target::Step;
 
     #[test]
     fn where_no_thread_can_be_had_the_owner_side_is_given_back() {
         let machine = Machine::synthetic("core:1 pu:1").expect("a valid description");
-        let (smp, mut owners) = Smp::stepped(&machine);
+        let (smp, mut owners) = model::stepped(Smp::builder(&machine));
         let owner = owners.pop().expect("one CPU has one target");
         // More stack than there are addresses.
         let builder = Builder::new().stack_size(1 << 60);
-        let Err(failed) = Thread::start_with(builder, owner, &machine, Priority::Plain) else {
+        let Err(failed) = TargetThread::start_with(builder, owner, &machine, Priority::Plain)
+        else {
             panic!("a thread with a stack of 2^60 bytes");
         };
         assert!(matches!(failed.kind, StartErrorKind::Spawn(_)));

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use corewise_smp::{Smp, Step};
+use corewise_smp::Smp;
+use corewise_smp::model::{self, Step};
 use corewise_topology::{CpuId, CpuSet, Machine};
 use tracing::{Event, Metadata, Subscriber, span};
 
@@ -29,7 +30,7 @@ impl Subscriber for Angry {
 #[test]
 fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
     let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
-    let (smp, mut cpus) = Smp::stepped(&machine);
+    let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     tracing::subscriber::with_default(Angry, || {
         smp.detached().call(CpuId::new(0), || panic!("on purpose, in a function")).expect("online");
         assert_eq!(cpus[0].step(), Step::Ran(1));
@@ -47,7 +48,7 @@ fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
 #[test]
 fn a_subscriber_that_panics_keeps_no_call_of_an_abandoned_target_from_being_dropped() {
     let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
-    let (smp, cpus) = Smp::stepped(&machine);
+    let (smp, cpus) = model::stepped(Smp::builder(&machine));
     let kept = Arc::new(());
     let (its, another) = (Arc::clone(&kept), Arc::clone(&kept));
     let _ = smp.detached().call_each(&CpuSet::full(2), move |_| assert_eq!(*its, ()));

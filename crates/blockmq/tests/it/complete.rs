@@ -9,7 +9,8 @@ use corewise_blockmq::{
     BlockDeviceExt, Completed, Completer, Dispatch, IoErrorKind, IoStats, Queue, Request,
     RqAffinity,
 };
-use corewise_smp::{CallTarget, Smp, Step};
+use corewise_smp::Smp;
+use corewise_smp::model::{self, CallTarget, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{CpuId, Machine, current_cpu, pin_current_thread};
 
@@ -30,7 +31,7 @@ impl Caches {
         pin_current_thread(&std::iter::once(here).collect()).unwrap();
         let caches = (here.number() / 2 + 2).max(4);
         let machine = Machine::synthetic(&format!("l3:{caches} core:2 pu:1")).unwrap();
-        let (smp, targets) = Smp::stepped(&machine);
+        let (smp, targets) = model::stepped(Smp::builder(&machine));
         Self {
             machine,
             smp,

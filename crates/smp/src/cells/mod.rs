@@ -2,18 +2,13 @@
 //! `README.md` beside this file.
 
 mod cell;
-mod diagnosis;
-pub(crate) mod free_list;
-mod kinds;
 mod message;
-mod pool;
-mod queue;
+pub(crate) mod pool;
 mod shares;
 
-pub(crate) use cell::Cell;
-pub(crate) use diagnosis::{Outstanding, Phase};
-pub(crate) use kinds::{Class, Ended, quietly};
-pub(crate) use message::{Message, Waiting, call, forgotten, take_back, take_function};
+pub(crate) use cell::{Cell, Outstanding, Phase};
+pub(crate) use message::{
+    Class, Message, Queue, RunOutcome, Waiting, call, detached, quietly, take_back, take_function,
+};
 pub(crate) use pool::{CallWatch, Pools, Watched};
-pub(crate) use queue::Queue;
-pub(crate) use shares::{Answers, AnswersIter, Casting, Sending, Waiting as WaitingForMany};
+pub(crate) use shares::{Answers, AnswersIter, DetachedSending, Sending, WaitingForMany};

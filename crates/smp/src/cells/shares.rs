@@ -15,9 +15,11 @@ use std::ptr::{self, NonNull};
 use corewise_sync::{Signal, panics};
 
 use super::cell::Cell;
-use super::kinds::{Answer, Class, Ended, Kind, Role, answer_of, drop_quietly, dropped, panicked};
 use super::message::Message;
 use super::pool::Pools;
+use crate::cells::message::{
+    Answer, Class, Kind, Role, RunOutcome, answer_of, drop_quietly, dropped, panicked,
+};
 use crate::error::CallFailed;
 use crate::sleepers::Sleeper;
 
@@ -29,7 +31,7 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
         class: Class::Urgent,
         role: Role::Head,
         name: type_name::<F>,
-        run: |_| Ended::Returned,
+        run: |_| RunOutcome::Returned,
         fail: drop_head::<F>,
     };
     const SHARE: &'static Kind = &Kind {
@@ -42,7 +44,7 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
 
     /// # Safety
     /// As [`Kind::run`].
-    unsafe fn run(this: NonNull<Cell>) -> Ended {
+    unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
         // SAFETY: the message is ours until `end`, and the head lives until all shares have ended, the targets
         // that it lists with it (`Cell::sleepers`).
         unsafe {
@@ -232,17 +234,17 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     }
 
     /// All are sent.
-    pub(crate) fn finish(self) -> Waiting<R> {
+    pub(crate) fn finish(self) -> WaitingForMany<R> {
         ManuallyDrop::new(self).over()
     }
 
     /// Leaves the call to those that run it, and to the handle. Once.
-    fn over(&mut self) -> Waiting<R> {
+    fn over(&mut self) -> WaitingForMany<R> {
         self.wake_all();
         let head = self.sender.head;
         // SAFETY: counted once. The handle keeps the call.
         unsafe { Many::<F, R>::count_off(head, self.sender.uncounted()) };
-        Waiting { head, of: PhantomData }
+        WaitingForMany { head, of: PhantomData }
     }
 }
 
@@ -254,18 +256,18 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
 }
 
 /// The handle's side of a call to many: its owner waits, or leaves by dropping it.
-pub(crate) struct Waiting<R> {
+pub(crate) struct WaitingForMany<R> {
     head: NonNull<Cell>,
     of: PhantomData<R>,
 }
 
 // SAFETY: the handle takes values out that were required to be `Send`; shared, it only looks whether the
 // signal was completed.
-unsafe impl<R: Send> Send for Waiting<R> {}
+unsafe impl<R: Send> Send for WaitingForMany<R> {}
 // SAFETY: as above.
-unsafe impl<R: Send> Sync for Waiting<R> {}
+unsafe impl<R: Send> Sync for WaitingForMany<R> {}
 
-impl<R> Waiting<R> {
+impl<R> WaitingForMany<R> {
     pub(crate) fn cell(&self) -> &Cell {
         // SAFETY: the handle keeps it.
         unsafe { self.head.as_ref() }
@@ -301,7 +303,7 @@ impl<R> Waiting<R> {
     }
 }
 
-impl<R> Drop for Waiting<R> {
+impl<R> Drop for WaitingForMany<R> {
     fn drop(&mut self) {
         self.cell().diagnosis.forsaken();
         // SAFETY: the one waiter, and it never comes back. Where it is the last, all is its own.
@@ -413,14 +415,14 @@ impl<R> Drop for Answers<R> {
 }
 
 /// A call to many that nobody waits for.
-pub(crate) struct Cast<F>(PhantomData<F>);
+pub(crate) struct DetachedMany<F>(PhantomData<F>);
 
-impl<F: Fn(CpuId) + Send + Sync> Cast<F> {
+impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
     const HEAD: &'static Kind = &Kind {
         class: Class::Plain,
         role: Role::Head,
         name: type_name::<F>,
-        run: |_| Ended::Returned,
+        run: |_| RunOutcome::Returned,
         fail: drop_head::<F>,
     };
     const SHARE: &'static Kind = &Kind {
@@ -433,7 +435,7 @@ impl<F: Fn(CpuId) + Send + Sync> Cast<F> {
 
     /// # Safety
     /// As [`Kind::run`].
-    unsafe fn run(this: NonNull<Cell>) -> Ended {
+    unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
         // SAFETY: the message is ours; the head lives until we are counted off, the targets that it lists with it
         // (`Cell::sleepers`).
         unsafe {
@@ -442,10 +444,10 @@ impl<F: Fn(CpuId) + Send + Sync> Cast<F> {
             head.as_ref().sleepers.help();
             let ran = catch_unwind(AssertUnwindSafe(|| head.as_ref().lend::<F, _>(|f| f(cpu))));
             let ended = match ran {
-                Ok(()) => Ended::Returned,
+                Ok(()) => RunOutcome::Returned,
                 Err(payload) => {
                     drop_quietly(panicked(cpu, Class::Plain, type_name::<F>(), payload));
-                    Ended::Panicked
+                    RunOutcome::Panicked
                 }
             };
             Self::count_off(head, 1);
@@ -478,12 +480,12 @@ impl<F: Fn(CpuId) + Send + Sync> Cast<F> {
 }
 
 /// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
-pub(crate) struct Casting<'a, F: Fn(CpuId) + Send + Sync> {
+pub(crate) struct DetachedSending<'a, F: Fn(CpuId) + Send + Sync> {
     sender: Sender<'a>,
     of: PhantomData<F>,
 }
 
-impl<'a, F: Fn(CpuId) + Send + Sync> Casting<'a, F> {
+impl<'a, F: Fn(CpuId) + Send + Sync> DetachedSending<'a, F> {
     /// As [`Sending::new`].
     pub(crate) fn new(
         pools: &Pools,
@@ -492,13 +494,13 @@ impl<'a, F: Fn(CpuId) + Send + Sync> Casting<'a, F> {
         candidates: u32,
         f: F,
     ) -> Self {
-        let sender = Sender::new(pools, Cast::<F>::HEAD, source, site, candidates, f);
-        Casting { sender, of: PhantomData }
+        let sender = Sender::new(pools, DetachedMany::<F>::HEAD, source, site, candidates, f);
+        DetachedSending { sender, of: PhantomData }
     }
 
     /// As [`Sending::share`].
     pub(crate) fn share(&mut self, pools: &Pools, cpu: CpuId) -> Message {
-        let share = self.sender.share(pools, Cast::<F>::SHARE, cpu);
+        let share = self.sender.share(pools, DetachedMany::<F>::SHARE, cpu);
         // SAFETY: filled: a share of a cast has its function in the head.
         unsafe { Message::new(share) }
     }
@@ -517,10 +519,10 @@ impl<'a, F: Fn(CpuId) + Send + Sync> Casting<'a, F> {
     }
 }
 
-impl<F: Fn(CpuId) + Send + Sync> Drop for Casting<'_, F> {
+impl<F: Fn(CpuId) + Send + Sync> Drop for DetachedSending<'_, F> {
     fn drop(&mut self) {
         self.sender.wake_all();
         // SAFETY: counted once.
-        unsafe { Cast::<F>::count_off(self.sender.head, self.sender.uncounted()) };
+        unsafe { DetachedMany::<F>::count_off(self.sender.head, self.sender.uncounted()) };
     }
 }

@@ -14,30 +14,30 @@ use super::{Settings, Shared, Smp};
 use crate::error::{StartError, StartErrorKind};
 use crate::priority::Priority;
 use crate::target::CallTarget;
-use crate::target_state::Opened;
+use crate::target_state::OpenResult;
 use crate::threads;
 
 /// The threads of the targets. Guarded by `Shared::control`.
 pub(crate) struct Control {
     /// In the order of `Shared::targets`.
-    seats: Vec<Seat>,
+    slots: Vec<ThreadSlot>,
     /// The machine's epoch that was followed last.
     epoch: u64,
 }
 
 /// The thread of one target.
-enum Seat {
+enum ThreadSlot {
     /// The holder of the `CallTarget`.
     Stepped,
     /// Nobody: the CPU is offline.
     Vacant(CallTarget),
     /// A thread of ours. It ends when the CPU has left, and gives the owner side back.
-    Thread(threads::Thread),
+    Thread(threads::TargetThread),
 }
 
 /// Threads to be joined after the lock was released.
 pub(crate) struct Threads {
-    threads: Vec<threads::Thread>,
+    threads: Vec<threads::TargetThread>,
 }
 
 impl Threads {
@@ -54,17 +54,17 @@ impl Threads {
 
 impl Control {
     pub(crate) fn stepped(targets: usize, epoch: u64) -> Self {
-        Control { seats: (0..targets).map(|_| Seat::Stepped).collect(), epoch }
+        Control { slots: (0..targets).map(|_| ThreadSlot::Stepped).collect(), epoch }
     }
 
     pub(crate) fn take_threads(&mut self) -> Threads {
         Threads {
             threads: self
-                .seats
+                .slots
                 .drain(..)
-                .filter_map(|seat| match seat {
-                    Seat::Thread(thread) => Some(thread),
-                    Seat::Stepped | Seat::Vacant(_) => None,
+                .filter_map(|slot| match slot {
+                    ThreadSlot::Thread(thread) => Some(thread),
+                    ThreadSlot::Stepped | ThreadSlot::Vacant(_) => None,
                 })
                 .collect(),
         }
@@ -195,11 +195,11 @@ impl Smp {
             drop(control);
             granted.inspect(|&granted| self.shared.granted(granted));
             return match opened {
-                Opened::Now | Opened::Already => Ok(()),
-                Opened::Stopped => Err(StartError::new(cpu, StartErrorKind::ShuttingDown)),
-                Opened::Abandoned => Err(StartError::new(cpu, StartErrorKind::Abandoned)),
+                OpenResult::Now | OpenResult::Already => Ok(()),
+                OpenResult::Stopped => Err(StartError::new(cpu, StartErrorKind::ShuttingDown)),
+                OpenResult::Abandoned => Err(StartError::new(cpu, StartErrorKind::Abandoned)),
                 // Only `open` makes a target online, and that is done under the lock that we hold.
-                Opened::StillClosing => {
+                OpenResult::StillClosing => {
                     unreachable!("an offline target opened without the control lock")
                 }
             };
@@ -288,26 +288,27 @@ impl Control {
         cpu: CpuId,
         shared: &Shared,
     ) -> Result<Option<Priority>, StartError> {
-        let owner = match std::mem::replace(&mut self.seats[position], Seat::Stepped) {
-            Seat::Stepped => return Ok(None),
-            Seat::Vacant(owner) => owner,
+        let owner = match std::mem::replace(&mut self.slots[position], ThreadSlot::Stepped) {
+            ThreadSlot::Stepped => return Ok(None),
+            ThreadSlot::Vacant(owner) => owner,
             // The CPU is offline, so the thread's loop has returned: this join is short.
-            Seat::Thread(thread) => match thread.join() {
+            ThreadSlot::Thread(thread) => match thread.join() {
                 Some(owner) => owner,
                 // It panicked, which dropped its owner side: `open` will say that it is abandoned.
                 None => return Ok(None),
             },
         };
-        let starting = threads::Thread::start(owner, &shared.machine, shared.settings.priority);
-        match starting.and_then(threads::Starting::finish) {
+        let starting =
+            threads::TargetThread::start(owner, &shared.machine, shared.settings.priority);
+        match starting.and_then(threads::StartingThread::finish) {
             Ok(thread) => {
                 let granted = thread.granted;
-                self.seats[position] = Seat::Thread(thread);
+                self.slots[position] = ThreadSlot::Thread(thread);
                 Ok(Some(granted))
             }
             Err(failed) => {
                 if let Some(owner) = failed.owner {
-                    self.seats[position] = Seat::Vacant(owner);
+                    self.slots[position] = ThreadSlot::Vacant(owner);
                 }
                 Err(StartError::new(cpu, failed.kind))
             }
@@ -331,18 +332,18 @@ impl Smp {
             for (position, owner) in owners.into_iter().enumerate() {
                 let cpu = owner.cpu();
                 if online.contains(cpu) {
-                    let thread = threads::Thread::start(owner, machine, priority);
+                    let thread = threads::TargetThread::start(owner, machine, priority);
                     let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
                     starting.push((position, cpu, thread));
                 } else {
-                    control.seats[position] = Seat::Vacant(owner);
+                    control.slots[position] = ThreadSlot::Vacant(owner);
                 }
             }
             for (position, cpu, thread) in starting {
                 let thread = thread.finish();
                 let thread = thread.map_err(|failed| StartError::new(cpu, failed.kind))?;
                 granted = Some(thread.granted).filter(|&granted| granted != priority).or(granted);
-                control.seats[position] = Seat::Thread(thread);
+                control.slots[position] = ThreadSlot::Thread(thread);
             }
         }
         for cpu in &online {

@@ -1,31 +1,50 @@
-//! The handle: call one CPU, or several; take CPUs out and in; shut down.
-
-mod control;
-mod targets;
+//! The handle: how it is built; call one CPU, or several; take CPUs out and in; shut down.
 
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::Control;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, context};
 use corewise_topology::{CpuId, CpuSet, Machine, current_cpu};
 
 use crate::call::Call;
-use crate::cells::{self, Casting, Message, Pools, Sending};
-use crate::error::{CallError, SkipReason};
-use crate::many::{ManyCall, Reach, Skipped};
-use crate::policy::{self, Delivery};
+use crate::call::{ManyCall, Reach, Skipped};
+use crate::cells::{self, DetachedSending, Message, Pools, Sending};
+use crate::error::{CallError, SkipReason, StartError};
 use crate::priority::{self, Priority};
 use crate::spin;
 use crate::stats::CallStats;
 use crate::target::{CallTarget, Target};
-use crate::watch::{OnStall, Watch};
-use control::Control;
+use crate::watch::{self, CallStall, OnStall, Watch};
+
+mod control;
+mod targets;
 
 pub use control::{Followed, Leaving};
 pub use targets::{AllCpus, AnyOf, Filter, SingleTarget, Targets};
+
+/// How a call reaches its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// Through the target's queue.
+    Queue,
+    /// At once, in the calling thread, which is the target.
+    Inline,
+}
+
+/// Which delivery a call takes.
+///
+/// In place only where the caller *is* the target, in one of its handlers, and wants the value:
+/// through the queue it would wait for itself. That the calling thread happens to be on the right
+/// CPU isn't enough: it could be moved, and would run beside the target's handlers, which never
+/// overlap. A call without waiting is always queued, so that a handler that calls its own CPU again
+/// returns first.
+fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
+    if caller_is_target && waited_for { Delivery::Inline } else { Delivery::Queue }
+}
 
 /// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
 /// targets run what they have accepted, and end.
@@ -73,7 +92,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new() -> Settings {
-        Settings { priority: Priority::Plain, watchdog: Some(policy::STALL_AFTER), on_stall: None }
+        Settings { priority: Priority::Plain, watchdog: Some(watch::STALL_AFTER), on_stall: None }
     }
 }
 
@@ -107,7 +126,7 @@ impl Smp {
     /// One target per CPU, all offline.
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<CpuId> = machine.topology().cpu_set().iter().collect();
-        let spins = spin::policy::targets_spin(machine.is_synthetic(), cpus.len());
+        let spins = spin::targets_spin(machine.is_synthetic(), cpus.len());
         let (targets, owners): (Vec<_>, Vec<_>) =
             cpus.iter().map(|&cpu| Target::new(cpu, spins)).unzip();
         let mut index = vec![None; cpus.last().map_or(0, |&last| last.index() + 1)];
@@ -211,7 +230,7 @@ impl Smp {
         let Some(target) = self.shared.target(cpu) else {
             return Err(CallError::NotOnline { cpu, f });
         };
-        match policy::delivery(target.is_run_by_this_thread(), true) {
+        match delivery(target.is_run_by_this_thread(), true) {
             Delivery::Queue => {
                 let pools = &self.shared.pools;
                 let (message, waiting) = cells::call(pools, source(), site, cpu, f);
@@ -251,7 +270,7 @@ impl Smp {
         let Some(target) = self.shared.target(cpu) else {
             return Err(CallError::NotOnline { cpu, f });
         };
-        let message = cells::forgotten(&self.shared.pools, source(), site, cpu, f);
+        let message = cells::detached(&self.shared.pools, source(), site, cpu, f);
         target.deliver(message).map_err(|(reason, message)| {
             // SAFETY: the message was made of `f` above.
             let f = unsafe { cells::take_function(message) };
@@ -290,7 +309,7 @@ impl Smp {
         let mut sending = Sending::new(pools, source(), site, self.count(&targets), f);
         let mut here = None;
         let skipped = self.push_each(targets, |cpu, target| {
-            match policy::delivery(target.is_run_by_this_thread(), true) {
+            match delivery(target.is_run_by_this_thread(), true) {
                 Delivery::Inline => target.state().hint_refusal().map_or(Ok(()), Err).map(|()| {
                     here = Some((target, sending.share(pools, cpu)));
                 }),
@@ -320,7 +339,7 @@ impl Smp {
         F: Fn(CpuId) + Send + Sync + 'static,
     {
         let pools = &self.shared.pools;
-        let mut casting = Casting::new(pools, source(), site, self.count(&targets), f);
+        let mut casting = DetachedSending::new(pools, source(), site, self.count(&targets), f);
         let mut reached = CpuSet::new();
         let skipped = self.push_each(targets, |cpu, target| {
             target
@@ -445,5 +464,111 @@ impl Drop for Shared {
 impl fmt::Debug for Smp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Smp").field("targets", &self.shared.targets).finish_non_exhaustive()
+    }
+}
+
+/// What call targets are made with; [`Smp::builder`] begins one.
+///
+/// ```
+/// use corewise_smp::{AllCpus, Priority, Smp};
+/// use corewise_topology::Machine;
+///
+/// let machine = Machine::live()?;
+/// let smp = Smp::builder(&machine).priority(Priority::Nice(-5)).build()?;
+/// assert_eq!(smp.call_each(AllCpus, |_| ()).wait().into_values()?.len(), machine.online().len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a builder builds nothing until it is told to"]
+#[derive(Clone)]
+pub struct SmpBuilder {
+    pub(crate) machine: Machine,
+    pub(crate) settings: Settings,
+}
+
+impl Smp {
+    /// Begins a handle that differs from what [`Smp::new`] makes.
+    pub fn builder(machine: &Machine) -> SmpBuilder {
+        SmpBuilder { machine: machine.clone(), settings: Settings::new() }
+    }
+}
+
+impl Smp {
+    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
+    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as long
+    /// as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority) unless the
+    /// builder was told otherwise.
+    ///
+    /// The threads are started here and not at the first call, so that a call never waits for a
+    /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
+    /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
+    ///
+    /// # Errors
+    /// A thread couldn't be started or pinned; those that were are ended.
+    pub fn new(machine: &Machine) -> Result<Smp, StartError> {
+        Smp::builder(machine).build()
+    }
+}
+
+impl SmpBuilder {
+    /// The priority of the targets' threads: by default [`Priority::Plain`]. With
+    /// [`Priority::OF_INTERRUPT_THREADS`] a call gets in ahead of ordinary work on a busy CPU; on a
+    /// synthetic machine, whose CPUs are only names, that would hold up the real ones.
+    ///
+    /// Where the process may not have it, the threads get the nearest that it may: a lower one of
+    /// the same kind, then a niceness, then none. That is said once for each handle (`tracing`, at
+    /// `info`), with how to permit it. A thread or process that a handler starts doesn't inherit
+    /// it.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.settings.priority = priority.in_range();
+        self
+    }
+
+    /// After how long a wait for a call is reported, of a thread or of a future: five seconds where
+    /// nobody says else; `None`: never. Less than a millisecond is taken for one.
+    ///
+    /// The report is logged (`tracing`, at `warn`), kept for [`Smp::dump`](crate::Smp::dump), and given
+    /// to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four times, and
+    /// so on. Nothing polls for it: a thread's own sleep has a timeout; futures have one thread that
+    /// sleeps while none waits.
+    pub fn watchdog(mut self, limit: Option<Duration>) -> Self {
+        self.settings.watchdog = limit;
+        self
+    }
+
+    /// What is called with the report of each wait that takes long, beside the log. It runs on the
+    /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
+    /// it is ignored. It is dropped by the thread that lets go of the handle and its calls last.
+    pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
+        self.settings.on_stall = Some(Arc::new(callback));
+        self
+    }
+
+    /// As [`Smp::new`], with these settings.
+    ///
+    /// # Errors
+    /// Those of [`Smp::new`].
+    pub fn build(self) -> Result<Smp, StartError> {
+        Smp::start(&self.machine, self.settings)
+    }
+}
+
+impl fmt::Debug for SmpBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SmpBuilder")
+            .field("priority", &self.settings.priority)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_target_itself_runs_in_place_and_only_what_it_waits_for() {
+        assert_eq!(delivery(true, true), Delivery::Inline);
+        assert_eq!(delivery(true, false), Delivery::Queue);
+        assert_eq!(delivery(false, true), Delivery::Queue);
+        assert_eq!(delivery(false, false), Delivery::Queue);
     }
 }

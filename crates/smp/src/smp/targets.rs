@@ -187,7 +187,7 @@ impl Smp {
     fn nearest(
         &self,
         cpus: &CpuSet,
-        here: Option<(CpuId, Place)>,
+        here: Option<(CpuId, CpuLocation)>,
         tried: Option<Rank>,
     ) -> Option<(Rank, CpuId)> {
         let known = cpus.iter().filter(|&cpu| {
@@ -201,9 +201,9 @@ impl Smp {
         ranked.filter(|&(rank, _)| tried.is_none_or(|tried| rank > tried)).min()
     }
 
-    fn place(&self, cpu: CpuId) -> Place {
+    fn place(&self, cpu: CpuId) -> CpuLocation {
         let known = self.machine().topology().cpu(cpu);
-        known.map_or(Place::default(), |known| Place {
+        known.map_or(CpuLocation::default(), |known| CpuLocation {
             core: known.core,
             llc: known.llc,
             node: known.node,
@@ -225,7 +225,7 @@ impl Smp {
 
 /// Where a CPU is: what it shares with others. Two that aren't known aren't the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Place {
+struct CpuLocation {
     core: Option<u32>,
     llc: Option<u32>,
     node: Option<u32>,
@@ -251,7 +251,7 @@ const ITSELF: Rank = (Nearness::Itself, 0);
 ///
 /// Among CPUs that are as near as each other those behind the caller's own number come first, and
 /// then those from 0: so callers on several CPUs don't all choose the same one.
-fn rank(here: Option<(CpuId, Place)>, to: CpuId, place: Place) -> Rank {
+fn rank(here: Option<(CpuId, CpuLocation)>, to: CpuId, place: CpuLocation) -> Rank {
     let Some((own, own_place)) = here else { return (Nearness::Elsewhere, to.number()) };
     let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
     let nearness = if own == to {
@@ -273,9 +273,9 @@ mod tests {
     use super::*;
 
     /// Two nodes of two caches of two cores of two CPUs.
-    fn place(cpu: CpuId) -> Place {
+    fn place(cpu: CpuId) -> CpuLocation {
         let cpu = cpu.number();
-        Place { core: Some(cpu / 2), llc: Some(cpu / 4), node: Some(cpu / 8) }
+        CpuLocation { core: Some(cpu / 2), llc: Some(cpu / 4), node: Some(cpu / 8) }
     }
 
     fn order(own: u32) -> Vec<u32> {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn an_unknown_cpu_is_near_no_other_and_a_caller_at_an_unknown_place_goes_by_number() {
-        let unknown = Place::default();
+        let unknown = CpuLocation::default();
         assert_eq!(
             rank(Some((CpuId::new(1), unknown)), CpuId::new(2), unknown),
             (Nearness::Elsewhere, 1)

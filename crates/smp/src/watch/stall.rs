@@ -1,14 +1,19 @@
-//! What the watchdog reports: a call that is waited for, and isn't answered.
+//! What the watchdog reports: a call that is waited for and isn't answered, with who hasn't, and why.
 
-use corewise_topology::CpuId;
-use std::fmt;
+use std::collections::HashMap;
 use std::panic::Location;
 use std::time::Duration;
+use std::{fmt, ptr};
 
+use corewise_sync::sys::{RunState, Tid, run_state};
 use corewise_sync::text;
+use corewise_sync::time::Stamp;
+use corewise_topology::CpuId;
 
-use crate::running::RunningCall;
+use crate::cells::{Cell, Outstanding, Phase, Pools};
+use crate::stats::{RunSnapshot, RunningCall};
 use crate::target_state::CpuState;
+use crate::watch::{Watch, next_report};
 
 /// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +30,7 @@ pub struct CallStall {
     /// The CPU on which that was, where it is known.
     pub source: Option<CpuId>,
     /// The CPUs that haven't answered yet, in CPU order. May be empty: the last has answered just now.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingAnswer>,
 }
 
 /// The waiter for a call.
@@ -41,7 +46,7 @@ pub enum Waiter {
 /// A CPU that hasn't answered a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Missing {
+pub struct MissingAnswer {
     /// The CPU.
     pub cpu: CpuId,
     /// How far the call has come there.
@@ -78,7 +83,7 @@ pub enum ThreadState {
     Stopped,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CPU {}", self.cpu)?;
         match (self.progress, &self.running) {
@@ -124,6 +129,155 @@ impl fmt::Display for CallStall {
     }
 }
 
+/// What the thread remembers between looks.
+pub(super) struct ReportHistory {
+    limit: Duration,
+    /// By the cell's address: the calls that were reported.
+    told: HashMap<usize, ReportedCall>,
+}
+
+/// A call that was reported.
+struct ReportedCall {
+    /// Which life of its cell it is.
+    life: u32,
+    times: u32,
+    /// It was met at this look.
+    met: bool,
+}
+
+impl ReportHistory {
+    pub(super) fn new(limit: Duration) -> Self {
+        ReportHistory { limit, told: HashMap::new() }
+    }
+
+    /// Looks at all cells: reports that are due, and when to look next; `None` where nobody awaits any.
+    pub(super) fn look(
+        &mut self,
+        watch: &Watch,
+        pools: &Pools,
+    ) -> (Vec<CallStall>, Option<Duration>) {
+        let now = Stamp::precise();
+        let (mut reports, mut next) = (Vec::new(), None);
+        pools.for_each(|cell| {
+            let Some(awaited) = awaited(cell) else { return };
+            let waited = now.since(awaited.queued.stamp().unwrap_or(now));
+            let known = self.told.get(&ptr::from_ref(cell).addr());
+            let mut told = known.filter(|told| told.life == awaited.life).map_or(0, |t| t.times);
+            if waited >= next_report(self.limit, told) {
+                reports.extend(report_on(watch, cell, Waiter::Future, waited));
+                // One report, however many were missed.
+                while waited >= next_report(self.limit, told) {
+                    told += 1;
+                }
+                let told = ReportedCall { life: awaited.life, times: told, met: true };
+                self.told.insert(ptr::from_ref(cell).addr(), told);
+            } else if told > 0 {
+                let known = self.told.get_mut(&ptr::from_ref(cell).addr());
+                known.into_iter().for_each(|told| told.met = true);
+            }
+            // A thread that begins to wait after this look is late no sooner than the limit from now.
+            let left = next_report(self.limit, told).saturating_sub(waited);
+            next = Some(next.unwrap_or(self.limit).min(left));
+        });
+        self.told.retain(|_, told| std::mem::take(&mut told.met));
+        (reports, next)
+    }
+}
+
+/// The call that a cell is, where somebody awaits it.
+fn awaited(cell: &Cell) -> Option<Outstanding> {
+    let call = cell.diagnosis.read().filter(|call| call.queued.is_awaited())?;
+    (!cell.signal().is_complete() && cell.diagnosis.life() == call.life).then_some(call)
+}
+
+/// Whether anybody awaits a call.
+pub(super) fn any_awaited(pools: &Pools) -> bool {
+    let mut any = false;
+    pools.for_each(|cell| any |= awaited(cell).is_some());
+    any
+}
+
+/// The report on a call; `None` where it has ended meanwhile.
+pub(super) fn report_on(
+    watch: &Watch,
+    cell: &Cell,
+    waiter: Waiter,
+    waited: Duration,
+) -> Option<CallStall> {
+    let call = cell.diagnosis.read()?;
+    let mut missing = Vec::new();
+    if call.phase == Phase::Head {
+        cell.for_each_share(|share, call| missing.extend(missing_on(watch, share, call)));
+        missing.sort_by_key(|missing| missing.cpu);
+    } else {
+        missing.extend(missing_on(watch, cell, &call));
+    }
+    // The reading, whole or not: it was still this call.
+    (cell.diagnosis.life() == call.life).then_some(CallStall {
+        waited,
+        waiter,
+        function: call.name,
+        site: call.site,
+        source: Some(call.source),
+        missing,
+    })
+}
+
+/// Wakes the targets that have never seen the call.
+pub(super) fn wake_again(watch: &Watch, cell: &Cell) {
+    let Some(call) = cell.diagnosis.read() else { return };
+    if call.phase == Phase::Head {
+        cell.for_each_share(|share, call| wake_unseen(watch, share, call));
+    } else {
+        wake_unseen(watch, cell, &call);
+    }
+}
+
+fn wake_unseen(watch: &Watch, cell: &Cell, call: &Outstanding) {
+    let Some(target) = watch.target(call.target) else { return };
+    if progress(cell, call, target.stats.running()) == Progress::Unseen {
+        target.wake_again();
+    }
+}
+
+/// How far a call, or a share of one, has come on its target.
+fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<MissingAnswer> {
+    let target = watch.target(call.target)?;
+    let running = target.stats.running();
+    let progress = progress(cell, call, running);
+    if progress == Progress::Unseen {
+        // As the kernel sends its interrupt once more.
+        target.wake_again();
+    }
+    Some(MissingAnswer {
+        cpu: call.target,
+        progress,
+        state: CpuState::of(target.state().snapshot()),
+        running: running.map(RunningCall::of),
+        thread: target.own_thread().and_then(|seat| thread_state(seat.thread)),
+    })
+}
+
+/// How far a call has come on a target that runs this.
+pub(super) fn progress(cell: &Cell, call: &Outstanding, running: Option<RunSnapshot>) -> Progress {
+    match call.phase {
+        _ if running.is_some_and(|shown| shown.label.call == ptr::from_ref(cell).addr()) => {
+            Progress::Running
+        }
+        Phase::Taken => Progress::Before,
+        _ => Progress::Unseen,
+    }
+}
+
+/// What the kernel says of a thread of this process; `None` where it says nothing.
+fn thread_state(thread: Tid) -> Option<ThreadState> {
+    Some(match run_state(thread)? {
+        RunState::Ready => ThreadState::Ready,
+        RunState::Stopped => ThreadState::Stopped,
+        RunState::Asleep => ThreadState::Asleep,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +291,7 @@ mod tests {
             source: Some(CpuId::new(7)),
             since: Duration::ZERO,
         };
-        let missing = |cpu, progress, running| Missing {
+        let missing = |cpu, progress, running| MissingAnswer {
             cpu,
             progress,
             state: CpuState::Online,
@@ -154,7 +308,7 @@ mod tests {
                 missing(CpuId::new(0), Progress::Running, Some(running)),
                 missing(CpuId::new(1), Progress::Before, Some(running)),
                 missing(CpuId::new(2), Progress::Unseen, Some(running)),
-                Missing {
+                MissingAnswer {
                     state: CpuState::Leaving,
                     ..missing(CpuId::new(4), Progress::Unseen, None)
                 },

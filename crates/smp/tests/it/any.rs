@@ -5,14 +5,15 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use corewise_smp::{
-    AllCpus, AnyOf, CallError, CallTarget, RunError, SkipReason, Skipped, Smp, Step, Targets,
-};
+use corewise_smp::model::{self, CallTarget, Step};
+use corewise_smp::{AllCpus, AnyOf, CallError, RunError, SkipReason, Skipped, Smp, Targets};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 /// Two nodes of two caches of two CPUs each.
 fn two_nodes() -> (Smp, Vec<CallTarget>) {
-    Smp::stepped(&Machine::synthetic("numa:2 l3:2 core:2 pu:1").expect("a valid description"))
+    model::stepped(Smp::builder(
+        &Machine::synthetic("numa:2 l3:2 core:2 pu:1").expect("a valid description"),
+    ))
 }
 
 fn set(list: &str) -> CpuSet {

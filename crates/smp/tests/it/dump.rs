@@ -3,7 +3,8 @@
 
 use std::sync::mpsc;
 
-use corewise_smp::{AllCpus, CpuState, Dump, Priority, Progress, Smp, Step};
+use corewise_smp::model::{self, Step};
+use corewise_smp::{AllCpus, CpuState, Dump, Priority, Progress, Smp};
 use corewise_topology::{CpuId, Machine};
 
 fn machine(cores: u32) -> Machine {
@@ -12,7 +13,7 @@ fn machine(cores: u32) -> Machine {
 
 #[test]
 fn stepped_the_dump_shows_what_runs_where_it_was_called_and_nothing_after() {
-    let (smp, mut owners) = Smp::stepped(&machine(2));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(2)));
     let within = smp.clone();
     let line = line!() + 1;
     let call = smp.call(CpuId::new(1), move || within.dump()).expect("online");
@@ -29,7 +30,7 @@ fn stepped_the_dump_shows_what_runs_where_it_was_called_and_nothing_after() {
 
 #[test]
 fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
-    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(1)));
     let within = smp.clone();
     let site = |dump: &Dump| dump.cpus[0].running.expect("a handler made it").site.line();
     let call = smp.call(CpuId::new(0), move || {
@@ -46,7 +47,7 @@ fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
 
 #[test]
 fn stepped_a_function_that_panics_runs_no_more() {
-    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(1)));
     let call = smp.call(CpuId::new(0), || -> () { panic!("on purpose") }).expect("online");
     let _ = owners[0].step();
     assert!(call.wait().is_err());
@@ -56,7 +57,7 @@ fn stepped_a_function_that_panics_runs_no_more() {
 
 #[test]
 fn each_cpu_s_state_is_told() {
-    let (smp, mut owners) = Smp::stepped(&machine(3));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(3)));
     let states = |smp: &Smp| smp.dump().cpus.iter().map(|cpu| cpu.state).collect::<Vec<_>>();
     assert_eq!(states(&smp), [CpuState::Online; 3]);
     let leaving = smp.cpu_offline(CpuId::new(1));
@@ -117,7 +118,7 @@ fn the_dump_is_read_while_calls_run() {
 
 #[test]
 fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
-    let (smp, mut owners) = Smp::stepped(&machine(2));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(2)));
     let within = smp.clone();
     let line = line!() + 1;
     let first = smp.call(CpuId::new(0), move || within.dump()).expect("online");
@@ -149,7 +150,7 @@ fn stepped_calls_under_way_are_listed_until_they_end_with_where_they_are() {
 
 #[test]
 fn stepped_the_functions_of_calls_that_borrow_are_named() {
-    let (smp, mut owners) = Smp::stepped(&machine(1));
+    let (smp, mut owners) = model::stepped(Smp::builder(&machine(1)));
     let within = smp.clone();
     let borrowed = 7;
     let stepper = std::thread::spawn(move || while owners[0].step() == Step::Idle {});

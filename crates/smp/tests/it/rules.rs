@@ -5,7 +5,8 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use corewise_smp::{AnyOf, CallFailed, CallTarget, Leaving, Smp, Step};
+use corewise_smp::model::{self, CallTarget, Step};
+use corewise_smp::{AnyOf, CallFailed, Leaving, Smp};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -16,7 +17,7 @@ fn machine() -> Machine {
 }
 
 fn four_cpus() -> (Smp, Vec<CallTarget>) {
-    Smp::stepped(&machine())
+    model::stepped(Smp::builder(&machine()))
 }
 
 fn set(list: &str) -> CpuSet {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 
-use corewise_smp::{CallError, CallFailed, RunError, Smp};
+use corewise_smp::{CallError, CallFailed, RunError, Smp, model};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, BlockingObserver, Standing};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -54,7 +54,7 @@ fn run_gives_the_function_back_where_it_is_refused() {
 
 #[test]
 fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
-    let (smp, mut cpus) = Smp::stepped(&Machine::synthetic("core:1 pu:1").unwrap());
+    let (smp, mut cpus) = model::stepped(Smp::builder(&Machine::synthetic("core:1 pu:1").unwrap()));
     let text = String::from("still mine");
     thread::scope(|scope| {
         let (smp, mine) = (&smp, &text);

@@ -8,13 +8,14 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use corewise_smp::{AllCpus, CallError, CallFailed, CallTarget, SkipReason, Skipped, Smp, Step};
+use corewise_smp::model::{self, CallTarget, Step};
+use corewise_smp::{AllCpus, CallError, CallFailed, SkipReason, Skipped, Smp};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{context, panics};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Smp, Vec<CallTarget>) {
-    Smp::stepped(&Machine::synthetic("core:4 pu:1").expect("a valid description"))
+    model::stepped(Smp::builder(&Machine::synthetic("core:4 pu:1").expect("a valid description")))
 }
 
 /// A log that handlers write to.
@@ -51,7 +52,7 @@ fn a_call_runs_on_the_cpu_that_was_asked_for_when_that_cpu_steps() {
 fn rule_4_a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_back() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(CpuId::new(3), false).unwrap();
-    let (smp, mut cpus) = Smp::stepped(&machine);
+    let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     for cpu in [3, 4, u32::MAX] {
         let error = smp.call(CpuId::new(cpu), || "still mine").unwrap_err();
         assert!(
@@ -287,7 +288,7 @@ fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
 fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(CpuId::new(2), false).unwrap();
-    let (smp, mut cpus) = Smp::stepped(&machine);
+    let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     let call = smp.call_each(&set("1-2,3,9"), |cpu| cpu.number() * 10);
     assert_eq!(call.reach().reached, set("1,3"));
     let skipped = [2, 9].map(|cpu| Skipped { cpu: CpuId::new(cpu), reason: SkipReason::NotOnline });
@@ -365,7 +366,7 @@ fn one_panic_among_many_is_that_cpus_answer_alone() {
 fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     machine.set_online(CpuId::new(0), false).unwrap();
-    let (smp, mut cpus) = Smp::stepped(&machine);
+    let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
     let reach = smp.detached().call_each(&set("0-3"), move |_| {

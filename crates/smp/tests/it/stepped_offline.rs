@@ -1,12 +1,13 @@
 //! CPUs that leave and join, with the targets stepped by hand on one thread in a chosen order.
 #![cfg(not(loom))]
 
-use corewise_smp::{AllCpus, CallError, CallFailed, CallTarget, SkipReason, Smp, Step};
+use corewise_smp::model::{self, CallTarget, Step};
+use corewise_smp::{AllCpus, CallError, CallFailed, SkipReason, Smp};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 fn four_cpus() -> (Machine, Smp, Vec<CallTarget>) {
     let machine = Machine::synthetic("core:4 pu:1").expect("a valid description");
-    let (smp, targets) = Smp::stepped(&machine);
+    let (smp, targets) = model::stepped(Smp::builder(&machine));
     (machine, smp, targets)
 }
 

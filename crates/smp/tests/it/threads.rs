@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 
-use corewise_smp::{AllCpus, CallError, Smp};
+use corewise_smp::{AllCpus, CallError, Smp, model};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::context::{self, BlockingObserver};
@@ -359,7 +359,7 @@ fn an_idle_cpu_that_leaves_gives_its_thread_up_and_gets_one_again() {
 #[test]
 fn a_program_may_run_the_targets_in_threads_of_its_own() {
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    let (smp, targets) = Smp::stepped(&machine);
+    let (smp, targets) = model::stepped(Smp::builder(&machine));
     let threads: Vec<_> = targets
         .into_iter()
         .map(|mut target| {

@@ -10,9 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use corewise_smp::{
-    AllCpus, CallStall, CallTarget, CpuState, Progress, Smp, Step, ThreadState, Waiter,
-};
+use corewise_smp::model::{self, CallTarget, Step};
+use corewise_smp::{AllCpus, CallStall, CpuState, Progress, Smp, ThreadState, Waiter};
 use corewise_topology::{CpuId, Machine};
 
 const LIMIT: Duration = Duration::from_millis(1);
@@ -25,7 +24,8 @@ fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<CallStall>) {
     let (told, reports) = mpsc::channel();
     let builder = Smp::builder(&machine(cores)).watchdog(Some(LIMIT));
     // The receiver may be gone by the last report.
-    let (smp, owners) = builder.on_stall(move |report| _ = told.send(report.clone())).stepped();
+    let (smp, owners) =
+        model::stepped(builder.on_stall(move |report| _ = told.send(report.clone())));
     (smp, owners, reports)
 }
 
@@ -183,7 +183,7 @@ fn a_future_that_is_dropped_while_it_waits_is_watched_no_longer() {
 fn without_a_watchdog_nothing_is_reported() {
     let (told, reports) = mpsc::channel();
     let builder = Smp::builder(&machine(1)).watchdog(None);
-    let (smp, mut owners) = builder.on_stall(move |_| _ = told.send(())).stepped();
+    let (smp, mut owners) = model::stepped(builder.on_stall(move |_| _ = told.send(())));
     let mut cx = Context::from_waker(Waker::noop());
     let mut call = Box::pin(smp.call(CpuId::new(0), || 1).expect("online"));
     assert!(call.as_mut().poll(&mut cx).is_pending());
@@ -237,7 +237,7 @@ fn a_callback_that_panics_hurts_nobody() {
         let _ = told.send(());
         panic!("on purpose, in the callback");
     };
-    let (smp, mut owners) = builder.on_stall(on_stall).stepped();
+    let (smp, mut owners) = model::stepped(builder.on_stall(on_stall));
     let call = smp.call(CpuId::new(0), || 3).expect("online");
     let waiter = thread::spawn(move || call.wait());
     reports.recv().expect("a report");
@@ -257,7 +257,7 @@ fn a_callback_may_have_the_last_handle() {
         let _ = told.send((report.waiter, smp.is_some()));
         drop(smp);
     };
-    let (smp, mut owners) = builder.on_stall(on_stall).stepped();
+    let (smp, mut owners) = model::stepped(builder.on_stall(on_stall));
     let mut call = Box::pin(smp.call(CpuId::new(0), || 4).expect("online"));
     *last.lock().expect("nobody panics with it") = Some(smp);
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -1,6 +1,6 @@
 //! Model: push, against the owner side being dropped (`src/README.md`, race 4).
 
-use corewise_smp::{CallFailed, Smp};
+use corewise_smp::{CallFailed, Smp, model};
 use corewise_topology::{CpuId, Machine};
 use loom::thread;
 
@@ -11,7 +11,7 @@ fn loom_every_waiter_ends_when_the_owner_is_dropped() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let target = targets.pop().unwrap();
         let callers = [(); 2].map(|()| {
             let smp = smp.clone();

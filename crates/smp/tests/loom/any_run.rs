@@ -1,7 +1,8 @@
 //! Models: a call to any CPU of a set against one of them leaving (choice and push are one), and a call
 //! that borrows from its caller (`src/README.md`, "Memory").
 
-use corewise_smp::{AnyOf, Smp, Step};
+use corewise_smp::model::{self, Step};
+use corewise_smp::{AnyOf, Smp};
 use corewise_sync::cell::UnsafeCell;
 use corewise_topology::{CpuId, CpuSet, Machine};
 use loom::thread;
@@ -17,7 +18,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was() {
     model(|| {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let caller = {
             let smp = smp.clone();
             thread::spawn(move || smp.call(AnyOf(&CpuSet::full(2)), || 7).ok())
@@ -49,7 +50,7 @@ unsafe impl Sync for Plain {}
 fn loom_a_function_that_borrows_is_over_when_its_caller_goes_on() {
     model(|| {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
         // On this stack: loom watches that nobody else touches it before or after.

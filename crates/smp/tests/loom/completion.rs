@@ -1,7 +1,7 @@
 //! Model: the answer, against the waiter (`src/README.md`, race 3). Loom watches each access to the
 //! answer's slot, so an ordering that is too weak shows as a data race.
 
-use corewise_smp::{AllCpus, Smp};
+use corewise_smp::{AllCpus, Smp, model};
 use corewise_sync::cell::UnsafeCell;
 use corewise_topology::{CpuId, Machine};
 use loom::thread;
@@ -22,7 +22,7 @@ unsafe impl Sync for Plain {}
 fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
     model(|| {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let plain = Arc::new(Plain(UnsafeCell::new(0)));
         // SAFETY: nobody else has it yet.
@@ -52,7 +52,7 @@ fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
 fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
     model(|| {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let (smp, targets) = Smp::stepped(&machine);
+        let (smp, targets) = model::stepped(Smp::builder(&machine));
         let call = smp.call_each(AllCpus, |cpu| cpu.number() + 10);
         let runners: Vec<_> = targets
             .into_iter()
@@ -77,7 +77,7 @@ fn loom_the_last_of_many_completes_and_every_answer_is_seen() {
 fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
     model(|| {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let value = Arc::new(());
         let answer = Arc::clone(&value);
@@ -96,7 +96,7 @@ fn loom_an_answer_that_nobody_waits_for_is_dropped_once() {
 fn loom_the_answers_of_many_that_nobody_waits_for_are_dropped_once() {
     model(|| {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let (smp, targets) = Smp::stepped(&machine);
+        let (smp, targets) = model::stepped(Smp::builder(&machine));
         let value = Arc::new(());
         let answer = Arc::clone(&value);
         let call = smp.call_each(AllCpus, move |_| Arc::clone(&answer));

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use corewise_smp::{Call, Smp};
+use corewise_smp::{Call, Smp, model};
 use corewise_topology::{CpuId, Machine};
 use loom::thread;
 
@@ -17,7 +17,7 @@ fn builder() -> loom::model::Builder {
 /// run by the time that the CPU is declared dead and its loop has returned.
 fn offline_against_push(call: fn(&Smp) -> Option<Call<u32>>) {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
-    let (smp, mut targets) = Smp::stepped(&machine);
+    let (smp, mut targets) = model::stepped(Smp::builder(&machine));
     let mut target = targets.pop().expect("the machine has one CPU");
     let runner = thread::spawn(move || {
         target.run();
@@ -57,7 +57,7 @@ fn loom_where_the_look_is_no_part_of_the_push_the_model_fails() {
 fn loom_two_calls_of_which_one_is_urgent_both_run_before_the_cpu_is_dead() {
     builder().check(|| {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         smp.detached().call(CpuId::new(0), || ()).unwrap();
         let call = smp.call(CpuId::new(0), || 7).unwrap();

@@ -1,6 +1,6 @@
 //! Model: push and wake, against take and park (`src/README.md`, race 2).
 
-use corewise_smp::Smp;
+use corewise_smp::{Smp, model};
 use corewise_topology::{CpuId, Machine};
 use loom::thread;
 
@@ -16,7 +16,7 @@ fn model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
 fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
     model(3, || {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
         smp.detached().call(CpuId::new(0), || ()).unwrap();
@@ -31,7 +31,7 @@ fn loom_no_waiter_is_lost_behind_a_push_that_found_the_queue_full_or_empty() {
 fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
     model(2, || {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
-        let (smp, mut targets) = Smp::stepped(&machine);
+        let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
         let other = smp.clone();
@@ -60,7 +60,7 @@ fn loom_a_target_that_sleeps_without_having_said_so_sleeps_for_ever() {
     corewise_sync::model::must_fail(test, || {
         model(3, || {
             let machine = Machine::synthetic("core:1 pu:1").unwrap();
-            let (smp, mut targets) = Smp::stepped(&machine);
+            let (smp, mut targets) = model::stepped(Smp::builder(&machine));
             let mut target = targets.pop().unwrap();
             let runner = thread::spawn(move || target.run_unannounced());
             assert_eq!(smp.call(CpuId::new(0), || 2).unwrap().wait().unwrap(), 2);

@@ -54,7 +54,7 @@ pub(crate) struct Plan {
     /// What the choices of each thread begin with. When each thread comes to them isn't repeated.
     pub(crate) seed: u64,
     /// When a wait counts as lost. Far above what a busy machine takes.
-    pub(crate) patience: Duration,
+    pub(crate) waiter_habit: Duration,
     /// Whether the system may be asked to take the live machine's last CPU offline and online, again
     /// and again. That disturbs all that runs on the machine.
     pub(crate) plug: bool,
@@ -64,8 +64,8 @@ pub(crate) struct Plan {
 impl Plan {
     /// For that long; the system isn't asked.
     pub(crate) fn new(duration: Duration) -> Plan {
-        let patience = Duration::from_secs(120);
-        Plan { duration, seed: 1, patience, plug: false, mistake: None }
+        let waiter_habit = Duration::from_secs(120);
+        Plan { duration, seed: 1, waiter_habit, plug: false, mistake: None }
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Resu
     };
     let plugger = plugger.map_err(|error| no_thread(&world, error))?;
 
-    let over = watch(&world, duration, plan.patience, &ends);
+    let over = watch(&world, duration, plan.waiter_habit, &ends);
     let kinds = if over { join(&world, callers, plugger) } else { [0; KINDS.len()] };
     if over {
         sum_up(&world);
@@ -77,7 +77,7 @@ fn no_thread(world: &World, error: std::io::Error) -> Failed {
 }
 
 /// Watches until all threads have ended: true. False where they never will.
-fn watch(world: &World, duration: Duration, patience: Duration, ends: &Receiver<()>) -> bool {
+fn watch(world: &World, duration: Duration, waiter_habit: Duration, ends: &Receiver<()>) -> bool {
     let end = world.began + duration;
     let mut given_up = None;
     loop {
@@ -89,9 +89,9 @@ fn watch(world: &World, duration: Duration, patience: Duration, ends: &Receiver<
         if now >= end {
             world.stop.store(true, Ordering::Relaxed);
         }
-        let late = world.longest_wait().filter(|(for_how_long, ..)| *for_how_long > patience);
+        let late = world.longest_wait().filter(|(for_how_long, ..)| *for_how_long > waiter_habit);
         // The one who plugs has no desk: it waits for leaves, and those for calls.
-        let stuck = given_up.is_none() && (late.is_some() || now >= end + patience);
+        let stuck = given_up.is_none() && (late.is_some() || now >= end + waiter_habit);
         if stuck {
             world.findings.fail(Check::Lost, || match late {
                 Some((wait, caller, what)) => {
@@ -103,7 +103,7 @@ fn watch(world: &World, duration: Duration, patience: Duration, ends: &Receiver<
             world.give_up.store(true, Ordering::Relaxed);
             given_up = Some(now);
         }
-        if given_up.is_some_and(|since| now >= since + patience) {
+        if given_up.is_some_and(|since| now >= since + waiter_habit) {
             return false;
         }
     }

@@ -7,8 +7,8 @@ use super::*;
 /// One short torture on the synthetic machine. Whether it came to what is looked for in that time
 /// depends on how busy the machine is: `enough` says, and it is run again where it didn't.
 fn tortured(mistake: Option<Mistake>, enough: impl Fn(&Phase) -> bool) -> Phase {
-    let patience = Duration::from_secs(if mistake.is_some() { 1 } else { 60 });
-    let plan = Plan { patience, mistake, ..Plan::new(Duration::from_millis(100)) };
+    let waiter_habit = Duration::from_secs(if mistake.is_some() { 1 } else { 60 });
+    let plan = Plan { waiter_habit, mistake, ..Plan::new(Duration::from_millis(100)) };
     for seed in 1..50_u32 {
         // Longer each time: the machine may be as busy as before.
         let duration = plan.duration * seed;
