@@ -1,4 +1,4 @@
-//! What the watchdog reports: a call that is waited for and isn't answered, with who hasn't, and why.
+//! The watchdog's report of a call that is waited for and isn't answered: which CPUs haven't, and why.
 
 use std::collections::HashMap;
 use std::panic::Location;

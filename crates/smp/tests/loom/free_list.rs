@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_smp::model::FreeList;
+use corewise_smp::model::wrong::FreeList;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::{cell::UnsafeCell, model::must_fail};
 use loom::thread;

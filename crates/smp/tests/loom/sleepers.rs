@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_smp::model::{Sleeper, Sleepers};
+use corewise_smp::model::wrong::{Sleeper, Sleepers};
 use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::model::must_fail;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_smp::model::Alert;
+use corewise_smp::model::wrong::Alert;
 use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
