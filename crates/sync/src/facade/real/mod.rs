@@ -1,8 +1,6 @@
 //! The standard library, and the system below it: what product code runs on. The system is Linux (`linux/`), or one of
 //! which nothing is asked that the standard library doesn't know (`portable/`).
 
-mod cell;
-mod prefetch;
 #[cfg_attr(all(target_os = "linux", not(portable)), path = "linux/mod.rs")]
 #[cfg_attr(not(all(target_os = "linux", not(portable))), path = "portable/mod.rs")]
 pub(crate) mod system;
@@ -14,8 +12,6 @@ mod usual;
 mod word;
 
 pub use crate::real_per_thread as per_thread;
-pub use cell::UnsafeCell;
-pub use prefetch::{prefetch, prefetch_to_write};
 pub use std::hint::spin_loop;
 pub(crate) use std::sync as lock;
 pub(crate) use std::sync::atomic;
@@ -51,3 +47,66 @@ pub(crate) mod clock {
 
 /// What is tested here needs no more than the standard library.
 pub(crate) mod testing {}
+
+/// A `std::cell::UnsafeCell` reached through closures, as loom's is.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct UnsafeCell<T: ?Sized>(std::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// Wraps a value.
+    #[inline]
+    pub const fn new(value: T) -> Self {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `f` with a pointer for reading. Dereferencing it is the caller's unsafe step: no
+    /// one may write meanwhile.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// Calls `f` with a pointer for writing. Dereferencing it is the caller's unsafe step: no
+    /// one else may touch the value meanwhile.
+    #[inline]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// Gives the value back.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
+/// See [`hint::prefetch`](crate::hint::prefetch).
+#[inline(always)]
+pub fn prefetch<T>(shared: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let at = shared.cast::<i8>();
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(at);
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}
+
+/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+#[inline(always)]
+pub fn prefetch_to_write<T>(shared: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: as above; a processor that doesn't know this one does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(shared.cast::<i8>()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = shared;
+}

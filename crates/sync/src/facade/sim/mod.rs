@@ -2,21 +2,19 @@
 //! wake-up by what a real one would pay.
 
 pub(crate) mod atomic;
-mod cell;
 pub(crate) mod lock;
 pub(crate) mod system;
-mod touch;
 #[path = "../usual.rs"]
 mod usual;
 #[path = "../word/mod.rs"]
 mod word;
 
+use corewise_sim::{Access, touch};
+
 pub(crate) use atomic as aside;
-pub use cell::UnsafeCell;
 pub use corewise_sim::sim_thread_local as per_thread;
 pub use corewise_sim::spin_loop;
 pub(crate) use corewise_sim::thread;
-pub use touch::{prefetch, prefetch_to_write, reads, writes};
 pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, weakened};
 pub(crate) use word::{FutexWord, ParkerToken, pair};
 pub use word::{SpinLock, SpinLockGuard, Swap};
@@ -65,3 +63,70 @@ pub(crate) mod clock {
 
 /// What is tested here needs no more than the standard library.
 pub(crate) mod testing {}
+
+/// Bytes of a cell that an access is charged for at most: large values are seldom touched as a whole.
+const MOST: usize = 64;
+
+/// An `UnsafeCell` whose accesses are charged for.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct UnsafeCell<T: ?Sized>(
+    /// P: as the holder of the cell says.
+    std::cell::UnsafeCell<T>,
+);
+
+impl<T> UnsafeCell<T> {
+    /// Wraps a value.
+    pub const fn new(value: T) -> Self {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `f` with a pointer for reading.
+    #[track_caller]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        self.charge(Access::Load);
+        f(self.0.get())
+    }
+
+    /// Calls `f` with a pointer for writing.
+    #[track_caller]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        self.charge(Access::Store);
+        f(self.0.get())
+    }
+
+    /// Gives the value back.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+
+    #[track_caller]
+    fn charge(&self, kind: Access) {
+        if size_of::<T>() > 0 {
+            touch(self.0.get().addr(), size_of::<T>().min(MOST), kind);
+        }
+    }
+}
+
+/// See [`hint::reads`](crate::hint::reads).
+#[track_caller]
+pub fn reads<T: ?Sized>(shared: &T) {
+    touch(std::ptr::from_ref(shared).addr(), size_of_val(shared), Access::Load);
+}
+
+/// See [`hint::writes`](crate::hint::writes).
+#[track_caller]
+pub fn writes<T: ?Sized>(shared: &T) {
+    touch(std::ptr::from_ref(shared).addr(), size_of_val(shared), Access::Store);
+}
+
+/// See [`hint::prefetch`](crate::hint::prefetch).
+pub fn prefetch<T>(shared: *const T) {
+    corewise_sim::prefetch(shared.addr(), Access::Load);
+    corewise_sim::prefetch(shared.addr() + 64, Access::Load);
+}
+
+/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+pub fn prefetch_to_write<T>(shared: *const T) {
+    corewise_sim::prefetch(shared.addr(), Access::Store);
+}
