@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 
 use common::{Rig, block};
 use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Info, Queue, Started};
-use corewise_sync::fence::{self, Way};
+use corewise_sync::fence::{self, FenceKind};
 
 /// Completes on the spot, and notes when it is called.
 #[derive(Clone, Default)]
@@ -104,8 +104,8 @@ fn freeze_and_quiesce_hold_with_membarrier_without_it_and_in_between() {
         Queue::builder(&rig.machine, Arc::new(driver.clone())).nr_requests(ROOM).build(&rig.wq);
     let first = fence::prepare();
     storm(&queue, &driver, 2_000, || ());
-    assert_eq!(fence::way(), Some(first));
+    assert_eq!(fence::kind(), Some(first));
     storm(&queue, &driver, 2_000, fence::refuse_membarrier);
-    assert_eq!(fence::way(), Some(Way::FullFences));
+    assert_eq!(fence::kind(), Some(FenceKind::FullFences));
     storm(&queue, &driver, 2_000, || ());
 }

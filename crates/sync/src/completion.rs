@@ -247,14 +247,9 @@ impl Countdown {
         before == 1
     }
 
-    /// How many are still to come (a moment ago).
+    /// Returns how many are still to come, as of a moment ago.
     pub fn remaining(&self) -> usize {
         self.left.load(Ordering::Acquire)
-    }
-
-    /// Whether all are done.
-    pub fn is_complete(&self) -> bool {
-        self.all.is_complete()
     }
 
     /// Waits for all; as [`Completion::wait`].
@@ -268,11 +263,6 @@ impl Countdown {
     #[must_use = "false: the time ran out"]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.all.wait_timeout(timeout)
-    }
-
-    /// For futures; as [`Completion::poll_complete`].
-    pub fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.all.poll_complete(cx)
     }
 }
 
@@ -330,10 +320,10 @@ mod tests {
     fn a_countdown_completes_with_the_last_and_names_it() {
         let countdown = Countdown::new(2);
         assert!(!countdown.done());
-        assert!(!countdown.is_complete());
+        assert!(!countdown.all.is_complete());
         assert!(countdown.done());
         countdown.wait();
-        assert!(Countdown::new(0).is_complete());
+        assert!(Countdown::new(0).all.is_complete());
     }
 
     #[test]

@@ -48,20 +48,20 @@ struct Slot {
 
 /// What a thread knows without a look: whose list it is on, and its slot.
 #[derive(Clone, Copy)]
-struct Known {
+struct ThreadEntry {
     hazards: *const Hazards,
     slot: *const CachePadded<Slot>,
 }
 
-const NOBODY: Known = Known { hazards: ptr::null(), slot: ptr::null() };
+const NOBODY: ThreadEntry = ThreadEntry { hazards: ptr::null(), slot: ptr::null() };
 
 /// A thread's slot, and whose lists it is on. The addresses of those aren't used again meanwhile.
-struct Own {
+struct OwnSlot {
     slot: Option<Arc<CachePadded<Slot>>>,
     listed: Vec<Weak<Hazards>>,
 }
 
-impl Drop for Own {
+impl Drop for OwnSlot {
     fn drop(&mut self) {
         let _ = KNOWN.try_with(|known| known.set(NOBODY));
         if let Some(slot) = &self.slot {
@@ -71,8 +71,8 @@ impl Drop for Own {
 }
 
 per_thread! {
-    static KNOWN: Cell<Known> = Cell::new(NOBODY);
-    static OWN: RefCell<Own> = RefCell::new(Own { slot: None, listed: Vec::new() });
+    static KNOWN: Cell<ThreadEntry> = Cell::new(NOBODY);
+    static OWN: RefCell<OwnSlot> = RefCell::new(OwnSlot { slot: None, listed: Vec::new() });
 }
 
 impl Hazards {
@@ -92,7 +92,7 @@ impl Hazards {
     fn find(self: &Arc<Self>) -> *const CachePadded<Slot> {
         let found = OWN.try_with(|own| {
             // No user's code is in here.
-            let Own { slot, listed } = &mut *own.borrow_mut();
+            let OwnSlot { slot, listed } = &mut *own.borrow_mut();
             let slot = slot.get_or_insert_with(|| {
                 let (what, over) = (AtomicPtr::new(ptr::null_mut()), AtomicBool::new(false));
                 Arc::new(CachePadded::new(Slot { what, over }))
@@ -107,7 +107,7 @@ impl Hazards {
             Arc::as_ptr(slot)
         });
         let Ok(slot) = found else { return ptr::null() };
-        let _ = KNOWN.try_with(|known| known.set(Known { hazards: Arc::as_ptr(self), slot }));
+        let _ = KNOWN.try_with(|known| known.set(ThreadEntry { hazards: Arc::as_ptr(self), slot }));
         slot
     }
 

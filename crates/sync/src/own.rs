@@ -69,20 +69,20 @@ impl<S: Slot> Slots<S> {
 }
 
 /// How many objects a thread may use in turns before it has to look into its list.
-const NEAR: usize = 32;
+const CACHED: usize = 32;
 
 /// An entry of the table: whose slot, and which.
-type Near = Cell<(*const (), *const ())>;
+type CacheEntry = Cell<(*const (), *const ())>;
 
 per_thread! {
-    static TABLE: [Near; NEAR] = [const { Cell::new((ptr::null(), ptr::null())) }; NEAR];
-    static LIST: List = List(RefCell::new(Vec::new()));
+    static TABLE: [CacheEntry; CACHED] = [const { Cell::new((ptr::null(), ptr::null())) }; CACHED];
+    static LIST: ThreadSlots = ThreadSlots(RefCell::new(Vec::new()));
 }
 
 /// A thread's slots.
-struct List(RefCell<Vec<Place>>);
+struct ThreadSlots(RefCell<Vec<ThreadSlot>>);
 
-struct Place {
+struct ThreadSlot {
     /// Weak: a thread keeps no object alive. It keeps the address from being used for others, though,
     /// so that the table can be asked by address.
     slots: Weak<dyn Owner>,
@@ -103,7 +103,7 @@ impl<S: Slot> Owner for Slots<S> {
 }
 
 fn position(slots: *const ()) -> usize {
-    (slots.addr() / 128) % NEAR
+    (slots.addr() / 128) % CACHED
 }
 
 /// The calling thread's slot: it lives as long as `slots`. `None`: the thread is about to end, and can have none any
@@ -145,7 +145,7 @@ fn look_up<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
                 let slot = slots.take();
                 let found = Arc::as_ptr(&slot).cast();
                 let weak = Arc::downgrade(slots);
-                places.push(Place { slots: weak, slot });
+                places.push(ThreadSlot { slots: weak, slot });
                 found
             }
         };
@@ -157,7 +157,7 @@ fn look_up<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
     found.ok().flatten().map(|slot| unsafe { &*slot.cast::<S>() })
 }
 
-impl Place {
+impl ThreadSlot {
     /// Clears the table's entry: afterwards the `Weak` may go. Always true.
     fn forget(&self) -> bool {
         let whose: *const () = self.slots.as_ptr().cast();
@@ -171,7 +171,7 @@ impl Place {
     }
 }
 
-impl Drop for List {
+impl Drop for ThreadSlots {
     fn drop(&mut self) {
         for place in self.0.get_mut().drain(..) {
             place.forget();

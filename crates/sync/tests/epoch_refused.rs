@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use corewise_sync::epoch::ReadMostly;
-use corewise_sync::fence::{Way, prepare, refuse_membarrier};
+use corewise_sync::fence::{FenceKind, prepare, refuse_membarrier};
 
 #[test]
 fn without_membarrier_a_value_is_still_whole_for_who_reads_it() {
     refuse_membarrier();
-    assert_eq!(prepare(), Way::FullFences);
+    assert_eq!(prepare(), FenceKind::FullFences);
     let cell = ReadMostly::new(vec![0u64; 8]);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

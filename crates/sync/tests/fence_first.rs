@@ -7,7 +7,7 @@ mod litmus;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
-use corewise_sync::fence::{heavy, hold_registration, light, prepare, way};
+use corewise_sync::fence::{heavy, hold_registration, kind, light, prepare};
 
 #[test]
 fn a_heavy_fence_waits_for_no_registration_and_misses_nothing_before_and_after_it() {
@@ -16,19 +16,19 @@ fn a_heavy_fence_waits_for_no_registration_and_misses_nothing_before_and_after_i
     const ANSWERED_AT: u32 = 20_000;
     hold_registration(true);
     heavy();
-    assert_eq!(way(), None, "it was over before the registration");
+    assert_eq!(kind(), None, "it was over before the registration");
     let heavy_and_then_registered = || {
         if FENCES.fetch_add(1, Relaxed) == ANSWERED_AT {
-            assert_eq!(way(), None);
+            assert_eq!(kind(), None);
             hold_registration(false);
         }
         heavy();
     };
     litmus::nothing_is_missed("the first way", 100_000, light, heavy_and_then_registered);
     assert!(FENCES.load(Relaxed) > ANSWERED_AT);
-    while way().is_none() {
+    while kind().is_none() {
         thread::yield_now();
     }
-    assert_eq!(way(), Some(prepare()), "heavy has had it registered");
+    assert_eq!(kind(), Some(prepare()), "heavy has had it registered");
     litmus::nothing_is_missed("the way found", 40_000, light, heavy);
 }

@@ -6,7 +6,7 @@ mod litmus;
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use corewise_sync::fence::{Way, heavy, light, prepare, refuse_membarrier};
+use corewise_sync::fence::{FenceKind, heavy, light, prepare, refuse_membarrier};
 
 #[test]
 fn a_membarrier_that_is_refused_later_is_replaced_without_a_miss() {
@@ -23,5 +23,5 @@ fn a_membarrier_that_is_refused_later_is_replaced_without_a_miss() {
     let rounds = if cfg!(miri) { 100 } else { 40_000 };
     litmus::nothing_is_missed("the change", rounds, light, heavy_and_then_refused);
     assert!(FENCES.load(Relaxed) > REFUSED_AT);
-    assert_eq!(prepare(), Way::FullFences);
+    assert_eq!(prepare(), FenceKind::FullFences);
 }

@@ -5,16 +5,16 @@
 use std::thread;
 
 use corewise_sync::epoch::Epochs;
-use corewise_sync::fence::{light, prepare, way};
+use corewise_sync::fence::{kind, light, prepare};
 
 #[test]
 fn the_first_epochs_have_the_process_registered_and_nobody_waits_for_it() {
     light();
-    assert_eq!(way(), None, "the light side asks nobody");
+    assert_eq!(kind(), None, "the light side asks nobody");
     let epochs = Epochs::new();
     drop(epochs.enter());
-    while way().is_none() {
+    while kind().is_none() {
         thread::yield_now();
     }
-    assert_eq!(way(), Some(prepare()));
+    assert_eq!(kind(), Some(prepare()));
 }

@@ -8,8 +8,7 @@ use std::path::Path;
 pub use corewise_sync::sys::Tid;
 use corewise_sync::sys::{self, Mask};
 
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::files;
 

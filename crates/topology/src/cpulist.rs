@@ -2,7 +2,7 @@
 //!
 //! Formats: `Documentation/core-api/printk-formats.rst` (`%*pbl`, `%*pb`) of the Linux kernel.
 
-use crate::cpu_id::CpuId;
+use crate::cpuset::CpuId;
 use std::fmt;
 use std::str::FromStr;
 

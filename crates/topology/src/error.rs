@@ -4,8 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 
 /// Everything that can go wrong while topology facts are parsed, read or applied.
 #[derive(Debug)]

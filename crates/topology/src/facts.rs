@@ -1,6 +1,6 @@
 //! From raw facts, as each source reports them, to the one [`Topology`] with its dense numbers.
 
-use crate::cpu_id::CpuId;
+use crate::cpuset::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cpuset::CpuSet;

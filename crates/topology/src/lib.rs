@@ -25,7 +25,6 @@
 
 mod affinity;
 mod cgroup;
-mod cpu_id;
 mod cpulist;
 mod cpuset;
 mod error;
@@ -46,8 +45,7 @@ mod watch;
 mod xml;
 
 pub use affinity::{Tid, current_affinity, current_cpu, pin_current_thread, pin_thread};
-pub use cpu_id::CpuId;
-pub use cpuset::{CpuSet, Iter};
+pub use cpuset::{CpuId, CpuSet, Iter};
 pub use error::TopologyError;
 pub use machine::{Change, Machine, Masks, Subscription};
 pub use memory::memory;

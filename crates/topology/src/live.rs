@@ -66,7 +66,7 @@ fn has_sysfs() -> bool {
 
 /// What a source says about the state now. `None`: it doesn't say, and nothing changes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct LiveState {
     pub(crate) running: Option<CpuSet>,
     pub(crate) allowed: Option<CpuSet>,
     pub(crate) isolated: Option<CpuSet>,
@@ -74,9 +74,9 @@ pub(crate) struct Seen {
 }
 
 /// What the system says now about the CPUs of a topology that was made by [`Topology::live`].
-pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
+pub(crate) fn state(topology: &Topology) -> Result<LiveState, TopologyError> {
     if sys::machine().is_some() {
-        return Ok(Seen::default());
+        return Ok(LiveState::default());
     }
     let (running, isolated) =
         if has_sysfs() { sysfs::state(Path::new(SYSTEM))? } else { (None, None) };
@@ -93,7 +93,7 @@ pub(crate) fn state(topology: &Topology) -> Result<Seen, TopologyError> {
     let online = running.clone().unwrap_or_else(|| topology.online());
     let mask = affinity::process_affinity(&online.intersection(topology.allowed()));
     let allowed = allowed(&topology.cpu_set(), &online, mask, cgroup::cpuset());
-    Ok(Seen { running, allowed, isolated, quota: Some(quota::quota()) })
+    Ok(LiveState { running, allowed, isolated, quota: Some(quota::quota()) })
 }
 
 /// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::scope::AffinityScope;
 use crate::shard::{ShardLayout, clustered_layout, shard_layout};
 use crate::topology::{Cpu, Topology};

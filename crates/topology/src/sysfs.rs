@@ -4,7 +4,7 @@
 //! Linux kernel. A file that isn't there is a fact that isn't reported; a file that is there and
 //! can't be read, or says something else than such a file does, is an error that names it.
 
-use crate::cpu_id::CpuId;
+use crate::cpuset::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

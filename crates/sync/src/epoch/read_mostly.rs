@@ -49,20 +49,20 @@ pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
     /// out is the only one, and takes the value out after a grace period.
     first: UnsafeCell<Option<T>>,
     /// L: is the lock; guards the old values that somebody may still read.
-    old: Mutex<Vec<Old<T>>>,
+    old: Mutex<Vec<Retired<T>>>,
     epochs: Epochs<A>,
     owns: PhantomData<Box<T>>,
 }
 
 /// A value that was swapped out, and the sections that may have found it.
-struct Old<T> {
+struct Retired<T> {
     /// As it was in `value`.
     value: *mut T,
     readers: Sections,
 }
 
 // SAFETY: the value is the cell's, which hands it from writer to writer, T: Send; see below. Sections are Send.
-unsafe impl<T: Send> Send for Old<T> {}
+unsafe impl<T: Send> Send for Retired<T> {}
 
 // SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to the thread that drops
 // it (T: Send).
@@ -184,7 +184,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         readers.are_soon_over();
         let over = {
             let mut old = self.old.lock();
-            old.push(Old { value, readers });
+            old.push(Retired { value, readers });
             if old.len() > MOST_OLD && !self.epochs.is_inside() {
                 mem::take(&mut *old)
             } else {
@@ -195,7 +195,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
             }
         };
         // Outside of the lock: they are the user's.
-        for Old { value, readers } in over {
+        for Retired { value, readers } in over {
             readers.wait::<A>();
             // SAFETY: it was swapped out, by the thread that retired it, and each section that may have found it has ended.
             drop(unsafe { self.take(value) });

@@ -39,7 +39,7 @@ pub(super) struct Slot {
 
 /// A section as it was seen at one moment: its slot's word.
 #[derive(Clone, Copy)]
-struct Seen(u64);
+struct SlotWord(u64);
 
 impl Default for Slot {
     fn default() -> Slot {
@@ -111,18 +111,18 @@ impl Slot {
     }
 
     /// The section that is open now. Acquire: where there is none, the last one's reads were before.
-    fn open_section(&self) -> Option<Seen> {
+    fn open_section(&self) -> Option<SlotWord> {
         let word = self.word.load(Ordering::Acquire);
-        (word & DEPTH != 0).then_some(Seen(word))
+        (word & DEPTH != 0).then_some(SlotWord(word))
     }
 
     /// Whether that very section is still open. Acquire: if not, its reads were before.
-    fn is_in(&self, seen: Seen) -> bool {
+    fn is_in(&self, seen: SlotWord) -> bool {
         let word = self.word.load(Ordering::Acquire);
         word & DEPTH != 0 && word / ONE_ENDED == seen.0 / ONE_ENDED
     }
 
-    fn sleep_through(&self, seen: Seen) {
+    fn sleep_through(&self, seen: SlotWord) {
         let mut lock = self.lock.lock();
         while self.is_in(seen) {
             lock = self.ended.wait(lock);
@@ -154,7 +154,7 @@ impl Slots<Slot> {
 }
 
 /// Sections that had begun at one moment: a grace period is over when all of them have ended.
-pub(super) struct Sections(Vec<(Arc<Slot>, Seen)>);
+pub(super) struct Sections(Vec<(Arc<Slot>, SlotWord)>);
 
 impl Sections {
     /// Whether all have ended.

@@ -113,12 +113,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
 
     /// Begin: takes the tail, for an append. `None`: another appender has it, the ring is full, or another was faster;
     /// put the item elsewhere, don't wait. It is one locked operation, and orders like a full fence: a protocol
-    /// with sleepers does its Check (does anybody sleep?) between this and [`Begun::fill`]. That is enough since a
+    /// with sleepers does its Check (does anybody sleep?) between this and [`Append::fill`]. That is enough since a
     /// worker doesn't park while [`waits`](Ring::waits), which the tail's being taken makes true.
     ///
     /// Between this and the end of what it returns there is no user code, no system call and no wait.
     #[inline]
-    pub fn begin(&self) -> Option<Begun<'_, T, F>> {
+    pub fn begin(&self) -> Option<Append<'_, T, F>> {
         // Takers read it. It comes for the exchange meanwhile.
         hint::prefetch_to_write(&raw const self.appenders.tail);
         // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with, and this appender's
@@ -132,7 +132,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let (success, failure) = (Ordering::SeqCst, Ordering::Relaxed);
         self.appenders.tail.compare_exchange(tail, tail | BUSY, success, failure).ok()?;
         F::implied(); // pairs with the fence of a worker that goes to sleep
-        Some(Begun { ring: self, next, own_thread: PhantomData })
+        Some(Append { ring: self, next, own_thread: PhantomData })
     }
 
     /// Whether an item lies here that nobody has reserved, or an append is under way. A worker that parks on the answer
@@ -236,7 +236,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// # Errors
     /// Another taker was faster. Nothing was reserved.
     #[inline]
-    pub fn reserve(&self, most: impl FnOnce(u64) -> u64) -> Result<Reserved, Lost> {
+    pub fn reserve(&self, most: impl FnOnce(u64) -> u64) -> Result<Reserved, TakerConflict> {
         // In this order, though none is needed: an old tail only means fewer.
         let first = self.takers.head.load(Ordering::Relaxed);
         // Acquire pairs with Publish: the cells below are filled.
@@ -252,7 +252,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         // It is emptied soon.
         hint::prefetch_to_write(self.cell(first));
         if self.takers.head.compare_exchange(first, end, success, failure).is_err() {
-            return Err(Lost);
+            return Err(TakerConflict);
         }
         if !hint::IN_MODEL {
             for at in first..end {
@@ -290,7 +290,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
         }
     }
 
-    /// Find: takes this very item out of this cell, whose number [`Begun::cell`] told. False: it isn't there, since another
+    /// Find: takes this very item out of this cell, whose number [`Append::cell`] told. False: it isn't there, since another
     /// has taken it, or its appender hasn't filled the cell yet. Waits as [`take`](Ring::take) does.
     ///
     /// The caller sees to it that the item can't be appended anew meanwhile, which would be another instance.
@@ -426,7 +426,7 @@ impl<T, F: FencePolicy> fmt::Debug for Ring<T, F> {
 /// The tail of a [`Ring`], taken for an append. Dropping it publishes what was filled so far, and gives the tail back.
 /// Until then all other appenders are turned away, and no worker parks: fill it at once.
 #[must_use = "nobody else can append meanwhile"]
-pub struct Begun<'a, T, F: FencePolicy> {
+pub struct Append<'a, T, F: FencePolicy> {
     ring: &'a Ring<T, F>,
     /// The position of the cell that is filled next. It is empty.
     pub(crate) next: u64,
@@ -434,7 +434,7 @@ pub struct Begun<'a, T, F: FencePolicy> {
     own_thread: PhantomData<*mut ()>,
 }
 
-impl<T, F: FencePolicy> Begun<'_, T, F> {
+impl<T, F: FencePolicy> Append<'_, T, F> {
     /// The number of the cell that is filled next, below the capacity. Cells follow each other.
     #[inline]
     pub fn cell(&self) -> u32 {
@@ -455,7 +455,7 @@ impl<T, F: FencePolicy> Begun<'_, T, F> {
     }
 
     /// Appends this item, and keeps the tail for another one behind it; all are published together, by the last
-    /// [`fill`](Begun::fill) or by the drop. `None`: the ring is full behind this one, and it is published.
+    /// [`fill`](Append::fill) or by the drop. `None`: the ring is full behind this one, and it is published.
     #[inline]
     pub fn put(mut self, item: NonNull<T>) -> Option<Self> {
         self.ring.fill(self.next, item);
@@ -464,16 +464,16 @@ impl<T, F: FencePolicy> Begun<'_, T, F> {
     }
 }
 
-impl<T, F: FencePolicy> Drop for Begun<'_, T, F> {
+impl<T, F: FencePolicy> Drop for Append<'_, T, F> {
     #[inline]
     fn drop(&mut self) {
         self.ring.publish(self.next);
     }
 }
 
-impl<T, F: FencePolicy> fmt::Debug for Begun<'_, T, F> {
+impl<T, F: FencePolicy> fmt::Debug for Append<'_, T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begun").field("next", &self.next).finish()
+        f.debug_struct("Append").field("next", &self.next).finish()
     }
 }
 
@@ -510,11 +510,11 @@ impl ExactSizeIterator for Reserved {}
 
 /// Another taker reserved positions at the same moment, and was faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost;
+pub struct TakerConflict;
 
 /// What becomes of an item that was looked at, and of the look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum Scan {
     /// It stays; the next one, please.
     Next,
     /// It is taken, and the look ends.
@@ -524,12 +524,12 @@ pub enum Look {
 }
 
 impl<T, F: FencePolicy> Ring<T, F> {
-    /// Shows `see` each item, oldest first, reserved or not, and gives out the one that it says [`Look::Take`] of. While
+    /// Shows `see` each item, oldest first, reserved or not, and gives out the one that it says [`Scan::Take`] of. While
     /// `see` has an item nobody takes it, so it may be read there and isn't freed; takers of just that one wait. So
     /// `see` is short, calls no user code and takes nothing from this ring. An item that comes or
     /// goes meanwhile may be shown, or not, or twice.
     /// Waits, as [`outwait`](Ring::outwait) does, where somebody else looks at the same item.
-    pub fn look(&self, mut see: impl FnMut(NonNull<T>) -> Look) -> Option<NonNull<T>> {
+    pub fn look(&self, mut see: impl FnMut(NonNull<T>) -> Scan) -> Option<NonNull<T>> {
         // Relaxed: below any value that was ever written here nothing lies.
         let from = self.not_gone_round(self.takers.low.load(Ordering::Relaxed));
         // Acquire pairs with Publish: the cells below are filled.
@@ -537,16 +537,16 @@ impl<T, F: FencePolicy> Ring<T, F> {
         for at in from..to {
             let Some(held) = self.hold(at) else { continue };
             match see(held.item) {
-                Look::Next => {}
-                Look::Take => return Some(held.take()),
-                Look::Stop => return None,
+                Scan::Next => {}
+                Scan::Take => return Some(held.take()),
+                Scan::Stop => return None,
             }
         }
         None
     }
 
     /// Hold: keeps others from taking what lies at this position.
-    fn hold(&self, at: u64) -> Option<Held<'_, T, F>> {
+    fn hold(&self, at: u64) -> Option<HeldItem<'_, T, F>> {
         let mut tries = 0;
         loop {
             let there = self.cell(at).load(Ordering::Relaxed);
@@ -557,7 +557,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
             if there == held {
                 spin::outwait(tries);
             } else if self.cell(at).compare_exchange(there, held, success, failure).is_ok() {
-                return Some(Held { ring: self, at, item });
+                return Some(HeldItem { ring: self, at, item });
             }
             tries = tries.saturating_add(1);
         }
@@ -565,13 +565,13 @@ impl<T, F: FencePolicy> Ring<T, F> {
 }
 
 /// An item that somebody looks at.
-struct Held<'a, T, F: FencePolicy> {
+struct HeldItem<'a, T, F: FencePolicy> {
     ring: &'a Ring<T, F>,
     at: u64,
     item: NonNull<T>,
 }
 
-impl<T, F: FencePolicy> Held<'_, T, F> {
+impl<T, F: FencePolicy> HeldItem<'_, T, F> {
     /// TakeHeld.
     fn take(self) -> NonNull<T> {
         let item = self.item;
@@ -582,7 +582,7 @@ impl<T, F: FencePolicy> Held<'_, T, F> {
     }
 }
 
-impl<T, F: FencePolicy> Drop for Held<'_, T, F> {
+impl<T, F: FencePolicy> Drop for HeldItem<'_, T, F> {
     /// LetBe; also where the look panics.
     fn drop(&mut self) {
         // Release pairs with the Acquire of Take and Find: they free the item after it was read. A store, as above.

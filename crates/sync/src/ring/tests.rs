@@ -31,7 +31,7 @@ fn looks(ring: &Plain, items: &Items) -> Vec<usize> {
     let mut seen = Vec::new();
     let none = ring.look(|item| {
         seen.push(items.number(item));
-        Look::Next
+        Scan::Next
     });
     assert!(none.is_none());
     seen
@@ -58,7 +58,7 @@ fn items_are_taken_in_the_order_in_which_they_were_appended_and_a_full_ring_says
 fn a_hole_that_nobody_has_reserved_lets_no_item_pass_the_older_ones() {
     let (ring, items) = (Plain::new(4), Items::new(5));
     (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
-    assert_eq!(ring.look(|_| Look::Take), Some(items.at(0)), "the oldest is taken at a look");
+    assert_eq!(ring.look(|_| Scan::Take), Some(items.at(0)), "the oldest is taken at a look");
     assert!(!append(&ring, items.at(4)), "it would be the first one");
     let batch = ring.reserve(|_| 2).expect("nobody else is here");
     let taken: Vec<_> = batch.filter_map(|at| ring.take(at)).collect();
@@ -159,11 +159,11 @@ fn one_that_is_looked_at_is_not_taken_until_it_is_let_be() {
             (0..64).for_each(|_| std::thread::yield_now());
             assert!(ring.cell(0).load(Relaxed) != item.as_ptr(), "it is held");
             assert!(!ring.cell(0).load(Relaxed).is_null(), "and there");
-            Look::Stop
+            Scan::Stop
         });
     });
     assert_eq!(taken.load(Relaxed) + looks(&ring, &items).len(), 2, "each is taken once, or there");
-    assert_eq!(ring.look(|_| Look::Take).is_some(), taken.load(Relaxed) < 2);
+    assert_eq!(ring.look(|_| Scan::Take).is_some(), taken.load(Relaxed) < 2);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     let wanted = chance.usize(..items.0.len());
                     let is_wanted = |item| items.number(item) == wanted;
                     let took =
-                        ring.look(|item| if is_wanted(item) { Look::Take } else { Look::Next });
+                        ring.look(|item| if is_wanted(item) { Scan::Take } else { Scan::Next });
                     let at = model.cells.iter().position(|there| *there == Some(wanted));
                     Some((took, at.and_then(|at| model.cells[at].take())))
                 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, Ordering, fence};
-use corewise_sync::fence::way_state::WayState;
+use corewise_sync::fence::fence_state::FenceState;
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy, NoHeavy, NoLight};
 use corewise_sync::model::must_fail;
 use corewise_sync::thread;
@@ -50,7 +50,7 @@ fn loom_fence_without_the_heavy_one_neither_may_see_the_other() {
 /// a barrier it would call the kernel, which loom knows nothing of.
 fn the_first_way_is_decided(announce_first: bool) {
     loom::model(move || {
-        let words = Arc::new((AtomicBool::new(false), AtomicBool::new(false), WayState::new()));
+        let words = Arc::new((AtomicBool::new(false), AtomicBool::new(false), FenceState::new()));
         let frequent = {
             let words = Arc::clone(&words);
             thread::spawn(move || {

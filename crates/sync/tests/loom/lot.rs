@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_sync::model::{Lot, bounded, must_fail};
+use corewise_sync::model::{ParkingLot, bounded, must_fail};
 use corewise_sync::thread;
 
 struct Shared {
-    lot: Lot,
+    lot: ParkingLot,
     word: AtomicU32,
     other: AtomicU32,
 }
 
 fn shared() -> Arc<Shared> {
     let zero = || AtomicU32::new(0);
-    Arc::new(Shared { lot: Lot::new(), word: zero(), other: zero() })
+    Arc::new(Shared { lot: ParkingLot::new(), word: zero(), other: zero() })
 }
 
 fn sleeps_until_set(shared: &Shared) {

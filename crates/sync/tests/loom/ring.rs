@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::model::{every_order, must_fail, must_panic, publish_before_fill};
-use corewise_sync::ring::{Look, Ring};
+use corewise_sync::ring::{Ring, Scan};
 use corewise_sync::{Completion, thread};
 
 /// Preemptions of a schedule. The full space of three threads is too large.
@@ -209,7 +209,7 @@ fn looks(model: &Model<NoFence>) {
         // SAFETY: nobody takes it meanwhile, as loom checks.
         let value = item.value.with(|value| unsafe { *value });
         assert!(value > 0, "it is here, so it isn't taken");
-        if value == 2 { Look::Take } else { Look::Next }
+        if value == 2 { Scan::Take } else { Scan::Next }
     });
     taken.into_iter().for_each(|item| _ = model.took(item));
 }
@@ -249,7 +249,7 @@ fn loom_ring_a_look_shows_what_was_told_to_be_there() {
             let (there, mut seen) = (model.ring.len(), 0);
             model.ring.look(|_| {
                 seen += 1;
-                Look::Next
+                Scan::Next
             });
             assert!(there <= seen, "an item was overlooked");
         });

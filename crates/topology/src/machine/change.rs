@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use corewise_sync::{Mutex, MutexGuard, panics};
 
-use super::masks::Masks;
+use super::Masks;
 use crate::cpuset::CpuSet;
 
 /// One change of a machine's masks; see [`Machine::on_change`](crate::Machine::on_change).
@@ -87,15 +87,15 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The listeners of a machine's changes, and the changes still to be told.
+/// The listeners of a machine's changes, and the changes that wait to be told.
 #[derive(Default)]
 pub(crate) struct Listeners {
     /// L: is the lock; guards the list, and whose turn it is to tell. Nothing is called under it.
-    told: Mutex<Told>,
+    pending: Mutex<PendingChanges>,
 }
 
 #[derive(Default)]
-struct Told {
+struct PendingChanges {
     next: u64,
     /// By number, and so in the order in which they subscribed.
     listeners: BTreeMap<u64, Listener>,
@@ -114,14 +114,14 @@ struct Listener {
 
 impl Listeners {
     pub(crate) fn subscribe(this: &Arc<Self>, since: u64, call: Arc<Call>) -> Subscription {
-        let mut told = this.lock();
-        let id = told.next;
-        told.next += 1;
-        told.listeners.insert(id, Listener { since, call });
+        let mut pending = this.lock();
+        let id = pending.next;
+        pending.next += 1;
+        pending.listeners.insert(id, Listener { since, call });
         Subscription { listeners: Arc::downgrade(this), id }
     }
 
-    /// Add: one more change to be told.
+    /// Add: one more change to tell.
     pub(crate) fn add(&self, change: &Arc<Change>) {
         self.lock().waiting.push_back(Arc::clone(change));
     }
@@ -129,11 +129,11 @@ impl Listeners {
     /// Tell: calls the listeners for what is waiting, unless some thread is at it.
     pub(crate) fn tell(&self) {
         {
-            let mut told = self.lock();
-            if told.telling {
+            let mut pending = self.lock();
+            if pending.telling {
                 return;
             }
-            told.telling = true;
+            pending.telling = true;
         }
         while let Some((change, listeners)) = self.next() {
             for (id, listener) in listeners {
@@ -155,15 +155,15 @@ impl Listeners {
     /// The next change and its listeners; where there is none the turn ends, under the same
     /// lock: what is added after is told by its adder.
     fn next(&self) -> Option<(Arc<Change>, BTreeMap<u64, Listener>)> {
-        let mut told = self.lock();
-        let Some(change) = told.waiting.pop_front() else {
-            told.telling = false;
+        let mut pending = self.lock();
+        let Some(change) = pending.waiting.pop_front() else {
+            pending.telling = false;
             return None;
         };
-        Some((change, told.listeners.clone()))
+        Some((change, pending.listeners.clone()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock()
+    fn lock(&self) -> MutexGuard<'_, PendingChanges> {
+        self.pending.lock()
     }
 }

@@ -5,26 +5,24 @@
 //! a change is told: `README.md` beside this file.
 
 mod change;
-mod masks;
-mod refresh;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use corewise_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::affinity;
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
+use crate::live::{self, LiveState};
 use crate::pods::Pods;
 use crate::quota::{self, CpuQuota};
-use crate::topology::Topology;
+use crate::sysfs;
+use crate::topology::{Source, Topology};
 use change::Listeners;
-use masks::Given;
 
 pub use change::{Change, Subscription};
-pub use masks::Masks;
 
 /// A machine: the facts about it ([`Topology`]), and the CPUs of it that may be used now, with an
 /// epoch that tells that they changed.
@@ -61,7 +59,7 @@ struct Inner {
 }
 
 struct State {
-    given: Given,
+    given: Inputs,
     masks: Masks,
 }
 
@@ -71,7 +69,7 @@ impl Machine {
     ///
     /// Should none of the allowed CPUs be online, [`Machine::online`] is empty until one comes.
     pub fn new(topology: Topology) -> Machine {
-        let given = Given {
+        let given = Inputs {
             running: topology.online(),
             allowed: topology.allowed().clone(),
             isolated: topology.isolated().clone(),
@@ -287,7 +285,7 @@ impl Machine {
     /// [`Machine::tell`].
     fn apply(
         &self,
-        edit: impl FnOnce(&mut Given) -> CpuSet,
+        edit: impl FnOnce(&mut Inputs) -> CpuSet,
     ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
         let mut state = self.inner.state.write();
         let mut given = state.given.clone();
@@ -316,7 +314,7 @@ impl Machine {
 
     fn change(
         &self,
-        edit: impl FnOnce(&mut Given) -> CpuSet,
+        edit: impl FnOnce(&mut Inputs) -> CpuSet,
     ) -> Result<(bool, Option<Arc<Change>>), TopologyError> {
         let changed = self.apply(edit)?;
         self.tell();
@@ -330,5 +328,128 @@ impl fmt::Debug for Machine {
             .field("source", self.inner.topology.source())
             .field("masks", &self.state().masks)
             .finish_non_exhaustive()
+    }
+}
+
+/// What the masks are derived from.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Inputs {
+    /// CPUs that run, may this process use them or not.
+    pub(crate) running: CpuSet,
+    /// CPUs that the process may use.
+    pub(crate) allowed: CpuSet,
+    /// CPUs that are set apart from general work.
+    pub(crate) isolated: CpuSet,
+    /// The CPU time that the process may use.
+    pub(crate) quota: Option<CpuQuota>,
+}
+
+/// The masks of a machine at one moment; see [`Machine::read`](crate::Machine::read).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Masks {
+    /// The CPUs that may be used: online and allowed.
+    pub online: CpuSet,
+    /// The online CPUs that are not isolated; all online ones if that leaves none.
+    pub housekeeping: CpuSet,
+    /// The online CPUs that are isolated: set apart from general work.
+    pub isolated: CpuSet,
+    /// The CPU time that the process may use, where that is limited.
+    pub cpu_quota: Option<CpuQuota>,
+    /// Changes whenever one of these does, always upwards. Starts at 1, so 0 is a good "never
+    /// seen" value.
+    pub epoch: u64,
+}
+
+impl Masks {
+    pub(crate) fn derive(inputs: &Inputs, epoch: u64) -> Masks {
+        let online = inputs.running.intersection(&inputs.allowed);
+        let isolated = online.intersection(&inputs.isolated);
+        let rest = online.difference(&isolated);
+        let housekeeping = if rest.is_empty() { online.clone() } else { rest };
+        Masks { online, housekeeping, isolated, cpu_quota: inputs.quota, epoch }
+    }
+
+    /// How many threads may compute at once, for all that is known: as many as there are CPUs for
+    /// general work, or as the CPU quota is worth ([`CpuQuota::whole_cpus`]), whichever is less. At
+    /// least 1.
+    pub fn parallelism(&self) -> usize {
+        let quota = self.cpu_quota.map_or(usize::MAX, CpuQuota::whole_cpus);
+        self.housekeeping.len().min(quota).max(1)
+    }
+}
+
+impl Machine {
+    /// Reads again which CPUs are online, isolated and allowed, and how much of their time is, and
+    /// applies that as one change. Says what changed for this process, if anything did. Listeners are
+    /// told ([`Machine::on_change`]).
+    ///
+    /// Of the live machine that is: `online` and `isolated` of sysfs (and the isolated partitions of
+    /// the cpuset controller, where its root can be seen); the cpuset and the CPU quota of the process's
+    /// cgroups; and the CPUs that *some* thread of the process may use. (Not those of one thread: any may have been pinned
+    /// for its own reasons. `taskset --all-tasks` narrows all.) Of a saved sysfs tree: its `online`
+    /// and `isolated`. A machine that was described in a line never changes by itself.
+    ///
+    /// What [`Machine::set_online`] and its like have set is set anew. CPUs that the topology doesn't
+    /// have, or that weren't allowed when it was made, stay out: they are in no pod.
+    ///
+    /// Reads files, and waits for readers ([`Machine::read`]); may block for a moment. Any thread may
+    /// call it, several at once take turns. [`Watch`](crate::Watch) says when it is worth a call.
+    ///
+    /// # Errors
+    /// If a file can't be read or says something else than such a file does, or no CPU would remain
+    /// of those that the machine was made with. Nothing has changed then.
+    pub fn refresh(&self) -> Result<Option<Arc<Change>>, TopologyError> {
+        let change = {
+            let _turn = self.refreshing();
+            let seen = self.look()?;
+            self.apply_seen(seen)?
+        };
+        self.tell();
+        Ok(change)
+    }
+
+    fn look(&self) -> Result<LiveState, TopologyError> {
+        let saved = |system: &Path| {
+            let (running, isolated) = sysfs::state(system)?;
+            Ok(LiveState { running, isolated, ..LiveState::default() })
+        };
+        match self.topology().source() {
+            Source::Live => live::state(self.topology()),
+            Source::Sysfs(dir) => saved(&sysfs::system_dir(dir)?),
+            _ => Ok(LiveState::default()),
+        }
+    }
+
+    fn apply_seen(&self, seen: LiveState) -> Result<Option<Arc<Change>>, TopologyError> {
+        let topology = self.topology();
+        let all = topology.cpu_set();
+        // Debug: compared with what was said before.
+        let said = format!("{seen:?}");
+        let applied = self.apply(|given| {
+            if let Some(running) = seen.running {
+                given.running = running.intersection(&all);
+            }
+            if let Some(allowed) = seen.allowed {
+                given.allowed = allowed.intersection(topology.allowed());
+            }
+            if let Some(isolated) = seen.isolated {
+                given.isolated = isolated.intersection(&all);
+            }
+            if let Some(quota) = seen.quota {
+                given.quota = quota;
+            }
+            CpuSet::new()
+        });
+        match applied {
+            Ok((_, change)) => Ok(change),
+            Err(_) => Err(TopologyError::NoCpu {
+                reason: format!(
+                    "the machine was made with CPUs {}, and none of them is online and allowed now \
+                     ({said}); restart a process that was moved to other CPUs",
+                    topology.allowed()
+                ),
+            }),
+        }
     }
 }

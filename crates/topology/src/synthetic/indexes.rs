@@ -11,7 +11,7 @@ use crate::cpuset::CpuSet;
 
 /// What is wrong with the text behind `indexes=`, and where in it (in bytes).
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct IndexError {
     pub(crate) at: Range<usize>,
     pub(crate) reason: String,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Wrong {
 /// A level that an interleaving can name: how deep it lies, and how many objects it has in the
 /// whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LevelPosition {
     pub(crate) depth: usize,
     pub(crate) width: u64,
 }
@@ -33,8 +33,8 @@ pub(crate) struct Place {
 pub(crate) fn numbers(
     text: &str,
     total: u64,
-    place_of: impl Fn(&str) -> Result<Place, String>,
-) -> Result<Vec<u32>, Wrong> {
+    place_of: impl Fn(&str) -> Result<LevelPosition, String>,
+) -> Result<Vec<u32>, IndexError> {
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',') {
         return list(text, total);
     }
@@ -43,7 +43,7 @@ pub(crate) fn numbers(
     } else {
         digits_by_type(text, total, place_of)?
     };
-    complete(&mut digits, total).map_err(|reason| Wrong { at: 0..text.len(), reason })?;
+    complete(&mut digits, total).map_err(|reason| IndexError { at: 0..text.len(), reason })?;
 
     let number = |object: u64| {
         let mut weight = 1;
@@ -58,7 +58,7 @@ pub(crate) fn numbers(
     let numbers: Vec<u32> = (0..total).map(number).collect();
     if !distinct(&numbers) {
         let reason = "two objects get the same number: the steps don't fit the levels";
-        return Err(Wrong { at: 0..text.len(), reason: reason.into() });
+        return Err(IndexError { at: 0..text.len(), reason: reason.into() });
     }
     Ok(numbers)
 }
@@ -70,10 +70,10 @@ struct Digit {
     count: u64,
 }
 
-fn list(text: &str, total: u64) -> Result<Vec<u32>, Wrong> {
+fn list(text: &str, total: u64) -> Result<Vec<u32>, IndexError> {
     let mut numbers = Vec::new();
     for (at, item) in pieces(text, ',') {
-        let wrong = |reason: String| Wrong { at: at.clone(), reason };
+        let wrong = |reason: String| IndexError { at: at.clone(), reason };
         if numbers.len() as u64 == total {
             return Err(wrong(format!("there are more numbers than the {total} objects")));
         }
@@ -92,13 +92,13 @@ fn list(text: &str, total: u64) -> Result<Vec<u32>, Wrong> {
             "{} numbers for {total} objects: a list numbers those of the whole machine",
             numbers.len()
         );
-        return Err(Wrong { at: 0..text.len(), reason });
+        return Err(IndexError { at: 0..text.len(), reason });
     }
     Ok(numbers)
 }
 
 /// `step*count:step*count`.
-fn digits_by_number(text: &str) -> Result<Vec<Digit>, Wrong> {
+fn digits_by_number(text: &str) -> Result<Vec<Digit>, IndexError> {
     let digit = |(at, piece): (Range<usize>, &str)| {
         let (step, count) = piece.split_once('*').unwrap_or((piece, ""));
         // A step beyond any machine is as good as the largest one that can be multiplied.
@@ -107,7 +107,7 @@ fn digits_by_number(text: &str) -> Result<Vec<Digit>, Wrong> {
             (Some(step), Some(count)) => Ok(Digit { step, count }),
             _ => {
                 let reason = "expected a step and a count above 0, as in '2*24'";
-                Err(Wrong { at, reason: reason.into() })
+                Err(IndexError { at, reason: reason.into() })
             }
         }
     };
@@ -118,11 +118,11 @@ fn digits_by_number(text: &str) -> Result<Vec<Digit>, Wrong> {
 fn digits_by_type(
     text: &str,
     total: u64,
-    place_of: impl Fn(&str) -> Result<Place, String>,
-) -> Result<Vec<Digit>, Wrong> {
-    let mut places: Vec<Place> = Vec::new();
+    place_of: impl Fn(&str) -> Result<LevelPosition, String>,
+) -> Result<Vec<Digit>, IndexError> {
+    let mut places: Vec<LevelPosition> = Vec::new();
     for (at, name) in pieces(text, ':') {
-        let wrong = |reason: String| Wrong { at: at.clone(), reason };
+        let wrong = |reason: String| IndexError { at: at.clone(), reason };
         let place = place_of(name).map_err(wrong)?;
         if places.contains(&place) {
             return Err(wrong("this level is named twice".into()));
@@ -132,7 +132,7 @@ fn digits_by_type(
         }
         places.push(place);
     }
-    let digit = |place: &Place| {
+    let digit = |place: &LevelPosition| {
         let outer = places.iter().filter(|other| other.depth < place.depth);
         let outer = outer.max_by_key(|outer| outer.depth).map_or(1, |outer| outer.width);
         Digit { step: total / place.width, count: place.width / outer }
@@ -176,11 +176,11 @@ mod tests {
     use super::*;
 
     /// Two nodes of three cores with two threads each.
-    fn place_of(name: &str) -> Result<Place, String> {
+    fn place_of(name: &str) -> Result<LevelPosition, String> {
         match name {
-            "numa" => Ok(Place { depth: 2, width: 2 }),
-            "core" => Ok(Place { depth: 4, width: 6 }),
-            "pu" => Ok(Place { depth: 6, width: 12 }),
+            "numa" => Ok(LevelPosition { depth: 2, width: 2 }),
+            "core" => Ok(LevelPosition { depth: 4, width: 6 }),
+            "pu" => Ok(LevelPosition { depth: 6, width: 12 }),
             _ => Err("no such level".into()),
         }
     }

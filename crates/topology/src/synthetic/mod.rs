@@ -8,8 +8,7 @@ mod parse;
 
 use std::ops::Range;
 
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawMachine};
 use crate::topology::{Source, Topology};

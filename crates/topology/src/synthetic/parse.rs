@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::indexes::{Place, Wrong, numbers};
+use super::indexes::{IndexError, LevelPosition, numbers};
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 
@@ -52,7 +52,7 @@ enum Type {
 }
 
 /// A level as it stands in the description.
-struct Written {
+struct WrittenLevel {
     /// Its type; `None`: a bare number.
     kind: Option<Type>,
     /// Where it starts.
@@ -63,7 +63,7 @@ struct Written {
     indexes: Option<Range<usize>>,
 }
 
-impl Written {
+impl WrittenLevel {
     fn is_group(&self) -> bool {
         self.kind == Some(Type::Plain(Kind::Group))
     }
@@ -103,7 +103,7 @@ type Result<T> = std::result::Result<T, TopologyError>;
 impl<'a> Parser<'a> {
     fn description(mut self) -> Result<Description> {
         let mut levels = vec![Level { kind: Kind::Machine, count: 1, numa: 0 }];
-        let mut written: Vec<Written> = Vec::new();
+        let mut written: Vec<WrittenLevel> = Vec::new();
         let (mut attached_at, mut machine_indexes, mut node_indexes) = (None, None, None);
         // Objects of the level that was read last, and attached NUMA nodes so far.
         let (mut total, mut nodes) = (1u64, 0u64);
@@ -144,14 +144,14 @@ impl<'a> Parser<'a> {
                         let reason = format!("there are more than {MAX_LEVELS} levels; use fewer");
                         return Err(self.wrong(start, self.at, reason));
                     }
-                    written.push(Written { kind, start, total, indexes });
+                    written.push(WrittenLevel { kind, start, total, indexes });
                     levels.push(Level { kind: Kind::Group, count, numa: 0 });
                 }
             }
         }
         self.name_levels(&mut written, attached_at.is_some())?;
         self.check_once(&written)?;
-        for (level, Written { kind, start, .. }) in levels[1..].iter_mut().zip(&written) {
+        for (level, WrittenLevel { kind, start, .. }) in levels[1..].iter_mut().zip(&written) {
             match kind {
                 Some(Type::Numa) => {
                     if let Some(at) = attached_at {
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
             cpus: None,
             nodes: self.numbers(&written, attached, node_indexes, nodes)?,
         };
-        for Written { kind, total, indexes, .. } in &written {
+        for WrittenLevel { kind, total, indexes, .. } in &written {
             // Numbers of other objects than these say nothing about placement. They are checked.
             let numbers = self.numbers(&written, attached, indexes.clone(), *total)?;
             match kind {
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
     /// The numbers that `indexes=` gives to the `total` objects of a level.
     fn numbers(
         &self,
-        written: &[Written],
+        written: &[WrittenLevel],
         attached: bool,
         indexes: Option<Range<usize>>,
         total: u64,
@@ -207,10 +207,12 @@ impl<'a> Parser<'a> {
         let place_of = |name: &str| self.place_of(name, written, attached);
         match numbers(&self.text[start..end], total, place_of) {
             Ok(numbers) => Ok(Some(numbers)),
-            Err(Wrong { at, reason }) if at.is_empty() => {
+            Err(IndexError { at, reason }) if at.is_empty() => {
                 Err(self.wrong(start - "indexes=".len(), end, reason))
             }
-            Err(Wrong { at, reason }) => Err(self.wrong(start + at.start, start + at.end, reason)),
+            Err(IndexError { at, reason }) => {
+                Err(self.wrong(start + at.start, start + at.end, reason))
+            }
         }
     }
 
@@ -218,11 +220,11 @@ impl<'a> Parser<'a> {
     fn place_of(
         &self,
         name: &str,
-        written: &[Written],
+        written: &[WrittenLevel],
         attached: bool,
-    ) -> std::result::Result<Place, String> {
+    ) -> std::result::Result<LevelPosition, String> {
         if is_machine(name) {
-            return Ok(Place { depth: 0, width: 1 });
+            return Ok(LevelPosition { depth: 0, width: 1 });
         }
         let wanted = level_type(name)?;
         let mut groups = written.iter().filter(|level| level.is_group()).count();
@@ -241,11 +243,11 @@ impl<'a> Parser<'a> {
                     continue;
                 }
             }
-            return Ok(Place { depth, width: level.total });
+            return Ok(LevelPosition { depth, width: level.total });
         }
         match wanted {
             // Where none is described there is one, below the machine.
-            Type::Numa if !attached => Ok(Place { depth: 1, width: 1 }),
+            Type::Numa if !attached => Ok(LevelPosition { depth: 1, width: 1 }),
             Type::Numa => Err("attached nodes are not a level; name another type".into()),
             Type::Plain(Kind::Pu) => {
                 Err("leave out 'pu': as in hwloc, it always comes last".into())
@@ -255,7 +257,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Makes the last level the CPUs, and gives a description of bare numbers hwloc's usual types.
-    fn name_levels(&self, written: &mut [Written], attached: bool) -> Result<()> {
+    fn name_levels(&self, written: &mut [WrittenLevel], attached: bool) -> Result<()> {
         let end = self.text.trim_end().len();
         let Some((last, inner)) = written.split_last_mut() else {
             return Err(self.wrong(
@@ -284,8 +286,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn check_once(&self, written: &[Written]) -> Result<()> {
-        for (index, Written { kind, start, .. }) in written.iter().enumerate() {
+    fn check_once(&self, written: &[WrittenLevel]) -> Result<()> {
+        for (index, WrittenLevel { kind, start, .. }) in written.iter().enumerate() {
             let repeats = written[..index].iter().any(|before| before.kind == *kind);
             let may_repeat = matches!(kind, None | Some(Type::Plain(Kind::Group)));
             if repeats && !may_repeat {

@@ -10,8 +10,7 @@ mod elements;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::cpu_id::CpuId;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::facts::{CLUSTER_LEVEL, Key, RawCpu, RawKind, RawMachine};
 use crate::files::read_regular;

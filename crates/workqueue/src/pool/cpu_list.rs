@@ -11,7 +11,7 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, aside};
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::{Inbox, Node};
 use corewise_sync::list::List;
-use corewise_sync::ring::{Look, Ring};
+use corewise_sync::ring::{Ring, Scan};
 use corewise_sync::{CachePadded, SpinLock, SpinLockGuard, hint};
 use corewise_topology::{CpuId, CpuSet};
 
@@ -295,10 +295,10 @@ impl<F: FencePolicy> CpuList<F> {
         let mut see = |item: NonNull<Header>| {
             seen += 1;
             match () {
-                () if seen > most => Look::Stop,
+                () if seen > most => Scan::Stop,
                 // SAFETY: nobody takes the item meanwhile, and so nobody frees it.
-                () if wanted(unsafe { item.as_ref() }) => Look::Take,
-                () => Look::Next,
+                () if wanted(unsafe { item.as_ref() }) => Scan::Take,
+                () => Scan::Next,
             }
         };
         while let Some(found) = self.ring.look(&mut see) {
@@ -330,7 +330,7 @@ impl<F: FencePolicy> CpuList<F> {
         self.ring.look(|item| {
             // SAFETY: as in `start_first`.
             more = see(unsafe { item.as_ref() });
-            if more { Look::Next } else { Look::Stop }
+            if more { Scan::Next } else { Scan::Stop }
         });
         if more {
             let mut held = self.lock();
@@ -346,7 +346,7 @@ impl<F: FencePolicy> CpuList<F> {
         let mut waiting = held.list.len();
         self.ring.look(|_| {
             waiting += 1;
-            Look::Next
+            Scan::Next
         });
         waiting
     }

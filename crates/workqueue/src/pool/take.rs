@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use corewise_sync::fence::FencePolicy;
 use corewise_sync::inbox::Node;
-use corewise_sync::ring::Lost;
+use corewise_sync::ring::TakerConflict;
 use corewise_sync::thread;
 use corewise_topology::current_cpu;
 
@@ -83,18 +83,18 @@ impl<F: FencePolicy> Pool<F> {
                     waits = waiting;
                     share(waiting, self.reading().workers(), most)
                 });
-                let reserved = reserved.inspect_err(|Lost| batch.loses())?;
+                let reserved = reserved.inspect_err(|TakerConflict| batch.loses())?;
                 let some = waits > 0;
                 if some {
                     batch.begins(at, reserved, waits);
                 }
-                Ok::<bool, Lost>(some)
+                Ok::<bool, TakerConflict>(some)
             });
             match reserved {
                 Ok(false) => break,
                 // It has a taker.
-                Err(Lost) if at != self.home_of(me) => return None,
-                Ok(true) | Err(Lost) => {}
+                Err(TakerConflict) if at != self.home_of(me) => return None,
+                Ok(true) | Err(TakerConflict) => {}
             }
             if let Some(running) = self.start_of_batch(me) {
                 return Some(running);

@@ -86,7 +86,7 @@ impl AsymmetricPolicy for Asymmetric {
 
 /// How the asymmetric fences of this process work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum FenceKind {
     /// The heavy side has the kernel put a fence into every running thread of the process
     /// (`membarrier`, private expedited); the light side is a compiler barrier.
     Membarrier,
@@ -146,7 +146,7 @@ pub fn heavy() {
 /// The first call takes some microseconds where the process has one thread, else it waits for all CPUs
 /// inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are started, or left to
 /// [`prepare_soon`].
-pub fn prepare() -> Way {
+pub fn prepare() -> FenceKind {
     imp::prepare()
 }
 
@@ -159,8 +159,8 @@ pub fn prepare_soon() {
 
 /// How the fences work at this moment; `None` where that isn't decided yet, and each is a full fence. Asks
 /// nobody.
-pub fn way() -> Option<Way> {
-    imp::way()
+pub fn kind() -> Option<FenceKind> {
+    imp::kind()
 }
 
 /// For tests: from now on pretends that the system refuses `membarrier`. For good, and for the whole
@@ -179,7 +179,7 @@ pub fn hold_registration(held: bool) {
 #[doc(hidden)]
 /// The one word in which a process remembers what came of its registration: `README.md` beside this file has the
 /// ways, their changes, and why a heavy side needn't wait for the first change.
-pub mod way_state {
+pub mod fence_state {
     use crate::facade::atomic::{AtomicU8, Ordering};
     use crate::facade::backend::constructor;
 
@@ -207,12 +207,12 @@ pub mod way_state {
 
     /// UNKNOWN → MEMBARRIER → SETTLING → FULL_FENCES, or UNKNOWN → FULL_FENCES.
     #[derive(Debug, Default)]
-    pub struct WayState {
+    pub struct FenceState {
         /// A: the way. Its first change is ordered behind each *StillUnknown* before it.
         word: AtomicU8,
     }
 
-    impl WayState {
+    impl FenceState {
         constructor! {
             /// Nothing is known.
             pub fn new() -> Self {
@@ -220,7 +220,7 @@ pub mod way_state {
             }
         }
 
-        /// *ReadWay*, of the light side: whether its fence may be the compiler's alone.
+        /// *ReadKind*, of the light side: whether its fence may be the compiler's alone.
         #[inline]
         pub fn is_membarrier(&self) -> bool {
             // Acquire: pairs with the Release of StillUnknown, which Decide carries on.
@@ -240,7 +240,7 @@ pub mod way_state {
 
         /// *StillUnknown*, of a heavy side behind its own full fence: whether that was enough, since nobody has decided.
         pub fn is_still_unknown(&self) -> bool {
-            // A write of what is there, so that Decide reads it. Release, pairs with ReadWay: Announce comes before
+            // A write of what is there, so that Decide reads it. Release, pairs with ReadKind: Announce comes before
             // each light side that reads MEMBARRIER. A load would order nothing.
             let (release, not_yet) = (Ordering::Release, Ordering::Relaxed);
             self.word.compare_exchange(UNKNOWN, UNKNOWN, release, not_yet).is_ok()

@@ -175,7 +175,7 @@ pub(crate) mod system {
 /// For models in loom.
 pub(crate) mod testing {
     use super::atomic::ASKED;
-    pub use super::lot::Lot;
+    pub use super::lot::ParkingLot;
     pub use super::model::must_fail;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -168,7 +168,7 @@ impl<T> Deref for Holder<T> {
 /// The asymmetric fences as full fences: a model checker knows no other.
 pub(crate) mod pair {
     use crate::facade::atomic::{Ordering, fence};
-    use crate::facade::fence::Way;
+    use crate::facade::fence::FenceKind;
 
     pub(crate) fn light() {
         fence(Ordering::SeqCst);
@@ -178,14 +178,14 @@ pub(crate) mod pair {
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn prepare() -> Way {
-        Way::FullFences
+    pub(crate) fn prepare() -> FenceKind {
+        FenceKind::FullFences
     }
 
     pub(crate) fn prepare_soon() {}
 
-    pub(crate) fn way() -> Option<Way> {
-        Some(Way::FullFences)
+    pub(crate) fn kind() -> Option<FenceKind> {
+        Some(FenceKind::FullFences)
     }
 
     pub(crate) fn refuse() {}

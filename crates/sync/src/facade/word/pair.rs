@@ -7,13 +7,13 @@ use super::ParkerToken;
 use crate::facade::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use crate::facade::backend::clock;
 use crate::facade::backend::system::barrier as call;
-use crate::facade::fence::Way;
-use crate::facade::fence::way_state::{Known, WayState};
+use crate::facade::fence::FenceKind;
+use crate::facade::fence::fence_state::{FenceState, Known};
 use crate::facade::thread;
 
 // Process-wide, since the registration is: it is the kernel's state of this address space, which
 // is remembered here. Nobody's behaviour depends on the thread that set it.
-static WAY: WayState = WayState::new();
+static STATE: FenceState = FenceState::new();
 /// A: somebody has started the thread that registers.
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// A: the tests' switch. Read by the rare side only.
@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 #[inline]
 pub(crate) fn light() {
     // LightFence.
-    if WAY.is_membarrier() {
+    if STATE.is_membarrier() {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -39,15 +39,15 @@ pub(crate) fn heavy() {
     // HeavyFence. The kernel's is one for the caller too, but it returns early where it has no
     // other thread to tell; this one is also the compiler's.
     fence(Ordering::SeqCst);
-    if WAY.known() == Known::Nothing {
+    if STATE.known() == Known::Nothing {
         prepare_soon();
-        if WAY.is_still_unknown() {
+        if STATE.is_still_unknown() {
             return;
         }
     }
     match settled() {
-        Way::FullFences => {}
-        Way::Membarrier => {
+        FenceKind::FullFences => {}
+        FenceKind::Membarrier => {
             if !barrier() {
                 settle();
             }
@@ -56,12 +56,12 @@ pub(crate) fn heavy() {
     }
 }
 
-pub(crate) fn prepare() -> Way {
+pub(crate) fn prepare() -> FenceKind {
     settled()
 }
 
 pub(crate) fn prepare_soon() {
-    if WAY.known() != Known::Nothing || ASKED.swap(true, Ordering::Relaxed) {
+    if STATE.known() != Known::Nothing || ASKED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !call::WAITS {
@@ -77,11 +77,11 @@ pub(crate) fn prepare_soon() {
     }
 }
 
-pub(crate) fn way() -> Option<Way> {
-    match WAY.known() {
+pub(crate) fn kind() -> Option<FenceKind> {
+    match STATE.known() {
         Known::Nothing => None,
-        Known::Membarrier => Some(Way::Membarrier),
-        Known::Settling | Known::FullFences => Some(Way::FullFences),
+        Known::Membarrier => Some(FenceKind::Membarrier),
+        Known::Settling | Known::FullFences => Some(FenceKind::FullFences),
     }
 }
 
@@ -94,22 +94,22 @@ pub(crate) fn hold(held: bool) {
 }
 
 /// The way, decided if it wasn't; not in between.
-fn settled() -> Way {
-    match WAY.known() {
-        Known::Membarrier => Way::Membarrier,
-        Known::FullFences => Way::FullFences,
+fn settled() -> FenceKind {
+    match STATE.known() {
+        Known::Membarrier => FenceKind::Membarrier,
+        Known::FullFences => FenceKind::FullFences,
         Known::Nothing => decide(),
         Known::Settling => {
             settle();
-            Way::FullFences
+            FenceKind::FullFences
         }
     }
 }
 
 #[cold]
-fn decide() -> Way {
+fn decide() -> FenceKind {
     let registered = register();
-    WAY.decide(registered);
+    STATE.decide(registered);
     if !registered {
         tracing::info!(
             "the system has no membarrier: both sides of asymmetric fences use full fences"
@@ -122,14 +122,14 @@ fn decide() -> Way {
 /// full fences; those that weren't are waited for, by time, as there is nothing else left.
 #[cold]
 fn settle() {
-    if WAY.lose() {
+    if STATE.lose() {
         tracing::warn!("the system now refuses membarrier: asymmetric fences cost more");
     }
     let (parker, begun) = (ParkerToken::new(), clock::now());
     while let Some(left) = SETTLE.checked_sub(clock::now().duration_since(begun)) {
         parker.park(Some(left));
     }
-    WAY.settle();
+    STATE.settle();
 }
 
 fn register() -> bool {

@@ -15,7 +15,7 @@ use crate::facade::lock::{Condvar, Mutex};
 
 /// The sleepers on any words.
 #[derive(Debug)]
-pub struct Lot {
+pub struct ParkingLot {
     /// L: is the lock; guards who sleeps, the first one longest.
     sleepers: Mutex<Vec<Sleeper>>,
 }
@@ -24,12 +24,12 @@ pub struct Lot {
 struct Sleeper {
     /// The word's address.
     word: usize,
-    bed: Arc<Bed>,
+    bed: Arc<ParkingSpot>,
 }
 
 /// Where one thread sleeps, whatever the word: so that no other is woken for it.
 #[derive(Debug, Default)]
-struct Bed {
+struct ParkingSpot {
     /// L: is the lock; guards whether it has been woken. Taken inside of a lot's.
     woken: Mutex<bool>,
     /// L: waited on with `woken`.
@@ -37,14 +37,14 @@ struct Bed {
 }
 
 per_thread! {
-    static OWN: OnceCell<Arc<Bed>> = OnceCell::new();
+    static OWN: OnceCell<Arc<ParkingSpot>> = OnceCell::new();
 }
 
-impl Lot {
+impl ParkingLot {
     constructor! {
         /// Nobody sleeps.
         pub fn new() -> Self {
-            Lot { sleepers: Mutex::new(Vec::new()) }
+            ParkingLot { sleepers: Mutex::new(Vec::new()) }
         }
     }
 
@@ -87,7 +87,7 @@ impl Lot {
     }
 }
 
-impl Bed {
+impl ParkingSpot {
     /// Whether it was woken.
     fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut woken = self.woken.lock();
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    impl Lot {
+    impl ParkingLot {
         fn until_asleep(&self, threads: usize) {
             while self.sleepers.lock().len() != threads {
                 crate::facade::thread::yield_now();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// Threads that sleep on one word each, in this order; each says its number when it wakes.
-    fn asleep(lot: &Arc<Lot>, words: &[&Arc<AtomicU32>]) -> Receiver<usize> {
+    fn asleep(lot: &Arc<ParkingLot>, words: &[&Arc<AtomicU32>]) -> Receiver<usize> {
         let (tell, told) = channel();
         for (n, word) in words.iter().enumerate() {
             let (its, word, tell) = (Arc::clone(lot), Arc::clone(word), tell.clone());
@@ -139,14 +139,14 @@ mod tests {
 
     #[test]
     fn a_word_that_is_another_by_now_is_not_slept_on() {
-        let lot = Lot::new();
+        let lot = ParkingLot::new();
         lot.wait(&AtomicU32::new(1), 0, None);
         lot.until_asleep(0);
     }
 
     #[test]
     fn a_wake_up_is_for_so_many_that_sleep_on_the_word_the_longest_first() {
-        let lot = Arc::new(Lot::new());
+        let lot = Arc::new(ParkingLot::new());
         let (one, other) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let told = asleep(&lot, &[&one, &other, &one, &one]);
         lot.wake(&one, 1);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_sleep_ends_with_its_time_and_takes_no_later_wake_up() {
-        let lot = Arc::new(Lot::new());
+        let lot = Arc::new(ParkingLot::new());
         let word = Arc::new(AtomicU32::new(0));
         lot.wait(&word, 0, Some(Duration::from_millis(1)));
         lot.until_asleep(0);

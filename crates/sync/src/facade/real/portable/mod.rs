@@ -49,14 +49,14 @@ pub(crate) mod clock {
 pub(crate) mod futex {
     use std::time::Duration;
 
-    use super::lot::Lot;
+    use super::lot::ParkingLot;
     use crate::facade::atomic::AtomicU32;
 
     /// Several, so that threads that sleep on different words seldom meet. One for the process, as the kernel has one for
     /// all: it has nothing but sleepers.
-    static LOTS: [Lot; 64] = [const { Lot::new() }; 64];
+    static LOTS: [ParkingLot; 64] = [const { ParkingLot::new() }; 64];
 
-    fn lot(word: &AtomicU32) -> &'static Lot {
+    fn lot(word: &AtomicU32) -> &'static ParkingLot {
         // The upper bits of the product depend on all bits of the address.
         let mixed = (word.as_ptr().addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &LOTS[(mixed >> 58) as usize]
