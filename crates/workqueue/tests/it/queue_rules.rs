@@ -146,7 +146,7 @@ fn an_unbound_queues_items_start_as_soon_as_possible() {
             let all = Arc::clone(&all);
             queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
                 all.done();
-                spin_until(|| all.is_complete());
+                spin_until(|| all.remaining() == 0);
             })
         })
         .collect();
