@@ -11,7 +11,7 @@ const LETTERS: [char; 5] = ['I', 'A', 'L', 'O', 'P'];
 
 /// Wrappers that are what their only field is: the type's own documentation says all.
 const WRAPPERS: [&str; 3] = [
-    "crates/sync/src/facade/real/cell.rs",
+    "crates/sync/src/facade/real/mod.rs",
     "crates/sync/src/facade/shuttle/mod.rs",
     "crates/sync/src/facade/lock.rs",
 ];

@@ -229,7 +229,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-// What a queue refuses.
+// The errors by which a queue refuses a request.
 
 /// Why a queue didn't take a request whose submitter doesn't want to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

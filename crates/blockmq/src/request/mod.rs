@@ -18,7 +18,7 @@ mod pool;
 pub(crate) mod read_only;
 pub(crate) mod table;
 
-// What a request asks for, and with which modifiers.
+// The operation of a request, and its modifiers.
 
 /// What a request asks for. There may be more of them one day: a driver has an arm for all others, and gets none of those
 /// without saying that it knows them.

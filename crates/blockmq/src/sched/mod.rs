@@ -85,9 +85,10 @@ mod tests;
 // no lock; the kernel has one for the whole device, behind one lock. A device that gains by an order has one hardware
 // queue. `writes_starved` is at least 1: the kernel takes 0, and then writes starve reads.
 //
-// What isn't there. `prio_aging_expire`: it lets a lower class of I/O priority go in the end, and requests have no
-// classes here. `async_depth`: in the kernel a request holds a tag of the scheduler from its allocation on, so writers
-// could take them all, and readers not even get in; here what waits for the scheduler holds no tag, and as many as
+// Two keys of the kernel's have no counterpart. `prio_aging_expire` lets a lower class of I/O priority go
+// in the end, and requests have no classes here. `async_depth`: in the kernel a request holds a tag of the
+// scheduler from its allocation on, so writers could take them all, and readers not even get in. Here what
+// waits for the scheduler holds no tag, and as many as
 // come may wait.
 
 /// The numbers of the `deadline` scheduler; the default ones are the kernel's.

@@ -117,7 +117,7 @@ fn into_list<T: Waiting>(list: &mut VecDeque<T>, late: T) -> bool {
     false
 }
 
-// What a runner holds that lies in no queue yet: the request with which it became the runner, and what its own
+// Requests that a runner holds and that lie in no queue yet: the request with which it became the runner, and what its own
 // thread submits to this hardware queue in the midst of a pass (a completion function submits the next one).
 // Nobody else has to be told of these: they cost no read-modify-write of a word that others share.
 

@@ -395,7 +395,7 @@ impl ShutdownState {
     }
 }
 
-// What a shutdown needs to count: made when it begins to, so that the loop pays for none of it.
+// Counters of a shutdown: made when it begins to, so that the loop pays for none of it.
 
 /// Counters, and the order of devices by their needs.
 pub(super) struct CountedState {

@@ -165,7 +165,7 @@ impl fmt::Debug for ShutdownOptions {
     }
 }
 
-// What is to be shut down: the outline, made when devices have come up, and the plan of one
+// The devices to shut down: the outline, made when devices have come up, and the plan of one
 // shutdown.
 
 /// What there is to do for a device.

@@ -168,7 +168,7 @@ impl fmt::Debug for ShutdownReport {
     }
 }
 
-// What a shutdown has left undone, and why.
+// The work that a shutdown has left undone, and why.
 
 /// What is not shut down. Its `Display` says it in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
