@@ -12,7 +12,7 @@ use crate::screen;
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// It has been said why.
-    Said,
+    Reported,
     /// This says why, and perhaps what to do.
     Message { message: String, help: Option<String> },
     /// Writing to stdout failed.
@@ -38,7 +38,7 @@ impl Failure {
     /// What it says, in a line.
     pub(crate) fn words(&self) -> String {
         match self {
-            Failure::Said => "it failed".to_string(),
+            Failure::Reported => "it failed".to_string(),
             Failure::Unhealthy(state) => format!("the server is {}", state.name()),
             Failure::Message { message, .. } => message.replace('\n', " "),
             Failure::Stdout(error) => error.to_string(),
@@ -48,7 +48,7 @@ impl Failure {
     /// Says it on stderr, unless that was done.
     pub(crate) fn say(&self) {
         match self {
-            Failure::Said | Failure::Unhealthy(_) => {}
+            Failure::Reported | Failure::Unhealthy(_) => {}
             Failure::Message { message, help } => {
                 screen::error(format_args!("{message}"));
                 if let Some(help) = help {
@@ -78,7 +78,7 @@ impl From<serde_json::Error> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
-            Error::Told => Failure::Said,
+            Error::Reported => Failure::Reported,
             Error::Message { message, help } => Failure::Message { message, help },
         }
     }

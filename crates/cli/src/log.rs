@@ -20,8 +20,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Level, Log, LogFormat};
-use crate::bars::Bars;
-use crate::{json, logfmt, streams};
+use crate::streams::Bars;
+use crate::{escape, streams};
 
 /// How lines on stderr look. Text, where nothing has said else yet.
 static FORM: OnceLock<Form> = OnceLock::new();
@@ -91,7 +91,7 @@ fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
             let now = now();
             let line =
                 format!("{{\"timestamp\":\"{now}\",\"level\":\"{level}\",\"message\":{message}}}");
-            json::escaped(&line).into_owned() + "\n"
+            escape::json(&line).into_owned() + "\n"
         }
     }
 }
@@ -194,7 +194,7 @@ where
         }
         let mut fields = Found { message: String::new(), pairs: String::new(), style: faint };
         event.record(&mut fields);
-        logfmt::words(&mut writer, "message", &fields.message)?;
+        escape::words(&mut writer, "message", &fields.message)?;
         writer.write_str(&fields.pairs)?;
         for span in context.event_scope().into_iter().flatten() {
             if let Some(fields) = span.extensions().get::<FormattedFields<N>>() {
@@ -239,7 +239,7 @@ impl Visit for Found {
         let Found { pairs, style, .. } = self;
         // Writing to a String can't fail.
         let _ = write!(pairs, " {style}{}={style:#}", field.name());
-        let _ = logfmt::value(pairs, value);
+        let _ = escape::value(pairs, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -270,7 +270,7 @@ impl Write for &Above {
         let json = FORM.get() == Some(&Form::Json);
         let escaped = json
             .then(|| String::from_utf8_lossy(message))
-            .map(|line| json::escaped(&line).into_owned());
+            .map(|line| escape::json(&line).into_owned());
         let message = escaped.as_ref().map_or(message, |line| line.as_bytes());
         self.0.above(|| streams::log(message, lost));
         Ok(())
@@ -333,7 +333,7 @@ mod tests {
             tracing::info!("it runs");
         });
         let told = String::from_utf8(told.0.lock().clone()).unwrap();
-        let lines: Vec<_> = told.lines().map(|line| logfmt::tests::parsed(line).unwrap()).collect();
+        let lines: Vec<_> = told.lines().map(|line| escape::tests::parsed(line).unwrap()).collect();
         let pairs = |n: usize| -> Vec<(&str, &str)> {
             lines[n].iter().filter_map(|(key, value)| Some((&**key, value.as_deref()?))).collect()
         };

@@ -19,46 +19,43 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag, `up` runs a server (`corewise_server`) with its
-//! signals and its terminal, `dump`, `health`, `watch`, `mirror` and `snapshot` ask a running one
-//! over its control socket, by which `change` changes it, `topo` shows a machine, `timeline` what a
-//! kernel's log says of one; `exit` alone knows exit codes, `screen` how to write to a terminal.
+//! signals and its terminal, `client` asks a running one over its control socket, for `dump` (and
+//! `health`), `watch` and `volumes` (mirrors and snapshots), and for `change`, which changes it,
+//! `topo` shows a machine, `timeline` what a kernel's log says of one; `exit` alone knows exit
+//! codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
-mod bars;
 mod change;
+mod client;
 mod dump;
+mod escape;
 mod exit;
-mod health;
-mod json;
 mod log;
-mod logfmt;
-mod mirror;
-mod pages;
 mod screen;
-mod snapshot;
 mod streams;
 mod timeline;
 mod topo;
 mod up;
-mod usage;
+mod volumes;
 mod watch;
 mod whole_file;
 
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = usage::parse();
-    let bars = bars::Bars::default();
+    let cli = args::parse();
+    let bars = streams::Bars::default();
     log::start(&cli.log, bars.clone());
     let run = || match cli.command {
         args::Command::Topo(args) => topo::run(&args),
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
-        args::Command::Health(args) => health::run(&args),
-        args::Command::Mirror(args) => mirror::run(&args),
-        args::Command::Snapshot(args) => snapshot::run(&args),
+        args::Command::Health(args) => dump::health(&args),
+        args::Command::Mirror(args) => volumes::mirror(&args),
+        args::Command::Snapshot(args) => volumes::snapshot(&args),
         args::Command::Clients(args) => watch::clients(&args),
         args::Command::Disconnect(args) => watch::disconnect(&args),
         args::Command::Events(args) => watch::events(&args),
@@ -68,11 +65,30 @@ fn main() -> ExitCode {
         args::Command::Grow(args) => change::grow(&args),
         args::Command::Reload(args) => change::reload(&args),
         args::Command::Timeline(args) => timeline::run(&args),
-        args::Command::Completions(args) => pages::completions(&args),
-        args::Command::Man(args) => pages::man(&args),
+        args::Command::Completions(args) => completions(&args),
+        args::Command::Man(args) => man(&args),
     };
     // A bug is a failure like any other: it has been told on stderr by now.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         Err(exit::Failure::new("this is a bug in corewise; please report it with the lines above"))
     }))
+}
+
+/// Prints the completions of a shell.
+fn completions(args: &args::Completions) -> Result<(), exit::Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut args::command(), "corewise", &mut script);
+    std::io::stdout()
+        .write_all(&script)
+        .map_err(|error| exit::Failure::new(format!("cannot write to stdout: {error}")))
+}
+
+/// Writes a page of section 1 for the program and for each of its commands.
+fn man(args: &args::Man) -> Result<(), exit::Failure> {
+    let folder = args.folder.display();
+    std::fs::create_dir_all(&args.folder)
+        .and_then(|()| clap_mangen::generate_to(args::command(), &args.folder))
+        .map_err(|error| {
+            exit::Failure::new(format!("cannot write the pages to '{folder}': {error}"))
+        })
 }

@@ -4,10 +4,9 @@ use std::fmt;
 use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
-use corewise::timeline::markup::is_invisible;
 
 use crate::log::{self, Grave};
-use crate::streams;
+use crate::{escape, streams};
 
 /// Titles.
 pub(crate) const TITLE: Style = Style::new().bold();
@@ -52,18 +51,9 @@ pub(crate) fn help(message: fmt::Arguments<'_>) {
 /// A message may name what others chose, and have several lines; nothing else in it is left unseen.
 fn say(grave: Grave, word: &str, message: fmt::Arguments<'_>) {
     let message = message.to_string();
-    let message = message.split('\n').map(visible).collect::<Vec<_>>().join("\n");
+    let message = message.split('\n').map(escape::visible).collect::<Vec<_>>().join("\n");
     let lines = log::own(grave, &message, &format!("{word}: {message}"));
     streams::to_stderr(&lines, log::lost);
-}
-
-/// A line in which characters that show nothing are written as `\u{202e}`.
-fn visible(line: &str) -> String {
-    let shown = |c: char| match is_invisible(c) && c != '\t' {
-        true => c.escape_unicode().to_string(),
-        false => c.to_string(),
-    };
-    line.chars().map(shown).collect()
 }
 
 /// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
@@ -87,18 +77,5 @@ pub(crate) fn all_columns() -> usize {
     match usize::from(columns) {
         0 => 100,
         columns => columns,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_shows_what_would_turn_or_hide_text() {
-        assert_eq!(
-            visible("a\u{202e}b\u{200b}\x1b[2J\tc é"),
-            "a\\u{202e}b\\u{200b}\\u{1b}[2J\tc é"
-        );
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicU64, Ordering};
+use indicatif::{MultiProgress, ProgressBar};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -119,6 +120,34 @@ fn drain(fd: BorrowedFd<'_>, rest: &mut VecDeque<u8>, patience: Duration) {
             // There is nowhere to complain.
             Err(_) => rest.clear(),
         }
+    }
+}
+
+/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them
+/// above.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bars(MultiProgress);
+
+impl Bars {
+    /// Shows a bar where stderr is a terminal; elsewhere it is never seen.
+    pub(crate) fn show(&self, bar: ProgressBar) -> ProgressBar {
+        self.0.add(bar)
+    }
+
+    /// Whether a bar can be seen.
+    pub(crate) fn can_be_seen(&self) -> bool {
+        !self.0.is_hidden()
+    }
+
+    /// Takes a bar off the screen, before something is printed.
+    pub(crate) fn end(&self, bar: &ProgressBar) {
+        bar.finish_and_clear();
+        self.0.remove(bar);
+    }
+
+    /// Takes all of them off the screen while `write` writes to it.
+    pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.0.suspend(write)
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::fs::{Access, access};
 
 use crate::drivers::file::{other_size, refuse_what_is_no_disk};
 use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
-use crate::{limits, store_check, tls};
+use crate::{room, store_check, tls};
 
 /// Returns what is wrong with the files that the manifest names. Nothing is opened but the files of
 /// certificates and keys.
@@ -25,7 +25,7 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
-    let options = limits::of_clients(server, limits::usual_memory());
+    let options = room::of_clients(server, room::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
 }

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The observer was told what is wrong.
-    Told,
+    Reported,
     /// This says what is wrong, and perhaps what to do.
     Message {
         /// What is wrong.
@@ -24,7 +24,7 @@ impl Error {
     pub(crate) fn help(self, text: impl Into<String>) -> Error {
         match self {
             Error::Message { message, .. } => Error::Message { message, help: Some(text.into()) },
-            Error::Told => Error::Told,
+            Error::Reported => Error::Reported,
         }
     }
 }
@@ -32,7 +32,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Told => f.write_str("the server did not come up; its observer was told why"),
+            Error::Reported => f.write_str("the server did not come up; its observer was told why"),
             Error::Message { message, help: None } => f.write_str(message),
             Error::Message { message, help: Some(help) } => write!(f, "{message}; {help}"),
         }

@@ -21,8 +21,6 @@
 
 mod address_space;
 mod answers;
-pub mod bounded_file;
-mod calls;
 mod check;
 mod cleanup;
 pub mod columns;
@@ -33,27 +31,23 @@ mod error;
 mod events;
 mod handle;
 mod known;
-mod limits;
 mod listen;
-mod listener_thread;
 mod live;
 pub mod manifest;
 mod metrics;
 mod new_parts;
 mod observer;
 mod plan;
-mod reach;
 mod report;
 mod room;
 mod server;
 mod service;
 mod settings;
-mod shown;
-mod source;
-mod spare_thread;
+pub mod source;
 mod status;
 mod store_check;
 pub mod suggest;
+mod threads;
 mod tls;
 pub mod units;
 
@@ -61,10 +55,10 @@ pub use check::check;
 pub use cleanup::Cleanup;
 pub use error::Error;
 pub use handle::Handle;
-pub use limits::raise_open_files;
-pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity};
-pub use reach::unreachable;
-pub use room::Room;
+
+pub use manifest::unreachable;
+pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity, Shown};
+pub use room::{Room, raise_open_files};
 pub use server::{Options, Server};
-pub use shown::Shown;
+
 pub use source::Source;

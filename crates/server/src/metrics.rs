@@ -19,9 +19,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cleanup::Cleanup;
 use crate::listen;
-use crate::listener_thread::ListenerThread;
 use crate::manifest::MetricsAt;
 use crate::report::Report;
+use crate::threads::ListenerThread;
 
 /// Connections at once.
 const SCRAPERS: usize = 8;

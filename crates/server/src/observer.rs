@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use corewise::blockmq::BlockDevice;
 use corewise::device::Event;
 use corewise::nbd::{Endpoint, Options};
 use corewise::sync::panics::caught;
@@ -11,9 +12,8 @@ use corewise::timeline::Timeline;
 
 use crate::control::changes::Changed;
 use crate::handle::Handle;
-use crate::manifest::{LeftOut, Tls};
+use crate::manifest::{self, LeftOut, Tls};
 use crate::room::Cut;
-use crate::shown::Shown;
 
 /// How grave a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,5 +241,33 @@ impl Observer for Caught {
 
     fn unread(&self) -> Vec<(&'static str, u64)> {
         self.or(Vec::new(), |observer| observer.unread())
+    }
+}
+
+/// An export as clients see it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Its name, which may be empty.
+    pub name: String,
+    /// The device that it shows.
+    pub device: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether clients may only read.
+    pub read_only: bool,
+    /// The manifest's words about it; empty where there are none.
+    pub description: String,
+}
+
+impl Shown {
+    pub(crate) fn new(export: &manifest::Export, volume: &dyn BlockDevice) -> Shown {
+        let geometry = volume.geometry();
+        Shown {
+            name: export.name.clone(),
+            device: export.device.clone(),
+            size: geometry.size,
+            read_only: export.read_only || geometry.read_only,
+            description: export.description.clone().unwrap_or_default(),
+        }
     }
 }

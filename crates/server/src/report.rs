@@ -16,8 +16,8 @@ use crate::control::mirrors::take_back_todo;
 use crate::control::served::Origin;
 use crate::events::Events;
 use crate::manifest::{LeftOut, Problem};
+use crate::observer::Shown;
 use crate::observer::{Notice, Observer, Ready, Severity};
-use crate::shown::Shown;
 use crate::units;
 
 /// Tells the observer, and those that listen on the control socket.

@@ -32,8 +32,8 @@ mod with {
 
     use corewise::nbd::{self, Error, Server, TlsPart};
 
-    use crate::bounded_file::{self, LONGEST_PEM};
     use crate::manifest::{At, Problem, Subject, Tls};
+    use crate::source::{self, LONGEST_PEM};
     use crate::status::Validity;
 
     /// What was read, but for the key, which belongs to its certificate.
@@ -72,7 +72,7 @@ mod with {
             Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
         };
         let read = |at: &At<PathBuf>| {
-            bounded_file::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
+            source::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
         };
         let (certificate, key) = (read(tls.certificate)?, read(tls.key)?);
         let client_ca = tls.client_ca.map(read).transpose()?;

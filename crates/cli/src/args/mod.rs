@@ -1,24 +1,25 @@
 //! The command line: one definition that parses, checks and explains every flag.
 
-pub(crate) mod health;
-mod server;
-pub(crate) mod snapshot;
+mod clients;
 pub(crate) mod timeline;
-pub(crate) mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, ValueEnum};
 use corewise::device::HangPolicy;
 use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
-use corewise_server::control::Mode;
 use corewise_server::{manifest, units};
-
-pub(crate) use server::{Which, interval};
 use timeline::TimelineFile;
+
+pub(crate) use clients::{
+    Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Reload, Remove,
+    ServerArgs, Snapshot, Top,
+};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -93,64 +94,6 @@ Examples:
   nbdinfo --size -- [ corewise up disks.toml --exit-with-parent ]
 
 Exit codes: 0 every device came up and went down in order, 1 a device did not, 2 wrong usage.";
-
-const DUMP_EXAMPLES: &str = "\
-Without --control or --pid, the command asks the only running server of this user. A server's socket \
-is in $XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder for temporary files; `up --control` \
-moves it. docs/control.md explains the columns, the JSON and the protocol.
-
-Examples:
-  corewise dump
-  corewise dump volumes 'device*'
-  corewise dump --json | jq '.queues[] | {name, in_flight}'
-  corewise dump --monitor=500ms volumes
-  corewise dump --monitor --rounds 10 --json
-
-Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
-
-const MIRROR_EXAMPLES: &str = "\
-A leg that failed, or that was missing when the mirror came up, is out: the mirror doesn't write to \
-it. Once its disk works again, --take-back resyncs it: the leg gets the blocks that were written \
-meanwhile, and no others. Clients go on during a resync. With `retry` in the manifest the server \
-tries this by itself. The command finds the server as `corewise dump` does.
-
---replace puts a device of the server in the place of a leg, dead or alive. `corewise add` brings the device up first; \
-nothing may stand on it. It gets everything, while clients go on; until then the mirror has one leg less. The manifest \
-is yours to change: the command says what to write.
-
---add makes such a device another leg, which gets everything and counts only then. --remove has one leg less, dead or alive, but \
-never the only one that has everything; the next start refuses it as a leg. The leg's device stays: `corewise remove` closes it.
-
-Examples:
-  corewise mirror
-  corewise mirror data --take-back
-  corewise mirror data --take-back=disk1 --wait
-  corewise mirror data --check --rate 50M --wait
-  corewise add new-disk.toml && corewise mirror data --replace disk1 --with disk3 --wait
-  corewise add new-disk.toml && corewise mirror data --add disk3 --wait
-  corewise mirror data --remove disk1 && corewise remove disk1
-  corewise mirror --json | jq '.disks[].mirror.legs'
-
-Exit codes: 0 success, 1 failure (no server, no leg to take back, a device that can't be a leg, or, with --wait, a leg that is
-still out, or legs that differ), 2 wrong usage.";
-
-const CHANGE_EXAMPLES: &str = "\
-Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
-side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: devices that aren't in it \
-go, and a device that changed is restarted with all that stands on it. Where only the keys of an export changed its \
-clients stay, and a file on which nothing stands grows under them. of [server] `reload` follows what docs/manifest.md says. docs/control.md \
-explains the rest. The commands find the server as `corewise dump` does.
-
-Examples:
-  corewise add more.toml
-  corewise remove data --mode soft
-  corewise remove export:data --mode hide
-  corewise grow disk 20G
-  corewise reload --dry-run
-  corewise reload --mode soft
-
-Exit codes: 0 success, 1 failure (no server, clients that are in the way, a device that failed), 2 wrong
-usage.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
@@ -231,40 +174,40 @@ pub(crate) enum Command {
     #[command(after_help = up_help())]
     Up(Up),
     /// Show the worker pools, queues, devices and disks of a running server
-    #[command(after_help = DUMP_EXAMPLES)]
+    #[command(after_help = clients::DUMP_EXAMPLES)]
     Dump(Dump),
     /// Say in one word how a running server is: ok, degraded or lost, and what to do about it
-    #[command(after_help = health::EXAMPLES)]
-    Health(health::Args),
+    #[command(after_help = clients::HEALTH_EXAMPLES)]
+    Health(Health),
     /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
-    #[command(after_help = MIRROR_EXAMPLES)]
+    #[command(after_help = clients::MIRROR_EXAMPLES)]
     Mirror(Mirror),
     /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
-    #[command(after_help = snapshot::EXAMPLES)]
-    Snapshot(snapshot::Args),
+    #[command(after_help = clients::SNAPSHOT_EXAMPLES)]
+    Snapshot(Snapshot),
     /// List the clients of a running server, and what they do
-    #[command(after_help = watch::EXAMPLES)]
-    Clients(watch::Clients),
+    #[command(after_help = clients::WATCH_EXAMPLES)]
+    Clients(Clients),
     /// End the connection of a client of a running server
-    #[command(after_help = watch::EXAMPLES)]
-    Disconnect(watch::Disconnect),
+    #[command(after_help = clients::WATCH_EXAMPLES)]
+    Disconnect(Disconnect),
     /// Print what happens on a running server, as it happens
-    #[command(after_help = watch::EXAMPLES)]
-    Events(watch::Events),
+    #[command(after_help = clients::WATCH_EXAMPLES)]
+    Events(Events),
     /// Show what a running server does, again and again, on the terminal
-    #[command(after_help = watch::EXAMPLES)]
-    Top(watch::Top),
+    #[command(after_help = clients::WATCH_EXAMPLES)]
+    Top(Top),
     /// Add the devices and exports of a manifest to a running server
-    #[command(after_help = CHANGE_EXAMPLES)]
+    #[command(after_help = clients::CHANGE_EXAMPLES)]
     Add(Add),
     /// Remove a device with its exports, or an export, from a running server
-    #[command(after_help = CHANGE_EXAMPLES)]
+    #[command(after_help = clients::CHANGE_EXAMPLES)]
     Remove(Remove),
     /// Make a file of a running server longer
-    #[command(after_help = CHANGE_EXAMPLES)]
+    #[command(after_help = clients::CHANGE_EXAMPLES)]
     Grow(Grow),
     /// Have a running server follow its manifest, which changed
-    #[command(after_help = CHANGE_EXAMPLES)]
+    #[command(after_help = clients::CHANGE_EXAMPLES)]
     Reload(Reload),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::EXAMPLES)]
@@ -370,162 +313,6 @@ pub(crate) struct Up {
     pub(crate) exit_with_parent: bool,
 }
 
-/// `corewise mirror`.
-#[derive(Debug, Args)]
-pub(crate) struct Mirror {
-    /// Name of the mirror's device [default: show all mirrors]
-    pub(crate) name: Option<String>,
-    /// Take back this leg, or, without LEG, all legs that are out
-    #[arg(
-        long,
-        value_name = "LEG",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "",
-        requires = "name"
-    )]
-    pub(crate) take_back: Option<String>,
-    /// Read all legs and compare them, while clients go on
-    #[arg(long, requires = "name", conflicts_with = "take_back")]
-    pub(crate) check: bool,
-    /// With --check: write anew what differs or can't be read, with what the first leg in sync has
-    #[arg(long, requires = "check")]
-    pub(crate) repair: bool,
-    /// With --check: at most so many bytes a second, such as 50M [default: as a resync]
-    #[arg(long, requires = "check", value_name = "BYTES", value_parser = units::parse_size)]
-    pub(crate) rate: Option<u64>,
-    /// End the check that goes on
-    #[arg(long, requires = "name", conflicts_with_all = ["check", "take_back"])]
-    pub(crate) stop: bool,
-    /// Put another device, --with, in the place of this leg; it is resynced while clients go on
-    #[arg(long, value_name = "LEG", requires_all = ["name", "with"], conflicts_with_all = ["check", "take_back", "stop"])]
-    pub(crate) replace: Option<String>,
-    /// With --replace: a device of the server on which nothing else stands
-    #[arg(long, value_name = "DEVICE", requires = "replace")]
-    pub(crate) with: Option<String>,
-    /// Make this device of the server another leg, on which nothing else stands; it is resynced while clients go on
-    #[arg(long, value_name = "DEVICE", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace"])]
-    pub(crate) add: Option<String>,
-    /// Have one leg less, for good: this one
-    #[arg(long, value_name = "LEG", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace", "add"])]
-    pub(crate) remove: Option<String>,
-    /// Wait until each leg that is resynced is in sync, or out again, and a check is over
-    #[arg(long, requires = "name")]
-    pub(crate) wait: bool,
-    #[command(flatten)]
-    pub(crate) server: Which,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `corewise add`.
-#[derive(Debug, Args)]
-pub(crate) struct Add {
-    /// TOML file that declares them; they may be built over the server's devices
-    pub(crate) manifest: PathBuf,
-    #[command(flatten)]
-    pub(crate) how: Change,
-}
-
-/// The fate of clients that are in the way of a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ClientMode {
-    /// Refuse, and change nothing, where there are any
-    #[default]
-    Safe,
-    /// Let them go on, and no others in; the rest is done when the last one has left
-    Hide,
-    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the
-    /// manifest
-    Soft,
-    /// Disconnect them at once
-    Hard,
-}
-
-impl From<ClientMode> for Mode {
-    fn from(mode: ClientMode) -> Mode {
-        match mode {
-            ClientMode::Safe => Mode::Safe,
-            ClientMode::Hide => Mode::Hide,
-            ClientMode::Soft => Mode::Soft,
-            ClientMode::Hard => Mode::Hard,
-        }
-    }
-}
-
-/// `corewise remove`.
-#[derive(Debug, Args)]
-pub(crate) struct Remove {
-    /// Name of the device; 'export:NAME' removes that export alone
-    pub(crate) name: String,
-    /// What becomes of the clients that are there
-    #[arg(long, value_name = "MODE", default_value = "safe")]
-    pub(crate) mode: ClientMode,
-    #[command(flatten)]
-    pub(crate) how: Change,
-}
-
-/// `corewise grow`.
-#[derive(Debug, Args)]
-pub(crate) struct Grow {
-    /// Name of the device
-    pub(crate) name: String,
-    /// Its new size, such as 2G [default: as much as its file or disk has by now]
-    #[arg(value_parser = units::parse_size)]
-    pub(crate) size: Option<u64>,
-    #[command(flatten)]
-    pub(crate) how: Change,
-}
-
-/// `corewise reload`.
-#[derive(Debug, Args)]
-pub(crate) struct Reload {
-    /// What becomes of the clients of an export that goes, or whose device is another one: safe, soft or hard
-    #[arg(long, value_name = "MODE", default_value = "safe", hide_possible_values = true)]
-    pub(crate) mode: ClientMode,
-    #[command(flatten)]
-    pub(crate) how: Change,
-}
-
-/// What all changes have in common.
-#[derive(Debug, Args)]
-pub(crate) struct Change {
-    /// Only say what would be done
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    #[command(flatten)]
-    pub(crate) server: Which,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `corewise dump`.
-#[derive(Debug, Args)]
-pub(crate) struct Dump {
-    /// Names of the queues to show; '*' matches any letters [default: all]
-    pub(crate) queues: Vec<String>,
-    #[command(flatten)]
-    pub(crate) server: Which,
-    /// Print one JSON document; with --monitor, one line of JSON per round
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print the queues' counters and rates every INTERVAL [default: 1s], until Ctrl-C
-    #[arg(
-        long,
-        value_name = "INTERVAL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "1s",
-        value_parser = interval
-    )]
-    pub(crate) monitor: Option<Duration>,
-    /// Stop after N rounds
-    #[arg(long, value_name = "N", requires = "monitor", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) rounds: Option<u64>,
-}
-
 fn hang_policy() -> impl TypedValueParser<Value = HangPolicy> {
     PossibleValuesParser::new(manifest::HANG_POLICIES.iter().map(|(name, _)| *name))
         .try_map(|name| manifest::hang_policy(&name))
@@ -546,6 +333,69 @@ fn source(text: &str) -> Result<Source, String> {
         }
         _ => Err("write live, sysfs:DIR, xml:FILE or synthetic:'SPEC'".to_string()),
     }
+}
+
+/// Parses the process's own arguments. Where they are wrong, the process ends here, with 2.
+pub(crate) fn parse() -> Cli {
+    parsed(std::env::args_os()).unwrap_or_else(|error| error.exit())
+}
+
+fn parsed(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, Error> {
+    let mut command = command();
+    let matches =
+        command.try_get_matches_from_mut(given).map_err(with_the_command_that_is_meant)?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    if let Command::Timeline(timeline) = &cli.command {
+        if timeline.compare && timeline.logs.len() != 2 {
+            let message = format!("--compare takes two logs, not {}", timeline.logs.len());
+            let mut sub = command.find_subcommand("timeline").cloned().unwrap_or_default();
+            return Err(sub.error(ErrorKind::WrongNumberOfValues, message));
+        }
+    }
+    Ok(cli)
+}
+
+/// Words by which other programs call what one of our commands does.
+const WORDS: [(&str, &[&str]); 12] = [
+    ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
+    ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
+    ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
+    ("disconnect", &["kick", "kill", "drop"]),
+    ("events", &["log", "logs", "watch", "tail"]),
+    ("remove", &["rm", "delete", "del", "detach"]),
+    ("grow", &["resize", "extend", "expand", "truncate"]),
+    ("reload", &["restart", "refresh", "reconfigure"]),
+    ("mirror", &["raid", "resync", "scrub", "mdadm"]),
+    ("snapshot", &["snap", "clone", "backup"]),
+    ("topo", &["topology", "cpus", "lstopo", "lscpu"]),
+    ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
+];
+
+/// Names the command that an unknown word stands for. clap looks for words that are spelled alike:
+/// for 'serve' it finds 'remove'.
+fn with_the_command_that_is_meant(mut error: Error) -> Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) => typed.to_lowercase(),
+        _ => return error,
+    };
+    let found = WORDS.iter().find(|(_, words)| words.contains(&typed.as_str()));
+    if let Some((meant, _)) = found {
+        let meant = ContextValue::Strings(vec![(*meant).to_string()]);
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
+}
+
+/// What there is to say, where a number below zero is the value of its flag, and not a flag of its
+/// own: so it is told that this number can't be, and which can.
+pub(crate) fn command() -> clap::Command {
+    const NUMBERS: [&str; 5] = ["DURATION", "INTERVAL", "N", "PID", "DEVICE=FACTOR"];
+    let numbers = |arg: clap::Arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        let number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+        arg.allow_hyphen_values(number)
+    };
+    Cli::command().mut_subcommands(|sub| sub.mut_args(numbers))
 }
 
 #[cfg(test)]
@@ -588,17 +438,75 @@ mod tests {
     }
 
     #[test]
-    fn rounds_come_no_faster_than_answers() {
-        assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
-        assert!(interval("0s").is_err() && interval("9ms").is_err() && interval("x").is_err());
-    }
-
-    #[test]
     fn verbosity_and_level_say_the_same() {
         let level = |args: &[&str]| Cli::try_parse_from(args).map(|cli| cli.log.level());
         assert_eq!(level(&["corewise", "topo"]).ok(), Some(Level::Warn));
         assert_eq!(level(&["corewise", "topo", "-vv"]).ok(), Some(Level::Debug));
         assert_eq!(level(&["corewise", "--log", "off", "topo"]).ok(), Some(Level::Off));
         assert!(level(&["corewise", "topo", "-v", "--log", "info"]).is_err());
+    }
+
+    #[test]
+    fn a_number_below_zero_is_a_wrong_value_of_its_flag() {
+        let mut flags = 0;
+        for sub in command().get_subcommands() {
+            for arg in sub.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let names = arg.get_value_names().unwrap_or_default();
+                let number = ["DURATION", "INTERVAL", "N", "PID"];
+                let Some(long) = arg
+                    .get_long()
+                    .filter(|_| names.iter().any(|name| number.contains(&name.as_str())))
+                else {
+                    continue;
+                };
+                let mut given = vec!["corewise".to_owned(), sub.get_name().to_owned()];
+                match arg.is_require_equals_set() {
+                    true => given.push(format!("--{long}=-1")),
+                    false => given.extend([format!("--{long}"), "-1".to_owned()]),
+                }
+                if sub.get_name() == "timeline" {
+                    given.push("log".to_owned());
+                }
+                let error = parsed(&given).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ValueValidation, "{given:?}: {error}");
+                assert!(error.to_string().contains(&format!("'-1' for '--{long}")), "{error}");
+                flags += 1;
+            }
+        }
+        assert!(flags >= 12, "{flags}");
+        let error = parsed(["corewise", "up", "--for", "-1s"]).unwrap_err().to_string();
+        assert!(error.contains("'-1s' is not a duration: write it like 500ms"), "{error}");
+    }
+
+    #[test]
+    fn a_word_of_another_program_names_the_command_that_is_meant() {
+        for (command, words) in WORDS {
+            assert!(super::command().find_subcommand(command).is_some(), "{command}");
+            for word in words {
+                let error = parsed(["corewise", word]).unwrap_err();
+                assert_eq!(error.exit_code(), 2);
+                let error = error.to_string();
+                assert!(error.contains(&format!("exists: '{command}'")), "{word}: {error}");
+            }
+        }
+        let error = parsed(["corewise", "Serve", "disk.toml"]).unwrap_err().to_string();
+        assert!(error.contains("exists: 'up'"), "{error}");
+        assert!(!parsed(["corewise", "xyzzy"]).unwrap_err().to_string().contains("exists:"));
+    }
+
+    #[test]
+    fn a_comparison_of_one_log_is_wrong_usage() {
+        let compared =
+            |logs: &[&str]| parsed([&["corewise", "timeline", "--compare"], logs].concat());
+        for logs in [&["a"][..], &["a", "b", "c"]] {
+            let error = compared(logs).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(
+                error.to_string().contains(&format!("two logs, not {}", logs.len())),
+                "{error}"
+            );
+            assert!(error.to_string().contains("Usage: corewise timeline"), "{error}");
+        }
+        assert!(compared(&["a", "b"]).is_ok());
     }
 }

@@ -12,10 +12,10 @@ use corewise_server::control::served;
 use corewise_server::units;
 use serde_json::Value;
 
-use super::client::{Client, printable, who};
 use crate::args;
+use crate::client::{Client, printable, who};
+use crate::escape;
 use crate::exit::Failure;
-use crate::json;
 use crate::screen::{self, FAINT, styled};
 
 /// The least and the most room for a queue's name.
@@ -27,7 +27,7 @@ pub(super) fn run(
     args: &args::Dump,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let question = Question { queues: args.queues.clone(), ..Question::dump() };
+    let question = Question { queues: args.queues.clone(), ..Question::new("dump") };
     let mut round = 0;
     let mut before: Option<(f64, Document)> = None;
     let in_place = std::io::stdout().is_terminal();
@@ -73,7 +73,7 @@ fn line(round: u64, mut answer: Value) -> String {
         }
         map.insert("round".to_string(), round.into());
     }
-    json::escaped(&answer.to_string()).into_owned()
+    escape::json(&answer.to_string()).into_owned()
 }
 
 /// A queue at the last look, and how many seconds ago that was.

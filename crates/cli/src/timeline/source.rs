@@ -1,20 +1,19 @@
 //! Where timelines come from: kernel logs, and what `up` wrote.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use corewise::kernel_log::sysfs::Listing;
 use corewise::kernel_log::{DeviceGraph, KernelLog, Prefix, Reader};
 use corewise::timeline::{SpanKind, Timeline, json};
-use corewise_server::bounded_file;
 use corewise_server::control::matches;
+use corewise_server::source;
 use corewise_server::units::count;
 
-use super::sysfs;
-use crate::args::timeline::TimelineFile;
-use crate::args::timeline::{Args, Phase};
+use crate::args::timeline::{Args, Phase, TimelineFile};
 use crate::exit::Failure;
 
 /// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
@@ -67,10 +66,10 @@ pub(super) fn spare(args: &Args, output: &TimelineFile) -> Result<(), Failure> {
 fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
     let mut graphs = Vec::new();
     if let Some(dir) = &args.sysfs {
-        graphs.push(sysfs::read(dir)?);
+        graphs.push(sysfs(dir)?);
     }
     for path in &args.deps {
-        let read = bounded_file::read_any(path, LONGEST).map_err(|why| cannot(path, why))?;
+        let read = source::read_any(path, LONGEST).map_err(|why| cannot(path, why))?;
         let text = String::from_utf8(read).map_err(|_| cannot(path, "it is no text in UTF-8"))?;
         graphs.push(DeviceGraph::from_text(&text).map_err(|error| {
             Failure::new(format!("cannot read the dependencies '{}': {error}", path.display()))
@@ -95,7 +94,7 @@ fn log(path: &Path, args: &Args, graphs: &[DeviceGraph]) -> Result<Log, Failure>
     let mut first = next(&mut *source, &mut buffer).map_err(|error| cannot(path, error))?;
     if is_timelines(&buffer[..first]) {
         let mut text = buffer[..first].to_vec();
-        let rest = bounded_file::read(source, LONGEST).map_err(|why| cannot(path, why))?;
+        let rest = source::read(source, LONGEST).map_err(|why| cannot(path, why))?;
         text.extend_from_slice(&rest);
         let text = String::from_utf8_lossy(&text);
         let timelines = json::read(&text).map_err(|error| cannot(path, error))?;
@@ -226,6 +225,58 @@ pub(super) fn names(pattern: &str, name: &str, driver: Option<&str>) -> bool {
     matches(pattern, name) || driver.is_some_and(|driver| matches(pattern, driver))
 }
 
+/// Reads who is whose parent, supplier and driver.
+fn sysfs(path: &Path) -> Result<DeviceGraph, Failure> {
+    let cannot = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("cannot read the sysfs tree '{}': {why}", path.display()))
+    };
+    let mut listing = Listing::new();
+    let found = match fs::metadata(path).map_err(|why| cannot(&why))?.is_dir() {
+        true => walk(path, &mut listing).map_err(|why| cannot(&why))?,
+        false => {
+            let text = source::read_any(path, LONGEST).map_err(|why| cannot(&why))?;
+            let text = String::from_utf8_lossy(&text);
+            text.lines().filter(|line| listing.line(line)).count()
+        }
+    };
+    if found == 0 {
+        return Err(Failure::new(format!("found no sysfs links in '{}'", path.display()))
+            .help(
+                "use /sys/devices, a copy of it, or the output of find /sys/devices -type l -printf '%p -> %l\\n'",
+            ));
+    }
+    Ok(listing.graph())
+}
+
+/// Goes through a tree, and says how many links there are. A file that can't be read is passed over, as
+/// some folders of sysfs can't.
+fn walk(root: &Path, listing: &mut Listing) -> std::io::Result<usize> {
+    let mut found = 0;
+    let mut folders: Vec<PathBuf> = vec![root.to_path_buf()];
+    fs::read_dir(root)?;
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_symlink() {
+                let Ok(target) = fs::read_link(&path) else { continue };
+                listing.link(&path.to_string_lossy(), &target.to_string_lossy());
+                found += 1;
+            } else if entry.file_name() == "sync_state_only" {
+                let says = fs::read_to_string(&path).unwrap_or_default();
+                let link = folder.file_name().unwrap_or_default().to_string_lossy();
+                if says.trim() == "1" {
+                    listing.sync_state_only(&link);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,5 +289,40 @@ mod tests {
         for log in ["[    0.000000] Linux", "{\"MESSAGE\":\"x\"}", "", "[", "Nov 22 kernel:"] {
             assert!(!is_timelines(log.as_bytes()), "{log}");
         }
+    }
+
+    #[test]
+    fn a_tree_and_its_listing_say_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("devices");
+        let disk = root.join("pci0000:00/0000:00:06.0/0000:01:00.0");
+        fs::create_dir_all(&disk).unwrap();
+        for device in [&disk, disk.parent().unwrap()] {
+            std::os::unix::fs::symlink("../../../bus/pci", device.join("subsystem")).unwrap();
+        }
+        std::os::unix::fs::symlink("../../../bus/pci/drivers/nvme", disk.join("driver")).unwrap();
+        let tree = sysfs(&root).unwrap();
+        assert_eq!(tree.drivers.get("0000:01:00.0").map(String::as_str), Some("nvme"));
+        assert!(
+            tree.edges()
+                .iter()
+                .any(|e| e.supplier == "0000:00:06.0" && e.consumer == "0000:01:00.0")
+        );
+
+        let text = "/sys/devices/pci0000:00/0000:00:06.0/subsystem -> ../../../bus/pci\n\
+             /sys/devices/pci0000:00/0000:00:06.0/0000:01:00.0/subsystem -> ../../../../bus/pci\n\
+             /sys/devices/pci0000:00/0000:00:06.0/0000:01:00.0/driver -> ../../../../bus/pci/drivers/nvme\n";
+        let saved = folder.path().join("links.txt");
+        fs::write(&saved, text).unwrap();
+        assert_eq!(sysfs(&saved).unwrap(), tree);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_a_sysfs_tree_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(format!("{:?}", sysfs(folder.path()).unwrap_err()).contains("no sysfs links"));
+        assert!(
+            format!("{:?}", sysfs(&folder.path().join("x")).unwrap_err()).contains("cannot read")
+        );
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     let report = Report::new(&topology, &pods);
     let mut out = anstream::stdout().lock();
     if args.json {
-        let json = crate::json::pretty(&report)?;
+        let json = crate::escape::pretty(&report)?;
         writeln!(out, "{json}")?;
     } else {
         write!(out, "{}", text::render(&report, &remarks(&topology), screen::width()))?;

@@ -2,7 +2,6 @@
 //!
 //! Everything is checked before anything is touched.
 
-mod parent;
 mod progress;
 mod signals;
 mod stop;
@@ -21,12 +20,11 @@ use corewise_server::control::place;
 use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
 use corewise_server::units::count;
 use corewise_server::{Cleanup, Options, Room, Server, Source};
-use parent::Parent;
-use stop::Stop;
+use stop::{Parent, Stop};
 use terminal::Terminal;
 
-use crate::bars::Bars;
 use crate::exit::Failure;
+use crate::streams::Bars;
 use crate::{args, screen, timeline};
 
 /// A place for what comes from the command line, and so from no line of the manifest.
@@ -71,7 +69,7 @@ fn serve(
 ) -> Result<(), Failure> {
     let server = Server::up(manifest, options)?;
     let why = stop.wait(duration);
-    if server.down(&why) { Ok(()) } else { Err(Failure::Said) }
+    if server.down(&why) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Cleans up at the end of its scope, however that is reached.
@@ -96,7 +94,7 @@ fn prepare(
     bars: Bars,
 ) -> Result<Option<(Manifest, Options)>, Failure> {
     if let Some(file) = &args.timeline {
-        timeline::file::check(file)?;
+        timeline::check(file)?;
     }
     let mut scratch = Scratch::new(&cleanup);
     let base = match &source.base {
@@ -109,7 +107,7 @@ fn prepare(
         tell(&source.label, problem);
     }
     if fatal || (!args.keep_going && !problems.is_empty()) {
-        return Err(Failure::Said);
+        return Err(Failure::Reported);
     }
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
@@ -118,7 +116,7 @@ fn prepare(
     let built_in = source.base.is_none() && passed.is_empty();
     let has_unix = built_in || has_unix(&manifest.server, &args, &passed);
     if !has_unix && !reachable(&mut manifest, &source.label, args.keep_going, &mut left_out) {
-        return Err(Failure::Said);
+        return Err(Failure::Reported);
     }
     if args.check {
         return check(&manifest, &source.label).map(|()| None);
@@ -164,7 +162,7 @@ fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     let problems = corewise_server::check(manifest);
     problems.iter().for_each(|problem| tell(label, problem));
     if !problems.is_empty() {
-        return Err(Failure::Said);
+        return Err(Failure::Reported);
     }
     let devices = count(manifest.devices.len() as u64, "device");
     let exports = count(manifest.exports.len() as u64, "export");

@@ -9,7 +9,7 @@ use corewise::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 
-use crate::bars::Bars;
+use crate::streams::Bars;
 
 /// A user that looks at a bar that doesn't move wants to know why after that.
 const PATIENCE: Duration = Duration::from_millis(700);

@@ -11,42 +11,42 @@ use signal_hook::iterator::Signals;
 /// How long after the first one another signal still says the same. coreutils' `timeout` sends
 /// SIGTERM to the server and, some microseconds later, to its process group; a shell and a terminal
 /// do alike.
-const SAME: Duration = Duration::from_secs(1);
+const REPEAT: Duration = Duration::from_secs(1);
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum StopRequest {
     /// To stop in order.
-    Stop,
+    InOrder,
     /// Nothing: an earlier one has asked for it.
-    Same,
+    Repeated,
     /// To end now.
     AtOnce,
 }
 
 /// What was asked for so far.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct StopRequests {
     first: Option<Instant>,
 }
 
-impl Wishes {
+impl StopRequests {
     /// A signal came.
-    pub(super) fn signal(&mut self, now: Instant) -> Wish {
+    pub(super) fn signal(&mut self, now: Instant) -> StopRequest {
         match self.first {
             None => self.other(now),
-            Some(first) if now.saturating_duration_since(first) < SAME => Wish::Same,
-            Some(_) => Wish::AtOnce,
+            Some(first) if now.saturating_duration_since(first) < REPEAT => StopRequest::Repeated,
+            Some(_) => StopRequest::AtOnce,
         }
     }
 
     /// Something else wants the server to stop; it never wants it at once.
-    pub(super) fn other(&mut self, now: Instant) -> Wish {
+    pub(super) fn other(&mut self, now: Instant) -> StopRequest {
         if self.first.is_some() {
-            return Wish::Same;
+            return StopRequest::Repeated;
         }
         self.first = Some(now);
-        Wish::Stop
+        StopRequest::InOrder
     }
 }
 
@@ -100,21 +100,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_within_a_second_of_the_first_says_the_same_and_a_later_one_is_another_wish() {
+    fn a_signal_within_a_second_of_the_first_says_the_same_and_a_later_one_is_another_request() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut wishes = Wishes::default();
-        assert_eq!(wishes.signal(at(0)), Wish::Stop);
+        let mut requests = StopRequests::default();
+        assert_eq!(requests.signal(at(0)), StopRequest::InOrder);
         for ms in [0, 1, 500, 999] {
-            assert_eq!(wishes.signal(at(ms)), Wish::Same, "{ms}");
+            assert_eq!(requests.signal(at(ms)), StopRequest::Repeated, "{ms}");
         }
-        assert_eq!(wishes.other(at(5000)), Wish::Same);
+        assert_eq!(requests.other(at(5000)), StopRequest::Repeated);
         for ms in [1000, 60_000] {
-            assert_eq!(wishes.signal(at(ms)), Wish::AtOnce, "{ms}");
+            assert_eq!(requests.signal(at(ms)), StopRequest::AtOnce, "{ms}");
         }
-        let mut wishes = Wishes::default();
-        assert_eq!(wishes.other(at(0)), Wish::Stop);
-        assert_eq!(wishes.signal(at(10)), Wish::Same);
-        assert_eq!(wishes.signal(at(1010)), Wish::AtOnce);
+        let mut requests = StopRequests::default();
+        assert_eq!(requests.other(at(0)), StopRequest::InOrder);
+        assert_eq!(requests.signal(at(10)), StopRequest::Repeated);
+        assert_eq!(requests.signal(at(1010)), StopRequest::AtOnce);
     }
 }

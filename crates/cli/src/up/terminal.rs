@@ -15,10 +15,10 @@ use super::progress::{Progress, Waiting};
 use super::stop::Stop;
 use super::text;
 use crate::args::timeline::TimelineFile;
-use crate::bars::Bars;
 use crate::screen;
+use crate::streams::Bars;
 use crate::timeline;
-use crate::{json, log, streams};
+use crate::{escape, log, streams};
 
 /// Shows what a server tells.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Observer for Terminal {
 
     fn event(&self, line: &str) {
         let lost = |events| format!("{{\"event\":\"lost\",\"events\":{events}}}\n");
-        streams::to_stdout(&json::escaped(line), lost);
+        streams::to_stdout(&escape::json(line), lost);
     }
 
     fn phase_begins(&self, phase: Phase, devices: usize, blocker: Blocker) {
@@ -101,8 +101,8 @@ impl Observer for Terminal {
     fn keep_timelines(&self, timelines: &[&Timeline]) -> bool {
         let Some(file) = &self.timeline else { return true };
         let title = format!("corewise up {}", self.label);
-        let about = timeline::file::About { title: &title, facts: &[] };
-        let kept = timeline::file::write(file, about, timelines);
+        let about = timeline::About { title: &title, facts: &[] };
+        let kept = timeline::write(file, about, timelines);
         kept.inspect_err(|failure| failure.say()).is_ok()
     }
 

@@ -12,12 +12,10 @@ use corewise_server::control::served::{self, Rates};
 use corewise_server::units;
 use serde_json::Value;
 
-use crate::args::watch::{Clients, Disconnect, Events};
-use crate::dump::client::{self, Client, printable};
-use crate::dump::find;
+use crate::args::{Clients, Disconnect, Events};
+use crate::client::{self, Client, printable};
+use crate::escape;
 use crate::exit::Failure;
-use crate::json::{self, pretty};
-use crate::logfmt;
 use crate::screen::{self, FAINT, TITLE, styled};
 
 pub(crate) use top::run as top;
@@ -25,41 +23,28 @@ pub(crate) use top::run as top;
 /// Between the two looks that rates are made of.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-fn question(ask: &str) -> Question {
-    Question { ask: ask.to_string(), ..Question::dump() }
-}
-
-/// The clients in an answer.
-fn clients_of(answer: &Value) -> Result<Vec<served::Client>, Failure> {
-    serde_json::from_value(answer["clients"].clone())
-        .map_err(|error| Failure::new(format!("the answer has no clients: {error}")))
-}
-
 /// Lists clients.
 pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
-    let (path, name) = find(&args.server)?;
-    let mut client = Client::connect(path, name)?;
-    let first = client.ask(&question("clients"))?;
-    let mut out = anstream::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", pretty(&first)?)?;
-        return Ok(out.flush()?);
-    }
-    std::thread::sleep(BETWEEN);
-    let answer = client.ask(&question("clients"))?;
-    let (before, mut now) = (clients_of(&first)?, clients_of(&answer)?);
-    served::slowest_first(&mut now);
-    let seconds = client::who(&answer).up_seconds - client::who(&first).up_seconds;
-    for (n, line) in table(&before, &now, seconds, screen::whole_width()).iter().enumerate() {
-        match n {
-            0 => writeln!(out, "{}", styled(TITLE, printable(line)))?,
-            _ => writeln!(out, "{}", printable(line))?,
+    let mut client = Client::find(&args.server)?;
+    let first = client.ask(&Question::new("clients"))?;
+    client::print(&first, args.json, |out| {
+        std::thread::sleep(BETWEEN);
+        let answer = client.ask(&Question::new("clients"))?;
+        let before: Vec<served::Client> = client::part(&first, "clients")?;
+        let mut now: Vec<served::Client> = client::part(&answer, "clients")?;
+        served::slowest_first(&mut now);
+        let seconds = client::who(&answer).up_seconds - client::who(&first).up_seconds;
+        for (n, line) in table(&before, &now, seconds, screen::whole_width()).iter().enumerate() {
+            match n {
+                0 => writeln!(out, "{}", styled(TITLE, printable(line)))?,
+                _ => writeln!(out, "{}", printable(line))?,
+            }
         }
-    }
-    if now.is_empty() {
-        writeln!(out, "there is no client")?;
-    }
-    Ok(out.flush()?)
+        if now.is_empty() {
+            writeln!(out, "there is no client")?;
+        }
+        Ok(())
+    })
 }
 
 fn table(
@@ -103,33 +88,26 @@ fn table(
 
 /// Ends a connection, and says whether there was one.
 pub(crate) fn disconnect(args: &Disconnect) -> Result<(), Failure> {
-    let (path, name) = find(&args.server)?;
-    let mut client = Client::connect(path, name)?;
-    let answer = client.ask(&Question { client: Some(args.client), ..question("disconnect") })?;
-    let gone: served::Client = serde_json::from_value(answer["disconnected"].clone())
-        .map_err(|error| Failure::new(format!("the answer doesn't say so: {error}")))?;
-    let mut out = anstream::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", pretty(&answer)?)?;
-        return Ok(out.flush()?);
-    }
-    let lost = units::count(gone.in_flight.into(), "request");
-    let (from, export) = (gone.from.words(), gone.export_words());
-    let line = format!("disconnected client {} ({from}, {export}), {lost} unanswered", gone.client);
-    writeln!(out, "{}", printable(&line))?;
-    Ok(out.flush()?)
+    let question = Question { client: Some(args.client), ..Question::new("disconnect") };
+    let answer = Client::find(&args.server)?.ask(&question)?;
+    let gone: served::Client = client::part(&answer, "disconnected")?;
+    client::print(&answer, args.json, |out| {
+        let lost = units::count(gone.in_flight.into(), "request");
+        let (id, from, export) = (gone.client, gone.from.words(), gone.export_words());
+        let line = format!("disconnected client {id} ({from}, {export}), {lost} unanswered");
+        client::write_lines(out, &line)
+    })
 }
 
 /// Prints what happens, until the server ends or Ctrl-C.
 pub(crate) fn events(args: &Events) -> Result<(), Failure> {
-    let (path, name) = find(&args.server)?;
-    let mut client = Client::connect(path, name)?;
+    let mut client = Client::find(&args.server)?;
     client.listen()?;
     loop {
         let event = client.next_event()?;
         let mut out = anstream::stdout().lock();
         match args.json {
-            true => writeln!(out, "{}", json::escaped(&event))?,
+            true => writeln!(out, "{}", escape::json(&event))?,
             false => writeln!(out, "{}", words(&read(&event)))?,
         }
         out.flush()?;
@@ -155,7 +133,7 @@ fn words(event: &Value) -> String {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
                 line.push_str(&format!(" {key}="));
                 // Writing to a String can't fail.
-                let _ = logfmt::value(&mut line, &text);
+                let _ = escape::value(&mut line, &text);
             }
         }
     }

@@ -15,13 +15,11 @@ use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use super::checks::{self, CheckSchedule, Scheduled};
 use super::devices::indented;
-use super::mirrors::{self, MirrorOf, Schedule};
+use super::mirrors::{self, CheckSchedule, MirrorOf, Schedule, Scheduled};
 use super::recent::{LastMinute, Recent};
-use super::remotes::RemoteOf;
 use super::served;
-use super::stores::{StoreNow, StoreOf};
+use super::stores::{RemoteOf, StoreNow, StoreOf};
 use crate::columns::Columns;
 
 /// The disks that are up. It keeps none of them up.
@@ -101,10 +99,10 @@ fn begin_due_check(up: &[Up]) {
         let since = status.unchecked_since.as_secs_f64();
         let is_in = |leg: &LegState| matches!(leg, LegState::InSync | LegState::Removed);
         let is_whole = status.to_resync == 0 && status.legs.iter().all(is_in);
-        Scheduled { since, due: checks::due(name, since, *every), is_whole }
+        Scheduled { since, due: mirrors::due(name, since, *every), is_whole }
     };
     let all: Vec<Scheduled> = scheduled.iter().map(of).collect();
-    if let Some(next) = checks::next(&all, wall().as_secs_f64()) {
+    if let Some(next) = mirrors::next(&all, wall().as_secs_f64()) {
         let (name, mirror, _) = scheduled[next];
         // False: the mirror ends, or somebody was quicker.
         if mirror.check(None, false) {

@@ -5,7 +5,6 @@
 //! end that answers, `dump` and `mirror` those that ask.
 
 pub mod changes;
-pub(crate) mod checks;
 pub mod devices;
 pub mod disks;
 pub mod document;
@@ -15,7 +14,6 @@ pub mod mirrors;
 pub mod place;
 pub(crate) mod queues;
 pub(crate) mod recent;
-pub(crate) mod remotes;
 pub mod served;
 pub mod stores;
 
@@ -83,16 +81,16 @@ pub struct Question {
 }
 
 impl Question {
-    /// Returns the question for everything.
-    pub fn dump() -> Question {
-        Question { corewise: VERSION, ask: "dump".to_string(), ..Question::default() }
+    /// Returns a question with nothing but its `ask`.
+    pub fn new(ask: &str) -> Question {
+        Question { corewise: VERSION, ask: ask.to_string(), ..Question::default() }
     }
 }
 
 /// The answering server. It stands at the beginning of each answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Who {
+pub struct ServerInfo {
     /// [`VERSION`].
     pub corewise: u32,
     /// The server's process id.
@@ -109,7 +107,7 @@ pub struct Who {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Answer {
     #[serde(flatten)]
-    pub(crate) who: Who,
+    pub(crate) who: ServerInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use corewise::blockmq::{self, Queue, RqAffinity};
+use corewise::blockmq::{self, Completer, Queue, RqAffinity};
 use corewise::device::{BringUp, ProbeOutcome};
 use corewise::drivers::FileRings;
+use corewise::smp::{Priority, Smp, StartError};
 use corewise::sync::Mutex;
-use corewise::topology::Machine;
+use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::Workqueue;
 
 use super::file::Files;
-use crate::calls::Calls;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::manifest::{self, Manifest};
@@ -146,5 +146,36 @@ impl Notes {
     /// What came since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock())
+    }
+}
+
+/// They follow the machine's CPUs.
+#[derive(Default)]
+pub(crate) struct Calls {
+    /// L: is the lock, held while they start.
+    started: Mutex<Option<(Smp, Subscription)>>,
+}
+
+impl Calls {
+    /// Starts them, where a volume of the manifest asks for it and nothing has.
+    pub(crate) fn start_for(
+        &self,
+        manifest: &Manifest,
+        machine: &Machine,
+    ) -> Result<(), StartError> {
+        let asks = |affinity| affinity != RqAffinity::Anywhere;
+        let mut started = self.started.lock();
+        if started.is_none() && manifest.devices.iter().any(|d| asks(d.tuning.rq_affinity)) {
+            // Their handlers end requests, which is short: so they may run ahead of ordinary work.
+            let smp = Smp::builder(machine).priority(Priority::OF_INTERRUPT_THREADS).build()?;
+            let follower = smp.clone();
+            let follows = machine.on_change(move |_| drop(follower.follow_machine()));
+            *started = Some((smp, follows));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn completer(&self) -> Option<Completer> {
+        self.started.lock().as_ref().map(|(smp, _)| Completer::new(smp))
     }
 }

@@ -10,8 +10,8 @@ use corewise::sync::Mutex;
 use super::context::Notes;
 use super::volume::Volume;
 use crate::manifest;
+use crate::observer::Shown;
 use crate::settings::Settings;
-use crate::shown::Shown;
 use crate::units::count;
 
 /// The name of this driver among devices.

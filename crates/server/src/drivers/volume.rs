@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
-use corewise::device::{Bound, ProbeError, ShutdownError};
+use corewise::device::{self, Bound, ProbeContext, ProbeError, ShutdownError};
 use corewise::drivers::{FileDriver, Mirror, Stripe, holds_data};
 use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,10 @@ use corewise::sync::{Mutex, context};
 
 use super::context::House;
 use super::object::{self, ObjectDriver};
-use super::over_one::Claims;
-use super::{file, leaf, mirror, over_one, remote};
-use crate::control::checks::CheckSchedule;
+use super::plain::{self, Claims};
+use super::{file, mirror};
 use crate::control::disks::Kind;
-use crate::control::mirrors;
+use crate::control::mirrors::{self, CheckSchedule};
 use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
@@ -300,11 +299,11 @@ impl Volume {
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
                 origin = Origin::Memory;
-                leaf::memory(asked.size, asked.block_size)?
+                plain::memory(asked.size, asked.block_size)?
             }
             manifest::Driver::Null(asked) => {
                 origin = Origin::Memory;
-                leaf::null(asked.size, asked.block_size)
+                plain::null(asked.size, asked.block_size)
             }
             manifest::Driver::File(file) => {
                 let opened = file::open(&self.device, file, house)?;
@@ -316,7 +315,7 @@ impl Volume {
                 opened
             }
             manifest::Driver::Remote(asked) => {
-                let opened = remote::open(house, self.name(), asked)?;
+                let opened = plain::remote(house, self.name(), asked)?;
                 origin = Origin::Before;
                 remote = Some(Arc::clone(&opened));
                 opened
@@ -341,11 +340,11 @@ impl Volume {
                 made
             }
             manifest::Driver::Partition(asked) => {
-                over_one::partition(house, self.name(), one(parts)?, &asked.partition.value)?
+                plain::partition(house, self.name(), one(parts)?, &asked.partition.value)?
             }
-            manifest::Driver::Delay(asked) => over_one::delay(house, one(parts)?, asked.delays())?,
+            manifest::Driver::Delay(asked) => plain::delay(house, one(parts)?, asked.delays())?,
             manifest::Driver::Error(asked) => {
-                over_one::error(one(parts)?, &asked.fault(), asked.seed.into())?
+                plain::error(one(parts)?, &asked.fault(), asked.seed.into())?
             }
         };
         Ok(Made {
@@ -430,5 +429,41 @@ impl Bound for Volume {
             let geometry = made.queue.driver().info().geometry;
             geometry.can_flush && !geometry.read_only
         })
+    }
+}
+
+/// Brings up the devices whose `driver` in the manifest has this name.
+pub(crate) struct VolumeDriver {
+    name: &'static str,
+    house: House,
+}
+
+impl VolumeDriver {
+    /// One for each driver that a manifest may name.
+    pub(crate) fn all(house: &House) -> impl Iterator<Item = VolumeDriver> {
+        let house = house.clone();
+        manifest::driver_names().map(move |name| VolumeDriver { name, house: house.clone() })
+    }
+}
+
+impl device::Driver for VolumeDriver {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
+        let device = cx.config::<manifest::Device>()?;
+        let parts = device.driver.over().iter().map(|name| cx.supplier::<Volume>(name));
+        let volume =
+            Volume::new(self.house.clone(), device.clone(), parts.collect::<Result<_, _>>()?);
+        match volume.make() {
+            Ok(made) => volume.came(made),
+            Err(error) if self.house.missing.may(&device.name) => {
+                self.house.missing.add(&device.name, error.to_string());
+                *volume.why.lock() = error.to_string();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Arc::new(volume))
     }
 }

@@ -11,7 +11,7 @@ use corewise::timeline::duration;
 use super::Live;
 use super::removal::USUAL;
 use crate::manifest::Manifest;
-use crate::spare_thread::no_thread;
+use crate::threads::no_thread;
 
 impl Live {
     /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a thread of its own. Where `on_hang`

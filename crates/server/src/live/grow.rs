@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corewise::blockmq::BlockDevice;
 
 use super::Live;
-use super::wanted::known;
+use super::request::known;
 use crate::control::changes::{Changed, Step, What};
 use crate::drivers::Volume;
 use crate::manifest::{Driver, FileDriver, Manifest};

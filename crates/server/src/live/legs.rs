@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::wanted::known;
+use super::request::known;
 use super::{ENDS, Live, Wish, as_json};
 use crate::control::Question;
 use crate::control::changes::{Changed, Failed, Step, What};

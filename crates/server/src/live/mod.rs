@@ -7,10 +7,9 @@ mod bounded;
 mod grow;
 mod legs;
 mod removal;
+mod request;
 mod server;
 pub(crate) mod snapshots;
-mod wanted;
-mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,30 +26,28 @@ use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::timeline::{Timeline, json};
 use corewise::topology::Machine;
 
-use crate::calls::Calls;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::{Changed, Failed, Step, What};
 use crate::drivers::export::offer;
-use crate::drivers::{Missing, Notes, Volume};
+use crate::drivers::{Calls, Missing, Notes, Volume};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::metrics::{Metrics, MetricsText};
+use crate::observer::Shown;
 use crate::plan::{self, Plan};
-use crate::reach;
 use crate::report::Report;
 use crate::room::Room;
 use crate::service;
 use crate::settings::Settings;
-use crate::shown::Shown;
-use crate::spare_thread::no_thread;
 use crate::status::ServerStatus;
+use crate::threads::no_thread;
 use crate::tls::{self, Renewed, Seen};
 use crate::units::{self, count};
 use legs::Written;
 use removal::USUAL;
-use wanted::{added, checked, shrunk, without};
-pub(crate) use wish::Wish;
+pub(crate) use request::Wish;
+use request::{added, checked, shrunk, without};
 
 /// What a running server is changed by.
 pub(crate) struct Live {
@@ -254,7 +251,7 @@ impl Live {
         }
         let new_exports = changes.add_exports.iter().chain(&changes.replace_exports);
         for export in new_exports.filter(|_| !self.has_unix) {
-            if let Some((why, help)) = reach::why_not(export) {
+            if let Some((why, help)) = manifest::why_not(export) {
                 return Err(format!("{}: {why}; {help}", export_name(&export.name)));
             }
         }

@@ -4,11 +4,11 @@ use corewise::nbd::Options;
 
 use super::Live;
 use crate::control::changes::{Changed, Step, What};
-use crate::limits;
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
 use crate::metrics::{self, Metrics};
+use crate::room;
 use crate::settings::{differ, followed};
-use crate::spare_thread::no_thread;
+use crate::threads::no_thread;
 
 /// What the server is to go by, and all that it needs for that.
 pub(super) struct Prepared {
@@ -114,7 +114,7 @@ impl Live {
 
     /// What the manifest allows clients, as far as memory was shared out for it.
     fn options_of(&self, server: &Server) -> Options {
-        let options = limits::of_clients(server, self.usual_memory);
+        let options = room::of_clients(server, self.usual_memory);
         options.max_connections(options.max_connections.min(self.most_clients))
     }
 

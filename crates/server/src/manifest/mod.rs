@@ -1,8 +1,7 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
-//! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers`, `remote`
-//! (somebody else's export), `object` (a volume in an object store) and `tuning` (what every device
-//! takes): a new key is one entry there. `raw` reads the text by them and looks nothing up, `links`
+//! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers` (what every
+//! device takes, and each driver) and `object` (a volume in an object store): a new key is one entry there. `raw` reads the text by them and looks nothing up, `links`
 //! follows the names from device to device, and `resolve` decides what all of it means: `model`.
 //! All of it is pure: nothing here touches the file system. The format is described in
 //! `docs/manifest.md`.
@@ -21,26 +20,25 @@ mod object;
 mod problem;
 mod raw;
 mod reader;
-mod remote;
 mod resolve;
 mod server;
 #[cfg(test)]
 mod tests;
-mod tuning;
 
 use std::path::Path;
 
 pub(crate) use changes::{Changes, LegChange, against_record};
-pub(crate) use drivers::{Driver, FileDriver, Io, Mirror, driver_names};
+pub(crate) use drivers::{Driver, FileDriver, Io, Mirror, Remote, driver_names};
 pub use export::{Export, Limit};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;
-pub use model::{Device, LeftOut, Manifest, Resolved};
+pub(crate) use model::why_not;
+pub use model::{Device, LeftOut, Manifest, Resolved, unreachable};
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
 pub use problem::{At, Place, Problem, Subject, too_long};
-pub(crate) use remote::Remote;
+
 pub use server::{HANG_POLICIES, MetricsAt, Server, Tls, hang_policy, tcp_address};
 
 /// Reads a manifest. Relative paths in it start at `base`.

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-use super::drivers::{DRIVERS, Driver, driver_names};
+use super::drivers::{DRIVERS, Driver, Tuning, driver_names};
 use super::export::Export;
 use super::keys::{Check, Keys, devices, keys, text};
 use super::problem::{At, Place, Problem, Subject};
 use super::reader::{Fields, Lines};
 use super::server::Server;
-use super::tuning::Tuning;
+
 use crate::suggest;
 
 /// What the text says.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use corewise::drivers::Fault;
 
+use super::drivers::Tuning;
 use super::drivers::*;
 use super::export::Limit;
-use super::tuning::Tuning;
 use super::*;
 
 pub(super) fn resolve(text: &str) -> Resolved {

@@ -20,11 +20,11 @@ use crate::drivers::Volume;
 use crate::error::Error;
 use crate::handle;
 use crate::manifest::{LeftOut, Manifest, Problem, Subject, export_name};
+use crate::observer::Shown;
 use crate::observer::{ClientLimits, Phase, Ready};
 use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::service::Service;
-use crate::shown::Shown;
 
 /// Exports that drain at a time: half of the workers that a pool may have, since what they wait for
 /// needs workers, too.
@@ -145,7 +145,7 @@ impl Prepared {
                 self.report.error(format_args!("{error}"));
                 up.complete = false;
                 self.down(up, "cannot accept clients");
-                Err(Error::Told)
+                Err(Error::Reported)
             }
         }
     }
@@ -301,7 +301,7 @@ impl Prepared {
         report.shutdown(&down);
         report.done(false, "");
         self.leave(running, monitoring, hangs);
-        Error::Told
+        Error::Reported
     }
 
     /// Exports drain, volumes flush, each after those that need it.

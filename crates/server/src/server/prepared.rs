@@ -12,12 +12,12 @@ use corewise::sync::atomic::AtomicBool;
 use corewise::topology::Machine;
 use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 
-use super::options::Options;
+use super::Options;
 use crate::answers::{self, About, Control};
-use crate::calls::Calls;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
+use crate::drivers::Calls;
 use crate::drivers::{ExportDriver, House, Missing, Notes, VolumeDriver};
 use crate::error::Error;
 use crate::events::Events;
@@ -25,16 +25,15 @@ use crate::handle::Handle;
 use crate::known::Known;
 use crate::live::Live;
 use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
-
+use crate::observer::Shown;
 use crate::observer::{Caught, Observer};
 use crate::report::Report;
 use crate::room::{Cut, Room};
 use crate::service::{self, Service};
 use crate::settings::{Asked, Settings};
-use crate::shown::Shown;
-use crate::spare_thread::no_thread;
 use crate::status::ServerStatus;
-use crate::{limits, listen, tls};
+use crate::threads::no_thread;
+use crate::{listen, room, tls};
 
 /// A server that was checked and not begun.
 pub(super) struct Prepared {
@@ -148,13 +147,13 @@ impl Prepared {
         }
         let events = Events::new()
             .map_err(|error| Error::new(format!("cannot make an eventfd: {error}")))?;
-        let usual_memory = limits::usual_memory();
+        let usual_memory = room::usual_memory();
         let server = &manifest.server;
-        let of_clients = limits::of_clients(server, usual_memory);
+        let of_clients = room::of_clients(server, usual_memory);
         let room = options.room.with_tls(server.tls().is_some());
         let (of_clients, cut) =
             room.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
-        let too_much_memory = limits::too_much(&of_clients, server.tls().is_some());
+        let too_much_memory = room::too_much(&of_clients, server.tls().is_some());
         let is_unix = |one: &Listener| matches!(one.endpoint(), Endpoint::Unix(_));
         let has_unix = match options.passed.is_empty() {
             true => server.unix.is_some(),
@@ -204,7 +203,7 @@ impl Prepared {
             let subject = Subject::Device(Ok(device.name.clone()));
             self.report.problem(&self.label, &Problem::new(at.place, subject, message).help(help));
         }
-        if missing && !self.keep_going { Err(Error::Told) } else { Ok(!missing) }
+        if missing && !self.keep_going { Err(Error::Reported) } else { Ok(!missing) }
     }
 
     pub(super) fn build(&mut self, machine: Machine) -> Result<Running, Error> {
@@ -213,7 +212,7 @@ impl Prepared {
         let server = tls::server(self.options, self.manifest.server.tls());
         let (server, seen) = server.map_err(|problem| {
             self.report.problem(&self.label, &problem);
-            Error::Told
+            Error::Reported
         })?;
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
@@ -325,7 +324,7 @@ impl Prepared {
             }
         }
         if listeners.is_empty() || !(*complete || self.keep_going) {
-            return Err(Error::Told);
+            return Err(Error::Reported);
         }
         Ok(listeners)
     }
@@ -356,7 +355,7 @@ impl Prepared {
             (Err(reason), Some(at)) => {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
-                if self.keep_going { Ok(None) } else { Err(Error::Told) }
+                if self.keep_going { Ok(None) } else { Err(Error::Reported) }
             }
             (Err(reason), None) => {
                 self.report
@@ -375,7 +374,7 @@ impl Prepared {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
                 if !self.keep_going {
-                    return Err(Error::Told);
+                    return Err(Error::Reported);
                 }
             }
         }

@@ -18,10 +18,8 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args::Which;
-use crate::args::watch::Top;
-use crate::dump::client::Client;
-use crate::dump::find;
+use crate::args::{ServerArgs, Top};
+use crate::client::Client;
 use crate::exit::Failure;
 use picture::View;
 use sheet::{Look, Part};
@@ -38,7 +36,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
             .help("`corewise dump --monitor` and `corewise clients` print lines"));
     }
     // Before the screen is taken: where there is no server that is all there is to say.
-    let client = connect(&args.server)?;
+    let client = Client::find(&args.server)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let (wish, wishes) = channel();
@@ -157,26 +155,22 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
     true
 }
 
-fn connect(server: &Which) -> Result<Client, Failure> {
-    let (path, name) = find(server)?;
-    Client::connect(path, name)
-}
-
 /// Asks as often as it is wished, and looks for the server anew where it doesn't answer any more.
 fn ask(
-    server: &Which,
+    server: &ServerArgs,
     client: Client,
     wishes: &Receiver<()>,
     tell: &Sender<Result<Box<Look>, String>>,
 ) {
     let mut client = Some(client);
     while wishes.recv().is_ok() {
-        let answer = client.take().map_or_else(|| connect(server), Ok).and_then(|mut found| {
-            let answer = found.ask(&Question::dump())?;
-            client = Some(found);
-            serde_json::from_value(answer)
-                .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))
-        });
+        let answer =
+            client.take().map_or_else(|| Client::find(server), Ok).and_then(|mut found| {
+                let answer = found.ask(&Question::new("dump"))?;
+                client = Some(found);
+                serde_json::from_value(answer)
+                    .map_err(|error| Failure::new(format!("the answer is not a dump: {error}")))
+            });
         if tell.send(answer.map(Box::new).map_err(|failure| failure.words())).is_err() {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corewise::timeline::markup::printable;
-use corewise_server::control::Who;
+use corewise_server::control::ServerInfo;
 use corewise_server::control::devices::Device;
 use corewise_server::control::disks::Disk;
 use corewise_server::control::disks::Ops;
@@ -21,7 +21,7 @@ use serde::Deserialize;
 #[serde(default)]
 pub(crate) struct Look {
     #[serde(flatten)]
-    pub(crate) who: Who,
+    pub(crate) who: ServerInfo,
     #[serde(flatten)]
     pub(crate) pools: Document,
     pub(crate) devices: Vec<Device>,

@@ -7,7 +7,6 @@
 //! `docs/monitoring.md` defines the three words and lists the faults.
 
 mod server;
-mod stack;
 #[cfg(test)]
 mod tests;
 mod volumes;

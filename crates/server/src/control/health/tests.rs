@@ -4,7 +4,7 @@ use super::*;
 use crate::control::disks::{OfOp, Ops};
 use crate::control::mirrors::{Check, Checked, Leg, MirrorOf, Schedule, State};
 use crate::control::recent::LastMinute;
-use crate::control::remotes::RemoteOf;
+use crate::control::stores::RemoteOf;
 use crate::control::stores::StoreOf;
 
 fn disk(name: &str, over: &[&str]) -> Disk {

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::stack::Stack;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
-use crate::control::checks;
 use crate::control::disks::Disk;
-use crate::control::mirrors::{Found, Leg, MirrorOf, Schedule, State, take_back_todo};
+use crate::control::mirrors::{self, Found, Leg, MirrorOf, Schedule, State, take_back_todo};
 use crate::control::served::{self, Export};
 use crate::units;
 
@@ -194,7 +192,7 @@ fn of_mirror(name: &str, mirror: &MirrorOf, facts: &Facts<'_>, stack: &Stack<'_>
     let runs = mirror.check.as_ref().is_some_and(|check| check.running);
     if let Some(Schedule { every_seconds, since, .. }) = mirror.schedule.as_ref().filter(|_| !runs)
     {
-        if checks::is_overdue(*since, *every_seconds, facts.server.now) {
+        if mirrors::is_overdue(*since, *every_seconds, facts.server.now) {
             let since = units::moment(*since);
             let every = served::seconds(*every_seconds);
             let what = format!("it was not checked since {since}, and is to be each {every}");
@@ -257,4 +255,45 @@ fn of_check(mirror: &str, found: Found, stack: &Stack<'_>) -> Reason {
          corewise mirror {mirror} --check --repair"
     );
     Reason::new(Fault::CheckFound, state, mirror, what).todo(todo)
+}
+
+/// What stands on what, and which volumes have lost something.
+pub(super) struct Stack<'a> {
+    facts: Facts<'a>,
+    /// Volumes that have lost data, or can't reach it.
+    lost: BTreeSet<&'a str>,
+}
+
+impl<'a> Stack<'a> {
+    pub(super) fn new(facts: &Facts<'a>, lost: BTreeSet<&'a str>) -> Stack<'a> {
+        Stack { facts: *facts, lost }
+    }
+
+    /// How much it matters that this volume has lost data, or can't reach it.
+    pub(super) fn severity(&self, volume: &str) -> HealthState {
+        match self.reaches_clients(volume, self.facts.disks.len()) {
+            true => HealthState::Lost,
+            false => HealthState::Degraded,
+        }
+    }
+
+    /// `depth`: how many volumes may stand on one another. A snapshot of a server that is being
+    /// changed may show a cycle.
+    fn reaches_clients(&self, volume: &str, depth: usize) -> bool {
+        let is_shown = self.facts.exports.iter().any(|e| e.device.as_deref() == Some(volume));
+        let mut above = self.facts.disks.iter().filter(|disk| disk.stands_on(volume)).peekable();
+        if is_shown || above.peek().is_none() || depth == 0 {
+            return true;
+        }
+        above.any(|disk| {
+            !self.does_without(disk, volume) && self.reaches_clients(&disk.name, depth - 1)
+        })
+    }
+
+    /// Whether `disk` is a mirror that has everything on another leg.
+    fn does_without(&self, disk: &Disk, leg: &str) -> bool {
+        let legs = disk.mirror.iter().flat_map(|mirror| &mirror.legs);
+        legs.filter(|other| other.name != leg && other.state == State::InSync)
+            .any(|other| !self.lost.contains(other.name.as_str()))
+    }
 }

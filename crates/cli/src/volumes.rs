@@ -1,36 +1,33 @@
-//! `corewise mirror`: what the mirrors of a running `corewise up` are at, and a leg that is to come back.
+//! `corewise mirror` and `corewise snapshot`: the mirrors of a running `corewise up`, and the
+//! snapshots of its volumes in object stores.
 
 use std::io::Write;
 
+use corewise_server::columns::Columns;
 use corewise_server::control::Question;
 use corewise_server::control::disks::Disk;
 use corewise_server::control::mirrors::{Check, How, Leg, State};
+use corewise_server::control::stores::Snapshot;
+use corewise_server::units;
 use serde_json::Value;
 
-use crate::args;
-use crate::change;
-use crate::dump::client::{Client, printable};
-use crate::dump::find;
+use crate::client::{self, Client, printable};
 use crate::exit::Failure;
-use crate::screen::{TITLE, styled};
+use crate::screen::{self, TITLE, styled};
+use crate::{args, change};
 
 /// Asks, waits if that is wanted, and shows what is so then.
-pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
-    let (path, name) = find(&args.server)?;
-    let mut client = Client::connect(path.clone(), name.clone())?;
+pub(crate) fn mirror(args: &args::Mirror) -> Result<(), Failure> {
+    let mut client = Client::find(&args.server)?;
     // Before anything is begun: what happens from here on is told.
-    let mut events = match args.wait {
-        true => Some(Client::connect(path.clone(), name.clone())?),
-        false => None,
-    };
+    let mut events = args.wait.then(|| client.another()).transpose()?;
     events.as_mut().map(Client::listen).transpose()?;
     let mut asked = Vec::new();
     if let Some(leg) = &args.take_back {
         let question = Question {
-            ask: "take_back".to_string(),
             disk: args.name.clone(),
             leg: Some(leg.clone()).filter(|leg| !leg.is_empty()),
-            ..Question::dump()
+            ..Question::new("take_back")
         };
         let answer = client.ask(&question)?;
         asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
@@ -43,36 +40,31 @@ pub(crate) fn run(args: &args::Mirror) -> Result<(), Failure> {
     };
     if let Some((ask, leg, with)) = change {
         let question = Question {
-            ask: ask.to_string(),
             disk: args.name.clone(),
             leg: leg.cloned(),
             with: with.cloned(),
-            ..Question::dump()
+            ..Question::new(ask)
         };
         // The answer to a change ends its connection.
-        let mut changer = Client::connect(path.clone(), name.clone())?;
-        change::told(&changer.ask_for_long(&question)?)?;
+        let mut changer = client.another()?;
+        change::report_of(&changer.ask_for_long(&question)?)?;
         asked = with.cloned().into_iter().collect();
     }
     if args.check || args.stop {
         let how = How { rate: args.rate, repair: args.repair, stop: args.stop };
-        let question = Question {
-            ask: "check".to_string(),
-            disk: args.name.clone(),
-            check: Some(how),
-            ..Question::dump()
-        };
+        let question =
+            Question { disk: args.name.clone(), check: Some(how), ..Question::new("check") };
         client.ask(&question)?;
     }
     let (answer, disks) = loop {
-        let (answer, disks) = look(&mut client, args.name.as_deref())?;
+        let (answer, disks) = mirrors(&mut client, args.name.as_deref())?;
         let busy = disks.iter().filter_map(|disk| disk.mirror.as_ref()).any(|m| m.is_busy());
         match &mut events {
             Some(events) if busy => wait_for_mirrors(events)?,
             _ => break (answer, disks),
         }
     };
-    show(&answer, &disks, args.json)?;
+    client::print(&answer, args.json, |out| show(out, &disks))?;
     let checks = disks.iter().filter_map(|disk| disk.mirror.as_ref()?.check.as_ref());
     let wrong: u64 = checks.map(Check::wrong).sum();
     if args.check && args.wait && wrong != 0 {
@@ -100,8 +92,8 @@ fn wait_for_mirrors(events: &mut Client) -> Result<(), Failure> {
 }
 
 /// The mirrors now, or the one that is wanted.
-fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), Failure> {
-    let mut answer = client.ask(&Question { ask: "mirrors".to_string(), ..Question::dump() })?;
+fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), Failure> {
+    let mut answer = client.ask(&Question::new("mirrors"))?;
     if let (Some(name), Some(disks)) = (name, answer["disks"].as_array_mut()) {
         let names: Vec<String> = disks.iter().map(|disk| disk["name"].to_string()).collect();
         disks.retain(|disk| disk["name"] == name);
@@ -112,8 +104,7 @@ fn look(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), F
             )));
         }
     }
-    let disks = serde_json::from_value(answer["disks"].clone())
-        .map_err(|error| Failure::new(format!("the answer has no disks: {error}")))?;
+    let disks = client::part(&answer, "disks")?;
     Ok((answer, disks))
 }
 
@@ -124,24 +115,55 @@ fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
     legs.find(|leg| leg.state == State::Out)
 }
 
-fn show(answer: &Value, disks: &[Disk], json: bool) -> Result<(), Failure> {
-    let mut out = anstream::stdout().lock();
-    if json {
-        let json = crate::json::pretty(answer)?;
-        writeln!(out, "{json}")?;
-        return Ok(out.flush()?);
-    }
+fn show(out: &mut dyn Write, disks: &[Disk]) -> Result<(), Failure> {
     for disk in disks {
         let condition = disk.condition.as_deref().unwrap_or_default();
         let title = printable(&format!("{}: {condition}", disk.name));
         writeln!(out, "{}", styled(TITLE, title))?;
         let text = disk.mirror.as_ref().map(|mirror| mirror.text(&disk.name)).unwrap_or_default();
-        for line in text.lines() {
-            writeln!(out, "{}", printable(line))?;
-        }
+        client::write_lines(out, &text)?;
     }
     if disks.is_empty() {
         writeln!(out, "there is no mirror")?;
     }
-    Ok(out.flush()?)
+    Ok(())
+}
+
+/// Takes, lists or deletes snapshots of a volume in an object store. Waits as long as it takes.
+pub(crate) fn snapshot(args: &args::Snapshot) -> Result<(), Failure> {
+    let (ask, snapshot) = match (&args.delete, args.list) {
+        (Some(snapshot), _) => ("delete_snapshot", Some(snapshot)),
+        (None, true) => ("snapshots", None),
+        (None, false) => ("snapshot", args.snapshot.as_ref()),
+    };
+    let volume = &args.name;
+    let (disk, snapshot) = (Some(volume.clone()), snapshot.cloned());
+    let question = Question { disk, snapshot, ..Question::new(ask) };
+    let answer = Client::find(&args.server)?.ask_for_long(&question)?;
+    let all: Vec<Snapshot> = client::part(&answer, "snapshots")?;
+    client::print(&answer, args.json, |out| {
+        let did = if args.delete.is_some() { "deleted" } else { "took" };
+        let one = |one: &Snapshot| {
+            format!("{did} snapshot '{}' of '{volume}' ({})\n", one.name, units::size(one.size))
+        };
+        let text = match args.list {
+            true => snapshots_table(volume, &all),
+            false => all.iter().map(one).collect(),
+        };
+        client::write_lines(out, &text)
+    })
+}
+
+fn snapshots_table(volume: &str, all: &[Snapshot]) -> String {
+    if all.is_empty() {
+        return format!("'{volume}' has no snapshot\n");
+    }
+    let row = |one: &Snapshot| {
+        let clones = if one.clones.is_empty() { "-".to_string() } else { one.clones.join(", ") };
+        vec![one.name.clone(), units::moment(one.taken), units::size(one.size), clones]
+    };
+    let head = ["snapshot", "taken", "size", "clones"];
+    let rows = all.iter().map(row).collect();
+    let table = Columns { head: &head, keys: &[0], words: &[0, 1, 3], rows };
+    table.lines(screen::whole_width()).join("\n") + "\n"
 }

@@ -1,4 +1,4 @@
-//! The end of the control socket that asks.
+//! The end of the control socket that asks: it finds the server, asks it, and prints the answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corewise::timeline::{duration, markup};
-use corewise_server::control::place::{Found, look};
-use corewise_server::control::{Question, VERSION, Who};
+use corewise_server::control::place::{self, Found, look};
+use corewise_server::control::{Question, ServerInfo, VERSION};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::args::ServerArgs;
 use crate::exit::Failure;
-use crate::screen;
+use crate::{escape, screen};
 
 /// A server that hasn't answered by then hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +23,8 @@ const LONGEST_ANSWER: u64 = 256 << 20;
 /// A connection to a server.
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
+    /// Where the server's socket is.
+    path: PathBuf,
     /// How messages call the server.
     name: String,
     /// Whether it waits for longer than [`PATIENCE`].
@@ -28,7 +32,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn connect(path: PathBuf, name: String) -> Result<Client, Failure> {
+    /// Connects to the server that these flags name.
+    pub(crate) fn find(server: &ServerArgs) -> Result<Client, Failure> {
+        let (path, name) = find(server)?;
+        Client::connect(path, name)
+    }
+
+    /// Opens one more connection to the same server.
+    pub(crate) fn another(&self) -> Result<Client, Failure> {
+        Client::connect(self.path.clone(), self.name.clone())
+    }
+
+    fn connect(path: PathBuf, name: String) -> Result<Client, Failure> {
         let failed = |why: String| Failure::new(format!("cannot ask {name}: {why}"));
         let stream = match look(&path) {
             Found::Live(stream) => stream,
@@ -44,7 +59,7 @@ impl Client {
         let set = stream.set_read_timeout(Some(PATIENCE));
         set.and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
             .map_err(|error| failed(error.to_string()))?;
-        Ok(Client { stream: BufReader::new(stream), name, patient: false })
+        Ok(Client { stream: BufReader::new(stream), path, name, patient: false })
     }
 
     /// Asks for something that takes as long as it takes, and says so where that is long.
@@ -55,7 +70,7 @@ impl Client {
 
     /// Hears from now on of what happens, and asks no more.
     pub(crate) fn listen(&mut self) -> Result<(), Failure> {
-        self.ask(&Question { ask: "events".to_string(), ..Question::dump() }).map(drop)
+        self.ask(&Question::new("events")).map(drop)
     }
 
     /// What happens next, a line of JSON. Waits for it.
@@ -122,22 +137,21 @@ impl Client {
 }
 
 /// The server that has answered.
-pub(crate) fn who(answer: &Value) -> Who {
+pub(crate) fn who(answer: &Value) -> ServerInfo {
     serde_json::from_value(answer.clone()).unwrap_or_default()
 }
 
 /// A server in a line.
-pub(crate) fn introduction(who: &Who) -> String {
+pub(crate) fn introduction(who: &ServerInfo) -> String {
     let up = duration(Duration::try_from_secs_f64(who.up_seconds).unwrap_or_default());
     let (version, manifest) = (printable(&who.version), printable(&who.manifest));
     format!("corewise {version}, process {}, {manifest}, up for {up}", who.pid)
 }
 
 /// What the server at `path` says of itself.
-pub(crate) fn introduce(pid: u32, path: &Path) -> String {
-    let hello = Question { ask: "hello".to_string(), ..Question::dump() };
+fn introduce(pid: u32, path: &Path) -> String {
     let answer = Client::connect(path.to_path_buf(), format!("process {pid}"))
-        .and_then(|mut client| client.ask(&hello));
+        .and_then(|mut client| client.ask(&Question::new("hello")));
     match answer {
         Ok(answer) => {
             let who = who(&answer);
@@ -151,4 +165,63 @@ pub(crate) fn introduce(pid: u32, path: &Path) -> String {
 /// Nothing that a server says moves the cursor.
 pub(crate) fn printable(text: &str) -> String {
     markup::printable(text).into_owned()
+}
+
+/// Reads the part of an answer that stands under `key`.
+pub(crate) fn part<T: DeserializeOwned>(answer: &Value, key: &str) -> Result<T, Failure> {
+    serde_json::from_value(answer[key].clone())
+        .map_err(|error| Failure::new(format!("the answer has no valid '{key}': {error}")))
+}
+
+/// Prints an answer on stdout: as one JSON document, or what `text` writes.
+pub(crate) fn print(
+    answer: &Value,
+    json: bool,
+    text: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    match json {
+        true => writeln!(out, "{}", escape::pretty(answer)?)?,
+        false => text(&mut out)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes lines that come from the server.
+pub(crate) fn write_lines(out: &mut dyn Write, lines: &str) -> Result<(), Failure> {
+    for line in lines.lines() {
+        writeln!(out, "{}", printable(line))?;
+    }
+    Ok(())
+}
+
+/// The socket of the server that is meant, and how messages call the server.
+fn find(args: &ServerArgs) -> Result<(PathBuf, String), Failure> {
+    if let Some(path) = &args.control {
+        return Ok((path.clone(), format!("the server at {}", path.display())));
+    }
+    let folders = place::folders();
+    let servers = place::servers(&folders);
+    let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let looked = looked.join(" and ");
+    if let Some(pid) = args.pid {
+        let found = servers.into_iter().find(|(known, _)| *known == pid);
+        let Some((_, path)) = found else {
+            return Err(Failure::new(format!("process {pid} has no control socket in {looked}"))
+                .help("use --control PATH for a server of another user or in another place"));
+        };
+        return Ok((path, format!("process {pid}")));
+    }
+    match &servers[..] {
+        [] => Err(Failure::new(format!("found no running `corewise up` in {looked}"))
+            .help("use --control PATH for a server of another user or in another place")),
+        [(pid, path)] => Ok((path.clone(), format!("process {pid}"))),
+        several => {
+            let mut lines = format!("{} servers run; choose one with --pid", several.len());
+            for (pid, path) in several {
+                lines.push_str(&format!("\n  --pid {pid:<8} {}", introduce(*pid, path)));
+            }
+            Err(Failure::new(lines))
+        }
+    }
 }

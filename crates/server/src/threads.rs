@@ -1,9 +1,12 @@
-//! A thread that is kept for changes. If clients have taken the last thread that the process may
-//! have, an operator can still change the server.
+//! The server's own threads: one that is kept for changes, so that an operator can change the
+//! server even if clients have taken the last thread that the process may have, and those that
+//! answer on a socket.
 
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
 
 use corewise::sync::{Mutex, text};
 
@@ -50,6 +53,36 @@ impl SpareThread {
         self.0.try_send(job).map_err(|busy| match busy {
             TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
         })
+    }
+}
+
+/// The thread. Dropping this ends it and waits for that, a moment.
+#[derive(Debug)]
+pub(crate) struct ListenerThread {
+    thread: Option<JoinHandle<()>>,
+    /// Its end tells the thread to end.
+    stop: Option<UnixStream>,
+}
+
+impl ListenerThread {
+    /// Runs `serve`, which returns when the other end of its socket is closed.
+    pub(crate) fn start(
+        name: &str,
+        serve: impl FnOnce(UnixStream) + Send + 'static,
+    ) -> io::Result<ListenerThread> {
+        let (stop, stopped) = UnixStream::pair()?;
+        let thread = std::thread::Builder::new().name(name.to_string());
+        let thread = thread.spawn(move || serve(stopped))?;
+        Ok(ListenerThread { thread: Some(thread), stop: Some(stop) })
+    }
+}
+
+impl Drop for ListenerThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -1,10 +1,49 @@
-//! From a wish to what the server is to have.
+//! From a question on the control socket to the manifest that the server is to have.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::manifest::{self, Driver, Manifest, Resolved, export_name};
+use super::legs;
+use crate::control::Question;
+use crate::manifest::{self, Driver, LegChange, Manifest, Resolved, export_name};
 use crate::source::Source;
-use crate::suggest;
+use crate::{suggest, units};
+
+/// What is wanted.
+pub(crate) enum Wish {
+    Add(PathBuf),
+    Remove(String),
+    Grow(String, Option<u64>),
+    /// The legs of a mirror.
+    Legs(String, LegChange),
+    Reload,
+}
+
+impl Wish {
+    /// What a question wants; `None` where it isn't about a change.
+    pub(crate) fn of(question: &Question) -> Option<Result<Wish, String>> {
+        Some(match question.ask.as_str() {
+            "add" => match &question.file {
+                Some(file) if file.is_absolute() => Ok(Wish::Add(file.clone())),
+                _ => Err("'add' needs a 'file', an absolute path".to_string()),
+            },
+            "remove" => match &question.name {
+                Some(name) => Ok(Wish::Remove(name.clone())),
+                None => Err("'remove' needs a 'name'".to_string()),
+            },
+            "grow" => match (&question.name, question.size) {
+                // The largest offset that a file has is 2^63 - 1.
+                (_, Some(size)) if size > i64::MAX as u64 => {
+                    Err(units::too_large(&size.to_string()))
+                }
+                (Some(name), size) => Ok(Wish::Grow(name.clone(), size)),
+                (None, _) => Err("'grow' needs a 'name'".to_string()),
+            },
+            "replace" | "add_leg" | "remove_leg" => legs::wish(question),
+            "reload" => Ok(Wish::Reload),
+            _ => return None,
+        })
+    }
+}
 
 /// A manifest without a problem.
 pub(super) fn checked(
@@ -73,4 +112,24 @@ pub(super) fn shrunk<'a>(
         let ((path, had), (same, asked)) = (size(device)?, size(new.device(&device.name)?)?);
         (path == same && asked < had).then_some((&*device.name, had, asked))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_grows_to_no_size_that_no_volume_has() {
+        let grow = |size| {
+            let name = Some("disk".to_string());
+            let question = Question { name, size, ..Question::new("grow") };
+            Wish::of(&question).unwrap().map(drop)
+        };
+        assert_eq!(grow(Some(i64::MAX as u64)), Ok(()));
+        assert_eq!(grow(None), Ok(()));
+        for size in [1 << 63, u64::MAX] {
+            let why = format!("'{size}' exceeds the largest volume, 8 EiB");
+            assert_eq!(grow(Some(size)), Err(why));
+        }
+    }
 }

@@ -1,11 +1,40 @@
-//! Lines of words and `key=value` pairs that a parser of logfmt reads. A value stands as it is where that is one word; else it is
-//! quoted, and escaped as in JSON: what would break a line or turn the direction of reading comes out as text.
+//! Text that is shown as JSON, as logfmt or as it is: names in it may come from anybody, so a
+//! character that shows nothing by itself is escaped.
+//!
+//! Logfmt is words and `key=value` pairs. A value that is one word stands as it is. Any other is
+//! quoted and escaped as in JSON, so it can't break a line or turn the direction of reading.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use corewise::timeline::markup::is_invisible;
+use serde::Serialize;
 
-use crate::json;
+/// A document for people and programs.
+pub(crate) fn pretty(value: &impl Serialize) -> Result<String, serde_json::Error> {
+    Ok(json(&serde_json::to_string_pretty(value)?).into_owned())
+}
+
+/// The same JSON, all of which can be seen. Characters that can't stand inside strings alone; line
+/// ends are between the values.
+pub(crate) fn json(json: &str) -> Cow<'_, str> {
+    let hidden = |c: char| c != '\n' && is_invisible(c);
+    if !json.contains(hidden) {
+        return json.into();
+    }
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Writing to a String can't fail.
+        let _ = if hidden(c) { utf16(&mut out, c) } else { out.write_char(c) };
+    }
+    out.into()
+}
+
+/// Writes a character as JSON's escapes do, in UTF-16.
+pub(crate) fn utf16(out: &mut dyn Write, c: char) -> fmt::Result {
+    let mut room = [0; 2];
+    c.encode_utf16(&mut room).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}"))
+}
 
 /// What is never written as it is.
 fn is_bad(c: char) -> bool {
@@ -29,7 +58,7 @@ pub(crate) fn value(out: &mut dyn Write, value: &str) -> fmt::Result {
             '\n' => out.write_str("\\n")?,
             '\r' => out.write_str("\\r")?,
             '\t' => out.write_str("\\t")?,
-            c if is_bad(c) => json::escape(out, c)?,
+            c if is_bad(c) => utf16(out, c)?,
             c => out.write_char(c)?,
         }
     }
@@ -45,9 +74,31 @@ pub(crate) fn words(out: &mut dyn Write, key: &str, words: &str) -> fmt::Result 
     value(out, words)
 }
 
+/// A line in which characters that show nothing are written as `\u{202e}`.
+pub(crate) fn visible(line: &str) -> String {
+    let shown = |c: char| match is_invisible(c) && c != '\t' {
+        true => c.escape_unicode().to_string(),
+        false => c.to_string(),
+    };
+    line.chars().map(shown).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn what_cant_be_seen_is_escaped_and_read_back_as_it_was() {
+        let value = json!({"a\u{202e}": ["x\u{200b}\u{e0041}\u{7f}\u{85}\n\t", "é 😀"]});
+        for json in [pretty(&value).unwrap(), super::json(&value.to_string()).into_owned()] {
+            assert!(!json.contains(|c| c != '\n' && is_invisible(c)), "{json:?}");
+            assert!(json.contains("é 😀") && json.contains("\\u202e"), "{json}");
+            assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
+        }
+        assert!(matches!(super::json("{\n}"), Cow::Borrowed(_)));
+    }
 
     /// What a strict parser finds: keys with their values, words without one. `None`: it isn't logfmt.
     pub(crate) fn parsed(line: &str) -> Option<Vec<(String, Option<String>)>> {
@@ -121,5 +172,13 @@ pub(crate) mod tests {
         assert_eq!(written("a client's request failed"), "a client's request failed");
         assert_eq!(written("set io=\"threads\""), "message=\"set io=\\\"threads\\\"\"");
         assert_eq!(written("a\nb"), "message=\"a\\nb\"");
+    }
+
+    #[test]
+    fn a_message_shows_what_would_turn_or_hide_text() {
+        assert_eq!(
+            visible("a\u{202e}b\u{200b}\x1b[2J\tc é"),
+            "a\\u{202e}b\\u{200b}\\u{1b}[2J\tc é"
+        );
     }
 }
