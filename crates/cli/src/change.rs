@@ -4,7 +4,7 @@ use std::path::Path;
 
 use corewise::timeline::{json, text};
 use corewise_server::control::Question;
-use corewise_server::control::changes::Changed;
+use corewise_server::control::changes::ChangeReport;
 use serde_json::Value;
 
 use crate::args;
@@ -41,7 +41,7 @@ pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
 fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
     let mut client = Client::find(&how.server)?;
     let answer = client.ask_for_long(&Question { dry_run: how.dry_run, ..question })?;
-    let changed: Changed = client::part(&answer, "changed")?;
+    let changed: ChangeReport = client::part(&answer, "changed")?;
     client::print(&answer, how.json, |out| {
         client::write_lines(out, &changed.text())?;
         let read = |timeline: &Value| json::read(&timeline.to_string()).ok();
@@ -60,7 +60,7 @@ pub(crate) fn report_of(answer: &Value) -> Result<(), Failure> {
     report(&client::part(answer, "changed")?)
 }
 
-fn report(changed: &Changed) -> Result<(), Failure> {
+fn report(changed: &ChangeReport) -> Result<(), Failure> {
     for note in &changed.notes {
         screen::warning(format_args!("{}", printable(note)));
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corewise::timeline::{duration, markup};
-use corewise_server::control::place::{self, Found, look};
+use corewise_server::control::place::{self, SocketState, probe};
 use corewise_server::control::{Question, ServerInfo, VERSION};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,16 +45,18 @@ impl Client {
 
     fn connect(path: PathBuf, name: String) -> Result<Client, Failure> {
         let failed = |why: String| Failure::new(format!("cannot ask {name}: {why}"));
-        let stream = match look(&path) {
-            Found::Live(stream) => stream,
-            Found::Busy => return Err(failed("it is too busy to answer; try again".to_string())),
-            Found::Stale => {
+        let stream = match probe(&path) {
+            SocketState::Live(stream) => stream,
+            SocketState::Busy => {
+                return Err(failed("it is too busy to answer; try again".to_string()));
+            }
+            SocketState::Stale => {
                 return Err(failed("no process listens on its socket; it was killed".into()));
             }
-            Found::Other(error) if error.kind() == ErrorKind::NotFound => {
+            SocketState::Other(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(failed(format!("the socket {} does not exist", path.display())));
             }
-            Found::Other(error) => return Err(failed(error.to_string())),
+            SocketState::Other(error) => return Err(failed(error.to_string())),
         };
         let set = stream.set_read_timeout(Some(PATIENCE));
         set.and_then(|()| stream.set_write_timeout(Some(PATIENCE)))

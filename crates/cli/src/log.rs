@@ -36,24 +36,24 @@ enum Form {
 }
 
 /// Is told of warnings and errors, too, whatever the log is to have.
-type Also = Box<dyn Fn(&Event<'_>) + Send + Sync>;
+type LogListener = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
-static ALSO: OnceLock<Also> = OnceLock::new();
+static LISTENER: OnceLock<LogListener> = OnceLock::new();
 
 /// Has somebody told of warnings and errors, too, from now on, by the thread that tells them. Called once.
 pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
-    let _ = ALSO.set(Box::new(tell));
+    let _ = LISTENER.set(Box::new(tell));
 }
 
 /// The target of lines that `up` tells itself, as events of mirrors.
 const MIRROR_EVENTS: &str = "corewise_drivers::mirror_events";
 
 /// Hands warnings and errors on.
-struct HandOn;
+struct Forward;
 
-impl<S: Subscriber> Layer<S> for HandOn {
+impl<S: Subscriber> Layer<S> for Forward {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if let Some(tell) = ALSO.get() {
+        if let Some(tell) = LISTENER.get() {
             tell(event);
         }
     }
@@ -61,7 +61,7 @@ impl<S: Subscriber> Layer<S> for HandOn {
 
 /// How grave a message of the program's own is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Grave {
+pub(crate) enum MessageKind {
     Error,
     Warning,
     /// Nothing is wrong about it.
@@ -71,16 +71,16 @@ pub(crate) enum Grave {
 }
 
 /// A message of the program's own as lines on stderr; `styled`: as people see it.
-pub(crate) fn own(grave: Grave, message: &str, styled: &str) -> String {
+pub(crate) fn own(grave: MessageKind, message: &str, styled: &str) -> String {
     line(FORM.get().copied().unwrap_or(Form::Text), grave, message, styled)
 }
 
-fn line(form: Form, grave: Grave, message: &str, styled: &str) -> String {
+fn line(form: Form, grave: MessageKind, message: &str, styled: &str) -> String {
     let (level, priority) = match grave {
-        Grave::Error => ("ERROR", 3),
-        Grave::Warning => ("WARN", 4),
-        Grave::Note => ("INFO", 5),
-        Grave::Help => ("INFO", 6),
+        MessageKind::Error => ("ERROR", 3),
+        MessageKind::Warning => ("WARN", 4),
+        MessageKind::Note => ("INFO", 5),
+        MessageKind::Help => ("INFO", 6),
     };
     match form {
         Form::Text => format!("{styled}\n"),
@@ -107,7 +107,7 @@ fn now() -> String {
 pub(crate) fn lost(lines: u64) -> String {
     let lines = units::count(lines, "line");
     let message = format!("{lines} of the log left out: nobody took them");
-    own(Grave::Warning, &message, &format!("warning: {message}"))
+    own(MessageKind::Warning, &message, &format!("warning: {message}"))
 }
 
 /// Prints what the libraries tell from now on, if it is grave enough, above `bars`.
@@ -131,11 +131,11 @@ pub(crate) fn start(log: &Log, bars: Bars) {
         .with_target(MIRROR_EVENTS, events);
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    let lines = tracing_subscriber::fmt::layer().with_writer(Above(bars)).with_ansi(colours);
+    let lines = tracing_subscriber::fmt::layer().with_writer(AboveBars(bars)).with_ansi(colours);
     // Those that listen hear of the legs of mirrors by events of their own.
     let handed =
         Targets::new().with_default(LevelFilter::WARN).with_target(MIRROR_EVENTS, LevelFilter::OFF);
-    let all = tracing_subscriber::registry().with(HandOn.with_filter(handed));
+    let all = tracing_subscriber::registry().with(Forward.with_filter(handed));
     let journal = std::env::var("JOURNAL_STREAM");
     let form = match log.log_format {
         LogFormat::Json => Form::Json,
@@ -192,7 +192,8 @@ where
                 write!(writer, "{faint}{now}{faint:#} {colour}{level:>5}{colour:#} ")?;
             }
         }
-        let mut fields = Found { message: String::new(), pairs: String::new(), style: faint };
+        let mut fields =
+            MessageFields { message: String::new(), pairs: String::new(), style: faint };
         event.record(&mut fields);
         escape::words(&mut writer, "message", &fields.message)?;
         writer.write_str(&fields.pairs)?;
@@ -215,14 +216,14 @@ struct Pairs;
 impl<'w> FormatFields<'w> for Pairs {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
         let style = styled(&writer, Style::new().dimmed());
-        let mut found = Found { message: String::new(), pairs: String::new(), style };
+        let mut found = MessageFields { message: String::new(), pairs: String::new(), style };
         fields.record(&mut found);
         writer.write_str(&found.pairs)
     }
 }
 
 /// What belongs to a message.
-struct Found {
+struct MessageFields {
     message: String,
     /// With a blank in front of each.
     pairs: String,
@@ -230,13 +231,13 @@ struct Found {
     style: Style,
 }
 
-impl Visit for Found {
+impl Visit for MessageFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.message.push_str(value);
             return;
         }
-        let Found { pairs, style, .. } = self;
+        let MessageFields { pairs, style, .. } = self;
         // Writing to a String can't fail.
         let _ = write!(pairs, " {style}{}={style:#}", field.name());
         let _ = escape::value(pairs, value);
@@ -250,17 +251,17 @@ impl Visit for Found {
 
 /// Writes above the progress bars: a line in the midst of one would stay there in pieces.
 #[derive(Debug)]
-struct Above(Bars);
+struct AboveBars(Bars);
 
-impl<'w> MakeWriter<'w> for Above {
-    type Writer = &'w Above;
+impl<'w> MakeWriter<'w> for AboveBars {
+    type Writer = &'w AboveBars;
 
-    fn make_writer(&'w self) -> &'w Above {
+    fn make_writer(&'w self) -> &'w AboveBars {
         self
     }
 }
 
-impl Write for &Above {
+impl Write for &AboveBars {
     /// A message comes whole.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         self.write_all(message).map(|()| message.len())
@@ -288,7 +289,12 @@ mod tests {
     #[test]
     fn a_message_of_the_program_has_the_form_of_the_log() {
         let own = |form| {
-            line(form, Grave::Error, "a \x1b[1mdisk\x1b[0m\n is gone", "error: a disk\n is gone")
+            line(
+                form,
+                MessageKind::Error,
+                "a \x1b[1mdisk\x1b[0m\n is gone",
+                "error: a disk\n is gone",
+            )
         };
         assert_eq!(own(Form::Text), "error: a disk\n is gone\n");
         assert_eq!(own(Form::Journal), "<3>error: a disk\n<3> is gone\n");

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::log::{self, Grave};
+use crate::log::{self, MessageKind};
 use crate::{escape, streams};
 
 /// Titles.
@@ -30,26 +30,26 @@ pub(crate) fn styled(style: Style, text: impl fmt::Display) -> impl fmt::Display
 
 /// Says on stderr that something failed.
 pub(crate) fn error(message: fmt::Arguments<'_>) {
-    say(Grave::Error, &styled(ERROR, "error").to_string(), message);
+    say(MessageKind::Error, &styled(ERROR, "error").to_string(), message);
 }
 
 /// Says on stderr that something is not as it should be, and that the run goes on.
 pub(crate) fn warning(message: fmt::Arguments<'_>) {
-    say(Grave::Warning, &styled(WARNING, "warning").to_string(), message);
+    say(MessageKind::Warning, &styled(WARNING, "warning").to_string(), message);
 }
 
 /// Says on stderr what is worth a word, and nothing is wrong about.
 pub(crate) fn note(message: fmt::Arguments<'_>) {
-    say(Grave::Note, &styled(HELP, "note").to_string(), message);
+    say(MessageKind::Note, &styled(HELP, "note").to_string(), message);
 }
 
 /// Says on stderr what to do about the error before it.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
-    say(Grave::Help, &format!("  {}", styled(HELP, "help")), message);
+    say(MessageKind::Help, &format!("  {}", styled(HELP, "help")), message);
 }
 
 /// A message may name what others chose, and have several lines; nothing else in it is left unseen.
-fn say(grave: Grave, word: &str, message: fmt::Arguments<'_>) {
+fn say(grave: MessageKind, word: &str, message: fmt::Arguments<'_>) {
     let message = message.to_string();
     let message = message.split('\n').map(escape::visible).collect::<Vec<_>>().join("\n");
     let lines = log::own(grave, &message, &format!("{word}: {message}"));

@@ -54,12 +54,12 @@ struct Stream {
     /// How long no byte may be taken.
     patience: Duration,
     /// L: is the lock, held while somebody writes; guards what was left.
-    left: Mutex<Left>,
+    left: Mutex<Unwritten>,
     /// A: `lost` of that, for reports, which don't wait for the lock. Relaxed.
     lacks: AtomicU64,
 }
 
-struct Left {
+struct Unwritten {
     /// What is left of lines that were begun.
     rest: VecDeque<u8>,
     /// Lines that were left out behind them.
@@ -73,7 +73,7 @@ const KEPT: usize = PIECE;
 
 impl Stream {
     const fn new(patience: Duration) -> Stream {
-        let left = Mutex::new(Left { rest: VecDeque::new(), lost: 0, first: Vec::new() });
+        let left = Mutex::new(Unwritten { rest: VecDeque::new(), lost: 0, first: Vec::new() });
         Stream { patience, left, lacks: AtomicU64::new(0) }
     }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use corewise_server::columns::Columns;
 use corewise_server::control::Question;
 use corewise_server::control::disks::Disk;
-use corewise_server::control::mirrors::{Check, How, Leg, State};
+use corewise_server::control::mirrors::{Check, CheckOptions, Leg, LegStatus};
 use corewise_server::control::stores::Snapshot;
 use corewise_server::units;
 use serde_json::Value;
@@ -51,7 +51,7 @@ pub(crate) fn mirror(args: &args::Mirror) -> Result<(), Failure> {
         asked = with.cloned().into_iter().collect();
     }
     if args.check || args.stop {
-        let how = How { rate: args.rate, repair: args.repair, stop: args.stop };
+        let how = CheckOptions { rate: args.rate, repair: args.repair, stop: args.stop };
         let question =
             Question { disk: args.name.clone(), check: Some(how), ..Question::new("check") };
         client.ask(&question)?;
@@ -112,7 +112,7 @@ fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>)
 fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
     let legs = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.legs);
     let mut legs = legs.filter(|leg| asked.is_empty() || asked.contains(&leg.name));
-    legs.find(|leg| leg.state == State::Out)
+    legs.find(|leg| leg.state == LegStatus::Out)
 }
 
 fn show(out: &mut dyn Write, disks: &[Disk]) -> Result<(), Failure> {

@@ -16,15 +16,15 @@ use corewise::sync::Mutex;
 #[derive(Debug, Default)]
 pub struct Cleanup {
     /// L: is the lock; guards what there is to remove.
-    held: Mutex<Held>,
+    held: Mutex<CleanupState>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct CleanupState {
     /// The oldest first.
-    things: Vec<Thing>,
+    things: Vec<Removable>,
     /// By their devices.
-    new_files: BTreeMap<String, Vec<Made>>,
+    new_files: BTreeMap<String, Vec<CreatedFile>>,
     /// Whether the files of volumes that are up are the user's.
     keeps_files: bool,
     /// Devices whose files are not the user's yet, though they may be up.
@@ -32,7 +32,7 @@ struct Held {
 }
 
 #[derive(Debug)]
-enum Thing {
+enum Removable {
     /// A folder with everything in it.
     Folder(PathBuf),
     /// A folder that others use, too: it goes with the last one.
@@ -43,7 +43,7 @@ enum Thing {
 
 /// The new file of a device, as long as its name still leads to it.
 #[derive(Debug)]
-struct Made {
+struct CreatedFile {
     file: NewFile,
     identity: Identity,
     /// Whether the device is up.
@@ -75,19 +75,19 @@ impl Identity {
 impl Cleanup {
     /// `path` is a folder that only this run uses.
     pub fn folder(&self, path: &Path) {
-        self.held.lock().things.push(Thing::Folder(path.to_path_buf()));
+        self.held.lock().things.push(Removable::Folder(path.to_path_buf()));
     }
 
     /// `path` is a folder that this run put something in, and others may, too.
     pub(crate) fn folder_if_empty(&self, path: &Path) {
         // Before what is in it: the newest go first. Code that puts something in tells of it later.
-        self.held.lock().things.push(Thing::FolderIfEmpty(path.to_path_buf()));
+        self.held.lock().things.push(Removable::FolderIfEmpty(path.to_path_buf()));
     }
 
     /// `path` is a socket that this run has bound, or a link to one.
     pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
         let identity = Identity::of(&path.symlink_metadata()?);
-        self.held.lock().things.push(Thing::Socket(path.to_path_buf(), identity));
+        self.held.lock().things.push(Removable::Socket(path.to_path_buf(), identity));
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Cleanup {
     pub(crate) fn has_lost(&self, path: &Path) -> bool {
         let held = self.held.lock();
         let identity = held.things.iter().rev().find_map(|thing| match thing {
-            Thing::Socket(socket, identity) if socket == path => Some(*identity),
+            Removable::Socket(socket, identity) if socket == path => Some(*identity),
             _ => None,
         });
         drop(held);
@@ -108,7 +108,7 @@ impl Cleanup {
     pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
         let identity = Identity::of(&file.path.symlink_metadata()?);
         let device = file.device.clone();
-        let made = Made { file, identity, up: false };
+        let made = CreatedFile { file, identity, up: false };
         self.held.lock().new_files.entry(device).or_default().push(made);
         Ok(())
     }
@@ -142,7 +142,9 @@ impl Cleanup {
         // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
         // the device's own failure is told, and that is what matters.
         let mut held = self.held.lock();
-        for Made { file, identity, .. } in held.new_files.remove(device).into_iter().flatten() {
+        for CreatedFile { file, identity, .. } in
+            held.new_files.remove(device).into_iter().flatten()
+        {
             let _ = remove_if(&file.path, identity);
         }
     }
@@ -164,7 +166,7 @@ impl Cleanup {
         drop(held);
         let mut failed = Vec::new();
         // Before the folders that they may be in.
-        for Made { file, identity, .. } in files.into_values().flatten() {
+        for CreatedFile { file, identity, .. } in files.into_values().flatten() {
             if let Err(error) = remove_if(&file.path, identity) {
                 if error.kind() != io::ErrorKind::NotFound {
                     failed.push((file.path, error));
@@ -173,10 +175,10 @@ impl Cleanup {
         }
         for thing in things.into_iter().rev() {
             let (path, result) = match &thing {
-                Thing::Folder(path) => (path, std::fs::remove_dir_all(path)),
+                Removable::Folder(path) => (path, std::fs::remove_dir_all(path)),
                 // Not empty: somebody else's are in it.
-                Thing::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
-                Thing::Socket(path, identity) => (path, remove_if(path, *identity)),
+                Removable::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
+                Removable::Socket(path, identity) => (path, remove_if(path, *identity)),
             };
             if let Err(error) = result {
                 if error.kind() != io::ErrorKind::NotFound {
@@ -188,7 +190,7 @@ impl Cleanup {
     }
 }
 
-impl Held {
+impl CleanupState {
     /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go
     /// with that.
     fn let_go(&mut self) -> Vec<NewFile> {
@@ -202,7 +204,8 @@ impl Held {
             return Vec::new();
         }
         let all = self.new_files.remove(device).unwrap_or_default();
-        let (kept, rest): (Vec<Made>, Vec<Made>) = all.into_iter().partition(|made| made.up);
+        let (kept, rest): (Vec<CreatedFile>, Vec<CreatedFile>) =
+            all.into_iter().partition(|made| made.up);
         if !rest.is_empty() {
             self.new_files.insert(device.to_string(), rest);
         }
@@ -211,8 +214,7 @@ impl Held {
     }
 
     fn is_temporary(&self, path: &Path) -> bool {
-        let is_in =
-            |thing: &Thing| matches!(thing, Thing::Folder(folder) if path.starts_with(folder));
+        let is_in = |thing: &Removable| matches!(thing, Removable::Folder(folder) if path.starts_with(folder));
         self.things.iter().any(is_in)
     }
 }

@@ -32,11 +32,11 @@ pub(crate) struct Events {
 #[derive(Debug, Default)]
 struct Inbox {
     /// L: is the lock; guards the lines.
-    lines: Mutex<Lines>,
+    lines: Mutex<PendingLines>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct PendingLines {
     waiting: VecDeque<Arc<str>>,
     /// Left out behind those.
     lost: u64,
@@ -136,7 +136,7 @@ impl Inbox {
     /// What waits, and how many were left out behind that.
     fn take(&self, out: &mut Vec<u8>) {
         let mut lines = self.lines.lock();
-        let Lines { waiting, lost, first } = &mut *lines;
+        let PendingLines { waiting, lost, first } = &mut *lines;
         waiting.drain(..).for_each(|line| out.extend_from_slice(line.as_bytes()));
         if let Some(line) = first.take() {
             out.extend_from_slice(line.as_bytes());

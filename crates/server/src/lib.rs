@@ -30,7 +30,7 @@ mod drivers;
 mod error;
 mod events;
 mod handle;
-mod known;
+mod history;
 mod listen;
 mod live;
 pub mod manifest;

@@ -10,7 +10,7 @@ use corewise::nbd::{Endpoint, Options};
 use corewise::sync::panics::caught;
 use corewise::timeline::Timeline;
 
-use crate::control::changes::Changed;
+use crate::control::changes::ChangeReport;
 use crate::handle::Handle;
 use crate::manifest::{self, LeftOut, Tls};
 use crate::room::Cut;
@@ -96,7 +96,7 @@ pub enum Notice<'a> {
         why: &'a str,
     },
     /// Volumes and exports came, went or changed while others were served.
-    Changed(&'a Changed),
+    Changed(&'a ChangeReport),
     /// Something happened to a mirror.
     Mirror {
         /// The mirror's name.

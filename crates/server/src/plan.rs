@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use corewise::device::{BringUp, DeviceDecl, DeviceReport, ProbeOutcome};
 
 use crate::drivers::EXPORT;
-use crate::manifest::{Driver, Manifest, Place, Subject, export_name};
+use crate::manifest::{Driver, Manifest, Position, Subject, export_name};
 
 /// The devices that need that one, directly or through others: none of them is up before it.
 pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
@@ -30,7 +30,7 @@ pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) decls: Vec<DeviceDecl>,
-    origins: BTreeMap<String, (Subject, Place)>,
+    origins: BTreeMap<String, (Subject, Position)>,
 }
 
 impl Plan {
@@ -80,7 +80,7 @@ impl Plan {
     }
 
     /// The entry of the manifest that a device of the manager is, and where it says so.
-    pub(crate) fn origin(&self, device: &str) -> Option<&(Subject, Place)> {
+    pub(crate) fn origin(&self, device: &str) -> Option<&(Subject, Position)> {
         self.origins.get(device)
     }
 }

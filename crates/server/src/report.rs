@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 
 use crate::cleanup::NewFile;
-use crate::control::changes::Changed;
+use crate::control::changes::ChangeReport;
 use crate::control::mirrors::take_back_todo;
-use crate::control::served::Origin;
+use crate::control::served::ClientOrigin;
 use crate::events::Events;
 use crate::manifest::{LeftOut, Problem};
 use crate::observer::Shown;
@@ -32,7 +32,7 @@ pub(crate) struct Report {
 
 /// Where something about a mirror is told: what comes again and again is limited for the observer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum To {
+pub(crate) enum Audience {
     /// The programs that listen on the control socket.
     Listeners,
     /// The observer. `left_out`: so many like it were left out before.
@@ -140,7 +140,7 @@ impl Report {
     }
 
     /// Volumes and exports came, went or changed while others were served. From any thread.
-    pub(crate) fn changed(&self, changed: &Changed) {
+    pub(crate) fn changed(&self, changed: &ChangeReport) {
         for failed in &changed.failed {
             self.error(format_args!("{}: {}", failed.name, failed.why));
         }
@@ -158,7 +158,13 @@ impl Report {
     }
 
     /// Something happened to the mirror `device` with these legs. From any thread.
-    pub(crate) fn mirror(&self, device: &str, over: &[String], happened: &MirrorEvent, to: To) {
+    pub(crate) fn mirror(
+        &self,
+        device: &str,
+        over: &[String],
+        happened: &MirrorEvent,
+        to: Audience,
+    ) {
         let names = |legs: &[usize]| -> Vec<&str> {
             legs.iter().filter_map(|leg| over.get(*leg)).map(String::as_str).collect()
         };
@@ -215,7 +221,7 @@ impl Report {
                 event[key] = bytes.into();
             }
         }
-        let To::People { left_out } = to else { return self.publish("mirror", event) };
+        let Audience::People { left_out } = to else { return self.publish("mirror", event) };
         let before = left_out.map_or_else(String::new, |n| format!(" (and {n} times before)"));
         if let Some(why) = &why {
             let leg = legs.first().copied().unwrap_or_default();
@@ -331,12 +337,14 @@ impl Report {
             return;
         }
         let (what, from, mut rest) = match *happened {
-            ClientEvent::Attached { id, peer, pid, names, export } => {
-                ("attached", Origin::new(peer, pid, names), json!({"client": id, "export": export}))
-            }
+            ClientEvent::Attached { id, peer, pid, names, export } => (
+                "attached",
+                ClientOrigin::new(peer, pid, names),
+                json!({"client": id, "export": export}),
+            ),
             ClientEvent::Left { id, peer, pid, names, export, why } => {
                 let rest = json!({"client": id, "export": export, "why": why});
-                ("left", Origin::new(peer, pid, names), rest)
+                ("left", ClientOrigin::new(peer, pid, names), rest)
             }
             _ => return,
         };

@@ -9,7 +9,7 @@ use crate::manifest::{self, Keys, Reload};
 
 /// What the program says instead of the manifest.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Overrides {
     pub(crate) shutdown_timeout: Option<Duration>,
     pub(crate) on_hang: Option<HangPolicy>,
     /// Whether the service manager is told how the server is.
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
 
 /// What counts now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Now {
+pub(crate) struct CurrentSettings {
     /// How long clients may go on.
     pub(crate) drain: Duration,
     /// How long the whole shutdown may take.
@@ -30,13 +30,13 @@ pub(crate) struct Now {
 /// What a running server's end, and its changes, go by.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    asked: Asked,
+    asked: Overrides,
     /// L: is the lock, held for a moment; guards what counts.
-    now: Mutex<Now>,
+    now: Mutex<CurrentSettings>,
 }
 
 impl Settings {
-    pub(crate) fn new(asked: Asked, server: &manifest::Server) -> Settings {
+    pub(crate) fn new(asked: Overrides, server: &manifest::Server) -> Settings {
         let settings = Settings { asked, now: Mutex::default() };
         settings.follow(server);
         settings
@@ -44,7 +44,7 @@ impl Settings {
 
     /// Goes by this manifest from now on.
     pub(crate) fn follow(&self, server: &manifest::Server) {
-        *self.now.lock() = Now {
+        *self.now.lock() = CurrentSettings {
             drain: server.drain,
             shutdown_timeout: self.asked.shutdown_timeout.or(server.shutdown_timeout),
             on_hang: self.asked.on_hang.unwrap_or(server.on_hang),
@@ -55,7 +55,7 @@ impl Settings {
         self.asked.service_manager
     }
 
-    pub(crate) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> CurrentSettings {
         *self.now.lock()
     }
 }
@@ -144,12 +144,12 @@ mod tests {
 
     #[test]
     fn the_command_line_goes_before_the_manifest() {
-        let asked = Asked { on_hang: Some(HangPolicy::Skip), ..Asked::default() };
+        let asked = Overrides { on_hang: Some(HangPolicy::Skip), ..Overrides::default() };
         let settings =
             Settings::new(asked, &server("on_hang = \"give-up\"\nshutdown_timeout = \"1s\""));
         assert_eq!(settings.now().on_hang, HangPolicy::Skip);
         settings.follow(&server("drain = \"7s\""));
-        let now = Now {
+        let now = CurrentSettings {
             drain: Duration::from_secs(7),
             shutdown_timeout: None,
             on_hang: HangPolicy::Skip,

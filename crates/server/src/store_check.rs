@@ -7,7 +7,7 @@ use std::path::Path;
 #[cfg(feature = "object")]
 use rustix::fs::{Access, access};
 
-use crate::manifest::{self, Place};
+use crate::manifest::{self, Position};
 
 /// Reads the key of a volume.
 #[cfg(feature = "object")]
@@ -20,7 +20,7 @@ pub(crate) fn key(from: &manifest::KeyFrom<'_>) -> Result<corewise_object::Objec
 
 /// What is wrong with it as far as this machine tells: nobody asks a store.
 #[cfg(feature = "object")]
-pub(crate) fn look(asked: &manifest::Object) -> Vec<(Place, String)> {
+pub(crate) fn look(asked: &manifest::Object) -> Vec<(Position, String)> {
     let mut wrong = Vec::new();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
@@ -107,6 +107,6 @@ fn may_be_made(folder: &Path) -> Result<(), String> {
 }
 
 #[cfg(not(feature = "object"))]
-pub(crate) fn look(_: &manifest::Object) -> Vec<(Place, String)> {
+pub(crate) fn look(_: &manifest::Object) -> Vec<(Position, String)> {
     Vec::new()
 }

@@ -3,9 +3,9 @@
 use corewise::nbd::{Options, Server};
 
 #[cfg(feature = "tls")]
-pub(crate) use with::{Renewed, Seen, renewed};
+pub(crate) use with::{RenewedTls, ShownFiles, renewed};
 #[cfg(not(feature = "tls"))]
-pub(crate) use without::{Renewed, Seen, renewed};
+pub(crate) use without::{RenewedTls, ShownFiles, renewed};
 
 use crate::manifest::{Problem, Tls};
 
@@ -13,7 +13,7 @@ use crate::manifest::{Problem, Tls};
 pub(crate) fn server(
     options: Options,
     tls: Option<Tls<'_>>,
-) -> Result<(Server, Option<Seen>), Problem> {
+) -> Result<(Server, Option<ShownFiles>), Problem> {
     #[cfg(feature = "tls")]
     if let Some(tls) = tls {
         let (found, seen) = with::read(tls)?;
@@ -38,14 +38,14 @@ mod with {
 
     /// What was read, but for the key, which belongs to its certificate.
     #[derive(PartialEq, Eq)]
-    pub(crate) struct Seen {
+    pub(crate) struct ShownFiles {
         certificate: Vec<u8>,
         client_ca: Option<Vec<u8>>,
         required: bool,
         valid: Option<Range<SystemTime>>,
     }
 
-    impl Seen {
+    impl ShownFiles {
         /// How long its certificate is valid.
         pub(crate) fn validity(&self) -> Option<Validity> {
             Some(Validity { valid: self.valid.clone()?, required: self.required })
@@ -53,21 +53,21 @@ mod with {
     }
 
     /// What newcomers are to be shown.
-    pub(crate) struct Renewed(nbd::Tls, Seen);
+    pub(crate) struct RenewedTls(nbd::Tls, ShownFiles);
 
-    impl Renewed {
-        pub(crate) fn apply(self, server: &Server) -> Option<Seen> {
+    impl RenewedTls {
+        pub(crate) fn apply(self, server: &Server) -> Option<ShownFiles> {
             server.renew_tls(self.0).then_some(self.1)
         }
     }
 
     /// What the files hold by now, where a server that shows `seen` has to show something else.
-    pub(crate) fn renewed(tls: Tls<'_>, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+    pub(crate) fn renewed(tls: Tls<'_>, seen: &ShownFiles) -> Result<Option<RenewedTls>, Problem> {
         let (found, now) = read(tls)?;
-        Ok((now != *seen).then_some(Renewed(found, now)))
+        Ok((now != *seen).then_some(RenewedTls(found, now)))
     }
 
-    pub(crate) fn read(tls: Tls<'_>) -> Result<(nbd::Tls, Seen), Problem> {
+    pub(crate) fn read(tls: Tls<'_>) -> Result<(nbd::Tls, ShownFiles), Problem> {
         let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
             Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
         };
@@ -88,7 +88,7 @@ mod with {
             wrong(at, &error)
         })?;
         let (required, valid) = (tls.required, found.valid());
-        Ok((found.required(required), Seen { certificate, client_ca, required, valid }))
+        Ok((found.required(required), ShownFiles { certificate, client_ca, required, valid }))
     }
 }
 
@@ -100,22 +100,22 @@ mod without {
     use crate::manifest::{Problem, Tls};
     use crate::status::Validity;
 
-    pub(crate) enum Seen {}
-    pub(crate) enum Renewed {}
+    pub(crate) enum ShownFiles {}
+    pub(crate) enum RenewedTls {}
 
-    impl Seen {
+    impl ShownFiles {
         pub(crate) fn validity(&self) -> Option<Validity> {
             match *self {}
         }
     }
 
-    impl Renewed {
-        pub(crate) fn apply(self, _: &Server) -> Option<Seen> {
+    impl RenewedTls {
+        pub(crate) fn apply(self, _: &Server) -> Option<ShownFiles> {
             match self {}
         }
     }
 
-    pub(crate) fn renewed(_: Tls<'_>, seen: &Seen) -> Result<Option<Renewed>, Problem> {
+    pub(crate) fn renewed(_: Tls<'_>, seen: &ShownFiles) -> Result<Option<RenewedTls>, Problem> {
         match *seen {}
     }
 }

@@ -77,10 +77,10 @@ fn line(round: u64, mut answer: Value) -> String {
 }
 
 /// A queue at the last look, and how many seconds ago that was.
-type Had<'a> = Option<(f64, &'a Queue)>;
+type Previous<'a> = Option<(f64, &'a Queue)>;
 
 /// A column: its head, its width, and what stands in it.
-type Column = (&'static str, usize, fn(&Queue, Had<'_>) -> String);
+type Column = (&'static str, usize, fn(&Queue, Previous<'_>) -> String);
 
 const COLUMNS: [Column; 9] = [
     ("total", 8, |queue, _| queue.started.to_string()),

@@ -12,9 +12,9 @@ use corewise::timeline::{Driver, Length, Timeline, json as render};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::asked::Predicted;
 use super::report::pairs;
 use super::source::Log;
+use super::what_if::NamedPrediction;
 use crate::args::timeline::Args;
 
 /// Writes one document for all logs, with a newline at its end.
@@ -22,7 +22,7 @@ pub(super) fn write(
     out: &mut impl io::Write,
     args: &Args,
     logs: &[Log],
-    predicted: &[Vec<Predicted>],
+    predicted: &[Vec<NamedPrediction>],
 ) -> io::Result<()> {
     let both = logs.iter().zip(predicted);
     let document = Document {
@@ -58,7 +58,7 @@ struct Document<'a> {
 struct LogView<'a> {
     args: &'a Args,
     log: &'a Log,
-    predicted: &'a [Predicted],
+    predicted: &'a [NamedPrediction],
 }
 
 impl Serialize for LogView<'_> {
@@ -87,7 +87,7 @@ impl Serialize for LogView<'_> {
 struct TimelineView<'a> {
     args: &'a Args,
     timeline: &'a Timeline,
-    predicted: Vec<&'a Predicted>,
+    predicted: Vec<&'a NamedPrediction>,
 }
 
 impl Serialize for TimelineView<'_> {

@@ -1,14 +1,14 @@
 //! `corewise timeline`: what a kernel log tells of probes and shutdowns, and what would be faster.
 
-mod asked;
 mod document;
 mod report;
 mod source;
+mod what_if;
 
 use std::io::Write;
 
-use asked::{Asked, Predicted};
 use corewise::timeline::{Timeline, html, json, perfetto, svg};
+use what_if::{NamedPrediction, WhatIfArgs};
 
 use crate::args::timeline::{Args, TimelineFile, TimelineFormat};
 use crate::exit::Failure;
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         check(file)?;
         source::spare(args, file)?;
     }
-    let asked = Asked::of(args);
+    let asked = WhatIfArgs::of(args);
     let logs = source::read(args)?;
     let predicted = asked.predict(&logs)?;
     for file in &args.output {
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn write_all(
     file: &TimelineFile,
     logs: &[source::Log],
-    predicted: &[Vec<Predicted>],
+    predicted: &[Vec<NamedPrediction>],
 ) -> Result<(), Failure> {
     let mut named = Vec::new();
     for (log, predicted) in logs.iter().zip(predicted) {
@@ -63,12 +63,12 @@ fn write_all(
         None => log.name.clone(),
     };
     let names: Vec<String> = logs.iter().map(short).collect();
-    write(file, About { title: &names.join(", "), facts: &facts }, &timelines)
+    write(file, PageInfo { title: &names.join(", "), facts: &facts }, &timelines)
 }
 
 /// What a page of timelines says of itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct PageInfo<'a> {
     pub(crate) title: &'a str,
     pub(crate) facts: &'a [(String, String)],
 }
@@ -81,12 +81,12 @@ pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
 /// Writes the timelines there are so far. The file is whole at any moment.
 pub(crate) fn write(
     file: &TimelineFile,
-    about: About<'_>,
+    about: PageInfo<'_>,
     timelines: &[&Timeline],
 ) -> Result<(), Failure> {
     let text = match file.format {
         TimelineFormat::Html => {
-            let About { title, facts } = about;
+            let PageInfo { title, facts } = about;
             html::render(&html::Page { title, facts, timelines })
         }
         TimelineFormat::Trace => perfetto::render(timelines),
@@ -150,7 +150,7 @@ mod tests {
         check(&file).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the check left a file");
         let (up, down) = (timeline("bring-up"), timeline("shutdown"));
-        let about = About { title: "up", facts: &[] };
+        let about = PageInfo { title: "up", facts: &[] };
         write(&file, about, &[&up]).unwrap();
         write(&file, about, &[&up, &down]).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -7,8 +7,8 @@ use corewise::timeline::analysis::compare;
 use corewise::timeline::{Length, Timeline, markup, text};
 use corewise_server::units::count;
 
-use super::asked::Predicted;
 use super::source::Log;
+use super::what_if::NamedPrediction;
 use crate::args::timeline::Args;
 use crate::screen::{FAINT, TITLE, styled};
 
@@ -22,7 +22,7 @@ const BOOTS: usize = 20;
 pub(super) fn text(
     args: &Args,
     logs: &[Log],
-    predicted: &[Vec<Predicted>],
+    predicted: &[Vec<NamedPrediction>],
     width: usize,
 ) -> String {
     let mut out = String::new();
@@ -152,7 +152,7 @@ fn timeline(out: &mut String, args: &Args, t: &Timeline, width: usize) {
 }
 
 /// What was asked to be predicted.
-fn said(out: &mut String, args: &Args, t: &Timeline, p: &Predicted, width: usize) {
+fn said(out: &mut String, args: &Args, t: &Timeline, p: &NamedPrediction, width: usize) {
     out.push('\n');
     out.push_str(&text::prediction(t, &p.what_if, &p.asked, width));
     let name = format!("{}, predicted: {}", t.name(), p.asked);

@@ -69,7 +69,7 @@ fn summary(
 
 /// Rows come in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum CpuState {
     Online,
     /// This process may not use it.
     NotAllowed,
@@ -82,9 +82,9 @@ fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
     let allowed: CpuSet = report.allowed.parse().unwrap_or_default();
     for cpu in &report.cpus {
         let state = match cpu.online {
-            true if allowed.contains(CpuId::new(cpu.cpu)) => State::Online,
-            true => State::NotAllowed,
-            false => State::Offline,
+            true if allowed.contains(CpuId::new(cpu.cpu)) => CpuState::Online,
+            true => CpuState::NotAllowed,
+            false => CpuState::Offline,
         };
         let key = (state, cpu.node, cpu.package, cpu.llc, cpu.kind);
         let (cpus, cores) = rows.entry(key).or_default();
@@ -106,9 +106,9 @@ fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
             (n, all) => format!("{all} ({n})"),
         };
         let state = match state {
-            State::Online => "online",
-            State::NotAllowed => "online, not allowed",
-            State::Offline => "offline",
+            CpuState::Online => "online",
+            CpuState::NotAllowed => "online, not allowed",
+            CpuState::Offline => "offline",
         };
         [number(node), number(package), cache, set(&cores), set(&cpus), state.to_string()]
     });

@@ -17,7 +17,7 @@ use std::time::Duration;
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
 use corewise_server::control::place;
-use corewise_server::manifest::{self, At, LeftOut, Manifest, Place, Problem, Resolved};
+use corewise_server::manifest::{self, At, LeftOut, Manifest, Position, Problem, Resolved};
 use corewise_server::units::count;
 use corewise_server::{Cleanup, Options, Room, Server, Source};
 use stop::{Parent, Stop};
@@ -28,7 +28,7 @@ use crate::streams::Bars;
 use crate::{args, screen, timeline};
 
 /// A place for what comes from the command line, and so from no line of the manifest.
-const NOWHERE: Place = Place { line: 0, column: 0 };
+const NOWHERE: Position = Position { line: 0, column: 0 };
 
 /// Runs a server to its end, and takes away what it made.
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {

@@ -21,11 +21,11 @@ pub(crate) struct Progress {
     bars: Bars,
     seen: bool,
     /// Counts what was told.
-    told: Arc<Told>,
+    told: Arc<EventCount>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct EventCount {
     /// A: Relaxed; only that it changes matters.
     events: AtomicU64,
 }

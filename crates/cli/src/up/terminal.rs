@@ -101,7 +101,7 @@ impl Observer for Terminal {
     fn keep_timelines(&self, timelines: &[&Timeline]) -> bool {
         let Some(file) = &self.timeline else { return true };
         let title = format!("corewise up {}", self.label);
-        let about = timeline::About { title: &title, facts: &[] };
+        let about = timeline::PageInfo { title: &title, facts: &[] };
         let kept = timeline::write(file, about, timelines);
         kept.inspect_err(|failure| failure.say()).is_ok()
     }

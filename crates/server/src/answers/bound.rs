@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use crate::cleanup::Cleanup;
-use crate::control::place::{self, Found};
+use crate::control::place::{self, SocketState};
 use crate::listen;
 
 /// Tries to make a socket in a folder that others remove when it is empty.
@@ -94,11 +94,11 @@ fn in_folder<T>(
 /// Removes what a killed process with our id has left. A socket that somebody listens on is that of
 /// a process with our id in another PID namespace.
 fn remove_leftover(path: &Path) -> io::Result<()> {
-    match place::look(path) {
-        Found::Stale => std::fs::remove_file(path),
-        Found::Live(_) | Found::Busy => {
+    match place::probe(path) {
+        SocketState::Stale => std::fs::remove_file(path),
+        SocketState::Live(_) | SocketState::Busy => {
             Err(io::Error::other("another process with this id owns the socket there"))
         }
-        Found::Other(_) => Ok(()),
+        SocketState::Other(_) => Ok(()),
     }
 }

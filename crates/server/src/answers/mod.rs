@@ -26,7 +26,7 @@ use crate::control::health::{Facts, Health, ServerFacts};
 use crate::control::queues;
 use crate::control::served::{self, Export};
 use crate::control::{Answer, LONGEST_QUESTION, Question, ServerInfo, VERSION, matches};
-use crate::live::{Live, Wish, snapshots};
+use crate::live::{ChangeRequest, Live, snapshots};
 use crate::threads::{SpareThread, no_thread};
 
 pub(crate) use bound::{bind, bind_at};
@@ -36,7 +36,7 @@ pub(crate) use serving::Control;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a server tells about itself.
-pub(crate) struct About {
+pub(crate) struct ServerView {
     pub(crate) pools: WorkerPools,
     pub(crate) manager: Arc<DeviceManager>,
     pub(crate) disks: Arc<Disks>,
@@ -48,7 +48,7 @@ pub(crate) struct About {
 /// A question that wants something changed, or has a store asked.
 fn wants_change(question: &[u8]) -> Option<Question> {
     let question: Question = serde_json::from_slice(question).ok()?;
-    let wants = Wish::of(&question).is_some() || snapshots::wish(&question).is_some();
+    let wants = ChangeRequest::of(&question).is_some() || snapshots::request(&question).is_some();
     (wants && question.corewise == VERSION).then_some(question)
 }
 
@@ -59,21 +59,21 @@ fn asks(question: &[u8]) -> Option<String> {
 }
 
 /// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
-fn change(about: &Arc<About>, spare: &SpareThread, stream: UnixStream, question: Question) {
+fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, question: Question) {
     // A client whose thread can't be started gets an answer, too.
     let stream = Arc::new(stream);
-    let (about, theirs) = (Arc::clone(about), (Arc::clone(about), Arc::clone(&stream)));
+    let (view, theirs) = (Arc::clone(view), (Arc::clone(view), Arc::clone(&stream)));
     let run = move || {
-        let (about, stream) = theirs;
-        let answer = answered(&about, || {
-            if let Some(wish) = snapshots::wish(&question) {
-                let (volume, wish) = wish?;
-                let snapshots = Some(about.live.snapshots(&volume, &wish)?);
+        let (view, stream) = theirs;
+        let answer = answered(&view, || {
+            if let Some(request) = snapshots::request(&question) {
+                let (volume, request) = request?;
+                let snapshots = Some(view.live.snapshots(&volume, &request)?);
                 return Ok(Answer { snapshots, ..Answer::default() });
             }
-            let wish = Wish::of(&question).ok_or("it is not about a change")??;
+            let request = ChangeRequest::of(&question).ok_or("it is not about a change")??;
             let mode = question.mode.unwrap_or_default();
-            let changed = about.live.change(wish, mode, question.dry_run)?;
+            let changed = view.live.change(request, mode, question.dry_run)?;
             Ok(Answer { changed: Some(changed), ..Answer::default() })
         });
         // A client that doesn't wait for its answer has been served all the same.
@@ -86,39 +86,39 @@ fn change(about: &Arc<About>, spare: &SpareThread, stream: UnixStream, question:
         let why = format!("nothing was changed: {}", no_thread(&error));
         tracing::warn!("a change was asked for, and {why}");
         // It has room for that, as nothing else was sent.
-        let _ = (&*stream).write_all(&answered(&about, || Err(why)));
+        let _ = (&*stream).write_all(&answered(&view, || Err(why)));
     }
 }
 
 /// The answer to a question, as a line.
-fn line(about: &About, question: &[u8]) -> Vec<u8> {
-    answered(about, || answer(about, question))
+fn line(view: &ServerView, question: &[u8]) -> Vec<u8> {
+    answered(view, || answer(view, question))
 }
 
-fn who(about: &About) -> ServerInfo {
+fn who(view: &ServerView) -> ServerInfo {
     ServerInfo {
         corewise: VERSION,
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_string(),
-        manifest: about.manifest.clone(),
-        up_seconds: about.since.elapsed().as_secs_f64(),
+        manifest: view.manifest.clone(),
+        up_seconds: view.since.elapsed().as_secs_f64(),
     }
 }
 
-fn answered(about: &About, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
+fn answered(view: &ServerView, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
     // A bug in here is no business of the server's.
     let answered = catch_unwind(AssertUnwindSafe(answer));
     let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
     let answer = match answered {
-        Ok(answer) => Answer { who: who(about), ..answer },
-        Err(error) => Answer { who: who(about), error: Some(error), ..Answer::default() },
+        Ok(answer) => Answer { who: who(view), ..answer },
+        Err(error) => Answer { who: who(view), error: Some(error), ..Answer::default() },
     };
     let mut line = serde_json::to_vec(&answer).unwrap_or_else(|_| b"{}".to_vec());
     line.push(b'\n');
     line
 }
 
-fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
+fn answer(view: &ServerView, question: &[u8]) -> Result<Answer, String> {
     if question.len() >= LONGEST_QUESTION && question.last() != Some(&b'\n') {
         return Err(format!("a question must be one line of at most {LONGEST_QUESTION} bytes"));
     }
@@ -134,18 +134,18 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
     }
     match question.ask.as_str() {
         "hello" => Ok(Answer::default()),
-        "dump" => dump(about, &question),
+        "dump" => dump(view, &question),
         "health" => {
-            let health = Some(health(about));
+            let health = Some(health(view));
             Ok(Answer { health, ..Answer::default() })
         }
-        "take_back" => take_back(about, &question),
-        "check" => check(about, &question),
+        "take_back" => take_back(view, &question),
+        "check" => check(view, &question),
         "clients" => {
-            let clients = Some(served::clients(&about.live.server));
+            let clients = Some(served::clients(&view.live.server));
             Ok(Answer { clients, ..Answer::default() })
         }
-        "disconnect" => disconnect(about, &question),
+        "disconnect" => disconnect(view, &question),
         other => Err(format!(
             "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, add, remove, grow or reload"
         )),
@@ -153,22 +153,22 @@ fn answer(about: &About, question: &[u8]) -> Result<Answer, String> {
 }
 
 /// A worker of the volumes does it.
-fn take_back(about: &About, question: &Question) -> Result<Answer, String> {
+fn take_back(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'take_back' needs a 'disk'")?;
-    let taken_back = about.disks.take_back(disk, question.leg.as_deref())?;
+    let taken_back = view.disks.take_back(disk, question.leg.as_deref())?;
     Ok(Answer { taken_back: Some(taken_back), ..Answer::default() })
 }
 
 /// As `take_back`.
-fn check(about: &About, question: &Question) -> Result<Answer, String> {
+fn check(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'check' needs a 'disk'")?;
-    about.disks.check(disk, &question.check.clone().unwrap_or_default())?;
+    view.disks.check(disk, &question.check.clone().unwrap_or_default())?;
     Ok(Answer::default())
 }
 
-fn disconnect(about: &About, question: &Question) -> Result<Answer, String> {
+fn disconnect(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let id = question.client.ok_or("'disconnect' needs a 'client', its number")?;
-    let server = &about.live.server;
+    let server = &view.live.server;
     let client = server.clients().into_iter().find(|client| client.id == id);
     // It may leave by itself meanwhile.
     match client.filter(|_| server.disconnect(id)) {
@@ -180,29 +180,29 @@ fn disconnect(about: &About, question: &Question) -> Result<Answer, String> {
     }
 }
 
-fn exports(about: &About) -> Vec<Export> {
-    let shown = about.live.shown.lock().clone();
+fn exports(view: &ServerView) -> Vec<Export> {
+    let shown = view.live.shown.lock().clone();
     let of = |name: &str| Some(shown.iter().find(|shown| shown.name == name)?.device.clone());
-    let exports = about.live.server.exports();
+    let exports = view.live.server.exports();
     let mut exports: Vec<Export> =
         exports.iter().map(|export| Export::new(export, of(&export.name))).collect();
-    about.live.status.recent_exports.lock().fill(&mut exports);
+    view.live.status.recent_exports.lock().fill(&mut exports);
     exports
 }
 
 /// Everything there is to tell, as metrics.
-pub(crate) fn metrics(about: &About) -> String {
-    crate::control::metrics::text(&Answer { who: who(about), ..whole(about) })
+pub(crate) fn metrics(view: &ServerView) -> String {
+    crate::control::metrics::text(&Answer { who: who(view), ..whole(view) })
 }
 
 /// How the server is.
-pub(crate) fn health(about: &About) -> Health {
-    all_but_pools(about).health.unwrap_or_default()
+pub(crate) fn health(view: &ServerView) -> Health {
+    all_but_pools(view).health.unwrap_or_default()
 }
 
 /// Everything there is to tell, but for the text.
-fn whole(about: &About) -> Answer {
-    Answer { dump: Some(Document::from(&about.pools.dump())), ..all_but_pools(about) }
+fn whole(view: &ServerView) -> Answer {
+    Answer { dump: Some(Document::from(&view.pools.dump())), ..all_but_pools(view) }
 }
 
 /// What the server knows of itself.
@@ -213,11 +213,10 @@ fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     live.status.facts(ended, &stuck, devices, &live.cleanup, metrics.as_deref(), unread)
 }
 
-fn all_but_pools(about: &About) -> Answer {
-    let server = &about.live.server;
-    let (devices, disks, exports) =
-        (devices::all(&about.manager), about.disks.all(), exports(about));
-    let facts = facts(&about.live, &devices);
+fn all_but_pools(view: &ServerView) -> Answer {
+    let server = &view.live.server;
+    let (devices, disks, exports) = (devices::all(&view.manager), view.disks.all(), exports(view));
+    let facts = facts(&view.live, &devices);
     let health =
         Health::of(&Facts { devices: &devices, disks: &disks, exports: &exports, server: &facts });
     Answer {
@@ -232,8 +231,8 @@ fn all_but_pools(about: &About) -> Answer {
     }
 }
 
-fn dump(about: &About, question: &Question) -> Result<Answer, String> {
-    let mut dump = about.pools.dump();
+fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
+    let mut dump = view.pools.dump();
     for pattern in &question.queues {
         if !dump.queues.iter().any(|queue| matches(pattern, &queue.name)) {
             let mut names: Vec<&str> = dump.queues.iter().map(|q| q.name.as_str()).collect();
@@ -247,7 +246,7 @@ fn dump(about: &About, question: &Question) -> Result<Answer, String> {
     }
     // A client that asks for some queues wants these.
     let rest = match question.queues.is_empty() {
-        true => all_but_pools(about),
+        true => all_but_pools(view),
         false => Answer::default(),
     };
     let text = question.text.map(|width| {

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 use super::bound::Bound;
-use super::{About, answered, asks, change, line, wants_change};
+use super::{ServerView, answered, asks, change, line, wants_change};
 use crate::control::disks;
 use crate::control::mirrors::MirrorOf;
 use crate::control::{Answer, LONGEST_QUESTION, Question};
@@ -41,14 +41,14 @@ impl Control {
     }
 
     /// Answers from now on.
-    pub(crate) fn start(bound: Bound, about: Arc<About>) -> io::Result<Control> {
+    pub(crate) fn start(bound: Bound, view: Arc<ServerView>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
         let spare = SpareThread::start("change")?;
         let thread = ListenerThread::start("control", move |stopped| {
             let mut serving = Serving {
                 listener: bound.listener,
                 stopped,
-                about,
+                view,
                 spare,
                 clients: Vec::new(),
                 closed_until: None,
@@ -68,7 +68,7 @@ impl Control {
 struct Serving {
     listener: UnixListener,
     stopped: UnixStream,
-    about: Arc<About>,
+    view: Arc<ServerView>,
     /// The thread for changes if no other can be started.
     spare: SpareThread,
     clients: Vec<Client>,
@@ -97,7 +97,7 @@ struct Client {
 
 /// What is to become of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Then {
+enum ClientAction {
     Keep,
     Close,
     /// It was answered: the others first.
@@ -119,13 +119,13 @@ impl Serving {
             let (mut now, mut index) = (ready.collect::<Vec<_>>().into_iter(), 0);
             while index < self.clients.len() {
                 match self.attend(index, now.next().unwrap_or(false)) {
-                    Then::Keep => index += 1,
-                    Then::Close => drop(self.clients.remove(index)),
+                    ClientAction::Keep => index += 1,
+                    ClientAction::Close => drop(self.clients.remove(index)),
                     // One after the other, also where one has many questions.
-                    Then::Last => self.clients[index..].rotate_left(1),
-                    Then::Change(question) => {
+                    ClientAction::Last => self.clients[index..].rotate_left(1),
+                    ClientAction::Change(question) => {
                         let client = self.clients.remove(index);
-                        change(&self.about, &self.spare, client.stream, *question);
+                        change(&self.view, &self.spare, client.stream, *question);
                     }
                 }
             }
@@ -137,7 +137,7 @@ impl Serving {
     fn wait(&self) -> io::Result<Option<Vec<bool>>> {
         let now = Instant::now();
         let open = self.closed_until.is_none_or(|until| until <= now);
-        let events = &self.about.live.report.events;
+        let events = &self.view.live.report.events;
         let mut polled = vec![
             PollFd::new(&self.stopped, PollFlags::IN),
             PollFd::from_borrowed_fd(events.wake(), PollFlags::IN),
@@ -227,16 +227,16 @@ impl Serving {
     }
 
     /// Does what can be done for a client without waiting.
-    fn attend(&mut self, index: usize, ready: bool) -> Then {
+    fn attend(&mut self, index: usize, ready: bool) -> ClientAction {
         let client = &mut self.clients[index];
         if client.listens.is_some() {
             return client.listen(ready);
         }
         let reads = ready && client.output.is_empty() && client.question().is_none();
         if reads && client.read().is_err() {
-            return Then::Close;
+            return ClientAction::Close;
         }
-        let mut then = Then::Keep;
+        let mut then = ClientAction::Keep;
         if client.output.is_empty() {
             if let Some(end) = client.question() {
                 if self.next_answer <= Instant::now() {
@@ -246,43 +246,43 @@ impl Serving {
                     client.heard = Instant::now();
                     if let Some(question) = wants_change(&question) {
                         self.next_answer = Instant::now() + PAUSE;
-                        return Then::Change(Box::new(question));
+                        return ClientAction::Change(Box::new(question));
                     }
                     let output = match asks(&question).as_deref() {
                         Some("events") => self.begin_to_listen(index),
                         Some("mirrors") => self.mirrors_now(),
-                        _ => line(&self.about, &question),
+                        _ => line(&self.view, &question),
                     };
                     self.clients[index].output = output;
                     self.next_answer = Instant::now() + PAUSE;
-                    then = Then::Last;
+                    then = ClientAction::Last;
                 }
             }
         }
         let client = &mut self.clients[index];
         if client.write().is_err() {
-            return Then::Close;
+            return ClientAction::Close;
         }
         if client.listens.is_some() {
             return then;
         }
         let over = client.output.is_empty() && client.question().is_none();
-        if over && client.ended { Then::Close } else { then }
+        if over && client.ended { ClientAction::Close } else { then }
     }
 }
 
 impl Serving {
     /// The client hears from now on of what happens; the answer.
     fn begin_to_listen(&mut self, index: usize) -> Vec<u8> {
-        let events = Arc::clone(&self.about.live.report.events);
+        let events = Arc::clone(&self.view.live.report.events);
         // So that the first change that it hears of is one, and others miss none.
         self.next_look = Instant::now();
         match events.are_heard() {
             true => self.look_at_mirrors(),
-            false => self.mirrors = disks::each_mirror(&self.about.disks.mirrors()),
+            false => self.mirrors = disks::each_mirror(&self.view.disks.mirrors()),
         }
         let place = Listening::new(events);
-        let answer = answered(&self.about, || match &place {
+        let answer = answered(&self.view, || match &place {
             Some(_) => Ok(Answer::default()),
             None => Err("too many listen already; end one of them".to_string()),
         });
@@ -293,15 +293,15 @@ impl Serving {
     /// Answers with the mirrors. A client that listens and goes by this answer hears of each change
     /// behind it, also where that undoes a change in front of it.
     fn mirrors_now(&mut self) -> Vec<u8> {
-        let disks = self.about.disks.mirrors();
+        let disks = self.view.disks.mirrors();
         self.tell_mirrors(disks::each_mirror(&disks));
-        answered(&self.about, || Ok(Answer { disks: Some(disks), ..Answer::default() }))
+        answered(&self.view, || Ok(Answer { disks: Some(disks), ..Answer::default() }))
     }
 
     /// Looks at the mirrors, where anybody listens and it is time.
     fn look_at_mirrors(&mut self) {
-        if self.about.live.report.events.are_heard() && self.next_look <= Instant::now() {
-            self.tell_mirrors(disks::each_mirror(&self.about.disks.mirrors()));
+        if self.view.live.report.events.are_heard() && self.next_look <= Instant::now() {
+            self.tell_mirrors(disks::each_mirror(&self.view.disks.mirrors()));
             self.next_look = Instant::now() + LOOK;
         }
     }
@@ -309,7 +309,7 @@ impl Serving {
     /// Tells those that listen of mirrors that are otherwise than before.
     fn tell_mirrors(&mut self, now: Vec<(String, MirrorOf)>) {
         for (device, mirror) in now.iter().filter(|mirror| !self.mirrors.contains(mirror)) {
-            let report = &self.about.live.report;
+            let report = &self.view.live.report;
             report.publish("mirror_state", json!({"device": device, "mirror": mirror}));
         }
         self.mirrors = now;
@@ -318,18 +318,18 @@ impl Serving {
 
 impl Client {
     /// Takes what there is to hear, and sends what can be sent without waiting.
-    fn listen(&mut self, ready: bool) -> Then {
+    fn listen(&mut self, ready: bool) -> ClientAction {
         if ready && self.output.is_empty() {
             match self.stream.read(&mut [0; 64]) {
                 // Gone, or it has only said that it says no more.
-                Ok(0) if self.ended => return Then::Close,
+                Ok(0) if self.ended => return ClientAction::Close,
                 Ok(0) => self.ended = true,
                 Ok(_) => {}
                 Err(error) if is_later(&error) => {}
-                Err(_) => return Then::Close,
+                Err(_) => return ClientAction::Close,
             }
         }
-        if self.send_events().is_ok() { Then::Keep } else { Then::Close }
+        if self.send_events().is_ok() { ClientAction::Keep } else { ClientAction::Close }
     }
 
     /// Sends the events up to now, as far as can be done without waiting: `output` is what is left.

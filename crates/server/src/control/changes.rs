@@ -26,13 +26,13 @@ pub enum Mode {
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Changed {
+pub struct ChangeReport {
     /// Nothing was done: it is what would be.
     pub(crate) dry_run: bool,
     /// In their order.
     pub(crate) steps: Vec<Step>,
     /// What went wrong.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<StepFailure>,
     /// What is worth a word, and no failure.
     pub notes: Vec<String>,
     /// Of what went down, and of what came up, as `--timeline FILE.json` has them.
@@ -43,7 +43,7 @@ pub struct Changed {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Step {
-    pub(crate) what: What,
+    pub(crate) what: StepKind,
     /// A device, or `export:` and an export.
     pub(crate) name: String,
     /// How many it had, of an export that goes.
@@ -61,7 +61,7 @@ pub(crate) struct Step {
 /// What is done to a device or an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum What {
+pub(crate) enum StepKind {
     /// It goes when its last client leaves; until then no other finds it.
     Hide,
     Remove,
@@ -87,7 +87,7 @@ pub(crate) enum What {
 /// One thing that went wrong.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Failed {
+pub struct StepFailure {
     /// A device, or `export:` and an export.
     pub name: String,
     /// The reason in words.
@@ -97,26 +97,26 @@ pub struct Failed {
 impl Step {
     fn words(&self, dry_run: bool) -> String {
         let (did, would) = match self.what {
-            What::Hide => ("hidden", "hide"),
-            What::Remove => ("removed", "remove"),
-            What::Add => ("added", "add"),
-            What::Restart => ("restarted", "restart"),
-            What::Show => ("showed", "show"),
-            What::Grow => ("grew", "grow"),
-            What::Renew => ("renewed", "renew"),
-            What::Replace => ("replaced", "replace"),
-            What::Set => ("set", "set"),
-            What::Change => ("changed", "change"),
+            StepKind::Hide => ("hidden", "hide"),
+            StepKind::Remove => ("removed", "remove"),
+            StepKind::Add => ("added", "add"),
+            StepKind::Restart => ("restarted", "restart"),
+            StepKind::Show => ("showed", "show"),
+            StepKind::Grow => ("grew", "grow"),
+            StepKind::Renew => ("renewed", "renew"),
+            StepKind::Replace => ("replaced", "replace"),
+            StepKind::Set => ("set", "set"),
+            StepKind::Change => ("changed", "change"),
         };
         let subject = match self.name.split_once(':') {
-            _ if self.what == What::Renew => "the certificates of TLS".to_string(),
-            _ if self.what == What::Set => format!("[server] '{}'", self.name),
-            Some((_, export)) if self.what == What::Show => format!("export '{export}' again"),
+            _ if self.what == StepKind::Renew => "the certificates of TLS".to_string(),
+            _ if self.what == StepKind::Set => format!("[server] '{}'", self.name),
+            Some((_, export)) if self.what == StepKind::Show => format!("export '{export}' again"),
             Some((_, export)) => format!("export '{export}'"),
             None => format!("device '{}'", self.name),
         };
         let subject = match &self.leg {
-            Some(leg) if self.what == What::Add => format!("leg '{leg}' to {subject}"),
+            Some(leg) if self.what == StepKind::Add => format!("leg '{leg}' to {subject}"),
             Some(leg) => format!("leg '{leg}' of {subject}"),
             None => subject,
         };
@@ -133,7 +133,7 @@ impl Step {
     }
 }
 
-impl Changed {
+impl ChangeReport {
     /// A line for each step, and for what is worth a word.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -159,12 +159,12 @@ mod tests {
             clients,
             ..Step::default()
         };
-        let steps = vec![step(What::Remove, "export:a b", 2), step(What::Add, "disk", 0)];
-        let mut changed = Changed { steps, ..Changed::default() };
+        let steps = vec![step(StepKind::Remove, "export:a b", 2), step(StepKind::Add, "disk", 0)];
+        let mut changed = ChangeReport { steps, ..ChangeReport::default() };
         assert_eq!(changed.text(), "removed export 'a b' (2 clients)\nadded device 'disk'\n");
         changed.dry_run = true;
         assert!(changed.text().starts_with("would remove export"), "{}", changed.text());
-        assert_eq!(Changed::default().text(), "nothing to change\n");
+        assert_eq!(ChangeReport::default().text(), "nothing to change\n");
         assert_eq!(serde_json::to_string(&Mode::Safe).unwrap(), "\"safe\"");
     }
 }

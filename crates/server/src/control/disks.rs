@@ -31,21 +31,21 @@ pub(crate) struct Disks {
 
 #[derive(Debug, Default)]
 struct List {
-    disks: Vec<Known>,
+    disks: Vec<RegisteredDisk>,
     /// When those that are gone are taken out.
     clean_at: CleanAt,
 }
 
-struct Known {
+struct RegisteredDisk {
     queue: Weak<Queue>,
-    kind: Kind,
+    kind: DiskKind,
     /// L: is the lock, held for a moment, a leaf; guards earlier states of its counters.
     recent: Arc<Mutex<Recent>>,
 }
 
 /// What a disk has to tell beside what its queue tells.
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum DiskKind {
     /// The disks that it stands on.
     Over(Vec<String>),
     Mirror(Weak<Mirror>, Arc<CheckSchedule>),
@@ -54,27 +54,27 @@ pub(crate) enum Kind {
     Store(StoreNow),
 }
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for RegisteredDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Known").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 /// A disk that is up, for as long as this is held.
-struct Up {
+struct OpenDisk {
     queue: Arc<Queue>,
-    kind: Kind,
-    /// L: as of `Known`.
+    kind: DiskKind,
+    /// L: as of `RegisteredDisk`.
     recent: Arc<Mutex<Recent>>,
     /// Where it is one, with the names of its legs.
     mirror: Option<(Arc<Mirror>, Vec<String>)>,
 }
 
-impl Up {
+impl OpenDisk {
     /// Of a mirror that has a schedule.
     fn check_every(&self) -> Option<Duration> {
         match &self.kind {
-            Kind::Mirror(_, schedule) => schedule.every(),
+            DiskKind::Mirror(_, schedule) => schedule.every(),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl Up {
 
 /// Begins the check of a mirror that is due, unless one is checked: one after the other, so that
 /// disks which mirrors share aren't read twice, and clients have the most of them.
-fn begin_due_check(up: &[Up]) {
+fn begin_due_check(up: &[OpenDisk]) {
     let mirrors = || up.iter().filter_map(|up| Some((up, &up.mirror.as_ref()?.0)));
     let scheduled: Vec<_> = mirrors()
         .filter_map(|(up, mirror)| Some((up.queue.name(), mirror, up.check_every()?)))
@@ -113,25 +113,26 @@ fn begin_due_check(up: &[Up]) {
 
 impl Disks {
     /// A disk came up. From any thread.
-    pub(crate) fn add(&self, queue: &Arc<Queue>, kind: Kind) {
+    pub(crate) fn add(&self, queue: &Arc<Queue>, kind: DiskKind) {
         let recent = Arc::new(Mutex::new(Recent::new(now())));
         let mut known = self.known.lock();
         let List { disks, clean_at } = &mut *known;
-        let clean = |disks: &mut Vec<Known>| disks.retain(|disk| disk.queue.strong_count() != 0);
+        let clean =
+            |disks: &mut Vec<RegisteredDisk>| disks.retain(|disk| disk.queue.strong_count() != 0);
         clean_at.before_one_more(disks, Vec::len, clean);
-        disks.push(Known { queue: Arc::downgrade(queue), kind, recent });
+        disks.push(RegisteredDisk { queue: Arc::downgrade(queue), kind, recent });
     }
 
-    fn up(&self) -> Vec<Up> {
+    fn up(&self) -> Vec<OpenDisk> {
         // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
-        let up = |Known { queue, kind, recent }: &Known| {
+        let up = |RegisteredDisk { queue, kind, recent }: &RegisteredDisk| {
             let mirror = match kind {
-                Kind::Mirror(mirror, _) => mirror.upgrade(),
+                DiskKind::Mirror(mirror, _) => mirror.upgrade(),
                 _ => None,
             };
             let mirror = mirror.map(|mirror| (Arc::clone(&mirror), mirrors::names(&mirror)));
             let (kind, recent) = (kind.clone(), Arc::clone(recent));
-            Some(Up { queue: queue.upgrade()?, kind, recent, mirror })
+            Some(OpenDisk { queue: queue.upgrade()?, kind, recent, mirror })
         };
         self.known.lock().disks.iter().filter_map(up).collect()
     }
@@ -141,7 +142,7 @@ impl Disks {
     pub(crate) fn tick(&self) {
         let up = self.up();
         begin_due_check(&up);
-        for Up { queue, recent, .. } in up {
+        for OpenDisk { queue, recent, .. } in up {
             let now = now();
             queue.oldest();
             if recent.lock().is_due(now) {
@@ -167,7 +168,7 @@ impl Disks {
     }
 
     /// Begins a check of a mirror, or stops it.
-    pub(crate) fn check(&self, disk: &str, how: &mirrors::How) -> Result<(), String> {
+    pub(crate) fn check(&self, disk: &str, how: &mirrors::CheckOptions) -> Result<(), String> {
         self.with_mirror(disk, |mirror, _| mirrors::check(disk, mirror, how))
     }
 
@@ -306,8 +307,8 @@ pub(crate) struct HwQueue {
 }
 
 impl Disk {
-    fn new(up: &Up) -> Disk {
-        let Up { queue, kind, mirror, recent } = up;
+    fn new(up: &OpenDisk) -> Disk {
+        let OpenDisk { queue, kind, mirror, recent } = up;
         // Each is true of its own moment.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
@@ -329,17 +330,17 @@ impl Disk {
         };
         let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
-            (Kind::Over(over), _) => over.clone(),
+            (DiskKind::Over(over), _) => over.clone(),
             // One that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
             _ => Vec::new(),
         };
         let remote = match kind {
-            Kind::Remote(remote) => remote.upgrade(),
+            DiskKind::Remote(remote) => remote.upgrade(),
             _ => None,
         };
         let store = match kind {
-            Kind::Store(store) => store(),
+            DiskKind::Store(store) => store(),
             _ => None,
         };
         let mut ops = Ops::from(&stats);

@@ -19,7 +19,7 @@ pub struct Document {
     pub pools: Vec<Pool>,
     /// The queues that use them.
     pub queues: Vec<Queue>,
-    pub(crate) running: Vec<Running>,
+    pub(crate) running: Vec<RunningItem>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -103,14 +103,14 @@ pub struct Queue {
     #[serde(flatten)]
     pub counters: Counters,
     /// The items that run, by place.
-    pub active: Vec<Slot>,
+    pub active: Vec<ActivePlace>,
     pub(crate) pools: Vec<Link>,
 }
 
 /// The items of a queue that run at once in one place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Slot {
+pub struct ActivePlace {
     #[serde(rename = "for")]
     pub(crate) place: String,
     pub(crate) active: usize,
@@ -121,7 +121,7 @@ pub struct Slot {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Running {
+pub(crate) struct RunningItem {
     pub(crate) pool: usize,
     pub(crate) worker: u32,
     pub(crate) thread: Option<u32>,
@@ -237,7 +237,7 @@ impl From<&Dump> for Document {
             active: queue
                 .slots
                 .iter()
-                .map(|slot| Slot {
+                .map(|slot| ActivePlace {
                     place: match slot.place {
                         SlotPlace::Node(node) => format!("node {node}"),
                         SlotPlace::NoNode => "no node".to_string(),
@@ -259,7 +259,7 @@ impl From<&Dump> for Document {
                 })
                 .collect(),
         });
-        let running = dump.running.iter().map(|running| Running {
+        let running = dump.running.iter().map(|running| RunningItem {
             pool: running.pool,
             worker: running.worker,
             thread: running.thread,

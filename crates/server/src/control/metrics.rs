@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::Answer;
 use super::disks::{OfOp, Times};
 use super::health::HealthState;
-use super::mirrors::{Found, MirrorOf, State};
+use super::mirrors::{CheckFindings, LegStatus, MirrorOf};
 use super::served::ExportState;
 
 /// The upper ends of a histogram's buckets, in seconds.
@@ -306,7 +306,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
     text.family(name, "gauge", "1 where a leg of a mirror is in sync.");
     for (mirror, of) in &mirrors {
         for leg in &of.legs {
-            let is = f64::from(u8::from(leg.state == State::InSync));
+            let is = f64::from(u8::from(leg.state == LegStatus::InSync));
             text.sample(name, &[("mirror", mirror), ("leg", &leg.name)], is);
         }
     }
@@ -365,7 +365,9 @@ fn checks(text: &mut Text, mirrors: &[(&str, &MirrorOf)]) {
     let name = "corewise_mirror_check_found_bytes";
     text.family(name, "gauge", "Bytes that the last check of a mirror found, by what was wrong.");
     for (mirror, of) in mirrors {
-        let Some(Found { differ, unreadable, lost, repaired }) = of.found() else { continue };
+        let Some(CheckFindings { differ, unreadable, lost, repaired }) = of.found() else {
+            continue;
+        };
         for (kind, bytes) in
             [("differ", differ), ("unreadable", unreadable), ("lost", lost), ("repaired", repaired)]
         {

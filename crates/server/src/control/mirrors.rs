@@ -95,13 +95,13 @@ pub struct Check {
     pub(crate) lost: u64,
     pub(crate) repaired: u64,
     /// The first of them.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<CheckedPlace>,
 }
 
 /// A place where a leg wasn't as it should be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Place {
+pub(crate) struct CheckedPlace {
     pub(crate) leg: String,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -115,7 +115,7 @@ impl Check {
     pub(crate) fn new(check: &MirrorCheck, over: &[String]) -> Check {
         // Of a leg that was removed since there is no name any more.
         let name = |leg: usize| over.get(leg).filter(|name| !name.is_empty()).cloned();
-        let places = check.places.iter().map(|place| Place {
+        let places = check.places.iter().map(|place| CheckedPlace {
             leg: name(place.leg).unwrap_or_else(|| "a former leg".to_string()),
             offset: place.range.start,
             bytes: place.range.end - place.range.start,
@@ -153,7 +153,7 @@ impl Check {
             "  {state}, {checked} of {size} bytes looked at, {differ} differ, {unreadable} can't be \
              read, {repaired} repaired"
         );
-        for Place { leg, offset, bytes, from, error } in &self.places {
+        for CheckedPlace { leg, offset, bytes, from, error } in &self.places {
             let what = match (error, from) {
                 (Some(error), _) => format!("can't be read: {error}"),
                 (None, Some(from)) => format!("differs from {from}"),
@@ -178,14 +178,14 @@ impl Checked {
 
 /// Bytes that a check has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct CheckFindings {
     pub(crate) differ: u64,
     pub(crate) unreadable: u64,
     pub(crate) lost: u64,
     pub(crate) repaired: u64,
 }
 
-impl Found {
+impl CheckFindings {
     /// Those that aren't as they should be.
     pub(crate) fn wrong(&self) -> u64 {
         (self.differ + self.unreadable).saturating_sub(self.repaired)
@@ -204,7 +204,7 @@ pub struct Leg {
     /// The leg's device.
     pub name: String,
     /// How it stands in the mirror.
-    pub state: State,
+    pub state: LegStatus,
     /// Why it is out.
     pub why: Option<String>,
 }
@@ -212,7 +212,7 @@ pub struct Leg {
 /// What a leg is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum LegStatus {
     /// It has everything.
     InSync,
     /// It gets what it lacks.
@@ -225,24 +225,24 @@ pub enum State {
     Out,
 }
 
-impl From<LegState> for State {
-    fn from(leg: LegState) -> State {
+impl From<LegState> for LegStatus {
+    fn from(leg: LegState) -> LegStatus {
         match leg {
-            LegState::InSync => State::InSync,
-            LegState::Resyncing => State::Resyncing,
-            LegState::Returning => State::Returning,
-            _ => State::Out,
+            LegState::InSync => LegStatus::InSync,
+            LegState::Resyncing => LegStatus::Resyncing,
+            LegState::Returning => LegStatus::Returning,
+            _ => LegStatus::Out,
         }
     }
 }
 
-impl From<State> for LegState {
-    fn from(state: State) -> LegState {
+impl From<LegStatus> for LegState {
+    fn from(state: LegStatus) -> LegState {
         match state {
-            State::InSync => LegState::InSync,
-            State::Resyncing => LegState::Resyncing,
-            State::Returning => LegState::Returning,
-            State::Out => LegState::Out,
+            LegStatus::InSync => LegState::InSync,
+            LegStatus::Resyncing => LegState::Resyncing,
+            LegStatus::Returning => LegState::Returning,
+            LegStatus::Out => LegState::Out,
         }
     }
 }
@@ -270,7 +270,7 @@ impl MirrorOf {
 
     /// Whether a leg is on its way back, or a check goes on.
     pub fn is_busy(&self) -> bool {
-        let busy = |leg: &Leg| matches!(leg.state, State::Resyncing | State::Returning);
+        let busy = |leg: &Leg| matches!(leg.state, LegStatus::Resyncing | LegStatus::Returning);
         let checks = self.check.as_ref().is_some_and(|check| check.running);
         checks || self.to_resync != 0 || self.legs.iter().any(busy)
     }
@@ -284,7 +284,9 @@ impl MirrorOf {
             let (name, state) = (&leg.name, LegState::from(leg.state));
             let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let todo = match leg.state {
-                State::Out => format!("; once its disk works: {}", take_back_todo(mirror, name)),
+                LegStatus::Out => {
+                    format!("; once its disk works: {}", take_back_todo(mirror, name))
+                }
                 _ => String::new(),
             };
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");
@@ -303,8 +305,13 @@ impl MirrorOf {
 
     /// What the last check has found that counts: the one that ends, or ended, since the server has
     /// the mirror, where it found anything or looked at all; else the one before.
-    pub(crate) fn found(&self) -> Option<Found> {
-        let of = |differ, unreadable, lost, repaired| Found { differ, unreadable, lost, repaired };
+    pub(crate) fn found(&self) -> Option<CheckFindings> {
+        let of = |differ, unreadable, lost, repaired| CheckFindings {
+            differ,
+            unreadable,
+            lost,
+            repaired,
+        };
         let now = self.check.as_ref().filter(|check| {
             check.differ + check.unreadable != 0 || (!check.running && check.checked >= check.size)
         });
@@ -321,7 +328,7 @@ pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
 }
 
 /// Begins a check of the mirror, or stops it.
-pub(super) fn check(disk: &str, mirror: &Mirror, how: &How) -> Result<(), String> {
+pub(super) fn check(disk: &str, mirror: &Mirror, how: &CheckOptions) -> Result<(), String> {
     if how.stop {
         let stopped = mirror.stop_check();
         return stopped.then_some(()).ok_or_else(|| format!("no check of '{disk}' goes on"));
@@ -335,7 +342,7 @@ pub(super) fn check(disk: &str, mirror: &Mirror, how: &How) -> Result<(), String
 /// How a mirror is checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct How {
+pub struct CheckOptions {
     /// Most bytes a second.
     pub rate: Option<u64>,
     /// Make alike what isn't.
@@ -433,17 +440,19 @@ mod tests {
             state,
             why: why.map(str::to_string),
         };
-        let legs =
-            vec![leg("a", State::InSync, None), leg("long", State::Out, Some("no such file"))];
+        let legs = vec![
+            leg("a", LegStatus::InSync, None),
+            leg("long", LegStatus::Out, Some("no such file")),
+        ];
         let mirror = MirrorOf { legs, ..MirrorOf::default() };
         let todo = "once its disk works: corewise mirror m --take-back=long";
         let text = format!("  a     in sync\n  long  out: no such file; {todo}\n");
         assert_eq!(mirror.text("m"), text);
         assert!(!mirror.is_busy());
         assert!(MirrorOf { to_resync: 1, ..mirror }.is_busy());
-        let json = serde_json::to_string(&State::InSync).unwrap();
+        let json = serde_json::to_string(&LegStatus::InSync).unwrap();
         assert_eq!(json, "\"in_sync\"");
-        assert_eq!(serde_json::from_str::<State>("\"burning\"").unwrap(), State::Out);
+        assert_eq!(serde_json::from_str::<LegStatus>("\"burning\"").unwrap(), LegStatus::Out);
     }
 
     const DAY: f64 = 86_400.0;

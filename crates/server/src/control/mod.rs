@@ -59,7 +59,7 @@ pub struct Question {
     pub with: Option<String>,
     /// For `check`: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub check: Option<mirrors::How>,
+    pub check: Option<mirrors::CheckOptions>,
     /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
@@ -133,7 +133,7 @@ pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) taken_back: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) changed: Option<changes::Changed>,
+    pub(crate) changed: Option<changes::ChangeReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshots: Option<Vec<stores::Snapshot>>,
 }

@@ -67,7 +67,7 @@ pub(crate) fn make(folder: &Path) -> io::Result<()> {
 
 /// What is at a control socket's path.
 #[derive(Debug)]
-pub enum Found {
+pub enum SocketState {
     /// Somebody listens.
     Live(UnixStream),
     /// Somebody listens, and is far behind with it.
@@ -79,19 +79,19 @@ pub enum Found {
 }
 
 /// Looks whether somebody listens there. Doesn't wait for a server that hangs.
-pub fn look(path: &Path) -> Found {
+pub fn probe(path: &Path) -> SocketState {
     match connect(path) {
-        Ok(stream) => Found::Live(stream),
-        Err(Errno::AGAIN) => Found::Busy,
+        Ok(stream) => SocketState::Live(stream),
+        Err(Errno::AGAIN) => SocketState::Busy,
         // Refused by what is no socket, too.
         Err(Errno::CONNREFUSED) if path.metadata().is_ok_and(|m| m.file_type().is_socket()) => {
-            Found::Stale
+            SocketState::Stale
         }
         // A link to a socket that is gone.
         Err(Errno::NOENT) if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) => {
-            Found::Stale
+            SocketState::Stale
         }
-        Err(error) => Found::Other(error.into()),
+        Err(error) => SocketState::Other(error.into()),
     }
 }
 
@@ -112,12 +112,12 @@ pub fn servers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let Some(pid) = pid_of(&path) else { continue };
-            match look(&path) {
+            match probe(&path) {
                 // A killed server's link, and another one has its socket there now.
                 _ if path.is_symlink() && !is_alive(pid) => drop(std::fs::remove_file(&path)),
-                Found::Live(_) | Found::Busy => found.push((pid, path)),
-                Found::Stale => drop(std::fs::remove_file(&path)),
-                Found::Other(_) => {}
+                SocketState::Live(_) | SocketState::Busy => found.push((pid, path)),
+                SocketState::Stale => drop(std::fs::remove_file(&path)),
+                SocketState::Other(_) => {}
             }
         }
         // As the server would have done; it stays where another socket is in it.

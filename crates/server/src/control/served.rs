@@ -132,7 +132,7 @@ pub struct Client {
     pub client: u64,
     /// Where it comes from.
     #[serde(flatten)]
-    pub from: Origin,
+    pub from: ClientOrigin,
     /// `None` during its handshake.
     pub(crate) export: Option<String>,
     /// How long ago it came.
@@ -159,7 +159,7 @@ pub struct Client {
 /// Where a client comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Origin {
+pub struct ClientOrigin {
     pub(crate) address: Option<String>,
     pub(crate) uid: Option<u32>,
     /// The process that connected, of a client of this machine.
@@ -168,14 +168,14 @@ pub struct Origin {
     pub(crate) certificate: Vec<String>,
 }
 
-impl Origin {
-    pub(crate) fn new(peer: Peer, pid: Option<u32>, names: &[String]) -> Origin {
+impl ClientOrigin {
+    pub(crate) fn new(peer: Peer, pid: Option<u32>, names: &[String]) -> ClientOrigin {
         let (address, uid) = match peer {
             Peer::Address(address) => (Some(address.to_string()), None),
             Peer::User(uid) => (None, Some(uid)),
             _ => (None, None),
         };
-        Origin { address, uid, pid, certificate: names.to_vec() }
+        ClientOrigin { address, uid, pid, certificate: names.to_vec() }
     }
 
     /// The process, in a table.
@@ -201,7 +201,7 @@ impl Client {
     pub(crate) fn new(status: &ClientStatus) -> Client {
         Client {
             client: status.id,
-            from: Origin::new(status.peer, status.pid, &status.names),
+            from: ClientOrigin::new(status.peer, status.pid, &status.names),
             export: status.export.clone(),
             connected_seconds: status.age.as_secs_f64(),
             in_flight: status.in_flight,
@@ -436,10 +436,10 @@ mod tests {
             ops: reads(12, 3 << 20, &[]),
             ..Export::default()
         };
-        let from = Origin {
+        let from = ClientOrigin {
             address: Some("10.0.0.1".to_string()),
             certificate: vec!["vm".to_string()],
-            ..Origin::default()
+            ..ClientOrigin::default()
         };
         let client = Client { client: 7, from, connected_seconds: 3_725.0, ..Client::default() };
         let text = text(&[export], &[client], 100);

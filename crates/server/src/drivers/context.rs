@@ -20,7 +20,7 @@ use crate::report::Report;
 
 /// What all volumes are made with.
 #[derive(Clone)]
-pub(crate) struct House {
+pub(crate) struct VolumeContext {
     pub(crate) machine: Machine,
     /// What the volumes in files share.
     pub(crate) rings: FileRings,
@@ -28,22 +28,22 @@ pub(crate) struct House {
     pub(crate) files: Arc<Files>,
     /// Runs what the queues of volumes can't run on the spot.
     pub(crate) workqueue: Workqueue,
-    pub(crate) calls: Arc<Calls>,
+    pub(crate) calls: Arc<CallTargets>,
     /// Knows the files that were made.
     pub(crate) cleanup: Arc<Cleanup>,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) notes: Arc<Warnings>,
     /// Where what happens to volumes while they serve is told.
     pub(crate) report: Report,
     /// Knows the queues of the volumes that are up.
     pub(crate) disks: Arc<Disks>,
     /// Knows the volumes that could not be brought up and may be missing.
-    pub(crate) missing: Arc<Missing>,
+    pub(crate) missing: Arc<MissingParts>,
 }
 
 /// Parts of mirrors, and what these are built over, which may be missing at the beginning; and
 /// devices that must not be made.
 #[derive(Debug, Default)]
-pub(crate) struct Missing {
+pub(crate) struct MissingParts {
     /// L: is the lock; guards the names of those that may be.
     may: Mutex<BTreeSet<String>>,
     /// L: is the lock; guards who is missing, and why.
@@ -52,7 +52,7 @@ pub(crate) struct Missing {
     not_made: Mutex<BTreeMap<String, String>>,
 }
 
-impl Missing {
+impl MissingParts {
     /// Decides what may be missing in the bring-up of `added`, some or all devices of `manifest`,
     /// and which devices of `manifest` must not be made from now on.
     pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
@@ -103,7 +103,7 @@ impl Missing {
     }
 }
 
-impl House {
+impl VolumeContext {
     /// The queue of a volume, as its manifest wants it.
     pub(super) fn queue(
         &self,
@@ -132,12 +132,12 @@ impl House {
 
 /// What is no failure, and yet worth a word to the user.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct Warnings {
     /// L: is the lock; guards what was not told yet.
     notes: Mutex<Vec<String>>,
 }
 
-impl Notes {
+impl Warnings {
     /// From any thread.
     pub(crate) fn add(&self, note: String) {
         self.notes.lock().push(note);
@@ -151,12 +151,12 @@ impl Notes {
 
 /// They follow the machine's CPUs.
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct CallTargets {
     /// L: is the lock, held while they start.
     started: Mutex<Option<(Smp, Subscription)>>,
 }
 
-impl Calls {
+impl CallTargets {
     /// Starts them, where a volume of the manifest asks for it and nothing has.
     pub(crate) fn start_for(
         &self,

@@ -7,7 +7,7 @@ use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
-use super::context::Notes;
+use super::context::Warnings;
 use super::volume::Volume;
 use crate::manifest;
 use crate::observer::Shown;
@@ -48,14 +48,14 @@ pub(crate) struct ExportDriver {
     settings: Arc<Settings>,
     /// L: is the lock; guards the exports that are up, in the order in which they came.
     shown: Arc<Mutex<Vec<Shown>>>,
-    notes: Arc<Notes>,
+    notes: Arc<Warnings>,
 }
 
 impl ExportDriver {
     pub(crate) fn new(
         server: Arc<Server>,
         settings: Arc<Settings>,
-        notes: Arc<Notes>,
+        notes: Arc<Warnings>,
     ) -> ExportDriver {
         ExportDriver { server, settings, shown: Arc::default(), notes }
     }
@@ -101,7 +101,7 @@ struct BoundExport {
     server: Arc<Server>,
     name: String,
     settings: Arc<Settings>,
-    notes: Arc<Notes>,
+    notes: Arc<Warnings>,
 }
 
 impl Bound for BoundExport {

@@ -15,7 +15,7 @@ use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 use corewise::workqueue::{Work, Workqueue};
 
-use super::context::House;
+use super::context::VolumeContext;
 use crate::cleanup::NewFile;
 use crate::manifest::{self, Io};
 use crate::report::Report;
@@ -26,7 +26,7 @@ use crate::units;
 pub(super) fn open(
     device: &manifest::Device,
     file: &manifest::FileDriver,
-    house: &House,
+    context: &VolumeContext,
 ) -> Result<Arc<FileDriver>, ProbeError> {
     let name = device.name.as_str();
     let path = &file.path.value;
@@ -36,23 +36,23 @@ pub(super) fn open(
         .block_size(file.block_size)
         .read_only(file.read_only)
         .direct(file.direct)
-        .rings(&house.rings)
+        .rings(&context.rings)
         .on_loss(file.on_lost)
         .name(name)
-        .observer(Told::new(name, house).observer())
+        .observer(LossReporter::new(name, context).observer())
         .io(match file.io {
             Io::Auto => IoPath::Auto,
             Io::Uring => IoPath::Uring,
             Io::Threads => IoPath::Threads,
         });
-    let not_made = house.missing.why_not_made(name);
+    let not_made = context.missing.why_not_made(name);
     if let (true, Some(size), None) = (file.create, &file.size, &not_made) {
         options = options.size(size.value);
     }
     if let Some(log) = &file.write_log {
         options = options.write_log(log);
     }
-    let driver = FileDriver::open(options, &house.workqueue).map_err(|error| {
+    let driver = FileDriver::open(options, &context.workqueue).map_err(|error| {
         match (not_made, error.kind()) {
             (Some(why), OpenErrorKind::NotFound | OpenErrorKind::BadSize { size: 0, .. }) => {
                 failed(why)
@@ -63,31 +63,31 @@ pub(super) fn open(
     if driver.created() {
         let (device, size) = (name.to_owned(), driver.info().geometry.size);
         let file = NewFile { device, path: path.clone(), size };
-        house.cleanup.new_file(file).map_err(|error| failed(error.to_string()))?;
+        context.cleanup.new_file(file).map_err(|error| failed(error.to_string()))?;
     }
     if let Some(asked) = &file.size {
         same_size(driver.info().geometry, asked.value).map_err(failed)?;
     }
     if file.io == Io::Auto && driver.io_path_in_use() == PathInUse::Threads {
-        house.notes.add(format!(
+        context.notes.add(format!(
             "device '{name}': the system refuses io_uring; the device uses pread and pwrite on \
              threads (io = \"threads\" silences this warning)"
         ));
     }
     if !driver.is_locked_for_qemu() {
-        house.notes.add(format!(
+        context.notes.add(format!(
             "device '{name}': the file system of {} has no byte-range locks, so QEMU's programs don't \
              notice that it is in use",
             path.display()
         ));
     }
     let driver = Arc::new(driver);
-    house.files.add(&driver, &house.workqueue);
+    context.files.add(&driver, &context.workqueue);
     Ok(driver)
 }
 
 /// Tells those that listen of what is lost, and of the end of that.
-struct Told {
+struct LossReporter {
     device: String,
     report: Report,
     on: Workqueue,
@@ -95,10 +95,10 @@ struct Told {
     lost: AtomicBool,
 }
 
-impl Told {
-    fn new(device: &str, house: &House) -> Told {
-        let (report, on) = (house.report.clone(), house.workqueue.clone());
-        Told { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
+impl LossReporter {
+    fn new(device: &str, context: &VolumeContext) -> LossReporter {
+        let (report, on) = (context.report.clone(), context.workqueue.clone());
+        LossReporter { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
     }
 
     /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter any more.
@@ -121,7 +121,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for LossReporter {
     fn drop(&mut self) {
         if self.lost.load(Ordering::Acquire) {
             self.tell("closed", None);

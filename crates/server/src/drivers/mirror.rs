@@ -8,15 +8,15 @@ use corewise::device::ProbeError;
 use corewise::drivers::{Mirror, MirrorEvent, MirrorLeg, MirrorOptions};
 use corewise::sync::{Mutex, Throttle};
 
-use super::context::House;
-use super::volume::{Origin, Parts, Volume};
+use super::context::VolumeContext;
+use super::volume::{DataOrigin, Parts, Volume};
 use crate::control::mirrors::names;
 use crate::manifest;
-use crate::report::{Report, To};
+use crate::report::{Audience, Report};
 
 /// Puts the legs together.
 pub(super) fn open(
-    house: &House,
+    context: &VolumeContext,
     name: &str,
     asked: &manifest::Mirror,
     parts: &Parts,
@@ -34,7 +34,7 @@ pub(super) fn open(
         return Err(missing.clone());
     }
     let usual = MirrorOptions::default();
-    let lines = Lines::new(house.report.clone(), name);
+    let lines = EventLimiter::new(context.report.clone(), name);
     let theirs = Arc::clone(parts);
     // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror, which knows its legs.
     let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
@@ -62,12 +62,12 @@ pub(super) fn open(
             leg.appear()
         });
     let side = |(leg, device): (&Arc<Volume>, Result<_, ProbeError>)| match device {
-        Ok(device) if leg.origin() != Origin::Before => MirrorLeg::New(device),
+        Ok(device) if leg.origin() != DataOrigin::Before => MirrorLeg::New(device),
         Ok(device) => MirrorLeg::Here(device),
         Err(_) => MirrorLeg::Missing { name: leg.name().to_owned(), why: leg.why.lock().clone() },
     };
     let sides: Vec<_> = legs.iter().zip(devices).map(side).collect();
-    let mirror = Mirror::open(sides, options, &house.workqueue).map_err(ProbeError::failed)?;
+    let mirror = Mirror::open(sides, options, &context.workqueue).map_err(ProbeError::failed)?;
     let mirror = Arc::new(mirror);
     *opening = Arc::downgrade(&mirror);
     drop(opening);
@@ -75,17 +75,17 @@ pub(super) fn open(
 }
 
 /// Tells what happens to a mirror.
-pub(super) struct Lines {
+pub(super) struct EventLimiter {
     report: Report,
     device: String,
     /// L: is the lock, held for a moment; guards a limit for each kind of line about each leg, of
     /// which there are few.
-    limits: Mutex<BTreeMap<(Kind, usize), Limit>>,
+    limits: Mutex<BTreeMap<(LineKind, usize), LineLimit>>,
 }
 
 /// How often a line about a leg is told.
 #[derive(Clone, Default)]
-struct Limit {
+struct LineLimit {
     throttle: Arc<Throttle>,
     /// The leg's name.
     leg: String,
@@ -93,34 +93,34 @@ struct Limit {
 
 /// Lines that come again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum LineKind {
     Dropped,
     Resync,
     Resynced,
 }
 
 /// What an event is limited by: its kind, and the leg; `None`: somebody asked for it.
-fn limited(event: &MirrorEvent) -> Option<(Kind, usize)> {
+fn limited(event: &MirrorEvent) -> Option<(LineKind, usize)> {
     let first = |legs: &[usize]| legs.first().copied().unwrap_or_default();
     match event {
-        MirrorEvent::Dropped { leg, .. } => Some((Kind::Dropped, *leg)),
-        MirrorEvent::ResyncBegan { legs, .. } => Some((Kind::Resync, first(legs))),
-        MirrorEvent::ResyncEnded { legs, .. } => Some((Kind::Resynced, first(legs))),
+        MirrorEvent::Dropped { leg, .. } => Some((LineKind::Dropped, *leg)),
+        MirrorEvent::ResyncBegan { legs, .. } => Some((LineKind::Resync, first(legs))),
+        MirrorEvent::ResyncEnded { legs, .. } => Some((LineKind::Resynced, first(legs))),
         _ => None,
     }
 }
 
-impl Lines {
-    pub(super) fn new(report: Report, device: &str) -> Lines {
-        Lines { report, device: device.to_owned(), limits: Mutex::default() }
+impl EventLimiter {
+    pub(super) fn new(report: Report, device: &str) -> EventLimiter {
+        EventLimiter { report, device: device.to_owned(), limits: Mutex::default() }
     }
 
     /// Tells it. `legs`: their names. From any thread.
     pub(super) fn tell(&self, legs: &[String], event: &MirrorEvent) {
-        let Lines { report, device, .. } = self;
-        report.mirror(device, legs, event, To::Listeners);
+        let EventLimiter { report, device, .. } = self;
+        report.mirror(device, legs, event, Audience::Listeners);
         let Some(key) = limited(event) else {
-            return report.mirror(device, legs, event, To::People { left_out: None });
+            return report.mirror(device, legs, event, Audience::People { left_out: None });
         };
         let limit = {
             let mut limits = self.limits.lock();
@@ -132,19 +132,19 @@ impl Lines {
         limit.tell(|| {
             let (report, device) = (self.report.clone(), self.device.clone());
             let (legs, event) = (legs.to_vec(), event.clone());
-            move |left_out| report.mirror(&device, &legs, &event, To::People { left_out })
+            move |left_out| report.mirror(&device, &legs, &event, Audience::People { left_out })
         });
     }
 }
 
-impl Drop for Lines {
+impl Drop for EventLimiter {
     fn drop(&mut self) {
         let device = &self.device;
-        for ((kind, _), Limit { throttle, leg }) in self.limits.lock().iter() {
+        for ((kind, _), LineLimit { throttle, leg }) in self.limits.lock().iter() {
             let what = match kind {
-                Kind::Dropped => "was left out",
-                Kind::Resync => "began to be resynced",
-                Kind::Resynced => "came in sync",
+                LineKind::Dropped => "was left out",
+                LineKind::Resync => "began to be resynced",
+                LineKind::Resynced => "came in sync",
             };
             throttle.take_left_out().tell(|times| {
                 self.report.warning(format_args!(
@@ -167,7 +167,7 @@ mod tests {
         let events = Arc::new(Events::new().unwrap());
         let listening = Listening::new(Arc::clone(&events)).unwrap();
         let report = Report { observer: Arc::new(()), quiet: true, events };
-        let lines = Lines::new(report, "m");
+        let lines = EventLimiter::new(report, "m");
         let legs = ["a".to_string(), "b".to_string()];
         for _ in 0..100 {
             lines.tell(&legs, &MirrorEvent::ResyncBegan { legs: vec![1], bytes: 4096 });
@@ -178,7 +178,7 @@ mod tests {
         listening.take(&mut heard);
         let heard = String::from_utf8(heard).unwrap();
         assert_eq!(heard.matches("\"what\":\"dropped\"").count(), 100, "{heard}");
-        for kind in [Kind::Dropped, Kind::Resync] {
+        for kind in [LineKind::Dropped, LineKind::Resync] {
             let limit = lines.limits.lock()[&(kind, 1)].clone();
             assert_eq!(limit.leg, "b");
             // A machine that is so slow that it takes minutes for that tells more of them.

@@ -8,7 +8,7 @@ mod object;
 mod plain;
 mod volume;
 
-pub(crate) use context::{Calls, House, Missing, Notes};
+pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
 pub(crate) use export::{EXPORT, ExportDriver};
 pub(crate) use volume::{Volume, VolumeDriver};

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use corewise::device::ProbeError;
 
-use super::context::House;
+use super::context::VolumeContext;
 use crate::control::stores::{Snapshot, SnapshotAction, StoreOf};
 use crate::manifest;
 #[cfg(feature = "object")]
@@ -20,17 +20,18 @@ pub(super) use without::ObjectDriver;
 /// Opens it, or makes it, and fences the server that has it.
 #[cfg(feature = "object")]
 pub(super) fn open(
-    house: &House,
+    context: &VolumeContext,
     device: &str,
     asked: &manifest::Object,
 ) -> Result<Arc<ObjectDriver>, ProbeError> {
-    let (report, name) = (house.report.clone(), device.to_owned());
+    let (report, name) = (context.report.clone(), device.to_owned());
     let mut options = corewise_object::ObjectOptions::new(&asked.location.value)
         .name(device)
         .lease(asked.lease)
         .patience(asked.request_timeout)
         .observer(move |event| report.object(&name, event));
-    if let Some(why) = house.missing.why_not_made(device).filter(|_| is_there(asked) == Some(false))
+    if let Some(why) =
+        context.missing.why_not_made(device).filter(|_| is_there(asked) == Some(false))
     {
         return Err(ProbeError::failed(format!("{}: {why}", asked.location.value)));
     }
@@ -110,7 +111,7 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
 
 #[cfg(not(feature = "object"))]
 pub(super) fn open(
-    _: &House,
+    _: &VolumeContext,
     _: &str,
     _: &manifest::Object,
 ) -> Result<Arc<ObjectDriver>, ProbeError> {

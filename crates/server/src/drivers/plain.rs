@@ -10,7 +10,7 @@ use corewise::drivers::{Delay, Delays, Fault, Faulty, Memory, Null, Partition, P
 use corewise::nbd::{Remote, RemoteOptions};
 use corewise::sync::Mutex;
 
-use super::context::House;
+use super::context::VolumeContext;
 use super::volume::Volume;
 use crate::manifest;
 
@@ -76,7 +76,7 @@ impl Claims {
 
 /// The partition `which` (a number, a name or a GUID) of the device `over`.
 pub(super) fn partition(
-    house: &House,
+    context: &VolumeContext,
     device: &str,
     below: &Volume,
     which: &str,
@@ -85,7 +85,7 @@ pub(super) fn partition(
     let failed = |why: String| ProbeError::failed(format!("'{over}': {why}"));
     let table = PartitionTable::read(&*disk).map_err(|error| failed(error.to_string()))?;
     for damage in &table.damage {
-        house.notes.add(format!("device '{device}': the partition table of '{over}': {damage}"));
+        context.notes.add(format!("device '{device}': the partition table of '{over}': {damage}"));
     }
     let Some(entry) = table.find(which) else {
         let known: Vec<String> = table
@@ -110,11 +110,11 @@ pub(super) fn partition(
 
 /// A slow device.
 pub(super) fn delay(
-    house: &House,
+    context: &VolumeContext,
     below: &Volume,
     delays: Delays,
 ) -> Result<Arc<dyn Driver>, ProbeError> {
-    Ok(Arc::new(Delay::new(below.device()?, delays, &house.workqueue)))
+    Ok(Arc::new(Delay::new(below.device()?, delays, &context.workqueue)))
 }
 
 /// A device that fails as it is told.
@@ -128,11 +128,11 @@ pub(super) fn error(
 
 /// Connects, for as long as the manifest says.
 pub(super) fn remote(
-    house: &House,
+    context: &VolumeContext,
     device: &str,
     asked: &manifest::Remote,
 ) -> Result<Arc<Remote>, ProbeError> {
-    let (report, name) = (house.report.clone(), device.to_owned());
+    let (report, name) = (context.report.clone(), device.to_owned());
     let options = RemoteOptions::new(asked.uri.value.clone())
         .read_only(asked.read_only)
         .connections(asked.connections)

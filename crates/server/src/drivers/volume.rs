@@ -11,11 +11,11 @@ use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 
-use super::context::House;
+use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
 use super::plain::{self, Claims};
 use super::{file, mirror};
-use crate::control::disks::Kind;
+use crate::control::disks::DiskKind;
 use crate::control::mirrors::{self, CheckSchedule};
 use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::manifest;
@@ -26,12 +26,12 @@ pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
 pub(crate) struct Volume {
-    house: House,
+    context: VolumeContext,
     device: manifest::Device,
     /// What it is built over.
     parts: Parts,
     /// What it is made of; empty while it is missing.
-    made: OnceLock<Made>,
+    made: OnceLock<OpenVolume>,
     /// L: is the lock, held while it is made, and by a later look for it.
     making: Mutex<()>,
     /// L: is the lock; guards why it is missing.
@@ -44,7 +44,7 @@ pub(crate) struct Volume {
 }
 
 /// What a volume is made of.
-pub(super) struct Made {
+pub(super) struct OpenVolume {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
     file: Option<Arc<FileDriver>>,
@@ -52,12 +52,12 @@ pub(super) struct Made {
     remote: Option<Arc<Remote>>,
     /// Where it was made for good, if nothing was there.
     new_at: Option<String>,
-    origin: Origin,
+    origin: DataOrigin,
 }
 
 /// Where the data of a volume comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum DataOrigin {
     /// Nothing was there: this start made it.
     New,
     /// It was there before, or may have been.
@@ -66,28 +66,32 @@ pub(super) enum Origin {
     Memory,
 }
 
-impl Origin {
+impl DataOrigin {
     /// That of a volume over those.
-    fn over(parts: &[Arc<Volume>]) -> Origin {
-        let all = |of: Origin| parts.iter().all(|part| part.origin() == of);
-        match (all(Origin::New), all(Origin::Memory)) {
-            (_, true) => Origin::Memory,
-            (true, _) => Origin::New,
-            _ => Origin::Before,
+    fn over(parts: &[Arc<Volume>]) -> DataOrigin {
+        let all = |of: DataOrigin| parts.iter().all(|part| part.origin() == of);
+        match (all(DataOrigin::New), all(DataOrigin::Memory)) {
+            (_, true) => DataOrigin::Memory,
+            (true, _) => DataOrigin::New,
+            _ => DataOrigin::Before,
         }
     }
 }
 
 impl Volume {
     /// One that is not made yet.
-    pub(super) fn new(house: House, device: manifest::Device, parts: Vec<Arc<Volume>>) -> Volume {
+    pub(super) fn new(
+        context: VolumeContext,
+        device: manifest::Device,
+        parts: Vec<Arc<Volume>>,
+    ) -> Volume {
         let schedule = CheckSchedule::default();
         if let manifest::Driver::Mirror(mirror) = &device.driver {
             schedule.set(mirror.check_every);
         }
         Volume {
             schedule: Arc::new(schedule),
-            house,
+            context,
             device,
             parts: Arc::new(Mutex::new(parts)),
             made: OnceLock::new(),
@@ -114,8 +118,8 @@ impl Volume {
     }
 
     /// Where its data comes from. One that is missing was there before.
-    pub(super) fn origin(&self) -> Origin {
-        self.made.get().map_or(Origin::Before, |made| made.origin)
+    pub(super) fn origin(&self) -> DataOrigin {
+        self.made.get().map_or(DataOrigin::Before, |made| made.origin)
     }
 
     /// Returns why it can't become longer, as far as that is known without trying it.
@@ -262,10 +266,10 @@ impl Volume {
     }
 
     /// It is there from now on.
-    pub(super) fn came(&self, made: Made) {
-        self.house.disks.add(&made.queue, self.kind(&made));
-        let report = &self.house.report;
-        report.made(self.house.cleanup.came_up(self.name()));
+    pub(super) fn came(&self, made: OpenVolume) {
+        self.context.disks.add(&made.queue, self.kind(&made));
+        let report = &self.context.report;
+        report.made(self.context.cleanup.came_up(self.name()));
         if let Some(at) = &made.new_at {
             let (driver, size) = (self.device.driver.name(), made.queue.geometry().size);
             report.made_at(self.name(), driver, at, size);
@@ -275,39 +279,43 @@ impl Volume {
     }
 
     /// What it tells of itself beside its queue.
-    fn kind(&self, made: &Made) -> Kind {
+    fn kind(&self, made: &OpenVolume) -> DiskKind {
         match (&made.mirror, &made.remote, &made.object) {
-            (Some(mirror), ..) => Kind::Mirror(Arc::downgrade(mirror), Arc::clone(&self.schedule)),
-            (_, Some(remote), _) => Kind::Remote(Arc::downgrade(remote)),
+            (Some(mirror), ..) => {
+                DiskKind::Mirror(Arc::downgrade(mirror), Arc::clone(&self.schedule))
+            }
+            (_, Some(remote), _) => DiskKind::Remote(Arc::downgrade(remote)),
             (.., Some(object)) => {
                 let object = Arc::downgrade(object);
-                Kind::Store(Arc::new(move || object.upgrade().map(|object| object::cost(&object))))
+                DiskKind::Store(Arc::new(move || {
+                    object.upgrade().map(|object| object::cost(&object))
+                }))
             }
             _ => {
                 let parts = self.parts.lock();
-                Kind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
+                DiskKind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
             }
         }
     }
 
     /// Makes it. May block.
-    pub(super) fn make(&self) -> Result<Made, ProbeError> {
-        let (house, parts) = (&self.house, &self.parts.lock().clone());
+    pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
+        let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
         let mut in_file = None;
-        let mut origin = Origin::over(parts);
+        let mut origin = DataOrigin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
-                origin = Origin::Memory;
+                origin = DataOrigin::Memory;
                 plain::memory(asked.size, asked.block_size)?
             }
             manifest::Driver::Null(asked) => {
-                origin = Origin::Memory;
+                origin = DataOrigin::Memory;
                 plain::null(asked.size, asked.block_size)
             }
             manifest::Driver::File(file) => {
-                let opened = file::open(&self.device, file, house)?;
-                origin = if opened.began_empty() { Origin::New } else { Origin::Before };
+                let opened = file::open(&self.device, file, context)?;
+                origin = if opened.began_empty() { DataOrigin::New } else { DataOrigin::Before };
                 // A file that was created goes again if the bring-up fails: it is told of later.
                 let was_empty = opened.began_empty() && !opened.created();
                 new_at = was_empty.then(|| file.path.value.display().to_string());
@@ -315,17 +323,17 @@ impl Volume {
                 opened
             }
             manifest::Driver::Remote(asked) => {
-                let opened = plain::remote(house, self.name(), asked)?;
-                origin = Origin::Before;
+                let opened = plain::remote(context, self.name(), asked)?;
+                origin = DataOrigin::Before;
                 remote = Some(Arc::clone(&opened));
                 opened
             }
             manifest::Driver::Object(asked) => {
-                let opened = object::open(house, self.name(), asked)?;
+                let opened = object::open(context, self.name(), asked)?;
                 new_at = object::created(&opened).then(|| asked.location.value.clone());
                 // A clone has what its parent has.
                 let is_new = new_at.is_some() && asked.clone_of.is_none();
-                origin = if is_new { Origin::New } else { Origin::Before };
+                origin = if is_new { DataOrigin::New } else { DataOrigin::Before };
                 object = Some(Arc::clone(&opened));
                 opened
             }
@@ -335,20 +343,20 @@ impl Volume {
                 Arc::new(Stripe::new(parts, asked.chunk).map_err(ProbeError::failed)?)
             }
             manifest::Driver::Mirror(asked) => {
-                let made = mirror::open(house, self.name(), asked, &self.parts)?;
+                let made = mirror::open(context, self.name(), asked, &self.parts)?;
                 mirror = Some(Arc::clone(&made));
                 made
             }
             manifest::Driver::Partition(asked) => {
-                plain::partition(house, self.name(), one(parts)?, &asked.partition.value)?
+                plain::partition(context, self.name(), one(parts)?, &asked.partition.value)?
             }
-            manifest::Driver::Delay(asked) => plain::delay(house, one(parts)?, asked.delays())?,
+            manifest::Driver::Delay(asked) => plain::delay(context, one(parts)?, asked.delays())?,
             manifest::Driver::Error(asked) => {
                 plain::error(one(parts)?, &asked.fault(), asked.seed.into())?
             }
         };
-        Ok(Made {
-            queue: house.queue(&self.device, driver),
+        Ok(OpenVolume {
+            queue: context.queue(&self.device, driver),
             mirror,
             file: in_file,
             object,
@@ -361,13 +369,13 @@ impl Volume {
 
 /// A new part beside one that holds data has nothing of what the volume had there.
 fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), ProbeError> {
-    let of = |origin: Origin| parts.iter().filter(move |part| part.origin() == origin);
-    for new in of(Origin::New) {
+    let of = |origin: DataOrigin| parts.iter().filter(move |part| part.origin() == origin);
+    for new in of(DataOrigin::New) {
         // One that an earlier change of the running server has made may have data by now.
         if holds_data(&*new.device()?) == Some(true) {
             continue;
         }
-        for old in of(Origin::Before) {
+        for old in of(DataOrigin::Before) {
             if holds_data(&*old.device()?) != Some(false) {
                 return Err(ProbeError::failed(new_parts::beside(volume, new.name(), old.name())));
             }
@@ -435,14 +443,14 @@ impl Bound for Volume {
 /// Brings up the devices whose `driver` in the manifest has this name.
 pub(crate) struct VolumeDriver {
     name: &'static str,
-    house: House,
+    context: VolumeContext,
 }
 
 impl VolumeDriver {
     /// One for each driver that a manifest may name.
-    pub(crate) fn all(house: &House) -> impl Iterator<Item = VolumeDriver> {
-        let house = house.clone();
-        manifest::driver_names().map(move |name| VolumeDriver { name, house: house.clone() })
+    pub(crate) fn all(context: &VolumeContext) -> impl Iterator<Item = VolumeDriver> {
+        let context = context.clone();
+        manifest::driver_names().map(move |name| VolumeDriver { name, context: context.clone() })
     }
 }
 
@@ -455,11 +463,11 @@ impl device::Driver for VolumeDriver {
         let device = cx.config::<manifest::Device>()?;
         let parts = device.driver.over().iter().map(|name| cx.supplier::<Volume>(name));
         let volume =
-            Volume::new(self.house.clone(), device.clone(), parts.collect::<Result<_, _>>()?);
+            Volume::new(self.context.clone(), device.clone(), parts.collect::<Result<_, _>>()?);
         match volume.make() {
             Ok(made) => volume.came(made),
-            Err(error) if self.house.missing.may(&device.name) => {
-                self.house.missing.add(&device.name, error.to_string());
+            Err(error) if self.context.missing.may(&device.name) => {
+                self.context.missing.add(&device.name, error.to_string());
                 *volume.why.lock() = error.to_string();
             }
             Err(error) => return Err(error),

@@ -6,12 +6,12 @@ use corewise::blockmq::BlockDevice;
 
 use super::Live;
 use super::request::known;
-use crate::control::changes::{Changed, Step, What};
+use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::Volume;
 use crate::manifest::{Driver, FileDriver, Manifest};
 
 fn step(name: &str, size: Option<u64>) -> Step {
-    Step { what: What::Grow, name: name.to_string(), size, ..Step::default() }
+    Step { what: StepKind::Grow, name: name.to_string(), size, ..Step::default() }
 }
 
 impl Live {
@@ -22,7 +22,7 @@ impl Live {
         size: Option<u64>,
         has: &mut Manifest,
         dry_run: bool,
-    ) -> Result<Changed, String> {
+    ) -> Result<ChangeReport, String> {
         let device = has.device(name);
         let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
         if let Some(above) = has.built_over(&device.name).next() {
@@ -32,10 +32,14 @@ impl Live {
         self.manager.bound::<Volume>(name).ok_or("it is not up")?.may_grow(size)?;
         let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
         if dry_run {
-            return Ok(Changed { dry_run, steps: vec![step(name, size)], ..Changed::default() });
+            return Ok(ChangeReport {
+                dry_run,
+                steps: vec![step(name, size)],
+                ..ChangeReport::default()
+            });
         }
         let (had, size) = self.grow(name, size, has)?;
-        let mut changed = Changed::default();
+        let mut changed = ChangeReport::default();
         if size > had {
             changed.steps.push(step(name, Some(size)));
         }
@@ -62,7 +66,7 @@ impl Live {
             Ok(size) => {
                 live.grown(&of, size, has);
                 let steps = vec![step(&of, Some(size))];
-                live.report.changed(&Changed { steps, ..Changed::default() });
+                live.report.changed(&ChangeReport { steps, ..ChangeReport::default() });
             }
             Err(why) => live.report.refused(&format!("the late growth of '{of}'"), &why),
         };

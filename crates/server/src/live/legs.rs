@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::request::known;
-use super::{ENDS, Live, Wish, as_json};
+use super::{ChangeRequest, ENDS, Live, as_json};
 use crate::control::Question;
-use crate::control::changes::{Changed, Failed, Step, What};
+use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
 use crate::drivers::Volume;
 use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
 
 /// What a question about a leg wants.
-pub(super) fn wish(question: &Question) -> Result<Wish, String> {
+pub(super) fn request(question: &Question) -> Result<ChangeRequest, String> {
     let (leg, with) = (question.leg.clone(), question.with.clone());
     let change = match (question.ask.as_str(), leg, with) {
         ("replace", Some(leg), Some(with)) => LegChange::Replace { leg, with },
@@ -27,15 +27,15 @@ pub(super) fn wish(question: &Question) -> Result<Wish, String> {
     };
     let disk = question.disk.clone();
     let disk = disk.ok_or_else(|| format!("'{}' needs a 'disk'", question.ask))?;
-    Ok(Wish::Legs(disk, change))
+    Ok(ChangeRequest::Legs(disk, change))
 }
 
 impl LegChange {
     pub(super) fn step(&self, mirror: &str) -> Step {
         let (what, leg, with) = match self {
-            LegChange::Replace { leg, with } => (What::Replace, leg, Some(with.clone())),
-            LegChange::Add { with } => (What::Add, with, None),
-            LegChange::Remove { leg } => (What::Remove, leg, None),
+            LegChange::Replace { leg, with } => (StepKind::Replace, leg, Some(with.clone())),
+            LegChange::Add { with } => (StepKind::Add, with, None),
+            LegChange::Remove { leg } => (StepKind::Remove, leg, None),
         };
         let (name, leg) = (mirror.to_string(), Some(leg.clone()));
         Step { what, name, leg, with, ..Step::default() }
@@ -43,13 +43,13 @@ impl LegChange {
 }
 
 /// Why a leg is out that has come all the same; or why the mirror has changed nothing.
-type Done = Result<Option<String>, String>;
+type LegResult = Result<Option<String>, String>;
 
 /// What the manifest's `over` was of each mirror whose legs are others by now.
 #[derive(Debug, Default)]
-pub(crate) struct Written(BTreeMap<String, Vec<String>>);
+pub(crate) struct WrittenLegs(BTreeMap<String, Vec<String>>);
 
-impl Written {
+impl WrittenLegs {
     /// A manifest that nobody has brought up to date must not undo what was done by hand.
     pub(super) fn refuse_old(&mut self, has: &Manifest, new: &Manifest) -> Result<(), String> {
         for (mirror, written) in &self.0 {
@@ -104,7 +104,7 @@ impl Live {
         change: &LegChange,
         has: &mut Manifest,
         dry_run: bool,
-    ) -> Result<Changed, String> {
+    ) -> Result<ChangeReport, String> {
         let legs = over(has, mirror).ok_or_else(|| match has.device(mirror) {
             Some(_) => format!("'{mirror}' is not a mirror"),
             None => format!("there is no device '{mirror}'{}", known(has)),
@@ -118,7 +118,7 @@ impl Live {
         if let Some(with) = change.comes() {
             is_free(with, mirror, has)?;
         }
-        let mut changed = Changed { dry_run, ..Changed::default() };
+        let mut changed = ChangeReport { dry_run, ..ChangeReport::default() };
         changed.steps.push(change.step(mirror));
         if dry_run {
             return Ok(changed);
@@ -135,7 +135,7 @@ impl Live {
         change: &LegChange,
         legs: Vec<String>,
         now: &[String],
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) {
         self.written.lock().0.entry(mirror.to_string()).or_insert(legs);
         if self.source.is_some() {
@@ -159,7 +159,7 @@ impl Live {
         self: &Arc<Self>,
         changes: &Changes,
         has: &mut Manifest,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) {
         for (mirror, legs) in &changes.legs {
             let mut legs = legs.iter();
@@ -172,7 +172,7 @@ impl Live {
                 self.written.lock().0.remove(mirror);
                 continue;
             };
-            changed.failed.push(Failed { name: mirror.clone(), why });
+            changed.failed.push(StepFailure { name: mirror.clone(), why });
             for undone in std::iter::once(change).chain(legs) {
                 let undone = undone.step(mirror);
                 changed.steps.retain(|step| *step != undone);
@@ -199,14 +199,14 @@ impl Live {
         &self,
         names: &[String],
         has: &mut Manifest,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) -> Result<(), String> {
         for name in names {
             let needs = |device: &&Device| device.suppliers.contains(name);
             if let Some(above) = has.devices.iter().find(needs) {
-                changed.steps.retain(|step| (step.what, &step.name) != (What::Remove, name));
+                changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Remove, name));
                 let why = format!("'{}' still needs it", above.name);
-                changed.failed.push(Failed { name: name.clone(), why });
+                changed.failed.push(StepFailure { name: name.clone(), why });
                 continue;
             }
             let gone = std::slice::from_ref(name);
@@ -224,7 +224,7 @@ impl Live {
         mirror: &str,
         change: &LegChange,
         has: &mut Manifest,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) -> Result<Vec<String>, String> {
         let bound =
             |name: &str| self.manager.bound::<Volume>(name).ok_or(format!("'{name}' is not up"));
@@ -242,7 +242,7 @@ impl Live {
             _ => asked.leaves().map_or(Ok(None), |leg| volume.remove_leg(leg).map(|()| None)),
         };
         let (of, asked) = (mirror.to_string(), change.clone());
-        let late = move |live: &Live, has: &mut Manifest, done: Done| {
+        let late = move |live: &Live, has: &mut Manifest, done: LegResult| {
             live.leg_changed_late(&of, &asked, has, done);
         };
         let all = change.touches(mirror).map(str::to_string).collect();
@@ -251,9 +251,16 @@ impl Live {
     }
 
     /// As [`Live::leg_changed`], of a change that nobody waits for.
-    fn leg_changed_late(&self, mirror: &str, change: &LegChange, has: &mut Manifest, done: Done) {
+    fn leg_changed_late(
+        &self,
+        mirror: &str,
+        change: &LegChange,
+        has: &mut Manifest,
+        done: LegResult,
+    ) {
         let legs = over(has, mirror).unwrap_or_default().to_vec();
-        let mut changed = Changed { steps: vec![change.step(mirror)], ..Changed::default() };
+        let mut changed =
+            ChangeReport { steps: vec![change.step(mirror)], ..ChangeReport::default() };
         match self.leg_changed(mirror, change, has, &mut changed, done) {
             Ok(now) => self.is_done(mirror, change, legs, &now, &mut changed),
             Err(why) => self.report.refused(&format!("the late change of '{mirror}'"), &why),
@@ -266,8 +273,8 @@ impl Live {
         mirror: &str,
         change: &LegChange,
         has: &mut Manifest,
-        changed: &mut Changed,
-        done: Done,
+        changed: &mut ChangeReport,
+        done: LegResult,
     ) -> Result<Vec<String>, String> {
         // An error of `unlink`: the server ends, and does all in the order of before.
         let gone = if done.is_ok() { change.leaves() } else { change.comes() };
@@ -287,7 +294,7 @@ impl Live {
             }
         }
         if let (Some(why), Some(with)) = (still_out, change.comes()) {
-            changed.failed.push(Failed {
+            changed.failed.push(StepFailure {
                 name: with.to_string(),
                 why: format!("it is a leg of '{mirror}', and is out: {why}"),
             });

@@ -28,9 +28,9 @@ use corewise::topology::Machine;
 
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
-use crate::control::changes::{Changed, Failed, Step, What};
+use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
 use crate::drivers::export::offer;
-use crate::drivers::{Calls, Missing, Notes, Volume};
+use crate::drivers::{CallTargets, MissingParts, Volume, Warnings};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::metrics::{Metrics, MetricsText};
@@ -42,11 +42,11 @@ use crate::service;
 use crate::settings::Settings;
 use crate::status::ServerStatus;
 use crate::threads::no_thread;
-use crate::tls::{self, Renewed, Seen};
+use crate::tls::{self, RenewedTls, ShownFiles};
 use crate::units::{self, count};
-use legs::Written;
+use legs::WrittenLegs;
 use removal::USUAL;
-pub(crate) use request::Wish;
+pub(crate) use request::ChangeRequest;
 use request::{added, checked, shrunk, without};
 
 /// What a running server is changed by.
@@ -54,11 +54,11 @@ pub(crate) struct Live {
     pub(crate) manager: Arc<DeviceManager>,
     pub(crate) server: Arc<nbd::Server>,
     pub(crate) machine: Machine,
-    pub(crate) calls: Arc<Calls>,
-    pub(crate) missing: Arc<Missing>,
+    pub(crate) calls: Arc<CallTargets>,
+    pub(crate) missing: Arc<MissingParts>,
     pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
     pub(crate) cleanup: Arc<Cleanup>,
-    pub(crate) notes: Arc<Notes>,
+    pub(crate) notes: Arc<Warnings>,
     pub(crate) report: Report,
     /// How long clients may go on, and what is done about devices that hang.
     pub(crate) settings: Arc<Settings>,
@@ -80,13 +80,13 @@ pub(crate) struct Live {
     /// Thrown when the server is to end.
     pub(crate) cancel: Cancel,
     /// L: is the lock, taken inside that of `has`; guards what newcomers are shown. `None`: no TLS.
-    pub(crate) seen: Mutex<Option<Seen>>,
+    pub(crate) seen: Mutex<Option<ShownFiles>>,
     /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it is up.
     pub(crate) has: Mutex<Option<Manifest>>,
     /// L: is the lock; guards what goes when its last client leaves.
     pub(crate) hiding: Mutex<BTreeSet<String>>,
     /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose legs were changed since.
-    pub(crate) written: Mutex<Written>,
+    pub(crate) written: Mutex<WrittenLegs>,
     /// L: is the lock, held for a moment; guards the devices that are in a change which hangs, and that nobody waits for any more.
     pub(crate) stuck: Mutex<Vec<String>>,
     /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes before it is read counts.
@@ -154,7 +154,7 @@ impl Live {
                 *theirs.missed.lock() = true;
                 return;
             }
-            if let Err(why) = theirs.made(&mut has, Wish::Reload, Mode::Safe, false) {
+            if let Err(why) = theirs.made(&mut has, ChangeRequest::Reload, Mode::Safe, false) {
                 theirs.report.refused("SIGHUP", &why);
             }
         };
@@ -169,24 +169,24 @@ impl Live {
     /// it takes.
     pub(crate) fn change(
         self: &Arc<Self>,
-        wish: Wish,
+        request: ChangeRequest,
         mode: Mode,
         dry_run: bool,
-    ) -> Result<Changed, String> {
+    ) -> Result<ChangeReport, String> {
         let Some(mut has) = self.has.try_lock() else {
             return Err("another change is being made; try again when it is done".to_string());
         };
-        self.made(&mut has, wish, mode, dry_run)
+        self.made(&mut has, request, mode, dry_run)
     }
 
     fn made(
         self: &Arc<Self>,
         has: &mut Option<Manifest>,
-        wish: Wish,
+        request: ChangeRequest,
         mode: Mode,
         dry_run: bool,
-    ) -> Result<Changed, String> {
-        let changed = self.make(has, wish, mode, dry_run);
+    ) -> Result<ChangeReport, String> {
+        let changed = self.make(has, request, mode, dry_run);
         if let Some(has) = has.as_ref().filter(|_| !dry_run) {
             // Also where it failed.
             self.give_room(has);
@@ -197,11 +197,11 @@ impl Live {
     fn make(
         self: &Arc<Self>,
         has: &mut Option<Manifest>,
-        wish: Wish,
+        request: ChangeRequest,
         mode: Mode,
         dry_run: bool,
-    ) -> Result<Changed, String> {
-        if (mode, matches!(wish, Wish::Remove(_))) == (Mode::Hide, false) {
+    ) -> Result<ChangeReport, String> {
+        if (mode, matches!(request, ChangeRequest::Remove(_))) == (Mode::Hide, false) {
             return Err("mode 'hide' is for 'remove'".to_string());
         }
         let _changing = self.status.changing();
@@ -211,14 +211,16 @@ impl Live {
             return Err(format!("the server {what}"));
         };
         let is_told = self.settings.tells_service_manager();
-        let reloads = matches!(wish, Wish::Reload) && !dry_run;
+        let reloads = matches!(request, ChangeRequest::Reload) && !dry_run;
         let _told = service::Reloading::told(reloads && is_told);
-        let (new, rolls_back) = match &wish {
-            Wish::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
-            Wish::Legs(mirror, change) => return self.change_legs(mirror, change, old, dry_run),
-            Wish::Reload => (self.again(old)?, false),
-            Wish::Add(file) => (added(file, old)?, true),
-            Wish::Remove(name) => (without(name, old)?, false),
+        let (new, rolls_back) = match &request {
+            ChangeRequest::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
+            ChangeRequest::Legs(mirror, change) => {
+                return self.change_legs(mirror, change, old, dry_run);
+            }
+            ChangeRequest::Reload => (self.again(old)?, false),
+            ChangeRequest::Add(file) => (added(file, old)?, true),
+            ChangeRequest::Remove(name) => (without(name, old)?, false),
         };
         let changes = Changes::between(old, &new);
         self.refuse_restart(&changes, old, &new)?;
@@ -234,20 +236,20 @@ impl Live {
         }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
-        let shown_again = match wish {
-            Wish::Reload => self.hidden_and_wanted(&new, &changes),
+        let shown_again = match request {
+            ChangeRequest::Reload => self.hidden_and_wanted(&new, &changes),
             _ => Vec::new(),
         };
         for name in &shown_again {
-            let (what, name) = (What::Show, export_name(name));
+            let (what, name) = (StepKind::Show, export_name(name));
             changed.steps.push(Step { what, name, ..Step::default() });
         }
-        let renewed = match wish {
-            Wish::Reload => self.renewed(&new)?,
+        let renewed = match request {
+            ChangeRequest::Reload => self.renewed(&new)?,
             _ => None,
         };
         if renewed.is_some() {
-            changed.steps.push(Step { what: What::Renew, ..Step::default() });
+            changed.steps.push(Step { what: StepKind::Renew, ..Step::default() });
         }
         let new_exports = changes.add_exports.iter().chain(&changes.replace_exports);
         for export in new_exports.filter(|_| !self.has_unix) {
@@ -255,8 +257,8 @@ impl Live {
                 return Err(format!("{}: {why}; {help}", export_name(&export.name)));
             }
         }
-        let server = match wish {
-            Wish::Reload => self.of_server(&old.server, &new.server, &mut changed),
+        let server = match request {
+            ChangeRequest::Reload => self.of_server(&old.server, &new.server, &mut changed),
             _ => None,
         };
         self.make_room(&changes, old, &mut changed)?;
@@ -264,9 +266,9 @@ impl Live {
             return Ok(changed);
         }
         let server = server.map(|server| self.prepare(&old.server, server)).transpose()?;
-        match wish {
+        match request {
             // It follows a manifest that may not have them any more.
-            Wish::Reload => self.forget_failed(old, |_| true),
+            ChangeRequest::Reload => self.forget_failed(old, |_| true),
             _ => self.forget_failed(old, |name| changes.adds(name)),
         }
         let kept = self.hide(&changes.remove_exports, mode)?;
@@ -277,20 +279,21 @@ impl Live {
         }
         if let Some(renewed) = renewed {
             let seen = renewed.apply(&self.server);
-            self.status.shows(seen.as_ref().and_then(Seen::validity));
+            self.status.shows(seen.as_ref().and_then(ShownFiles::validity));
             *self.seen.lock() = seen;
         }
         if let Some(server) = server {
             old.server = self.follow(server);
         }
         if changes.is_empty() {
-            self.note_left_out(&wish, &changed);
+            self.note_left_out(&request, &changed);
             self.report.changed(&changed);
             return Ok(changed);
         }
-        if let (Mode::Hide, Wish::Remove(name), false) = (mode, &wish, kept.is_empty()) {
+        if let (Mode::Hide, ChangeRequest::Remove(name), false) = (mode, &request, kept.is_empty())
+        {
             for step in &mut changed.steps {
-                step.what = What::Hide;
+                step.what = StepKind::Hide;
             }
             // Those without a client, too: a reload may show them again.
             self.remove_when_unused(name, changes.remove_exports.clone())?;
@@ -315,7 +318,7 @@ impl Live {
             changed.steps.retain_mut(|step| {
                 let is_gone = gone(&step.name) && !down.left.contains(&step.name);
                 if is_gone {
-                    step.what = What::Remove;
+                    step.what = StepKind::Remove;
                 }
                 is_gone
             });
@@ -327,7 +330,7 @@ impl Live {
         }
         for (name, size) in &changes.grow {
             if let Err(why) = self.grow(name, Some(*size), old) {
-                changed.failed.push(Failed { name: name.clone(), why });
+                changed.failed.push(StepFailure { name: name.clone(), why });
             }
         }
         let (last, first): (Vec<_>, Vec<_>) =
@@ -347,14 +350,14 @@ impl Live {
                 changed.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.why));
             return Err(format!("nothing was added: {}", each.collect::<Vec<_>>().join("; ")));
         }
-        self.note_left_out(&wish, &changed);
+        self.note_left_out(&request, &changed);
         self.report.changed(&changed);
         Ok(changed)
     }
 
     /// A manifest was followed as far as it could be.
-    fn note_left_out(&self, wish: &Wish, changed: &Changed) {
-        if let Wish::Reload = wish {
+    fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport) {
+        if let ChangeRequest::Reload = request {
             let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
             self.status.followed(failed.collect());
         }
@@ -410,7 +413,7 @@ impl Live {
     }
 
     /// What newcomers are to be shown, where it isn't what they are shown now.
-    fn renewed(&self, new: &Manifest) -> Result<Option<Renewed>, String> {
+    fn renewed(&self, new: &Manifest) -> Result<Option<RenewedTls>, String> {
         let seen = self.seen.lock();
         match (new.server.tls(), &*seen) {
             (Some(tls), Some(seen)) => tls::renewed(tls, seen)
@@ -420,48 +423,48 @@ impl Live {
     }
 
     /// What there is to do, in its order.
-    fn steps(&self, changes: &Changes) -> Changed {
+    fn steps(&self, changes: &Changes) -> ChangeReport {
         let clients: BTreeMap<String, usize> =
             self.server.exports().into_iter().map(|export| (export.name, export.clients)).collect();
         let mut steps = Vec::new();
         let mut step = |what, name: String, clients| {
             let again = changes.restarted.contains(&name);
             let what = match (what, again) {
-                (What::Add, true) => return,
-                (_, true) => What::Restart,
+                (StepKind::Add, true) => return,
+                (_, true) => StepKind::Restart,
                 (what, false) => what,
             };
             steps.push(Step { what, name, clients, ..Step::default() });
         };
         for name in &changes.remove_exports {
-            step(What::Remove, export_name(name), clients.get(name).copied().unwrap_or(0));
+            step(StepKind::Remove, export_name(name), clients.get(name).copied().unwrap_or(0));
         }
         for name in &changes.remove_devices {
-            step(What::Remove, name.clone(), 0);
+            step(StepKind::Remove, name.clone(), 0);
         }
         for device in &changes.add_devices {
-            step(What::Add, device.name.clone(), 0);
+            step(StepKind::Add, device.name.clone(), 0);
         }
         for export in &changes.add_exports {
-            step(What::Add, export_name(&export.name), 0);
+            step(StepKind::Add, export_name(&export.name), 0);
         }
         for export in &changes.replace_exports {
-            step(What::Change, export_name(&export.name), 0);
+            step(StepKind::Change, export_name(&export.name), 0);
         }
         for (name, size) in &changes.grow {
             let (name, size) = (name.clone(), Some(*size));
-            steps.push(Step { what: What::Grow, name, size, ..Step::default() });
+            steps.push(Step { what: StepKind::Grow, name, size, ..Step::default() });
         }
         for (mirror, _) in &changes.checks {
-            steps.push(Step { what: What::Change, name: mirror.clone(), ..Step::default() });
+            steps.push(Step { what: StepKind::Change, name: mirror.clone(), ..Step::default() });
         }
         for (mirror, legs) in &changes.legs {
             steps.extend(legs.iter().map(|change| change.step(mirror)));
         }
         for name in &changes.remove_legs {
-            steps.push(Step { what: What::Remove, name: name.clone(), ..Step::default() });
+            steps.push(Step { what: StepKind::Remove, name: name.clone(), ..Step::default() });
         }
-        Changed { steps, ..Changed::default() }
+        ChangeReport { steps, ..ChangeReport::default() }
     }
 
     /// The exports that were to go with their last client, and that the manifest has all the same.
@@ -537,7 +540,8 @@ impl Live {
     }
 
     fn remove_unused(self: &Arc<Self>, has: &mut Option<Manifest>, name: &str) {
-        if let Err(why) = self.made(has, Wish::Remove(name.to_string()), Mode::Soft, false) {
+        if let Err(why) = self.made(has, ChangeRequest::Remove(name.to_string()), Mode::Soft, false)
+        {
             self.report
                 .refused(&format!("removal of '{name}', which has no client any more"), &why);
         }
@@ -550,7 +554,7 @@ impl Live {
         new: &Manifest,
         all_or_none: bool,
         has: &mut Manifest,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) -> Option<Timeline> {
         if changes.add_devices.is_empty() && changes.add_exports.is_empty() {
             return None;
@@ -561,7 +565,7 @@ impl Live {
             exports: changes.add_exports.clone(),
         };
         let mut fail = |name: &str, why: String| {
-            changed.failed.push(Failed { name: name.to_string(), why });
+            changed.failed.push(StepFailure { name: name.to_string(), why });
         };
         if let Err(error) = self.calls.start_for(&adds, &self.machine) {
             fail("rq_affinity", format!("cannot start call targets: {error}"));
@@ -607,9 +611,10 @@ impl Live {
         };
         let complete = up.is_complete() && lacking.is_empty();
         if !complete && changed.failed.is_empty() {
-            changed
-                .failed
-                .push(Failed { name: "bring-up".to_string(), why: "it was cancelled".to_string() });
+            changed.failed.push(StepFailure {
+                name: "bring-up".to_string(),
+                why: "it was cancelled".to_string(),
+            });
         }
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);
         // A device that such a probe brings up late goes then.
@@ -627,9 +632,9 @@ impl Live {
             }
             self.cleanup.give_up(&decl.name);
             // It isn't there: it was added in vain, or went and didn't come again.
-            changed.steps.retain(|step| (step.what, &step.name) != (What::Add, &decl.name));
+            changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Add, &decl.name));
             for step in changed.steps.iter_mut().filter(|step| step.name == decl.name) {
-                step.what = What::Remove;
+                step.what = StepKind::Remove;
             }
         }
         self.report.made(self.cleanup.end_together());
@@ -639,7 +644,12 @@ impl Live {
     }
 
     /// Exports whose clients stay.
-    fn replace(&self, exports: &[&manifest::Export], has: &mut Manifest, changed: &mut Changed) {
+    fn replace(
+        &self,
+        exports: &[&manifest::Export],
+        has: &mut Manifest,
+        changed: &mut ChangeReport,
+    ) {
         for &export in exports {
             let volume = self.manager.bound::<Volume>(&export.device);
             let volume = volume.ok_or("its device is not up".to_string());
@@ -659,7 +669,9 @@ impl Live {
                         *old = export.clone();
                     }
                 }
-                Err(why) => changed.failed.push(Failed { name: export_name(&export.name), why }),
+                Err(why) => {
+                    changed.failed.push(StepFailure { name: export_name(&export.name), why })
+                }
             }
         }
     }

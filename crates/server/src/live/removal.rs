@@ -10,7 +10,7 @@ use corewise::nbd::FlushOutcome;
 use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration};
 
 use super::Live;
-use crate::control::changes::{Changed, Failed};
+use crate::control::changes::{ChangeReport, StepFailure};
 use crate::drivers::export::cut;
 use crate::manifest::{Manifest, export_name};
 
@@ -18,18 +18,18 @@ use crate::manifest::{Manifest, export_name};
 pub(super) const USUAL: Duration = Duration::from_secs(10);
 
 /// What came of a removal.
-pub(super) struct Down {
+pub(super) struct Removal {
     pub(super) timeline: Timeline,
     /// A device that hangs, and those that were to go behind it: they are there as before.
     pub(super) left: Vec<String>,
 }
 
 /// The errors of callbacks, by device.
-pub(super) type Removed = Result<Vec<CallbackFailure>, device::Error>;
+pub(super) type RemovalErrors = Result<Vec<CallbackFailure>, device::Error>;
 
 /// What came of the removal of one device.
-pub(super) enum Gone {
-    As(Removed),
+pub(super) enum Removed {
+    Done(RemovalErrors),
     /// It goes on after so long, and nobody waits for it any more.
     Hangs(Duration),
 }
@@ -43,8 +43,8 @@ impl Live {
         devices: &[String],
         has: &Manifest,
         deadline: Duration,
-        changed: &mut Changed,
-    ) -> Option<Down> {
+        changed: &mut ChangeReport,
+    ) -> Option<Removal> {
         let mut timeline = Timeline::new("removal");
         let begin = Instant::now();
         let names = exports;
@@ -62,7 +62,7 @@ impl Live {
                     FlushOutcome::Done => {}
                     FlushOutcome::Failed(why) => {
                         let why = format!("the flush failed, so recent writes may be lost: {why}");
-                        changed.failed.push(Failed { name, why });
+                        changed.failed.push(StepFailure { name, why });
                     }
                     // Nobody gave it time.
                     FlushOutcome::Unfinished if deadline.is_zero() => {}
@@ -94,11 +94,11 @@ impl Live {
             let mut left = Vec::new();
             let why = match result {
                 // It was never up.
-                Gone::As(Err(device::Error::NoSuchDevice(_))) => None,
-                Gone::As(Err(device::Error::ShuttingDown)) => return None,
-                Gone::As(Err(error)) => Some(error.to_string()),
-                Gone::As(Ok(failed)) => failed.first().map(|first| first.error.to_string()),
-                Gone::Hangs(after) => {
+                Removed::Done(Err(device::Error::NoSuchDevice(_))) => None,
+                Removed::Done(Err(device::Error::ShuttingDown)) => return None,
+                Removed::Done(Err(error)) => Some(error.to_string()),
+                Removed::Done(Ok(failed)) => failed.first().map(|first| first.error.to_string()),
+                Removed::Hangs(after) => {
                     left.extend(std::iter::once(name.clone()).chain(rest()));
                     Some(format!(
                         "it still isn't down after {}, and isn't waited for any more ('on_hang'); it goes on",
@@ -109,14 +109,14 @@ impl Live {
             let mut span = Span::new(name.clone(), SpanKind::Shutdown, start, end);
             if let Some(why) = why {
                 span.outcome = Outcome::Failed(why.clone());
-                changed.failed.push(Failed { name: name.clone(), why });
+                changed.failed.push(StepFailure { name: name.clone(), why });
             }
             timeline.push(span);
             if !left.is_empty() {
-                return Some(Down { timeline, left });
+                return Some(Removal { timeline, left });
             }
         }
-        Some(Down { timeline, left: Vec::new() })
+        Some(Removal { timeline, left: Vec::new() })
     }
 
     /// Removes one device, which holds up the `rest`. Blocks, for longer than `limit` only as `on_hang` says.
@@ -125,26 +125,26 @@ impl Live {
         name: &str,
         limit: Duration,
         rest: impl FnOnce() -> R,
-    ) -> Gone {
+    ) -> Removed {
         let Some(told) = self.begin_removal(name) else {
-            return Gone::As(self.manager.remove(name));
+            return Removed::Done(self.manager.remove(name));
         };
         match told.recv_timeout(limit) {
-            Ok(result) => return Gone::As(result),
+            Ok(result) => return Removed::Done(result),
             // It can't, but for a bug.
-            Err(RecvTimeoutError::Disconnected) => return Gone::As(Ok(Vec::new())),
+            Err(RecvTimeoutError::Disconnected) => return Removed::Done(Ok(Vec::new())),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let rest: Vec<String> = rest().collect();
         self.overdue("removal", name, limit, &rest);
         match self.settings.now().on_hang {
-            HangPolicy::WaitOn => Gone::As(told.recv().unwrap_or_else(|_| Ok(Vec::new()))),
-            _ => Gone::Hangs(limit),
+            HangPolicy::WaitOn => Removed::Done(told.recv().unwrap_or_else(|_| Ok(Vec::new()))),
+            _ => Removed::Hangs(limit),
         }
     }
 
     /// Removes one device on a thread of its own; `None` where there is none to be had.
-    pub(super) fn begin_removal(&self, name: &str) -> Option<Receiver<Removed>> {
+    pub(super) fn begin_removal(&self, name: &str) -> Option<Receiver<RemovalErrors>> {
         let (manager, of) = (Arc::clone(&self.manager), name.to_string());
         let (tell, told) = channel();
         let run = move || drop(tell.send(manager.remove(&of)));

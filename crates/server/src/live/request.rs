@@ -9,7 +9,7 @@ use crate::source::Source;
 use crate::{suggest, units};
 
 /// What is wanted.
-pub(crate) enum Wish {
+pub(crate) enum ChangeRequest {
     Add(PathBuf),
     Remove(String),
     Grow(String, Option<u64>),
@@ -18,16 +18,16 @@ pub(crate) enum Wish {
     Reload,
 }
 
-impl Wish {
+impl ChangeRequest {
     /// What a question wants; `None` where it isn't about a change.
-    pub(crate) fn of(question: &Question) -> Option<Result<Wish, String>> {
+    pub(crate) fn of(question: &Question) -> Option<Result<ChangeRequest, String>> {
         Some(match question.ask.as_str() {
             "add" => match &question.file {
-                Some(file) if file.is_absolute() => Ok(Wish::Add(file.clone())),
+                Some(file) if file.is_absolute() => Ok(ChangeRequest::Add(file.clone())),
                 _ => Err("'add' needs a 'file', an absolute path".to_string()),
             },
             "remove" => match &question.name {
-                Some(name) => Ok(Wish::Remove(name.clone())),
+                Some(name) => Ok(ChangeRequest::Remove(name.clone())),
                 None => Err("'remove' needs a 'name'".to_string()),
             },
             "grow" => match (&question.name, question.size) {
@@ -35,11 +35,11 @@ impl Wish {
                 (_, Some(size)) if size > i64::MAX as u64 => {
                     Err(units::too_large(&size.to_string()))
                 }
-                (Some(name), size) => Ok(Wish::Grow(name.clone(), size)),
+                (Some(name), size) => Ok(ChangeRequest::Grow(name.clone(), size)),
                 (None, _) => Err("'grow' needs a 'name'".to_string()),
             },
-            "replace" | "add_leg" | "remove_leg" => legs::wish(question),
-            "reload" => Ok(Wish::Reload),
+            "replace" | "add_leg" | "remove_leg" => legs::request(question),
+            "reload" => Ok(ChangeRequest::Reload),
             _ => return None,
         })
     }
@@ -123,7 +123,7 @@ mod tests {
         let grow = |size| {
             let name = Some("disk".to_string());
             let question = Question { name, size, ..Question::new("grow") };
-            Wish::of(&question).unwrap().map(drop)
+            ChangeRequest::of(&question).unwrap().map(drop)
         };
         assert_eq!(grow(Some(i64::MAX as u64)), Ok(()));
         assert_eq!(grow(None), Ok(()));

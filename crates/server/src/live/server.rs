@@ -3,7 +3,7 @@
 use corewise::nbd::Options;
 
 use super::Live;
-use crate::control::changes::{Changed, Step, What};
+use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
 use crate::metrics::{self, Metrics};
 use crate::room;
@@ -11,7 +11,7 @@ use crate::settings::{differ, followed};
 use crate::threads::no_thread;
 
 /// What the server is to go by, and all that it needs for that.
-pub(super) struct Prepared {
+pub(super) struct PreparedSettings {
     server: Server,
     /// Where metrics are answered from now on; `None`: as before.
     metrics: Option<Option<Metrics>>,
@@ -23,12 +23,12 @@ impl Live {
         &self,
         old: &Server,
         new: &Server,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) -> Option<Server> {
         let (follows, restart) = differ(old, new, self.most_clients);
         for key in &follows {
             changed.steps.push(Step {
-                what: What::Set,
+                what: StepKind::Set,
                 name: (*key).to_string(),
                 ..Step::default()
             });
@@ -42,17 +42,17 @@ impl Live {
     }
 
     /// Does what may fail.
-    pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<Prepared, String> {
+    pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<PreparedSettings, String> {
         let other = old.metrics != server.metrics;
         let metrics = other
             .then(|| server.metrics.as_ref().map(|at| self.measured_at(&at.value)).transpose());
         let metrics =
             metrics.transpose().map_err(|why| format!("metrics: cannot listen on {why}"))?;
-        Ok(Prepared { server, metrics })
+        Ok(PreparedSettings { server, metrics })
     }
 
     /// Goes by it from now on.
-    pub(super) fn follow(&self, Prepared { server, metrics }: Prepared) -> Server {
+    pub(super) fn follow(&self, PreparedSettings { server, metrics }: PreparedSettings) -> Server {
         self.settings.follow(&server);
         if let Some(metrics) = metrics {
             let former = std::mem::replace(&mut *self.metrics.lock(), metrics);
@@ -69,7 +69,7 @@ impl Live {
         &self,
         changes: &Changes,
         old: &Manifest,
-        changed: &mut Changed,
+        changed: &mut ChangeReport,
     ) -> Result<(), String> {
         if changes.add_devices.is_empty() {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::manifest::{Changes, Driver, Manifest};
 
 /// What a question wants of a volume's snapshots, and of which volume; `None` where it isn't about
 /// snapshots.
-pub(crate) fn wish(question: &Question) -> Option<Result<(String, SnapshotAction), String>> {
+pub(crate) fn request(question: &Question) -> Option<Result<(String, SnapshotAction), String>> {
     let ask = question.ask.as_str();
     let action = match (ask, question.snapshot.clone()) {
         ("snapshot", name) => SnapshotAction::Take(name),

@@ -8,7 +8,7 @@ use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::nbd::Uri;
 
 use super::keys::{
-    Change, Check, Keys, Kind, Reload, devices, duration, flag, keys, new_path, number, path,
+    Change, Check, Keys, Reload, ValueKind, devices, duration, flag, keys, new_path, number, path,
     share, size, text, text_or_number, word, word_or,
 };
 use super::object::Object;
@@ -132,30 +132,30 @@ pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The devices that a driver is built over.
-fn parts(least: usize, range: &'static str) -> Kind<Vec<String>> {
+fn parts(least: usize, range: &'static str) -> ValueKind<Vec<String>> {
     let parts = devices().within(range, "", move |parts| parts.len() >= least);
     parts.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
 }
 
 /// The device that a driver is built over.
-fn part() -> Kind<String> {
+fn part() -> ValueKind<String> {
     let one = devices().within("a list of exactly one device", "", |parts| parts.len() == 1);
     one.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
 }
 
 /// A size, as far as it is a power of two.
-fn power_of_two(least: u64, most: u64, range: &'static str) -> Kind<u32> {
+fn power_of_two(least: u64, most: u64, range: &'static str) -> ValueKind<u32> {
     let holds = move |size: &u64| size.is_power_of_two() && (least..=most).contains(size);
     size().within(range, "", holds).map(|size, _| u32::try_from(size).unwrap_or_default())
 }
 
 /// 64 KiB is the largest minimum block size that NBD clients accept.
-fn block_size() -> Kind<u32> {
+fn block_size() -> ValueKind<u32> {
     power_of_two(512, 64 << 10, "a power of two from 512 to 64K")
 }
 
 /// Bytes a second.
-fn rate() -> Kind<u64> {
+fn rate() -> ValueKind<u64> {
     size().within("at least 1 byte per second", "with 0, no resync ends", |rate| *rate > 0)
 }
 
@@ -400,7 +400,7 @@ const ERRNOS: &[(&str, i32)] = &[
     ("EREMOTEIO", 121),
 ];
 
-fn errno() -> Kind<i32> {
+fn errno() -> ValueKind<i32> {
     word_or(text_or_number(), "a number from 1 to 4095, or one of", ERRNOS, |text| {
         let named = ERRNOS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         let number = || text.parse().ok().filter(|number| (1..4096).contains(number));
@@ -408,8 +408,8 @@ fn errno() -> Kind<i32> {
     })
 }
 
-fn operations() -> Kind<Vec<Op>> {
-    Kind::new(|fields, key| {
+fn operations() -> ValueKind<Vec<Op>> {
+    ValueKind::new(|fields, key| {
         let words = fields.names(key, "a list of operations, such as [\"read\", \"write\"]")?;
         // All of them, so that each wrong one is complained about.
         let ops = words.iter().map(|word| operation(fields, word)).collect::<Vec<_>>();
@@ -495,7 +495,7 @@ const AFFINITIES: &[(&str, RqAffinity)] =
 const STATS: &[(&str, IoStats)] =
     &[("counted", IoStats::Counted), ("sampled", IoStats::Sampled), ("timed", IoStats::Timed)];
 
-fn hw_queues() -> Kind<HwQueues> {
+fn hw_queues() -> ValueKind<HwQueues> {
     word_or(text_or_number(), "a number from 1, or one of", SHARES, |text| {
         text.parse().ok().filter(|number| *number > 0).map(HwQueues::Count)
     })
@@ -504,7 +504,7 @@ fn hw_queues() -> Kind<HwQueues> {
 /// Whether requests are sorted by deadlines.
 const SCHEDULERS: &[(&str, bool)] = &[("none", false), ("deadline", true)];
 
-fn scheduler() -> Kind<IoScheduler> {
+fn scheduler() -> ValueKind<IoScheduler> {
     word(SCHEDULERS).map(|deadline, _| match deadline {
         true => IoScheduler::Deadline(Deadline::default()),
         false => IoScheduler::None,
@@ -542,14 +542,14 @@ keys! {
     }
 }
 
-fn uri() -> Kind<Uri> {
+fn uri() -> ValueKind<Uri> {
     text().parse(|text, base| {
         let uri = text.parse::<Uri>().map_err(|why| format!("'{text}': {why}"))?.within(base);
         uri.socket().and_then(too_long).map_or(Ok(uri), Err)
     })
 }
 
-fn connections() -> Kind<usize> {
+fn connections() -> ValueKind<usize> {
     let few = number().within("from 1 to 16", "", |number| (1..=16).contains(number));
     few.map(|number, _| number as usize)
 }

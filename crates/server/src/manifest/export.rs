@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::keys::{Check, Keys, Kind, duration, flag, keys, number, size, text};
-use super::problem::{At, Place, unseen};
+use super::keys::{Check, Keys, ValueKind, duration, flag, keys, number, size, text};
+use super::problem::{At, Position, unseen};
 use super::reader::Fields;
 use super::server::clients;
 
@@ -39,12 +39,12 @@ keys! {
         shutdown_timeout: Option<Duration> = duration(), Unset("`\"10s\"`");
     } and {
         /// Where its table begins.
-        place: Place
+        place: Position
     }
 }
 
 /// A text that the protocol carries.
-fn shown(what: &'static str) -> Kind<String> {
+fn shown(what: &'static str) -> ValueKind<String> {
     let short = |text: &String| text.len() <= 4096;
     text().seen(what).within("at most 4096 bytes long", "", short)
 }
@@ -62,9 +62,9 @@ keys! {
     }
 }
 
-fn limit() -> Kind<Limit> {
+fn limit() -> ValueKind<Limit> {
     let wanted = "a limit such as { iops = 1000, bytes = \"100M\" }, or one of the two";
-    Kind::new(move |fields, key| {
+    ValueKind::new(move |fields, key| {
         let limit = fields.inline(key, wanted, Limit::read)?;
         if limit == Limit::default() {
             fields.refuse(key, format!("'{key}' must be {wanted}"), "");
@@ -74,20 +74,20 @@ fn limit() -> Kind<Limit> {
 }
 
 /// One that was empty would let nobody in.
-fn listed<T: 'static>(list: Kind<Vec<T>>) -> Kind<Vec<T>> {
+fn listed<T: 'static>(list: ValueKind<Vec<T>>) -> ValueKind<Vec<T>> {
     let why = "an empty one lets nobody in: leave the key out for everybody";
     list.within("a list that isn't empty", why, |list| !list.is_empty())
 }
 
-fn users() -> Kind<Vec<u32>> {
-    listed(Kind::new(|fields, key| {
+fn users() -> ValueKind<Vec<u32>> {
+    listed(ValueKind::new(|fields, key| {
         let users = fields.numbers(key, "a list of numbers of users, such as [0, 1000]")?;
         Some(At::new(users, fields.place(key)))
     }))
 }
 
-fn certificates() -> Kind<Vec<String>> {
-    listed(Kind::new(|fields, key| {
+fn certificates() -> ValueKind<Vec<String>> {
+    listed(ValueKind::new(|fields, key| {
         let wanted = "a list of names in certificates, such as [\"vm1\", \"vm2.example\"]";
         let names = fields.names(key, wanted)?;
         for name in &names {

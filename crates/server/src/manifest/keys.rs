@@ -187,17 +187,17 @@ impl<T> Field<T> for Option<At<T>> {
 type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>>>;
 
 /// How a value is written, and what it may be.
-pub(crate) struct Kind<T> {
+pub(crate) struct ValueKind<T> {
     read: Read<T>,
     range: Option<String>,
 }
 
-impl<T: 'static> Kind<T> {
+impl<T: 'static> ValueKind<T> {
     /// Joins a reader and nothing else.
     pub(super) fn new(
         read: impl Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>> + 'static,
-    ) -> Kind<T> {
-        Kind { read: Box::new(read), range: None }
+    ) -> ValueKind<T> {
+        ValueKind { read: Box::new(read), range: None }
     }
 
     /// Only values that hold are taken. Messages and the manual say `must be RANGE`, and messages
@@ -207,8 +207,8 @@ impl<T: 'static> Kind<T> {
         range: &'static str,
         why: &'static str,
         holds: impl Fn(&T) -> bool + 'static,
-    ) -> Kind<T> {
-        let Kind { read, .. } = self;
+    ) -> ValueKind<T> {
+        let ValueKind { read, .. } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
             let at = read(fields, key)?;
             if holds(&at.value) {
@@ -219,17 +219,17 @@ impl<T: 'static> Kind<T> {
             fields.refuse(key, format!("'{key}' must be {range}{found}"), why);
             None
         };
-        Kind { read: Box::new(read), range: Some(range.to_string()) }
+        ValueKind { read: Box::new(read), range: Some(range.to_string()) }
     }
 
     /// Makes something else of the value.
-    pub(super) fn map<U: 'static>(self, map: impl Fn(T, &Path) -> U + 'static) -> Kind<U> {
-        let Kind { read, range } = self;
+    pub(super) fn map<U: 'static>(self, map: impl Fn(T, &Path) -> U + 'static) -> ValueKind<U> {
+        let ValueKind { read, range } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
             let at = read(fields, key)?;
             Some(At::new(map(at.value, fields.base), at.place))
         };
-        Kind { read: Box::new(read), range }
+        ValueKind { read: Box::new(read), range }
     }
 
     /// What the manual says that it must be.
@@ -258,13 +258,13 @@ impl<T: 'static> Kind<T> {
     }
 }
 
-impl Kind<String> {
+impl ValueKind<String> {
     /// Makes something else of the text, or says why it can't be.
     pub(super) fn parse<U: 'static>(
         self,
         parse: impl Fn(&str, &Path) -> Result<U, String> + 'static,
-    ) -> Kind<U> {
-        Kind::new(move |fields, key| {
+    ) -> ValueKind<U> {
+        ValueKind::new(move |fields, key| {
             let at = (self.read)(fields, key)?;
             match parse(&at.value, fields.base) {
                 Ok(value) => Some(At::new(value, at.place)),
@@ -277,8 +277,8 @@ impl Kind<String> {
     }
 
     /// Characters that nobody sees are refused.
-    pub(super) fn seen(self, what: &'static str) -> Kind<String> {
-        let Kind { read, range } = self;
+    pub(super) fn seen(self, what: &'static str) -> ValueKind<String> {
+        let ValueKind { read, range } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
             let at = read(fields, key)?;
             if let Some(problem) = unseen(what, &at, fields.subject()) {
@@ -286,70 +286,70 @@ impl Kind<String> {
             }
             Some(at)
         };
-        Kind { read: Box::new(read), range }
+        ValueKind { read: Box::new(read), range }
     }
 }
 
-impl Kind<Duration> {
+impl ValueKind<Duration> {
     /// Not 0.
-    pub(super) fn positive(self, why: &'static str) -> Kind<Duration> {
+    pub(super) fn positive(self, why: &'static str) -> ValueKind<Duration> {
         self.within("greater than 0", why, |time| !time.is_zero())
     }
 }
 
-pub(super) fn text() -> Kind<String> {
-    Kind::new(|fields, key| fields.string(key))
+pub(super) fn text() -> ValueKind<String> {
+    ValueKind::new(|fields, key| fields.string(key))
 }
 
 /// A number may stand for its digits.
-pub(super) fn text_or_number() -> Kind<String> {
-    Kind::new(|fields, key| fields.string_or_number(key))
+pub(super) fn text_or_number() -> ValueKind<String> {
+    ValueKind::new(|fields, key| fields.string_or_number(key))
 }
 
 /// A path; a relative one begins in the manifest's folder.
-pub(super) fn path() -> Kind<PathBuf> {
+pub(super) fn path() -> ValueKind<PathBuf> {
     text().map(|path, base| base.join(path))
 }
 
 /// The path of what is made there.
-pub(super) fn new_path() -> Kind<PathBuf> {
+pub(super) fn new_path() -> ValueKind<PathBuf> {
     text().seen("a path").map(|path, base| base.join(path))
 }
 
-pub(super) fn flag() -> Kind<bool> {
-    Kind::new(|fields, key| fields.boolean(key))
+pub(super) fn flag() -> ValueKind<bool> {
+    ValueKind::new(|fields, key| fields.boolean(key))
 }
 
-pub(super) fn number() -> Kind<u32> {
-    Kind::new(|fields, key| fields.number(key))
+pub(super) fn number() -> ValueKind<u32> {
+    ValueKind::new(|fields, key| fields.number(key))
 }
 
 /// A number from 0 to 1.
-pub(super) fn share() -> Kind<f64> {
-    Kind::new(|fields, key| fields.share(key))
+pub(super) fn share() -> ValueKind<f64> {
+    ValueKind::new(|fields, key| fields.share(key))
 }
 
-pub(super) fn size() -> Kind<u64> {
-    Kind::new(|fields, key| fields.size(key))
+pub(super) fn size() -> ValueKind<u64> {
+    ValueKind::new(|fields, key| fields.size(key))
 }
 
-pub(super) fn duration() -> Kind<Duration> {
-    Kind::new(|fields, key| fields.duration(key))
+pub(super) fn duration() -> ValueKind<Duration> {
+    ValueKind::new(|fields, key| fields.duration(key))
 }
 
 /// One of these words.
-pub(super) fn word<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> Kind<T> {
+pub(super) fn word<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> ValueKind<T> {
     word_or(text(), "one of", words, |_| None)
 }
 
 /// One of these words, or what `other` makes of it; `wanted` stands in front of the words.
 pub(super) fn word_or<T: Copy + 'static>(
-    text: Kind<String>,
+    text: ValueKind<String>,
     wanted: &'static str,
     words: &'static [(&'static str, T)],
     other: impl Fn(&str) -> Option<T> + 'static,
-) -> Kind<T> {
-    Kind::new(move |fields, key| {
+) -> ValueKind<T> {
+    ValueKind::new(move |fields, key| {
         let at = (text.read)(fields, key)?;
         let found = other(&at.value)
             .map_or_else(|| problem::word(&at, key, wanted, words, fields.subject()), Ok);
@@ -364,8 +364,8 @@ pub(super) fn word_or<T: Copy + 'static>(
 }
 
 /// Names of devices.
-pub(super) fn devices() -> Kind<Vec<At<String>>> {
-    Kind::new(|fields, key| {
+pub(super) fn devices() -> ValueKind<Vec<At<String>>> {
+    ValueKind::new(|fields, key| {
         let names = fields.names(key, "a list of device names, such as [\"a\", \"b\"]")?;
         Some(At::new(names, fields.place(key)))
     })

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::drivers::shares_its_part;
 use super::export::Export;
 use super::model::{Device, LeftOut, Manifest};
-use super::problem::{Place, Problem, Subject};
+use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
 use crate::suggest;
 
@@ -266,7 +266,7 @@ impl<'m> Links<'m> {
     /// A part that the server has already has to be free.
     fn claim_there(&self, part: &str, shares: bool) -> Result<(), Problem> {
         let Some(server) = self.server else { return Ok(()) };
-        let told = |message| Problem::new(Place::default(), Subject::Manifest, message);
+        let told = |message| Problem::new(Position::default(), Subject::Manifest, message);
         let above = self.above_there.get(part);
         let theirs = |device: &Device| shares_its_part(device.driver.name());
         if let Some(above) = above.filter(|above| !(shares && theirs(above))) {

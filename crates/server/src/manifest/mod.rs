@@ -37,7 +37,7 @@ pub use model::{Device, LeftOut, Manifest, Resolved, unreachable};
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
-pub use problem::{At, Place, Problem, Subject, too_long};
+pub use problem::{At, Position, Problem, Subject, too_long};
 
 pub use server::{HANG_POLICIES, MetricsAt, Server, Tls, hang_policy, tcp_address};
 

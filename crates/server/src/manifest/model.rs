@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::drivers::{Driver, Tuning};
 use super::export::Export;
-use super::problem::{Place, Problem, Subject};
+use super::problem::{Position, Problem, Subject};
 use super::server::Server;
 use crate::error::Error;
 
@@ -88,7 +88,7 @@ pub struct Manifest {
 pub struct Device {
     pub(crate) name: String,
     /// Where its table begins.
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     pub(crate) driver: Driver,
     pub(crate) tuning: Tuning,
     /// Devices that must be up before this one and are shut down after it: the parts it is built

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewise::topology;
 
-use super::keys::{Check, Kind, duration, keys, new_path, path, size, text, word};
+use super::keys::{Check, ValueKind, duration, keys, new_path, path, size, text, word};
 use super::problem::At;
 use super::reader::Fields;
 
@@ -17,7 +17,7 @@ const COMPRESSIONS: &[(&str, &str)] = &[("none", "none"), ("lz4", "lz4"), ("zstd
 const BLOCK: u32 = 4096;
 
 /// There are others that need memory, too.
-fn cached() -> Kind<u64> {
+fn cached() -> ValueKind<u64> {
     size().within("at most half of the memory that there is", "", |bytes| {
         topology::memory().is_none_or(|memory| *bytes <= memory / 2)
     })

@@ -7,7 +7,7 @@ use corewise::timeline::markup::is_invisible;
 
 /// A place in the text; both numbers count from 1. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The character in that line.
@@ -19,7 +19,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct At<T> {
     pub(crate) value: T,
-    pub(crate) place: Place,
+    pub(crate) place: Position,
 }
 
 impl<T: PartialEq> PartialEq for At<T> {
@@ -30,7 +30,7 @@ impl<T: PartialEq> PartialEq for At<T> {
 
 impl<T> At<T> {
     /// Joins a value and its place.
-    pub fn new(value: T, place: Place) -> At<T> {
+    pub fn new(value: T, place: Position) -> At<T> {
         At { value, place }
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Subject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where, if it is about a place in the text.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Position>,
     /// Whom it is about.
     pub(crate) subject: Subject,
     /// What was asked and what was found.
@@ -75,7 +75,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(place: Place, subject: Subject, message: impl Into<String>) -> Problem {
+    pub(crate) fn new(place: Position, subject: Subject, message: impl Into<String>) -> Problem {
         Problem { place: Some(place), subject, message: message.into(), help: None }
     }
 

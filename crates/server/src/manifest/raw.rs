@@ -8,8 +8,8 @@ use toml::de::DeTable;
 use super::drivers::{DRIVERS, Driver, Tuning, driver_names};
 use super::export::Export;
 use super::keys::{Check, Keys, devices, keys, text};
-use super::problem::{At, Place, Problem, Subject};
-use super::reader::{Fields, Lines};
+use super::problem::{At, Position, Problem, Subject};
+use super::reader::{Fields, LineIndex};
 use super::server::Server;
 
 use crate::suggest;
@@ -19,7 +19,7 @@ use crate::suggest;
 pub(crate) struct RawManifest {
     pub(crate) server: Server,
     /// Where the `[server]` table is, if there is one.
-    pub(crate) has_server: Option<Place>,
+    pub(crate) has_server: Option<Position>,
     pub(crate) devices: Vec<RawDevice>,
     pub(crate) exports: Vec<RawExport>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct RawManifest {
 #[derive(Debug)]
 pub(crate) struct RawDevice {
     /// Where its header is.
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     /// Its number in the file, from 1.
     pub(crate) number: usize,
     /// A value in it could not be read, so it can't be brought up as it was meant.
@@ -60,19 +60,19 @@ keys! {
 /// One `[[export]]` table.
 #[derive(Debug)]
 pub(crate) struct RawExport {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     /// It has the name of the export, or else that of its device.
     pub(crate) subject: Subject,
     /// A value in it could not be read.
     pub(crate) broken: bool,
     /// Where the value of each key is.
-    pub(crate) places: BTreeMap<String, Place>,
+    pub(crate) places: BTreeMap<String, Position>,
     pub(crate) export: Option<Export>,
 }
 
 impl RawExport {
     /// Where the value of a key is, or the table if there is none.
-    pub(crate) fn place_of(&self, key: &str) -> Place {
+    pub(crate) fn place_of(&self, key: &str) -> Position {
         self.places.get(key).copied().unwrap_or(self.place)
     }
 }
@@ -123,7 +123,7 @@ const ROOT: [&str; 3] = ["server", "device", "export"];
 /// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
 /// of the manifest is there all the same.
 pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
-    let lines = Lines::new(text);
+    let lines = LineIndex::new(text);
     let document = match DeTable::parse(text) {
         Ok(document) => document,
         Err(error) => return (RawManifest::default(), vec![syntax(&error, &lines)]),
@@ -154,9 +154,9 @@ pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
 
 fn device(
     table: &DeTable<'_>,
-    lines: &Lines,
+    lines: &LineIndex,
     base: &Path,
-    place: Place,
+    place: Position,
     number: usize,
 ) -> (RawDevice, Vec<Problem>) {
     let subject = Subject::Device(name_of(table).ok_or(number));
@@ -176,7 +176,11 @@ fn device(
 }
 
 /// What a device is made of, by the keys of its driver.
-fn made(fields: &mut Fields<'_, '_>, driver: Option<&At<String>>, place: Place) -> Option<Driver> {
+fn made(
+    fields: &mut Fields<'_, '_>,
+    driver: Option<&At<String>>,
+    place: Position,
+) -> Option<Driver> {
     let known = || format!("known drivers: {}", driver_names().collect::<Vec<_>>().join(", "));
     let Some(at) = driver else {
         if !fields.has("driver") {
@@ -220,9 +224,9 @@ pub(super) fn keys_of_all_devices() -> Vec<super::keys::Key> {
 
 fn export(
     table: &DeTable<'_>,
-    lines: &Lines,
+    lines: &LineIndex,
     base: &Path,
-    place: Place,
+    place: Position,
     number: usize,
 ) -> (RawExport, Vec<Problem>) {
     let name =
@@ -248,7 +252,7 @@ fn name_of(table: &DeTable<'_>) -> Option<String> {
     table.get("name")?.get_ref().as_str().map(str::to_string)
 }
 
-fn syntax(error: &toml::de::Error, lines: &Lines) -> Problem {
+fn syntax(error: &toml::de::Error, lines: &LineIndex) -> Problem {
     let place = lines.place(error.span().map_or(0, |span| span.start));
     // The parser's message may have several lines ("duplicate key\n in ..."): one is enough here.
     let message = error.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");

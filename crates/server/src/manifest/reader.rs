@@ -10,36 +10,38 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::problem::{At, Place, Problem, Subject};
+use super::problem::{At, Position, Problem, Subject};
 use crate::{suggest, units};
 
 /// Turns byte offsets into lines and columns.
-pub(crate) struct Lines {
+pub(crate) struct LineIndex {
     /// The offset at which each line begins.
     starts: Vec<usize>,
 }
 
-impl Lines {
-    pub(crate) fn new(text: &str) -> Lines {
+impl LineIndex {
+    pub(crate) fn new(text: &str) -> LineIndex {
         let after_newline = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
-        Lines { starts: std::iter::once(0).chain(after_newline.map(|(at, _)| at + 1)).collect() }
+        LineIndex {
+            starts: std::iter::once(0).chain(after_newline.map(|(at, _)| at + 1)).collect(),
+        }
     }
 
-    pub(crate) fn place(&self, offset: usize) -> Place {
+    pub(crate) fn place(&self, offset: usize) -> Position {
         let line = self.starts.partition_point(|start| *start <= offset).max(1);
-        Place { line, column: offset - self.starts[line - 1] + 1 }
+        Position { line, column: offset - self.starts[line - 1] + 1 }
     }
 }
 
 /// One table that is being read: hands out its values by key, and at the end names what is left.
 pub(crate) struct Fields<'t, 'i> {
     table: &'t DeTable<'i>,
-    lines: &'t Lines,
+    lines: &'t LineIndex,
     /// Where relative paths begin.
     pub(super) base: &'t Path,
     subject: Subject,
     /// Where its header is, and what it declares, in words.
-    header: (Place, String),
+    header: (Position, String),
     asked: Vec<&'static str>,
     /// Keys of other tables like this one: no help lists them, and they aren't unknown.
     others: Vec<&'static str>,
@@ -49,11 +51,11 @@ pub(crate) struct Fields<'t, 'i> {
 impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn new(
         table: &'t DeTable<'i>,
-        lines: &'t Lines,
+        lines: &'t LineIndex,
         base: &'t Path,
         subject: Subject,
     ) -> Self {
-        let header = (Place::default(), String::new());
+        let header = (Position::default(), String::new());
         Fields {
             table,
             lines,
@@ -67,7 +69,7 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// What is said to need a key that isn't there: `what`, at its header.
-    pub(super) fn declares(&mut self, what: String, place: Place) {
+    pub(super) fn declares(&mut self, what: String, place: Position) {
         self.header = (place, what);
     }
 
@@ -81,13 +83,13 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// Where the value of a key is, or the header if there is none.
-    pub(super) fn place(&self, key: &str) -> Place {
+    pub(super) fn place(&self, key: &str) -> Position {
         let value = self.table.get(key);
         value.map_or(self.header.0, |value| self.lines.place(value.span().start))
     }
 
     /// Where the value of each key is.
-    pub(super) fn places(&self) -> BTreeMap<String, Place> {
+    pub(super) fn places(&self) -> BTreeMap<String, Position> {
         let place = |value: &Spanned<DeValue<'_>>| self.lines.place(value.span().start);
         self.table.iter().map(|(key, value)| (key.get_ref().to_string(), place(value))).collect()
     }
@@ -125,7 +127,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         read: impl FnOnce(&mut Fields<'_, '_>) -> Option<At<T>>,
     ) -> Option<At<T>> {
         let text = format!("{key} = {value}");
-        let (table, lines) = (DeTable::parse(&text).ok()?, Lines::new(&text));
+        let (table, lines) = (DeTable::parse(&text).ok()?, LineIndex::new(&text));
         read(&mut Fields::new(table.get_ref(), &lines, self.base, Subject::Manifest))
     }
 
@@ -364,7 +366,7 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// A table of its own, with the place of its header.
-    pub(crate) fn table(&mut self, key: &'static str) -> Option<(&'t DeTable<'i>, Place)> {
+    pub(crate) fn table(&mut self, key: &'static str) -> Option<(&'t DeTable<'i>, Position)> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::Table(table) => Some((table, self.lines.place(value.span().start))),
@@ -376,7 +378,7 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// The tables of `[[key]]`, with the place of each header.
-    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(&'t DeTable<'i>, Place)> {
+    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(&'t DeTable<'i>, Position)> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let wanted = format!("a list of tables: write [[{key}]]");
         let DeValue::Array(array) = value.get_ref() else {
@@ -433,7 +435,7 @@ mod tests {
 
     #[test]
     fn offsets_become_lines_and_columns() {
-        let lines = Lines::new("ab\n\ncd");
+        let lines = LineIndex::new("ab\n\ncd");
         let place = |offset| {
             let place = lines.place(offset);
             (place.line, place.column)
@@ -442,6 +444,6 @@ mod tests {
         assert_eq!(place(2), (1, 3));
         assert_eq!(place(3), (2, 1));
         assert_eq!(place(5), (3, 2));
-        assert_eq!(Lines::new("").place(0), Place { line: 1, column: 1 });
+        assert_eq!(LineIndex::new("").place(0), Position { line: 1, column: 1 });
     }
 }

@@ -9,7 +9,7 @@ use super::drivers::Driver;
 use super::export::Export;
 use super::links::{self, Links};
 use super::model::{Device, LeftOut, Manifest, Resolved};
-use super::problem::{Place, Problem, Subject};
+use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawExport, RawManifest};
 
 /// Decides what `raw` means. `problems` are those that reading it found already.
@@ -57,8 +57,8 @@ pub(super) fn resolve(
 }
 
 /// Where a device keeps its data, which no other one may change meanwhile.
-struct Home {
-    place: Place,
+struct Storage {
+    place: Position,
     /// Without links, where it is a folder.
     path: PathBuf,
     /// What a person calls it.
@@ -86,8 +86,8 @@ fn identify(folder: &Path) -> (PathBuf, Option<FolderId>) {
     }
 }
 
-impl Home {
-    fn of(driver: &Driver) -> Option<Home> {
+impl Storage {
+    fn of(driver: &Driver) -> Option<Storage> {
         let (place, name, (path, folder), reads, what) = match driver {
             Driver::File(file) => {
                 let path = file.path.value.clone();
@@ -111,15 +111,15 @@ impl Home {
             _ => return None,
         };
         let path = path.components().filter(|part| *part != Component::CurDir).collect();
-        Some(Home { place, path, name, folder, reads, what })
+        Some(Storage { place, path, name, folder, reads, what })
     }
 
-    fn is_same_folder(&self, other: &Home) -> bool {
+    fn is_same_folder(&self, other: &Storage) -> bool {
         self.folder.is_some() && self.folder == other.folder
     }
 
     /// Why they can't both be, in words behind the name of the other one's device.
-    fn clash(&self, other: &Home) -> Option<String> {
+    fn clash(&self, other: &Storage) -> Option<String> {
         let what = self.what;
         if what != other.what || self.reads && other.reads {
             None
@@ -153,20 +153,20 @@ fn shared_homes(
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
-    let homes: Vec<_> = devices.iter().map(|device| Home::of(device.made.as_ref()?)).collect();
+    let homes: Vec<_> = devices.iter().map(|device| Storage::of(device.made.as_ref()?)).collect();
     // The mount of a folder that is served may hang: it is only looked at for another folder.
     let has_folders = homes.iter().flatten().any(|home| home.folder.is_some());
     let up = beside.into_iter().flat_map(|server| &server.devices);
     let is_folder = |driver: &Driver| matches!(driver, Driver::Object(object) if object.location.value.starts_with("file://"));
     let up = up.filter(|up| has_folders || !is_folder(&up.driver));
-    let up: BTreeMap<PathBuf, (&String, Home)> = up
+    let up: BTreeMap<PathBuf, (&String, Storage)> = up
         .filter_map(|up| {
-            let home = Home::of(&up.driver)?;
+            let home = Storage::of(&up.driver)?;
             Some((home.path.clone(), (&up.name, home)))
         })
         .collect();
     let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
-    let mut stores: BTreeMap<PathBuf, (usize, Home)> = BTreeMap::new();
+    let mut stores: BTreeMap<PathBuf, (usize, Storage)> = BTreeMap::new();
     let mut bad = Vec::new();
     for (index, home) in homes.into_iter().enumerate() {
         let Some(home) = home else { continue };
@@ -176,14 +176,15 @@ fn shared_homes(
         let by_id = up.values().filter(|(_, other)| home.is_same_folder(other));
         let others = near(&up, &home.path).chain(by_id);
         let others = others.filter(|(name, _)| its_name != Some(*name));
-        let clash = |(name, other): &(&String, Home)| Some(((*name).clone(), home.clash(other)?));
+        let clash =
+            |(name, other): &(&String, Storage)| Some(((*name).clone(), home.clash(other)?));
         if let Some((other, clash)) = others.filter_map(clash).next() {
             let message = format!("the server's device '{other}' {clash}");
             problems.push(Problem::new(home.place, subject(), message));
             bad.push(index);
         }
         if home.what == "location" {
-            let clash = |(first, other): &(usize, Home)| Some((*first, home.clash(other)?));
+            let clash = |(first, other): &(usize, Storage)| Some((*first, home.clash(other)?));
             let by_id = stores.values().filter(|(_, other)| home.is_same_folder(other));
             let near = near(&stores, &home.path).chain(by_id);
             if let Some((first, clash)) = near.filter_map(clash).next() {

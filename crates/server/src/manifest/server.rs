@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise::device::HangPolicy;
 
 use super::keys::{
-    Check, Kind, duration, flag, keys, number, path, size, text, text_or_number, word,
+    Check, ValueKind, duration, flag, keys, number, path, size, text, text_or_number, word,
 };
 use super::problem::{At, too_long};
 use super::reader::Fields;
@@ -157,12 +157,12 @@ impl Check for Server {
 const LEAST_MEMORY: u64 = 64 << 20;
 
 /// A number of clients.
-pub(super) fn clients() -> Kind<usize> {
+pub(super) fn clients() -> ValueKind<usize> {
     number().within("at least 1", "", |number| *number > 0).map(|number, _| number as usize)
 }
 
 /// The path of a socket.
-fn socket() -> Kind<PathBuf> {
+fn socket() -> ValueKind<PathBuf> {
     text().seen("a path").parse(|text, base| {
         if text.is_empty() {
             return Err("a socket's path is empty: leave the key out, or name a path".to_string());

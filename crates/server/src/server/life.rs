@@ -12,8 +12,8 @@ use corewise::nbd::{self, Endpoint, Listener};
 use corewise::timeline::{Timeline, duration};
 use corewise::topology::Machine;
 
-use super::prepared::{Monitoring, Prepared, Running, failed};
-use crate::answers::{self, About, Control};
+use super::prepared::{Components, Monitoring, PreparedServer, failed};
+use crate::answers::{self, Control, ServerView};
 use crate::cleanup::Cleanup;
 use crate::control::health::SocketUse;
 use crate::drivers::Volume;
@@ -31,15 +31,15 @@ use crate::service::Service;
 const MOST_HELPERS: usize = 128;
 
 /// What a shutdown came to.
-struct Down {
+struct ShutdownResult {
     timeline: Timeline,
     /// Callbacks hang that nobody waits for any more.
     hangs: bool,
 }
 
 /// What there is of a server from its first socket on.
-pub(super) struct Up {
-    pub(super) running: Running,
+pub(super) struct RunningServer {
+    pub(super) running: Components,
     pub(super) monitoring: Monitoring,
     pub(super) endpoints: Vec<Endpoint>,
     service: Option<Service>,
@@ -64,9 +64,9 @@ impl Drop for Cleaner {
     }
 }
 
-impl Prepared {
+impl PreparedServer {
     /// From the first socket to the first client.
-    pub(super) fn up(mut self) -> Result<(Prepared, Up), Error> {
+    pub(super) fn up(mut self) -> Result<(PreparedServer, RunningServer), Error> {
         let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
         let cleaner = Cleaner { cleanup, report };
         // Problems were told already; what matters now is the result at the end.
@@ -77,7 +77,7 @@ impl Prepared {
         let running = self.build(machine)?;
         let listeners = self.bind(&mut complete)?;
         // Until the end, so that a shutdown that hangs can be looked at, too.
-        let about = Arc::new(About {
+        let about = Arc::new(ServerView {
             pools: running.pools.0.clone(),
             manager: Arc::clone(&running.manager),
             disks: Arc::clone(&running.disks),
@@ -122,7 +122,7 @@ impl Prepared {
 
         let has = self.has(&up, &lacking);
         let accepted = self.accept(&running, listeners);
-        let mut up = Up {
+        let mut up = RunningServer {
             running,
             monitoring,
             endpoints: Vec::new(),
@@ -151,14 +151,14 @@ impl Prepared {
     }
 
     /// From the word that the end begins to the last flush.
-    pub(super) fn down(&self, up: Up, why: &str) -> bool {
-        let Up { running, monitoring, service, times, mut complete, _cleaner, .. } = up;
+    pub(super) fn down(&self, up: RunningServer, why: &str) -> bool {
+        let RunningServer { running, monitoring, service, times, mut complete, _cleaner, .. } = up;
         running.live.end();
         self.report.stopping(why);
         if let Some(service) = &service {
             service.stopping(why);
         }
-        let Down { timeline: down, hangs } = self.shut_down(&running, &mut complete);
+        let ShutdownResult { timeline: down, hangs } = self.shut_down(&running, &mut complete);
         running.live.status.log_handshakes(running.server.handshakes());
         self.report.shutdown(&down);
         running.known.keep(&[&times, &down]);
@@ -173,7 +173,7 @@ impl Prepared {
     }
 
     /// Ends what others see of the server, and its threads, unless these hang or the process ends.
-    fn leave(&self, running: Running, monitoring: Monitoring, hangs: bool) {
+    fn leave(&self, running: Components, monitoring: Monitoring, hangs: bool) {
         // Not under the lock: its thread, which is waited for, may be about to take it.
         let metrics = running.live.metrics.lock().take();
         drop((metrics, monitoring));
@@ -193,7 +193,7 @@ impl Prepared {
         has
     }
 
-    fn bring_up(&self, running: &Running, plan: &Plan) -> Result<BringUp, Error> {
+    fn bring_up(&self, running: &Components, plan: &Plan) -> Result<BringUp, Error> {
         let report = self.report.clone();
         let decls = plan.decls.clone();
         let observer = move |event: &Event<'_>| {
@@ -235,7 +235,7 @@ impl Prepared {
         }
     }
 
-    fn tell_notes(&self, running: &Running) {
+    fn tell_notes(&self, running: &Components) {
         for note in running.notes.take() {
             self.report.warning(format_args!("{note}"));
         }
@@ -244,13 +244,13 @@ impl Prepared {
     /// Lets clients in.
     fn accept(
         &self,
-        running: &Running,
+        running: &Components,
         listeners: Vec<Listener>,
     ) -> Result<Vec<Endpoint>, nbd::Error> {
         listeners.into_iter().map(|listener| running.server.listen(listener)).collect()
     }
 
-    fn ready(&self, running: &Running, endpoints: &[Endpoint], control: Option<&Control>) {
+    fn ready(&self, running: &Components, endpoints: &[Endpoint], control: Option<&Control>) {
         let tls = self.manifest.server.tls();
         let knows_clients = tls.is_some_and(|tls| tls.required && tls.client_ca.is_some());
         for endpoint in endpoints.iter().filter(|_| !knows_clients) {
@@ -285,7 +285,7 @@ impl Prepared {
     /// Nothing was served: what came up goes down, and the files that were made are not kept.
     fn give_up(
         &self,
-        running: Running,
+        running: Components,
         monitoring: Monitoring,
         up: &Timeline,
         signal: Option<&'static str>,
@@ -293,7 +293,7 @@ impl Prepared {
         if let Some(name) = signal {
             self.report.error(format_args!("{name} during bring-up: no volume was served"));
         }
-        let Down { timeline: down, hangs } = self.shut_down(&running, &mut false);
+        let ShutdownResult { timeline: down, hangs } = self.shut_down(&running, &mut false);
         self.report.observer.keep_timelines(&[up, &down]);
         // People have been told what is wrong; more would hide it.
         let report = Report { quiet: true, ..self.report.clone() };
@@ -305,7 +305,7 @@ impl Prepared {
     }
 
     /// Exports drain, volumes flush, each after those that need it.
-    fn shut_down(&self, running: &Running, complete: &mut bool) -> Down {
+    fn shut_down(&self, running: &Components, complete: &mut bool) -> ShutdownResult {
         running.server.close();
         let devices = running.manager.devices();
         // Before the first of them is flushed.
@@ -323,7 +323,7 @@ impl Prepared {
             Err(error) => {
                 self.report.error(format_args!("shutdown: {error}"));
                 *complete = false;
-                return Down { timeline: Timeline::new("shutdown"), hangs: false };
+                return ShutdownResult { timeline: Timeline::new("shutdown"), hangs: false };
             }
         };
         self.tell_notes(running);
@@ -343,10 +343,10 @@ impl Prepared {
             let _ = running.server.drain(Duration::ZERO);
             self.tell_notes(running);
         }
-        Down { timeline: down.timeline(), hangs }
+        ShutdownResult { timeline: down.timeline(), hangs }
     }
 
-    fn shutdown_options(&self, running: &Running) -> ShutdownOptions {
+    fn shutdown_options(&self, running: &Components) -> ShutdownOptions {
         let report = self.report.clone();
         let manager = Arc::clone(&running.manager);
         let observer = move |event: &Event<'_>| {

@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use corewise::device::{Cancel, HangPolicy};
 use corewise::nbd::{Endpoint, Listener};
-use life::Up;
-use prepared::Prepared;
+use life::RunningServer;
+use prepared::PreparedServer;
 
 use crate::answers;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
-use crate::control::changes::Changed;
+use crate::control::changes::ChangeReport;
 use crate::control::health::Health;
 use crate::error::Error;
-use crate::live::Wish;
+use crate::live::ChangeRequest;
 use crate::manifest::{self, LeftOut, Manifest};
 use crate::observer::Observer;
 use crate::room::Room;
 
 /// A server that serves. Dropping it takes it down, as [`down`](Server::down) does.
 pub struct Server {
-    prepared: Prepared,
+    prepared: PreparedServer,
     /// `None`: it is down.
-    up: Option<Up>,
+    up: Option<RunningServer>,
 }
 
 impl fmt::Debug for Server {
@@ -46,7 +46,7 @@ impl Server {
     /// A device, a socket or something else that the manifest asks for can't be had, and
     /// `keep_going` isn't set; or nothing of it came up.
     pub fn up(manifest: Manifest, options: Options) -> Result<Server, Error> {
-        let (prepared, up) = Prepared::new(manifest, options)?.up()?;
+        let (prepared, up) = PreparedServer::new(manifest, options)?.up()?;
         Ok(Server { prepared, up: Some(up) })
     }
 
@@ -70,29 +70,29 @@ impl Server {
     ///
     /// # Errors
     /// The reason for which nothing was added.
-    pub fn add(&self, file: &Path) -> Result<Changed, String> {
-        self.change(Wish::Add(file.to_path_buf()), Mode::default())
+    pub fn add(&self, file: &Path) -> Result<ChangeReport, String> {
+        self.change(ChangeRequest::Add(file.to_path_buf()), Mode::default())
     }
 
     /// Removes a device with its exports, or, as `export:` and its name, an export.
     ///
     /// # Errors
     /// The reason for which nothing was removed.
-    pub fn remove(&self, name: &str, mode: Mode) -> Result<Changed, String> {
-        self.change(Wish::Remove(name.to_string()), mode)
+    pub fn remove(&self, name: &str, mode: Mode) -> Result<ChangeReport, String> {
+        self.change(ChangeRequest::Remove(name.to_string()), mode)
     }
 
     /// Reads the manifest's file again, and follows what has changed.
     ///
     /// # Errors
     /// The reason for which nothing was changed.
-    pub fn reload(&self, mode: Mode) -> Result<Changed, String> {
-        self.change(Wish::Reload, mode)
+    pub fn reload(&self, mode: Mode) -> Result<ChangeReport, String> {
+        self.change(ChangeRequest::Reload, mode)
     }
 
-    fn change(&self, wish: Wish, mode: Mode) -> Result<Changed, String> {
+    fn change(&self, request: ChangeRequest, mode: Mode) -> Result<ChangeReport, String> {
         let up = self.up.as_ref().ok_or("the server is down")?;
-        up.running.live.change(wish, mode, false)
+        up.running.live.change(request, mode, false)
     }
 }
 

@@ -13,30 +13,30 @@ use corewise::topology::Machine;
 use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 
 use super::Options;
-use crate::answers::{self, About, Control};
+use crate::answers::{self, Control, ServerView};
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
-use crate::drivers::Calls;
-use crate::drivers::{ExportDriver, House, Missing, Notes, VolumeDriver};
+use crate::drivers::CallTargets;
+use crate::drivers::{ExportDriver, MissingParts, VolumeContext, VolumeDriver, Warnings};
 use crate::error::Error;
 use crate::events::Events;
 use crate::handle::Handle;
-use crate::known::Known;
+use crate::history::ShutdownHistory;
 use crate::live::Live;
-use crate::manifest::{LeftOut, Manifest, Place, Problem, Subject};
+use crate::manifest::{LeftOut, Manifest, Position, Problem, Subject};
 use crate::observer::Shown;
 use crate::observer::{Caught, Observer};
 use crate::report::Report;
 use crate::room::{Cut, Room};
 use crate::service::{self, Service};
-use crate::settings::{Asked, Settings};
+use crate::settings::{Overrides, Settings};
 use crate::status::ServerStatus;
 use crate::threads::no_thread;
 use crate::{listen, room, tls};
 
 /// A server that was checked and not begun.
-pub(super) struct Prepared {
+pub(super) struct PreparedServer {
     pub(super) report: Report,
     pub(super) keep_going: bool,
     /// Whether there is to be a control socket.
@@ -50,7 +50,7 @@ pub(super) struct Prepared {
     pub(super) written: Manifest,
     pub(super) manifest: Manifest,
     /// What the program says of that.
-    pub(super) asked: Asked,
+    pub(super) asked: Overrides,
     /// Whether clients come by a Unix socket, which alone says which user they are.
     pub(super) has_unix: bool,
     /// Sockets that listen already; with any, no other is bound.
@@ -71,15 +71,15 @@ pub(super) struct Prepared {
 }
 
 /// What a running server consists of.
-pub(super) struct Running {
+pub(super) struct Components {
     pub(super) manager: Arc<DeviceManager>,
     pub(super) workqueue: Workqueue,
     pub(super) server: Arc<nbd::Server>,
     /// L: is the lock; guards the exports that are up.
     pub(super) shown: Arc<Mutex<Vec<Shown>>>,
     pub(super) disks: Arc<Disks>,
-    pub(super) notes: Arc<Notes>,
-    pub(super) known: Known,
+    pub(super) notes: Arc<Warnings>,
+    pub(super) known: ShutdownHistory,
     pub(super) live: Arc<Live>,
     /// The last one, since the others' work needs their threads.
     pub(super) pools: OwnPools,
@@ -88,7 +88,7 @@ pub(super) struct Running {
 /// What looks at a running server; it ends before that.
 pub(super) struct Monitoring {
     pub(super) control: Option<Control>,
-    pub(super) about: Arc<About>,
+    pub(super) about: Arc<ServerView>,
     pub(super) _ticks: Option<Ticker>,
 }
 
@@ -104,7 +104,7 @@ impl Drop for OwnPools {
 /// How often volumes and exports are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-impl Running {
+impl Components {
     /// Has a work item of the volumes look at them and at the exports now and then. It ends when
     /// that is dropped.
     pub(super) fn tick(&self) -> Option<Ticker> {
@@ -123,7 +123,7 @@ impl Running {
 
     /// Tells the service manager, where there is one, that the server is up, and goes on to tell it
     /// how it is.
-    pub(super) fn service(&self, about: &Arc<About>) -> Service {
+    pub(super) fn service(&self, about: &Arc<ServerView>) -> Service {
         let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
         let status = move || service::status(&server.exports(), &answers::health(&about));
         let manager = Arc::clone(&self.manager);
@@ -137,9 +137,9 @@ pub(super) fn failed(what: &str, error: &dyn std::fmt::Display) -> Error {
     Error::new(format!("cannot {what}: {error}"))
 }
 
-impl Prepared {
+impl PreparedServer {
     /// Looks whether clients have room, and opens nothing but what tells of events.
-    pub(super) fn new(manifest: Manifest, options: Options) -> Result<Prepared, Error> {
+    pub(super) fn new(manifest: Manifest, options: Options) -> Result<PreparedServer, Error> {
         let written = manifest.clone();
         let mut manifest = manifest;
         if let Some(server) = options.server {
@@ -160,7 +160,7 @@ impl Prepared {
             false => options.passed.iter().any(is_unix),
         };
         let observer: Arc<dyn Observer> = Arc::new(Caught(options.observer));
-        Ok(Prepared {
+        Ok(PreparedServer {
             report: Report { observer, quiet: false, events: Arc::new(events) },
             keep_going: options.keep_going,
             control: options.control,
@@ -168,7 +168,7 @@ impl Prepared {
             label: options.label,
             source: options.source,
             written,
-            asked: Asked {
+            asked: Overrides {
                 shutdown_timeout: options.shutdown_timeout,
                 on_hang: options.on_hang,
                 service_manager: options.service_manager,
@@ -206,7 +206,7 @@ impl Prepared {
         if missing && !self.keep_going { Err(Error::Reported) } else { Ok(!missing) }
     }
 
-    pub(super) fn build(&mut self, machine: Machine) -> Result<Running, Error> {
+    pub(super) fn build(&mut self, machine: Machine) -> Result<Components, Error> {
         let devices = self.manifest.devices.iter();
         self.room.reserve(&self.options, devices).map_err(Error::new)?;
         let server = tls::server(self.options, self.manifest.server.tls());
@@ -228,17 +228,17 @@ impl Prepared {
         let server = Arc::new(server);
         let told = self.report.clone();
         server.observe(move |event| told.client(event));
-        let notes = Arc::new(Notes::default());
+        let notes = Arc::new(Warnings::default());
         let cleanup = Arc::clone(&self.cleanup);
         let report = self.report.clone();
         let disks = Arc::new(Disks::default());
-        let calls = Arc::new(Calls::default());
+        let calls = Arc::new(CallTargets::default());
         calls
             .start_for(&self.manifest, &machine)
             .map_err(|error| failed("start call targets", &error))?;
-        let missing = Arc::new(Missing::default());
+        let missing = Arc::new(MissingParts::default());
         missing.expect(&self.manifest, &self.manifest);
-        let house = House {
+        let context = VolumeContext {
             rings: FileRings::new(&machine),
             files: Arc::default(),
             machine: machine.clone(),
@@ -252,14 +252,15 @@ impl Prepared {
         };
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
         let status = ServerStatus::default();
-        status.shows(seen.as_ref().and_then(tls::Seen::validity));
+        status.shows(seen.as_ref().and_then(tls::ShownFiles::validity));
         let exports =
             ExportDriver::new(Arc::clone(&server), Arc::clone(&settings), Arc::clone(&notes));
         let shown = exports.shown();
         manager
             .register(Arc::new(exports))
             .and_then(|()| {
-                VolumeDriver::all(&house).try_for_each(|driver| manager.register(Arc::new(driver)))
+                VolumeDriver::all(&context)
+                    .try_for_each(|driver| manager.register(Arc::new(driver)))
             })
             .map_err(|error| failed("register the drivers", &error))?;
         let live = Arc::new(Live {
@@ -295,9 +296,9 @@ impl Prepared {
         });
         self.report.observer.begins(&Handle::new(&manager, &live));
         let state = self.manifest.server.state.as_deref();
-        let known = Known::load(state, self.report.clone());
+        let known = ShutdownHistory::load(state, self.report.clone());
         let pools = OwnPools(pools);
-        Ok(Running { manager, workqueue, server, shown, disks, notes, known, live, pools })
+        Ok(Components { manager, workqueue, server, shown, disks, notes, known, live, pools })
     }
 
     /// Binds what can be bound. Without `keep_going` that has to be all.
@@ -333,7 +334,7 @@ impl Prepared {
     /// asked for has to be had.
     pub(super) fn answer(
         &self,
-        about: &Arc<About>,
+        about: &Arc<ServerView>,
         complete: &mut bool,
     ) -> Result<Option<Control>, Error> {
         if !self.control {
@@ -381,9 +382,9 @@ impl Prepared {
         Ok(())
     }
 
-    pub(super) fn tell_unbound(&self, place: Place, reason: &str) {
+    pub(super) fn tell_unbound(&self, place: Position, reason: &str) {
         let message = format!("cannot listen on {reason}");
-        if place == Place::default() {
+        if place == Position::default() {
             self.report.error(format_args!("{message}"));
         } else {
             self.report.problem(&self.label, &Problem::new(place, Subject::Server, message));

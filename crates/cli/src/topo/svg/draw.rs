@@ -52,7 +52,7 @@ pub(super) struct Canvas<'m> {
 
 /// What a CPU's cell looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
+struct CpuState {
     offline: bool,
     isolated: bool,
     not_allowed: bool,
@@ -105,10 +105,11 @@ impl<'m> Canvas<'m> {
 
     /// What the marks mean that occur in this picture.
     pub(super) fn legend(&mut self) {
-        let states: Vec<State> = self.topology.cpus().iter().map(|cpu| self.state(cpu)).collect();
+        let states: Vec<CpuState> =
+            self.topology.cpus().iter().map(|cpu| self.state(cpu)).collect();
         let stacks = layout_has_stacks(self.topology);
-        let mut entries: Vec<(Vec<State>, &str)> = vec![(
-            vec![State::default(); 3],
+        let mut entries: Vec<(Vec<CpuState>, &str)> = vec![(
+            vec![CpuState::default(); 3],
             match self.scope {
                 AffinityScope::Cpu => "each CPU is a pod, by colour and name (p0)",
                 AffinityScope::Smt => "CPUs by number, coloured by pod; above a core its pod (p0)",
@@ -116,9 +117,9 @@ impl<'m> Canvas<'m> {
             },
         )];
         let kinds = [
-            (State { offline: true, ..State::default() }, "offline"),
-            (State { isolated: true, ..State::default() }, "isolated from general work"),
-            (State { not_allowed: true, ..State::default() }, "not usable by this process"),
+            (CpuState { offline: true, ..CpuState::default() }, "offline"),
+            (CpuState { isolated: true, ..CpuState::default() }, "isolated from general work"),
+            (CpuState { not_allowed: true, ..CpuState::default() }, "not usable by this process"),
         ];
         for (kind, words) in kinds {
             let any = states.iter().any(|state| {
@@ -171,7 +172,7 @@ impl<'m> Canvas<'m> {
         self.bottom += 12 + 14;
     }
 
-    fn swatch(&mut self, x: u32, y: u32, colour: usize, state: State) {
+    fn swatch(&mut self, x: u32, y: u32, colour: usize, state: CpuState) {
         let class = class(Some(colour as u32), state);
         self.line(format_args!(
             "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"14\" height=\"12\" rx=\"2\"/>"
@@ -180,7 +181,7 @@ impl<'m> Canvas<'m> {
     }
 
     /// What is drawn over a cell beyond its colour.
-    fn marks(&mut self, x: u32, y: u32, width: u32, height: u32, state: State) {
+    fn marks(&mut self, x: u32, y: u32, width: u32, height: u32, state: CpuState) {
         if state.offline {
             self.line(format_args!(
                 "<path class=\"cross\" d=\"M{x} {}L{} {y}\"/>",
@@ -300,8 +301,8 @@ impl<'m> Canvas<'m> {
         self.line(format_args!("</g>"));
     }
 
-    fn state(&self, cpu: &Cpu) -> State {
-        State {
+    fn state(&self, cpu: &Cpu) -> CpuState {
+        CpuState {
             offline: !cpu.online,
             isolated: self.topology.isolated().contains(cpu.cpu),
             not_allowed: !self.topology.allowed().contains(cpu.cpu),
@@ -333,7 +334,7 @@ fn colour(pod: u32) -> (&'static str, &'static str) {
     COLOURS[pod as usize % COLOURS.len()]
 }
 
-fn class(pod: Option<u32>, state: State) -> String {
+fn class(pod: Option<u32>, state: CpuState) -> String {
     let colour = match pod {
         Some(pod) if !state.not_allowed => format!("c{}", pod as usize % COLOURS.len()),
         _ => return "out".to_string(),
@@ -342,7 +343,7 @@ fn class(pod: Option<u32>, state: State) -> String {
 }
 
 /// Everything that is known of a CPU.
-fn tooltip(cpu: &Cpu, state: State, pod: Option<u32>) -> String {
+fn tooltip(cpu: &Cpu, state: CpuState, pod: Option<u32>) -> String {
     let mut words = vec![format!("CPU {}", cpu.cpu)];
     let known = [("core", cpu.core), ("package", cpu.package), ("cache", cpu.llc)];
     for (what, number) in known.into_iter().chain([("node", cpu.node)]) {

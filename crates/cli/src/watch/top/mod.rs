@@ -22,7 +22,7 @@ use crate::args::{ServerArgs, Top};
 use crate::client::Client;
 use crate::exit::Failure;
 use picture::View;
-use sheet::{Look, Part};
+use sheet::{Part, Sample};
 
 /// How long no key is looked for, at most, while an answer may come.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -160,7 +160,7 @@ fn ask(
     server: &ServerArgs,
     client: Client,
     wishes: &Receiver<()>,
-    tell: &Sender<Result<Box<Look>, String>>,
+    tell: &Sender<Result<Box<Sample>, String>>,
 ) {
     let mut client = Some(client);
     while wishes.recv().is_ok() {

@@ -9,7 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::sheet::{self, Cell, Key, Look, Part};
+use super::sheet::{self, Cell, Key, Part, Sample};
 
 const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
 
@@ -19,8 +19,8 @@ const LEAST_WORDS: usize = 24;
 /// What is on the screen.
 #[derive(Debug)]
 pub(crate) struct View {
-    pub(crate) before: Option<Look>,
-    pub(crate) now: Option<Look>,
+    pub(crate) before: Option<Sample>,
+    pub(crate) now: Option<Sample>,
     pub(crate) part: Part,
     /// The column by which rows are sorted, and whether the largest comes first, of each part.
     pub(crate) sort: [(usize, bool); Part::ALL.len()],
@@ -46,7 +46,7 @@ impl View {
     }
 
     /// The server answered.
-    pub(crate) fn look(&mut self, look: Look) {
+    pub(crate) fn look(&mut self, look: Sample) {
         self.gone = None;
         if !self.held {
             self.before = self.now.replace(look);

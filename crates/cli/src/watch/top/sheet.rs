@@ -11,7 +11,7 @@ use corewise_server::control::disks::Disk;
 use corewise_server::control::disks::Ops;
 use corewise_server::control::document::Document;
 use corewise_server::control::health::{Health, Reason};
-use corewise_server::control::mirrors::State;
+use corewise_server::control::mirrors::LegStatus;
 use corewise_server::control::served::{self, Client, Export, Memory, Rates};
 use corewise_server::units;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use serde::Deserialize;
 /// What a server says of itself at a moment.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Look {
+pub(crate) struct Sample {
     #[serde(flatten)]
     pub(crate) who: ServerInfo,
     #[serde(flatten)]
@@ -180,13 +180,13 @@ fn slowest(ops: &Ops) -> Option<Duration> {
 }
 
 /// The seconds between two looks at one server; `None` where there is nothing to compare with.
-pub(crate) fn between(before: Option<&Look>, now: &Look) -> Option<f64> {
+pub(crate) fn between(before: Option<&Sample>, now: &Sample) -> Option<f64> {
     let before = before.filter(|before| before.who.pid == now.who.pid)?;
     Some(now.who.up_seconds - before.who.up_seconds).filter(|seconds| *seconds > 0.0)
 }
 
 /// What all clients were answered, between two looks.
-pub(crate) fn total(before: Option<&Look>, now: &Look) -> (f64, f64) {
+pub(crate) fn total(before: Option<&Sample>, now: &Sample) -> (f64, f64) {
     let Some(seconds) = between(before, now) else { return (0.0, 0.0) };
     let had: BTreeMap<&str, &Ops> = before
         .into_iter()
@@ -200,7 +200,7 @@ pub(crate) fn total(before: Option<&Look>, now: &Look) -> (f64, f64) {
 }
 
 /// The rows of a part.
-pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cell>> {
+pub(crate) fn rows(part: Part, before: Option<&Sample>, now: &Sample) -> Vec<Vec<Cell>> {
     let seconds = between(before, now);
     let before = before.filter(|_| seconds.is_some());
     // Without anything to compare with all rates are nothing.
@@ -291,10 +291,10 @@ pub(crate) fn rows(part: Part, before: Option<&Look>, now: &Look) -> Vec<Vec<Cel
             let legs = mirrors.flat_map(|(disk, mirror)| {
                 mirror.legs.iter().map(move |leg| {
                     let state = match leg.state {
-                        State::InSync => "in sync",
-                        State::Resyncing => "resyncing",
-                        State::Returning => "out, and being tried again",
-                        State::Out => "out",
+                        LegStatus::InSync => "in sync",
+                        LegStatus::Resyncing => "resyncing",
+                        LegStatus::Returning => "out, and being tried again",
+                        LegStatus::Out => "out",
                     };
                     vec![
                         Cell::word(disk.name.clone()),

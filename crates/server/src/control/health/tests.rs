@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::disks::{OfOp, Ops};
-use crate::control::mirrors::{Check, Checked, Leg, MirrorOf, Schedule, State};
+use crate::control::mirrors::{Check, Checked, Leg, LegStatus, MirrorOf, Schedule};
 use crate::control::recent::LastMinute;
 use crate::control::stores::RemoteOf;
 use crate::control::stores::StoreOf;
@@ -12,12 +12,12 @@ fn disk(name: &str, over: &[&str]) -> Disk {
     Disk { name: name.to_string(), over, ..Disk::default() }
 }
 
-fn mirror(name: &str, legs: &[(&str, State)]) -> Disk {
+fn mirror(name: &str, legs: &[(&str, LegStatus)]) -> Disk {
     let over: Vec<&str> = legs.iter().map(|(name, _)| *name).collect();
-    let leg = |(name, state): &(&str, State)| Leg {
+    let leg = |(name, state): &(&str, LegStatus)| Leg {
         name: name.to_string(),
         state: *state,
-        why: (*state == State::Out).then(|| "I/O error".to_string()),
+        why: (*state == LegStatus::Out).then(|| "I/O error".to_string()),
     };
     let legs = legs.iter().map(leg).collect();
     Disk { mirror: Some(MirrorOf { legs, ..MirrorOf::default() }), ..disk(name, &over) }
@@ -48,7 +48,7 @@ fn faults(health: &Health) -> Vec<(Fault, &str)> {
 
 #[test]
 fn without_a_fault_a_server_is_ok_and_says_no_more() {
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let all = [disk("a", &[]), disk("b", &[]), mirror("m", &legs)];
     let ok = of(&all, &["m"]);
     assert_eq!((ok.state, ok.text().as_str(), ok.summary()), (HealthState::Ok, "ok\n", None));
@@ -56,7 +56,7 @@ fn without_a_fault_a_server_is_ok_and_says_no_more() {
 
 #[test]
 fn a_leg_that_is_out_degrades_and_the_line_has_the_command_that_takes_it_back() {
-    let legs = [("a", State::InSync), ("b", State::Out), ("c", State::Resyncing)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::Out), ("c", LegStatus::Resyncing)];
     let all = [disk("a", &[]), disk("b", &[]), disk("c", &[]), mirror("m", &legs)];
     let health = of(&all, &["m"]);
     assert_eq!(health.state, HealthState::Degraded);
@@ -67,7 +67,7 @@ fn a_leg_that_is_out_degrades_and_the_line_has_the_command_that_takes_it_back() 
          m: its leg 'c' is being resynced. Wait for it: corewise mirror m --wait\n"
     );
     assert_eq!(health.summary().unwrap(), "degraded: m");
-    let two = [("a", State::InSync), ("b", State::Out), ("c", State::Out)];
+    let two = [("a", LegStatus::InSync), ("b", LegStatus::Out), ("c", LegStatus::Out)];
     let two = of(&[mirror("m", &two)], &["m"]);
     assert_eq!(faults(&two), [(Fault::LegOut, "m"); 2], "each leg is a reason of its own");
 }
@@ -78,7 +78,7 @@ fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_
     let state = |all: &[Disk], shown: &[&str]| of(all, shown).state;
     assert_eq!(state(&[lost("a")], &["a"]), HealthState::Lost);
     assert_eq!(state(&[lost("a")], &[]), HealthState::Lost, "nothing stands on it");
-    let in_sync = [("a", State::InSync), ("b", State::InSync)];
+    let in_sync = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let (m, b) = (mirror("m", &in_sync), disk("b", &[]));
     assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m"]), HealthState::Degraded);
     assert_eq!(state(&[lost("a"), lost("b"), m.clone()], &["m"]), HealthState::Lost);
@@ -87,10 +87,10 @@ fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_
     // Another volume stands on it too.
     let part = disk("part", &["a"]);
     assert_eq!(state(&[lost("a"), b.clone(), m, part], &["m"]), HealthState::Lost);
-    let out = mirror("m", &[("a", State::InSync), ("b", State::Out)]);
+    let out = mirror("m", &[("a", LegStatus::InSync), ("b", LegStatus::Out)]);
     assert_eq!(state(&[lost("a"), b.clone(), out], &["m"]), HealthState::Lost);
     // Below the leg.
-    let deep = mirror("m", &[("slow", State::InSync), ("b", State::InSync)]);
+    let deep = mirror("m", &[("slow", LegStatus::InSync), ("b", LegStatus::InSync)]);
     let slow = disk("slow", &["a"]);
     assert_eq!(state(&[lost("a"), slow, b, deep], &["m"]), HealthState::Degraded);
     // A cycle, which no server has, ends all the same.
@@ -115,7 +115,7 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
     let stuck = Disk { blocks_changes: true, ..moved.clone() };
     let health = of(std::slice::from_ref(&stuck), &["a"]);
     assert_eq!((health.state, faults(&health)), (HealthState::Lost, vec![(Fault::Displaced, "a")]));
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let beside = of(&[stuck, disk("b", &[]), mirror("m", &legs)], &["m"]);
     assert_eq!(beside.state, HealthState::Degraded);
     let lost = of(&[Disk { lost: true, ..moved }], &["a"]);
@@ -154,14 +154,14 @@ fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them()
     let line = waits.reasons[0].line();
     assert!(line.starts_with("far: it has no connection, and its requests wait: Conn"), "{line}");
     assert!(of(&[remote(0, true)], &["far"]).reasons[0].what.contains("its requests fail"));
-    let legs = [("far", State::InSync), ("near", State::InSync)];
+    let legs = [("far", LegStatus::InSync), ("near", LegStatus::InSync)];
     let both = [remote(0, true), disk("near", &[]), mirror("m", &legs)];
     assert_eq!(of(&both, &["m"]).state, HealthState::Degraded);
 }
 
 #[test]
 fn legs_that_differ_may_have_lost_data_and_a_place_that_another_leg_has_degrades() {
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let checked = |check: Check| {
         let mut disk = mirror("m", &legs);
         disk.mirror.as_mut().unwrap().check = Some(check);
@@ -185,7 +185,7 @@ fn legs_that_differ_may_have_lost_data_and_a_place_that_another_leg_has_degrades
 
 #[test]
 fn findings_count_until_a_check_that_looks_at_all_finds_none() {
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let state = |check: Option<Check>, differ| {
         let mut disk = mirror("m", &legs);
         let of = disk.mirror.as_mut().unwrap();
@@ -208,7 +208,7 @@ fn of_state(disk: Disk) -> HealthState {
 
 #[test]
 fn a_check_that_could_not_begin_is_overdue() {
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     let state = |now, running| {
         let mut disk = mirror("m", &legs);
         let of = disk.mirror.as_mut().unwrap();
@@ -308,7 +308,7 @@ fn a_certificate_is_told_of_when_its_renewal_is_late_for_its_lifetime() {
 #[test]
 fn the_worst_comes_first_and_what_a_later_server_says_is_read() {
     let all = [
-        mirror("m", &[("a", State::Out), ("b", State::InSync)]),
+        mirror("m", &[("a", LegStatus::Out), ("b", LegStatus::InSync)]),
         Disk { lost: true, ..disk("z", &[]) },
     ];
     let health = of(&all, &["m", "z"]);
@@ -334,7 +334,7 @@ fn a_failed_flush_loses_until_one_succeeds() {
         (health.state, faults(&health)),
         (HealthState::Lost, vec![(Fault::FlushFailed, "a")])
     );
-    let legs = [("a", State::InSync), ("b", State::InSync)];
+    let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
     assert_eq!(of(&[doubt, mirror("m", &legs)], &["m"]).state, HealthState::Degraded);
 }
 

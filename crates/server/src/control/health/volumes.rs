@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::disks::Disk;
-use crate::control::mirrors::{self, Found, Leg, MirrorOf, Schedule, State, take_back_todo};
+use crate::control::mirrors::{
+    self, CheckFindings, Leg, LegStatus, MirrorOf, Schedule, take_back_todo,
+};
 use crate::control::served::{self, Export};
 use crate::units;
 
@@ -209,18 +211,18 @@ fn of_mirror(name: &str, mirror: &MirrorOf, facts: &Facts<'_>, stack: &Stack<'_>
 fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
     let why = leg.why.as_deref().unwrap_or("it failed");
     let (fault, what, todo) = match leg.state {
-        State::InSync => return None,
-        State::Resyncing => (
+        LegStatus::InSync => return None,
+        LegStatus::Resyncing => (
             Fault::LegResyncing,
             format!("its leg '{}' is being resynced", leg.name),
             format!("Wait for it: corewise mirror {mirror} --wait"),
         ),
-        State::Returning => (
+        LegStatus::Returning => (
             Fault::LegOut,
             format!("its leg '{}' is out, and being tried again: {why}", leg.name),
             format!("Wait for it: corewise mirror {mirror} --wait"),
         ),
-        State::Out => (
+        LegStatus::Out => (
             Fault::LegOut,
             format!("its leg '{}' is out: {why}", leg.name),
             format!("Once its disk works: {}", take_back_todo(mirror, &leg.name)),
@@ -231,8 +233,8 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
 
 /// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place
 /// that one leg can't read is read from another one.
-fn of_check(mirror: &str, found: Found, stack: &Stack<'_>) -> Reason {
-    let Found { differ, unreadable, lost, repaired } = found;
+fn of_check(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
+    let CheckFindings { differ, unreadable, lost, repaired } = found;
     let state = match differ != 0 || lost != 0 {
         true => stack.severity(mirror),
         false => HealthState::Degraded,
@@ -293,7 +295,7 @@ impl<'a> Stack<'a> {
     /// Whether `disk` is a mirror that has everything on another leg.
     fn does_without(&self, disk: &Disk, leg: &str) -> bool {
         let legs = disk.mirror.iter().flat_map(|mirror| &mirror.legs);
-        legs.filter(|other| other.name != leg && other.state == State::InSync)
+        legs.filter(|other| other.name != leg && other.state == LegStatus::InSync)
             .any(|other| !self.lost.contains(other.name.as_str()))
     }
 }

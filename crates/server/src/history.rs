@@ -18,21 +18,25 @@ const LONGEST: u64 = 64 << 20;
 
 /// What is known, and where it is kept.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ShutdownHistory {
     folder: Option<PathBuf>,
     history: Arc<History>,
     report: Report,
 }
 
-impl Known {
+impl ShutdownHistory {
     /// What that folder has; nothing where there is none. A damaged file is warned about, and will be
     /// replaced.
-    pub(crate) fn load(folder: Option<&Path>, report: Report) -> Known {
+    pub(crate) fn load(folder: Option<&Path>, report: Report) -> ShutdownHistory {
         let (history, damage) = folder.map(load).unwrap_or_default();
         if let Some(damage) = damage {
             report.warning(format_args!("{damage}"));
         }
-        Known { folder: folder.map(Path::to_path_buf), history: Arc::new(history), report }
+        ShutdownHistory {
+            folder: folder.map(Path::to_path_buf),
+            history: Arc::new(history),
+            report,
+        }
     }
 
     /// For a shutdown.

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// What is to be different.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct WhatIfArgs {
     all_async: bool,
     workers: Option<usize>,
     faster: Vec<Faster>,
@@ -18,7 +18,7 @@ pub(super) struct Asked {
 
 /// One timeline as it would have been.
 #[derive(Debug)]
-pub(super) struct Predicted {
+pub(super) struct NamedPrediction {
     /// Which of the log's timelines.
     pub(super) of: usize,
     /// What was different, in words.
@@ -27,9 +27,9 @@ pub(super) struct Predicted {
     pub(super) prediction: Prediction,
 }
 
-impl Asked {
-    pub(super) fn of(args: &Args) -> Asked {
-        Asked {
+impl WhatIfArgs {
+    pub(super) fn of(args: &Args) -> WhatIfArgs {
+        WhatIfArgs {
             all_async: args.all_async,
             workers: args.workers.and_then(|n| usize::try_from(n).ok()),
             faster: args.faster.clone(),
@@ -41,7 +41,7 @@ impl Asked {
     }
 
     /// The predictions for each log; none where nothing was asked for.
-    pub(super) fn predict(&self, logs: &[Log]) -> Result<Vec<Vec<Predicted>>, Failure> {
+    pub(super) fn predict(&self, logs: &[Log]) -> Result<Vec<Vec<NamedPrediction>>, Failure> {
         if self.is_nothing() {
             return Ok(logs.iter().map(|_| Vec::new()).collect());
         }
@@ -59,7 +59,7 @@ impl Asked {
             let each = |(of, t): (usize, &Timeline)| {
                 let what_if = self.what_if(t)?;
                 let prediction = what_if.predict(t);
-                Some(Predicted { of, asked: self.words(), what_if, prediction })
+                Some(NamedPrediction { of, asked: self.words(), what_if, prediction })
             };
             log.timelines.iter().enumerate().filter_map(each).collect()
         };
