@@ -8,10 +8,9 @@
 
 use corewise_topology::{CpuSet, Machine, Topology};
 
-use crate::advice::Layout;
 use crate::calls::priority;
 use crate::meter::Meter;
-use crate::names::Place;
+use crate::names::{Layout, Place};
 use crate::rounds::{Cell, Series, values};
 use crate::stats::PairedRatio;
 use crate::{BenchError, Job, Line};

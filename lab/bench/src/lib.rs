@@ -12,14 +12,13 @@
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
 //! * [`record`]: what a measurement prints, one JSON object per metric; [`names`]: what its case and
 //!   its metric say.
-//! * [`advice`]: what a run says about the scope to choose, in sentences; [`report`]: a run as one HTML file.
+//! * [`table`]: records as a table for people.
 //! * [`machine`]: what this machine costs, by itself, in nanoseconds; [`counting`]: an allocator that counts.
 //!
 //! Nothing here prints: `corewise-bench` and `bench-peers` do. The comparisons that are allowed:
 //! numbers of one call of one program. Records of different calls were measured on different
 //! moments of a machine, and say little about each other.
 
-pub mod advice;
 pub mod bench;
 pub mod blockmq;
 pub mod calls;
@@ -33,11 +32,11 @@ pub mod names;
 pub mod probe;
 pub mod process;
 pub mod record;
-pub mod report;
 pub mod rounds;
 pub mod shutdown;
 pub mod start;
 pub mod stats;
+pub mod table;
 mod usage;
 pub mod workqueue;
 

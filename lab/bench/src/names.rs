@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE};
+use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Pods, Topology};
 
 use crate::record::Record;
 
@@ -129,7 +129,7 @@ impl Better {
     /// `None` where the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
         const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports \
-            fib_ tree_ sort_ map_ matrix_ scope_ _vs_bound";
+            fib_ tree_ sort_ map_ _vs_bound";
         const HIGHER: &str =
             "items storm inside fan_ kernel_test oversubscribed iops seqread odirect";
         let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
@@ -157,6 +157,49 @@ impl Better {
             Better::Higher => "higher is better",
             Better::Lower => "lower is better",
         }
+    }
+}
+
+/// The pods of each scope and shard size, as far as a comparison has to know them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    cpus: usize,
+    /// Each place with the CPUs of its pods.
+    places: Vec<(Place, Vec<CpuSet>)>,
+}
+
+impl Layout {
+    /// Of a machine: each scope with the default shard size, and `cache_shard` with these sizes too.
+    pub fn of(topology: &Topology, shard_sizes: &[u32]) -> Layout {
+        let mut places: Vec<Place> = AffinityScope::ALL.map(Place::of).to_vec();
+        places.extend(shard_sizes.iter().map(|&cores| Place::shards(cores)));
+        let pods_of = |place: Place| {
+            let pods = Pods::new(topology, place.shard_size);
+            pods.scope(place.scope).iter().map(|pod| pod.cpus.clone()).collect()
+        };
+        Layout {
+            cpus: topology.allowed().len(),
+            places: places.into_iter().map(|place| (place, pods_of(place))).collect(),
+        }
+    }
+
+    /// How many CPUs the process may use.
+    pub fn cpus(&self) -> usize {
+        self.cpus
+    }
+
+    /// How many pods a place has; `None` of a place that isn't known.
+    pub fn pods(&self, place: Place) -> Option<usize> {
+        self.find(place).map(<[CpuSet]>::len)
+    }
+
+    /// Whether the two are the same pods: then nothing but the noise makes them differ.
+    pub fn same(&self, a: Place, b: Place) -> bool {
+        a == b || self.find(a).is_some_and(|pods| self.find(b) == Some(pods))
+    }
+
+    fn find(&self, place: Place) -> Option<&[CpuSet]> {
+        self.places.iter().find(|(known, _)| *known == place).map(|(_, pods)| pods.as_slice())
     }
 }
 
@@ -222,5 +265,18 @@ mod tests {
             assert_eq!(headline(metric), Some(Better::Lower), "{metric}");
         }
         assert_eq!(headline("something"), None);
+    }
+
+    #[test]
+    fn places_with_the_same_pods_are_the_same() {
+        let topology = Topology::synthetic("l3:1 core:2 pu:1").unwrap();
+        let layout = Layout::of(&topology, &[2, 4]);
+        let of = Place::of;
+        assert!(layout.same(of(AffinityScope::Cpu), of(AffinityScope::Smt)));
+        assert!(layout.same(of(AffinityScope::Cache), Place::default()));
+        assert!(layout.same(Place::shards(4), of(AffinityScope::System)));
+        assert!(!layout.same(of(AffinityScope::Cpu), Place::default()));
+        assert_eq!(layout.pods(of(AffinityScope::Cpu)), Some(2));
+        assert_eq!((layout.pods(Place::shards(3)), layout.cpus()), (None, 2));
     }
 }

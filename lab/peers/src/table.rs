@@ -2,17 +2,12 @@
 
 use std::fmt::Write;
 
-use corewise_bench::line::metrics;
-use corewise_bench::names::Better;
 use corewise_bench::record::Record;
-use corewise_bench::report::show;
 use corewise_bench::stats::Summary;
+use corewise_bench::table;
 
 use crate::results::{Headline, OURS};
 use crate::session::{Idle, Peers};
-
-/// The records have all, a table so many.
-const MOST_COLUMNS: usize = 6;
 
 /// All tables; the records are in the order of their cases.
 pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) -> String {
@@ -36,47 +31,29 @@ pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) 
 
 fn table(peers: &Peers, records: &[Record]) -> String {
     let case = &records[0].case;
-    let has = |metric: &str| records.iter().any(|record| record.metric == metric);
     // The metrics of the headlines come first.
     let asked = peers
         .headlines
         .iter()
         .filter(|ask| peers.runtimes.iter().any(|runtime| (ask.takes)(case, runtime.name)));
-    let mut columns: Vec<&str> = Vec::new();
-    for metric in asked.map(|ask| ask.metric).chain(metrics().map(|(metric, _)| metric)) {
-        if columns.len() < MOST_COLUMNS && has(metric) && !columns.contains(&metric) {
-            columns.push(metric);
-        }
-    }
-    let mut rows: Vec<&Record> = records.iter().filter(|one| one.metric == columns[0]).collect();
-    let Some(first) = rows.first() else { return String::new() };
-    let heads: String = columns[1..].iter().map(|column| format!("{column:>21}")).collect();
-    let case = format!("{case} ({} runs)", first.runs);
-    let mut text = format!("\n{case:<34}{:>26}{heads}\n", columns[0]);
-    rows.sort_by(|a, b| Better::of_unit(&a.unit).compare(a.median, b.median));
-    for Record { variant, median, min, max, unit, .. } in rows {
-        let idle = peers.runtimes.iter().find(|one| one.name == variant).map(|one| one.idle);
+    let first: Vec<&str> = asked.map(|ask| ask.metric).collect();
+    let label = |record: &Record| {
+        let idle = peers.runtimes.iter().find(|one| one.name == record.variant).map(|one| one.idle);
         let mark = match idle {
             Some(Idle::Spins) => " (spins)",
             Some(Idle::Hesitates) => " (spins a bit)",
             _ => "",
         };
-        let [median, min, max] = [median, min, max].map(|value| show(*value, unit));
-        let (label, value) = (format!("  {variant}{mark}"), format!("{median} [{min}..{max}]"));
-        let others = columns[1..].iter().map(|column| {
-            let mut all = records.iter();
-            let found = all.find(|one| one.variant == *variant && one.metric == *column);
-            format!("{:>21}", found.map_or("-".to_owned(), |one| show(one.median, &one.unit)))
-        });
-        let _ = writeln!(text, "{label:<34}{value:>26}{}", others.collect::<String>());
-    }
-    text
+        format!("{}{mark}", record.variant)
+    };
+    table::table(case, &records.iter().collect::<Vec<_>>(), &first, label)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use corewise_bench::line::unit;
+    use corewise_bench::names::Better;
     use corewise_bench::stats::PairedRatio;
 
     fn record(case: &str, variant: &str, metric: &str, median: f64) -> Record {

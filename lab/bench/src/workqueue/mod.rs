@@ -66,9 +66,7 @@
 //! **(c) `inside`**: as `storm/boxed`, but one task queues all `items`, from within. The clock runs
 //! from the queueing of that task. **`fan`**: `items` times, one after another: a task queues 64,
 //! each of these 64 that only count; the waiter sleeps until all 4161 have run, then flushes.
-//! `makespan_*`: of one such time. `items_per_second`: tasks, all 4161 counted. **`fork`**: one
-//! item computes a Fibonacci number by a join for each call, without a cut-off: the largest that
-//! takes at most `items` joins. Corewise alone. An item is a join.
+//! `makespan_*`: of one such time. `items_per_second`: tasks, all 4161 counted.
 //!
 //! **(d) `pingpong/PLACEMENT/GAP`**: one client from outside, `items` pings: sleeps `gap_us` (with
 //! a timer slack of one nanosecond, if not 0), notes the time, queues an item, sleeps on a futex
@@ -102,7 +100,6 @@
 
 pub mod before;
 mod floor;
-mod fork;
 mod idle;
 mod inside;
 mod kernel_test;
@@ -143,7 +140,6 @@ pub static BENCH: Bench = Bench {
         storm::WORKLOAD,
         inside::WORKLOAD,
         inside::FAN_OUT,
-        fork::WORKLOAD,
         pingpong::WORKLOAD,
         mix::WORKLOAD,
         storm::OVERSUBSCRIBED,
@@ -254,7 +250,6 @@ pub fn run_reused<R: Reuse>(
 fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     let machine = &Machine::live()?;
     let place = match job.runtime.as_str() {
-        "before" if job.case == "fork" => return Ok(job.cannot("it has no join")),
         "before" => {
             let pools = match job.worker_cpu {
                 Some(cpu) => LockedPools::on(machine, cpu)?,
@@ -273,9 +268,6 @@ fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     let Some(place) = place else { return job.unknown() };
     let runtime = Corewise::new(job, machine, place, Idle::default())?;
     let queue = runtime.queue();
-    if job.case == "fork" {
-        return fork::run(job, queue, meter);
-    }
     if job.case != "kernel_test/inline" {
         return run_reused(job, machine, queue, meter);
     }

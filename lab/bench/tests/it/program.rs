@@ -1,4 +1,4 @@
-//! The program: the records that programs read, the tables and the advice that people read.
+//! The program: the records that programs read, and the tables that people read.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -74,76 +74,20 @@ fn the_records_of_calls_end_with_the_headlines() {
 #[test]
 fn both_benchmarks_are_run_where_both_have_what_is_asked_for() {
     let folder = Folder::new();
-    let args = ["--quick", "--rounds", "1", "--report", "run.html"];
+    let args = ["--quick", "--rounds", "1"];
     let workloads = ["--workload", "pingpong/same/hot", "--workload", "broadcast/1"];
-    folder.bench(args.iter().chain(&workloads)).ok().says(&[
-        "Workqueues on",
-        "pingpong/same/hot",
-        "Advice",
-        "Cross-CPU calls on",
-        "broadcast/1",
-    ]);
-    let page = std::fs::read_to_string(folder.path().join("run.html")).unwrap();
-    for part in ["workqueue and calls", "One call to several CPUs", "<dt>Commit</dt>"] {
-        assert!(page.contains(part), "no {part} in the page");
-    }
+    let ran = folder.bench(args.iter().chain(&workloads)).ok();
+    ran.says(&["workqueue\n", "pingpong/same/hot (1 runs)", "calls\n", "broadcast/1 (1 runs)"]);
 }
 
 #[test]
-fn the_text_has_a_table_for_each_case_and_ends_with_advice() {
+fn the_text_has_a_table_for_each_case_with_a_row_for_each_scope() {
     let folder = Folder::new();
     let args = ["--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
-    let ran = folder.bench(args).ok().says(&[
-        "2 rounds",
-        "pingpong/same/hot",
-        "latency p50",
-        "before (cpu)",
-        "futex",
-        "±",
-        "Advice",
-    ]);
-    assert!(!ran.stdout.contains('\x1b'), "colours that nobody can see\n{ran}");
-    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 100), "{ran}");
+    let ran = folder.bench(args).ok();
+    let ran = ran.says(&["pingpong/same/hot (2 runs)", "latency_p50", "before (cpu)", "futex"]);
     // Not measured, so not said.
-    assert!(!ran.stdout.contains("Kernel's test"), "{ran}");
-}
-
-#[test]
-fn a_report_is_one_whole_file_with_the_peers_beside() {
-    let folder = Folder::new();
-    let peers = "[{\"bench\":\"workqueue\",\"case\":\"pingpong/same/hot\",\"variant\":\"tokio\",\
-                 \"metric\":\"latency_p50\",\"unit\":\"ns\",\"median\":4300.0,\"min\":4200.0,\
-                 \"max\":4500.0,\"runs\":7}]";
-    std::fs::write(folder.path().join("peers.json"), peers).unwrap();
-    let args = ["--quick", "--rounds", "1", "--workload", "pingpong/same/hot"];
-    let report = ["--report", "run.html", "--peers", "peers.json"];
-    folder.bench(args.iter().chain(&report)).ok().says(&["Advice"]);
-    let page = std::fs::read_to_string(folder.path().join("run.html")).unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
-    for part in ["latency p50 by scope", "tokio", "<dt>Commit</dt>", "--peers peers.json", "Linux "]
-    {
-        assert!(page.contains(part), "no {part} in the page");
-    }
-    assert_eq!(folder.list(), ["peers.json", "run.html"], "something was left behind");
-}
-
-#[test]
-fn a_report_that_cant_be_made_is_said_before_anything_is_measured() {
-    let folder = Folder::new();
-    std::fs::write(folder.path().join("none.json"), "[]").unwrap();
-    let refused = |code: i32, args: &[&str], said: &str| {
-        let ran = folder.bench([&["--quick"], args].concat());
-        ran.code(code).complains(&[said]);
-    };
-    refused(1, &["--report", "no/run.html"], "cannot write 'no/run.html'");
-    refused(
-        1,
-        &["--report", "r.html", "--peers", "no.json"],
-        "cannot read the peers' measurements",
-    );
-    refused(1, &["--report", "r.html", "--peers", "none.json"], "bench-peers workqueue --out FILE");
-    refused(2, &["--peers", "none.json"], "--report");
-    assert_eq!(folder.list(), ["none.json"]);
+    assert!(!ran.stdout.contains("cache_shard_vs_before"), "{ran}");
 }
 
 #[test]

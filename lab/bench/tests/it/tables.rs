@@ -29,15 +29,55 @@
 
 use std::path::{Path, PathBuf};
 
-use corewise_bench::names::{Better, CaseName, sums_up};
-use corewise_bench::record::Record;
-use corewise_bench::report::{Source, label, ratios, show};
+use corewise_bench::names::{BESIDE, Better, CaseName, HEADLINE, INTERVAL, Place, sums_up};
+use corewise_bench::record::{Record, show};
+use corewise_timeline::markup::printable;
 
 type Read<'r> = &'r dyn Fn(&str) -> Result<Vec<Record>, String>;
 
 const BEGINS: [(&str, &str); 2] =
     [("<!-- results: ", "<!-- end of results -->"), ("<!-- rows: ", "<!-- end of rows -->")];
 const DESCRIBED: &str = "\n-->\n";
+
+/// Which program wrote a record. Figures of two programs never share a scale: they were measured at
+/// different moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// `corewise-bench`: the scopes, and the old design.
+    Own,
+    /// `bench-peers`: Corewise and other runtimes.
+    Peers,
+}
+
+/// The name of a row.
+fn label(source: Source, record: &Record, place: Option<Place>) -> String {
+    // Runtimes whose idle workers spin for a good while: their latencies are to be read with their CPU time.
+    let spins = ["rayon", "tbb", "glommio-spins", "seastar-poll-mode"];
+    match (source, &*printable(&record.variant), place) {
+        (Source::Own, "corewise", Some(place)) if place.is_default() => {
+            format!("{place} (default)")
+        }
+        (Source::Own, "corewise", Some(place)) => place.to_string(),
+        // Among its peers it is the default that counts.
+        (_, "corewise", Some(place)) if !place.is_default() => format!("Corewise ({place})"),
+        (_, "corewise", _) => "Corewise".to_owned(),
+        (_, variant, Some(place)) => format!("{variant} ({place})"),
+        (_, variant, None) if spins.iter().any(|name| variant.starts_with(name)) => {
+            format!("{variant} (spins)")
+        }
+        (_, variant, None) => variant.to_owned(),
+    }
+}
+
+/// A ratio that sums a call up, with its interval where there is one: the headlines of a program in their order, and
+/// behind them what stands beside.
+fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
+    let interval = |of: &Record| {
+        records.iter().find(|other| other.case == INTERVAL && other.metric == of.metric)
+    };
+    let of_case = |case| records.iter().filter(move |record| record.case == case);
+    [HEADLINE, BESIDE].into_iter().flat_map(of_case).map(move |of| (of, interval(of)))
+}
 
 /// `text` with each of its tables made anew; `read` gives the records of a file.
 fn fill(text: &str, read: Read<'_>) -> Result<String, String> {

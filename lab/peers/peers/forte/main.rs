@@ -27,14 +27,6 @@ impl Forks for Forte {
     ) -> (A, B) {
         here.join(|worker| a(&mut &*worker), |worker| b(&mut &*worker))
     }
-
-    fn scope(here: &mut &Worker, numbers: &mut [u64]) {
-        here.scope(|scope| {
-            for number in numbers {
-                scope.spawn(|_| *number = 1);
-            }
-        });
-    }
 }
 
 /// Spans and CPU time of passes.

@@ -114,38 +114,6 @@ func quicksort(numbers []uint32) {
 	join(func() { quicksort(numbers[:left]) }, func() { quicksort(numbers[left:]) })
 }
 
-const block = 32
-
-// multiply takes matrices that are their four quarters, one after the other, down to blocks, which are rows.
-func multiply(product, a, b []float64) {
-	if len(product) <= block*block {
-		for i := range block {
-			row := product[i*block : (i+1)*block]
-			for k := range block {
-				factor := a[i*block+k]
-				for j, other := range b[k*block : (k+1)*block] {
-					row[j] += factor * other
-				}
-			}
-		}
-		return
-	}
-	quarter := len(product) / 4
-	part := func(of []float64, row, column int) []float64 {
-		return of[(2*row+column)*quarter:][:quarter]
-	}
-	// The two halves of each sum add to the same quarter: one after the other.
-	for half := range 2 {
-		row := func(row int) {
-			join(
-				func() { multiply(part(product, row, 0), part(a, row, half), part(b, half, 0)) },
-				func() { multiply(part(product, row, 1), part(a, row, half), part(b, half, 1)) },
-			)
-		}
-		join(func() { row(0) }, func() { row(1) })
-	}
-}
-
 func mixed(number, steps uint64) uint64 {
 	number += 0x9e3779b97f4a7c15
 	for range steps {
@@ -205,36 +173,6 @@ func forkWork(kind string) (pass, blank func(), count float64, right func() bool
 		}
 		return func() { quicksort(numbers) }, func() { copy(numbers, unsorted) }, float64(items),
 			func() bool { return slices.IsSorted(numbers) }
-	case "matrix":
-		a, b := make([]float64, items*items), make([]float64, items*items)
-		product := make([]float64, items*items)
-		for i := range a {
-			a[i], b[i] = 1, 2
-		}
-		blocks := float64(items / block)
-		return func() { multiply(product, a, b) }, func() { clear(product) },
-			blocks * blocks * blocks,
-			func() bool {
-				isWrong := func(n float64) bool { return n != 2*float64(items) }
-				return !slices.ContainsFunc(product, isWrong)
-			}
-	}
-	if kind == "scope" {
-		numbers := make([]uint64, items)
-		pass = func() {
-			var over sync.WaitGroup
-			over.Add(items)
-			for i := range numbers {
-				go func() {
-					numbers[i] = 1
-					over.Done()
-				}()
-			}
-			over.Wait()
-		}
-		isWrong := func(n uint64) bool { return n != 1 }
-		return pass, func() { clear(numbers) }, float64(items),
-			func() bool { return !slices.ContainsFunc(numbers, isWrong) }
 	}
 	f := func(item uint64) uint64 { return mixed(item, steps) }
 	if kind == "map-uneven" {
@@ -253,7 +191,7 @@ func forkWork(kind string) (pass, blank func(), count float64, right func() bool
 }
 
 func isForkJoin(kind string) bool {
-	kinds := []string{"forks", "fib", "tree", "sort", "matrix", "scope", "map-tiny", "map-uneven"}
+	kinds := []string{"forks", "fib", "tree", "sort", "map-tiny", "map-uneven"}
 	return slices.Contains(kinds, kind)
 }
 

@@ -133,105 +133,6 @@ final class Fork {
         }
     }
 
-    static final int BLOCK = 32;
-
-    /** A matrix is its four quarters, one after the other, down to blocks, which are rows. */
-    static final class Multiply extends RecursiveAction {
-        private static final long serialVersionUID = 1;
-        final double[][] all;
-        final int product;
-        final int a;
-        final int b;
-        final int size;
-
-        /** Multiplies the parts that begin there in the product and its two factors. */
-        Multiply(double[][] all, int product, int a, int b, int size) {
-            this.all = all;
-            this.product = product;
-            this.a = a;
-            this.b = b;
-            this.size = size;
-        }
-
-        @Override
-        protected void compute() {
-            if (size <= BLOCK * BLOCK) {
-                block();
-                return;
-            }
-            int quarter = size / 4;
-            // The two halves of each sum add to the same quarter: one after the other.
-            for (int half = 0; half < 2; half++) {
-                Multiply[] parts = new Multiply[4];
-                for (int n = 0; n < 4; n++) {
-                    int left = a + (2 * (n / 2) + half) * quarter;
-                    int right = b + (2 * half + n % 2) * quarter;
-                    parts[n] = new Multiply(all, product + n * quarter, left, right, quarter);
-                }
-                for (int n = 3; n > 0; n--) {
-                    parts[n].fork();
-                }
-                parts[0].compute();
-                for (int n = 1; n < 4; n++) {
-                    parts[n].join();
-                }
-            }
-        }
-
-        private void block() {
-            double[] sums = all[0];
-            double[] right = all[2];
-            for (int i = 0; i < BLOCK; i++) {
-                int row = product + i * BLOCK;
-                for (int k = 0; k < BLOCK; k++) {
-                    double factor = all[1][a + i * BLOCK + k];
-                    int other = b + k * BLOCK;
-                    for (int j = 0; j < BLOCK; j++) {
-                        sums[row + j] += factor * right[other + j];
-                    }
-                }
-            }
-        }
-    }
-
-    /** A task for each number, all joined by the one that forks them, the newest first. */
-    static final class Scope extends RecursiveAction {
-        private static final long serialVersionUID = 1;
-        final long[] numbers;
-
-        Scope(long[] numbers) {
-            this.numbers = numbers;
-        }
-
-        @Override
-        protected void compute() {
-            RecursiveAction[] all = new RecursiveAction[numbers.length];
-            for (int i = 0; i < all.length; i++) {
-                all[i] = new One(numbers, i);
-                all[i].fork();
-            }
-            for (int i = all.length - 1; i >= 0; i--) {
-                all[i].join();
-            }
-        }
-    }
-
-    static final class One extends RecursiveAction {
-        private static final long serialVersionUID = 1;
-        final long[] numbers;
-        final int at;
-
-        One(long[] numbers, int at) {
-            this.numbers = numbers;
-            this.at = at;
-        }
-
-        @Override
-        protected void compute() {
-            numbers[at] = 1;
-        }
-    }
-
     static long mixed(long number, long steps) {
         long mixed = number + 0x9e3779b97f4a7c15L;
         for (long step = 0; step < steps; step++) {
@@ -295,21 +196,6 @@ final class Fork {
                             return true;
                         });
             }
-            case "matrix" -> {
-                int size = items * items;
-                double[][] all = {new double[size], new double[size], new double[size]};
-                Arrays.fill(all[1], 1);
-                Arrays.fill(all[2], 2);
-                return new Work(() -> pool.invoke(new Multiply(all, 0, 0, 0, size)),
-                        () -> Arrays.fill(all[0], 0), Math.pow(items / BLOCK, 3),
-                        () -> Arrays.stream(all[0]).allMatch(n -> n == 2.0 * items));
-            }
-            case "scope" -> {
-                long[] numbers = new long[items];
-                return new Work(() -> pool.invoke(new Scope(numbers)),
-                        () -> Arrays.fill(numbers, 0), items,
-                        () -> Arrays.stream(numbers).allMatch(n -> n == 1));
-            }
             default -> {
                 IntToLongFunction f = kind.equals("map-tiny")
                         ? item -> mixed(item, steps)
@@ -330,8 +216,7 @@ final class Fork {
     }
 
     static boolean isCase(String kind) {
-        return Arrays.asList("forks", "fib", "tree", "sort", "matrix", "scope", "map-tiny",
-                "map-uneven").contains(kind);
+        return Arrays.asList("forks", "fib", "tree", "sort", "map-tiny", "map-uneven").contains(kind);
     }
 
     static double median(double[] values) {

@@ -1,5 +1,5 @@
-// The workloads of lab/peers/src/fork/mod.rs on oneTBB: `parallel_invoke` joins, `parallel_for` maps, a `task_group`
-// is the scope. The calling thread is one of the arena's.
+// The workloads of lab/peers/src/fork/mod.rs on oneTBB: `parallel_invoke` joins, `parallel_for` maps. The
+// calling thread is one of the arena's.
 
 struct Plain {
   static void join(auto &&a, auto &&b) { a(), b(); }
@@ -56,30 +56,6 @@ void sort(uint32_t *from, uint32_t *to) {
   Tbb::join([=] { sort(from, left); }, [=] { sort(left, to); });
 }
 
-// A matrix is its four quarters, one after the other, down to blocks, which are rows.
-void multiply(double *product, const double *a, const double *b, size_t size) {
-  constexpr size_t block = 32;
-  if (size <= block * block) {
-    for (size_t i = 0; i < block; i++)
-      for (size_t k = 0; k < block; k++)
-        for (size_t j = 0; j < block; j++)
-          product[i * block + j] += a[i * block + k] * b[k * block + j];
-    return;
-  }
-  size_t quarter = size / 4;
-  // The two halves of each sum add to the same quarter: one after the other.
-  for (size_t half = 0; half < 2; half++) {
-    auto part = [=](size_t row, size_t column) {
-      multiply(product + (2 * row + column) * quarter, a + (2 * row + half) * quarter,
-               b + (2 * half + column) * quarter, quarter);
-    };
-    auto row = [=](size_t row) {
-      Tbb::join([=] { part(row, 0); }, [=] { part(row, 1); });
-    };
-    Tbb::join([=] { row(0); }, [=] { row(1); });
-  }
-}
-
 uint64_t mixed(uint64_t number, uint64_t steps) {
   number += 0x9e3779b97f4a7c15;
   for (uint64_t step = 0; step < steps; step++)
@@ -94,7 +70,6 @@ struct Work {
   uint64_t number = 0;
   Node *root = nullptr;
   std::vector<uint32_t> unsorted, sorted;
-  std::vector<double> a, b, product;
   std::vector<uint64_t> mapped;
 
   explicit Work(const std::string &kind)
@@ -103,7 +78,6 @@ struct Work {
     if (kind == "tree") root = tree(std::bit_width(items) - 1, 1);
     if (kind == "sort")
       for (size_t i = 0; i < items; i++) unsorted.push_back(uint32_t(mixed(i, 2)));
-    if (kind == "matrix") a.assign(items * items, 1), b.assign(items * items, 2);
   }
 
   static size_t number_of(const char *key) { return size_t(::number(key)); }
@@ -117,15 +91,12 @@ struct Work {
   double count() const {
     if (kind == "forks" || kind == "fib") return double(fib_of(items + 1) - 1);
     if (kind == "tree") return double((std::bit_floor(items + 1) - 1) * times);
-    if (kind == "matrix") return std::pow(double(items / 32), 3);
     return double(items);
   }
 
   // Not timed.
   void blank() {
     sorted = unsorted;
-    if (kind == "matrix") product.assign(items * items, 0);
-    if (kind == "scope") mapped.assign(items, 0);
   }
 
   uint64_t steps_of(uint64_t item) const {
@@ -135,15 +106,9 @@ struct Work {
   void pass() {
     if (kind == "forks" || kind == "fib") number = fib<Tbb>(items);
     if (kind == "sort") sort(sorted.data(), sorted.data() + sorted.size());
-    if (kind == "matrix") multiply(product.data(), a.data(), b.data(), product.size());
     if (kind == "tree") {
       number = 0;
       for (size_t i = 0; i < times; i++) number += sum(root);
-    }
-    if (kind == "scope") {
-      tbb::task_group group;
-      for (uint64_t &number : mapped) group.run([&number] { number = 1; });
-      group.wait();
     }
     if (kind.starts_with("map-")) {
       mapped.clear();
@@ -158,11 +123,6 @@ struct Work {
     if (kind == "forks" || kind == "fib") return number == fib_of(items);
     if (kind == "tree") return double(number) == count();
     if (kind == "sort") return std::is_sorted(sorted.begin(), sorted.end());
-    if (kind == "matrix")
-      return std::all_of(product.begin(), product.end(),
-                         [&](double n) { return n == 2.0 * double(items); });
-    if (kind == "scope")
-      return std::all_of(mapped.begin(), mapped.end(), [](uint64_t n) { return n == 1; });
     for (size_t i = 0; i < items; i += 199)
       if (mapped[i] != mixed(i, steps_of(i))) return false;
     return true;
@@ -197,7 +157,7 @@ public:
 
 bool is_fork_join(const std::string &kind) {
   return kind == "forks" || kind == "fib" || kind == "tree" || kind == "sort" ||
-         kind == "matrix" || kind == "scope" || kind.starts_with("map-");
+         kind.starts_with("map-");
 }
 
 void fork_join(Line &line, const std::string &kind) {

@@ -1,5 +1,4 @@
-//! Fork and join: recursions, trees, sorts, products and maps by whatever forks, each beside plain
-//! calls.
+//! Fork and join: recursions, trees, sorts and maps by whatever forks, each beside plain calls.
 //!
 //! # The words
 //!
@@ -27,13 +26,9 @@
 //!   or `all`. A pass sums a small tree a thousand times. An item is a node.
 //! * **`sort`**: quicksort of `items` numbers of 32 bits, in no order; up to 4096 go to the
 //!   language's own sort. An item is a number.
-//! * **`matrix`**: the product of two matrices of `items` by `items` numbers of 64 bits, by
-//!   quarters, down to blocks of 32 by 32 (6 to 8 µs), which are the items. Four quarters at a
-//!   time: two halves of a sum don't run in parallel.
 //! * **`map-tiny`**: a function of 20 ns of a million numbers. **`map-uneven`**: of 10 000 numbers,
 //!   0 to 200 µs.
-//! * **`scope`**: 100 000 tasks of one scope, spawned from its own body. Each sets a number.
-//! * **`inside`**, **`fan`**: those of `lab/bench/src/workqueue/mod.rs`.
+//! * **`inside`**: that of `lab/bench/src/workqueue/mod.rs`.
 //!
 //! # The metrics
 //!
@@ -73,19 +68,14 @@ static BENCH: Bench = Bench {
     words: "workers producers items times passes quick_steps worker_cpu count",
     workloads: &[
         Workload { cases: Cases::These(CASES), quick: |parts, _| quick(parts), numbers, ..FORKS },
-        Workload {
-            cases: Cases::These("inside fan"),
-            numbers: spawns_numbers,
-            run: spawns,
-            ..FORKS
-        },
+        Workload { cases: Cases::These("inside"), numbers: spawns_numbers, run: spawns, ..FORKS },
     ],
     counting: |job| job.passes = 1,
     headlines: |_| vec![],
 };
 
 const CASES: &str = "forks fib tree/1k/one tree/1k/all tree/1m/one tree/1m/all tree/16m/one \
-                     tree/16m/all sort matrix map-tiny map-uneven scope";
+                     tree/16m/all sort map-tiny map-uneven";
 
 const FORKS: Workload = Workload {
     cases: Cases::These(""),
@@ -111,12 +101,8 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of("java-forkjoinpool", Tool::Java, Idle::Sleeps, When::Usually),
     ],
     takes: |name, parts| match parts {
-        ["inside" | "fan"] => {
-            !matches!(name, OUTSIDE | SERIAL | "chili" | "forte" | "java-fork-join")
-        }
+        ["inside"] => !matches!(name, OUTSIDE | SERIAL | "chili" | "forte" | "java-fork-join"),
         _ if matches!(name, "go-channel" | "java-forkjoinpool") => false,
-        // A loop, and no scopes.
-        ["scope"] => !matches!(name, SERIAL | "chili"),
         ["forks"] => name != SERIAL,
         _ => true,
     },
@@ -124,7 +110,7 @@ pub(crate) static PEERS: Peers = Peers {
     quick,
     allocates: |_| false,
     adapt: |job, parts, on| match parts {
-        ["inside" | "fan"] => (crate::workqueue::PEERS.adapt)(job, parts, on),
+        ["inside"] => (crate::workqueue::PEERS.adapt)(job, parts, on),
         ["tree", "16m", _] if job.runtime == GOROUTINE => job.passes = 1,
         _ if job.runtime == GOROUTINE => job.passes = job.passes.min(3),
         _ => {}
@@ -139,12 +125,6 @@ pub(crate) static PEERS: Peers = Peers {
             case == "fib" && !is_floor(peer)
         })
         .beside(),
-        Ask::lower("matrix_vs_best_peer", "makespan_p50", |case, peer| {
-            case == "matrix" && !is_floor(peer)
-        })
-        .beside(),
-        Ask::lower("scope_vs_best_peer", "makespan_p50", |case, _| case == "scope").beside(),
-        Ask::rate("fan_vs_best_peer", |case, _| case == "fan").beside(),
         Ask::lower("tree_small_outside_vs_serial", "makespan_p50", small_serial)
             .of(OUTSIDE)
             .beside(),
@@ -188,7 +168,7 @@ fn small_serial(case: &str, peer: &str) -> bool {
 
 /// Whether a look runs a case: those of the headlines, without the largest trees.
 fn quick(parts: &[&str]) -> bool {
-    !matches!(parts, ["tree", "16m", _] | ["tree", "1m", "one"] | ["matrix" | "scope" | "fan"])
+    !matches!(parts, ["tree", "16m", _] | ["tree", "1m", "one"])
 }
 
 fn numbers(job: &mut Job, parts: &[&str], on: &On) {
@@ -202,8 +182,6 @@ fn numbers(job: &mut Job, parts: &[&str], on: &On) {
         ["tree", "1m", _] => ((1 << 20) - 1, on.pick(10, 5)),
         ["tree", ..] => ((1 << 24) - 1, 5),
         ["sort"] => (on.pick(10_000_000, 1_000_000), 5),
-        ["matrix"] => (1_024, 5),
-        ["scope"] => (100_000, on.pick(10, 5)),
         ["map-tiny"] => (1_000_000, on.pick(10, 5)),
         _ => (on.pick(10_000, 1_000), 3),
     };
@@ -217,13 +195,13 @@ const TINY: u32 = 30;
 const UNEVEN: u32 = 60_000;
 
 fn spawns_numbers(job: &mut Job, parts: &[&str], on: &On) {
-    let workload = workqueue::BENCH.workload(parts[0]).expect("it has both");
+    let workload = workqueue::BENCH.workload(parts[0]).expect("it has that");
     (workload.numbers)(job, parts, on);
 }
 
-/// `inside` and `fan` on Corewise.
+/// `inside` on Corewise.
 fn spawns(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
-    let workload = workqueue::BENCH.workload(&job.case).expect("it has both");
+    let workload = workqueue::BENCH.workload(&job.case).expect("it has that");
     (workload.run)(job, meter)
 }
 
@@ -245,7 +223,7 @@ fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
 
 fn peer(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     match (&*job.runtime, &*job.case) {
-        (_, "inside" | "fan") => (crate::workqueue::PEERS.run)(job, meter),
+        (_, "inside") => (crate::workqueue::PEERS.run)(job, meter),
         ("rayon", _) => run_on(job, &Rayon::new(job)?, meter),
         ("chili", _) => run_on(job, &Chili::new(job), meter),
         _ => job.unknown(),
@@ -324,7 +302,6 @@ mod tests {
             |job| {
                 // One that isn't the whole of a block or of a half, and enough to be split.
                 job.items = if job.case.starts_with("f") { 10 } else { job.items.min(5_003) };
-                job.items = if job.case == "matrix" { 128 } else { job.items };
                 (job.times, job.passes, job.quick_steps, job.worker_cpu) = (2, 2, 3, None);
             },
         );
@@ -337,8 +314,6 @@ mod tests {
             ("tree/1k/one", Output::Number(0)),
             ("sort", Output::Sorted((0..10).rev().collect())),
             ("sort", Output::Sorted(vec![1; 10])),
-            ("matrix", Output::Product(vec![1.0; 1_024], Box::default())),
-            ("scope", Output::Mapped(vec![0; 10])),
             ("map-tiny", Output::Mapped(vec![0; 10])),
             ("map-uneven", Output::Mapped(vec![])),
         ] {
@@ -357,9 +332,9 @@ mod tests {
         assert_eq!(all("", "fib"), [&[OURS, OUTSIDE, SERIAL], &fast[..], &slow].concat());
         assert_eq!(all("", "forks"), [&[OURS, OUTSIDE], &fast[..], &slow].concat());
         let spawn = [OURS, "rayon", "tbb", "go-goroutine", "go-channel", "java-forkjoinpool"];
-        assert_eq!(all("", "fan"), spawn);
+        assert_eq!(all("", "inside"), spawn);
         assert!(all("--quick", "fib").ends_with(&fast.map(str::to_owned)));
-        assert!(all("--quick", "fan").is_empty() && all("--quick", "tree/16m/all").is_empty());
+        assert!(all("--quick", "tree/16m/all").is_empty());
         let cells = crate::session::tests::cells("fork");
         for cell in cells.iter().flatten() {
             let is_one = cell.case == "forks" || cell.case.ends_with("/one");

@@ -26,12 +26,6 @@ pub(crate) trait Forks {
         halves::<Self>(here, items, &mut results, f);
         results
     }
-
-    /// Sets each number to one, in a task of its own of one scope. A library without scopes takes
-    /// no part in that.
-    fn scope(_here: &mut Self::Here<'_>, numbers: &mut [u64]) {
-        numbers.fill(1);
-    }
 }
 
 fn halves<F: Forks + ?Sized>(
@@ -84,10 +78,6 @@ pub(crate) enum Work {
     Tree(Node, usize),
     /// The numbers, in no order.
     Sort(Vec<u32>),
-    /// The length of an edge.
-    Matrix(usize),
-    /// The number of tasks.
-    Scope(usize),
     /// The items, the steps of an item on average, and the steps of one item given both.
     Map(Vec<u64>, u64, fn(u64, u64) -> u64),
 }
@@ -97,7 +87,6 @@ pub(crate) enum Work {
 pub(crate) enum Output {
     Number(u64),
     Sorted(Vec<u32>),
-    Product(Vec<f64>, Box<[Vec<f64>; 2]>),
     Mapped(Vec<u64>),
 }
 
@@ -110,8 +99,6 @@ pub(crate) struct Node {
 
 /// Slices of at most so many numbers are left to the standard library.
 const SORTED_AT_ONCE: usize = 4_096;
-/// The edge of a block that is multiplied at once: some 8 µs.
-const BLOCK: usize = 32;
 
 impl Work {
     /// The input of a case; `None` where there is no such case.
@@ -120,23 +107,18 @@ impl Work {
             "forks" | "fib" => Work::Fib(u32::try_from(items).ok()?),
             "tree" => Work::Tree(Node::of(items.max(1).ilog2(), 1), times),
             "sort" => Work::Sort((0..items as u64).map(|n| mixed(n, 2) as u32).collect()),
-            // Quarters of quarters, down to one block.
-            "matrix" => Work::Matrix(items.next_power_of_two().max(BLOCK)),
-            "scope" => Work::Scope(items),
             "map-tiny" => Work::Map((0..items as u64).collect(), steps, |_, steps| steps),
             "map-uneven" => Work::Map((0..items as u64).collect(), steps, uneven),
             _ => return None,
         })
     }
 
-    /// The number of items of a pass: forks, nodes, numbers, blocks, tasks, or the items of a map.
+    /// The number of items of a pass: forks, nodes, numbers, or the items of a map.
     pub(crate) fn items(&self) -> usize {
         match self {
             Work::Fib(n) => (fib_of(n + 1) - 1).max(1) as usize,
             Work::Tree(root, times) => root.sum() as usize * times,
             Work::Sort(numbers) => numbers.len(),
-            Work::Matrix(edge) => (edge / BLOCK).pow(3),
-            Work::Scope(tasks) => *tasks,
             Work::Map(items, ..) => items.len(),
         }
     }
@@ -145,11 +127,6 @@ impl Work {
     pub(crate) fn blank(&self) -> Output {
         match self {
             Work::Sort(numbers) => Output::Sorted(numbers.clone()),
-            Work::Matrix(edge) => {
-                let of = |value| vec![value; edge * edge];
-                Output::Product(of(0.0), Box::new([of(1.0), of(2.0)]))
-            }
-            Work::Scope(tasks) => Output::Mapped(vec![0; *tasks]),
             _ => Output::Number(0),
         }
     }
@@ -164,14 +141,6 @@ impl Work {
             (Work::Sort(_), Output::Sorted(mut numbers)) => {
                 sort::<F>(here, &mut numbers);
                 Output::Sorted(numbers)
-            }
-            (Work::Matrix(_), Output::Product(mut product, factors)) => {
-                multiply::<F>(here, &mut product, &factors[0], &factors[1]);
-                Output::Product(product, factors)
-            }
-            (Work::Scope(_), Output::Mapped(mut numbers)) => {
-                F::scope(here, &mut numbers);
-                Output::Mapped(numbers)
             }
             (Work::Map(items, steps, of), _) => {
                 let (steps, of) = (*steps, *of);
@@ -189,12 +158,6 @@ impl Work {
             (Work::Sort(numbers), Output::Sorted(sorted)) => {
                 let sum = |all: &[u32]| all.iter().map(|n| u64::from(*n)).sum::<u64>();
                 sorted.is_sorted() && sum(numbers) == sum(sorted) && numbers.len() == sorted.len()
-            }
-            (Work::Matrix(edge), Output::Product(product, _)) => {
-                product.iter().all(|number| *number == 2.0 * *edge as f64)
-            }
-            (Work::Scope(tasks), Output::Mapped(numbers)) => {
-                numbers.len() == *tasks && numbers.iter().all(|number| *number == 1)
             }
             (Work::Map(items, steps, of), Output::Mapped(results)) => {
                 let is_right = |n: usize| results[n] == mixed(items[n], of(items[n], *steps));
@@ -293,39 +256,4 @@ fn parted(numbers: &mut [u32]) -> (&mut [u32], &mut [u32]) {
         right -= 1;
     }
     numbers.split_at_mut(left)
-}
-
-/// Adds the product of two square matrices to a third. A matrix is its four quarters, one after the
-/// other, down to blocks, which are rows.
-fn multiply<F: Forks>(here: &mut F::Here<'_>, product: &mut [f64], a: &[f64], b: &[f64]) {
-    if product.len() <= BLOCK * BLOCK {
-        return multiply_block(product, a, b);
-    }
-    let quarter = product.len() / 4;
-    let part = |of: usize| quarter * of..quarter * (of + 1);
-    // The two halves of each sum add to the same quarter: one after the other.
-    for half in 0..2 {
-        let (a, b) =
-            ([&a[part(half)], &a[part(2 + half)]], [&b[part(2 * half)], &b[part(2 * half + 1)]]);
-        let (upper, lower) = product.split_at_mut(2 * quarter);
-        let row = |here: &mut F::Here<'_>, of: usize, row: &mut [f64]| {
-            let (left, right) = row.split_at_mut(quarter);
-            F::join(
-                here,
-                |here| multiply::<F>(here, left, a[of], b[0]),
-                |here| multiply::<F>(here, right, a[of], b[1]),
-            );
-        };
-        F::join(here, |here| row(here, 0, upper), |here| row(here, 1, lower));
-    }
-}
-
-fn multiply_block(product: &mut [f64], a: &[f64], b: &[f64]) {
-    for (row, a) in product.chunks_exact_mut(BLOCK).zip(a.chunks_exact(BLOCK)) {
-        for (a, b) in a.iter().zip(b.chunks_exact(BLOCK)) {
-            for (sum, b) in row.iter_mut().zip(b) {
-                *sum += a * b;
-            }
-        }
-    }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use corewise_object::OpenErrorKind;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode};
-use s3_servers::disk::Place;
-use s3_servers::inside::{Creation, Inside};
-use s3_servers::weed::Weed;
+use crate::disk::Place;
+use crate::inside::{Creation, Inside};
+use crate::weed::Weed;
 
 /// Whether in one of at most `rounds` more than one of eight racing creators was told that it was the one.
 fn won_twice(place: &Place, rounds: usize) -> bool {

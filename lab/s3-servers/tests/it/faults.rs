@@ -6,9 +6,9 @@ use std::time::Duration;
 use corewise_blockmq::IoErrorKind;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Mutex, thread};
-use s3_servers::disk::{Place, agrees};
-use s3_servers::inside::{Creation, Inside};
-use s3_servers::proxy::{Fate, Proxy};
+use crate::disk::{Place, agrees};
+use crate::inside::{Creation, Inside};
+use crate::proxy::{Fate, Proxy};
 
 #[test]
 fn a_volume_is_what_was_written() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use corewise_sync::thread;
 use fastrand::Rng;
-use s3_servers::disk::{BLOCK, Place};
-use s3_servers::program::Program;
-use s3_servers::weed::Weed;
+use crate::disk::{BLOCK, Place};
+use crate::program::Program;
+use crate::weed::Weed;
 
 use crate::client::{self, Client};
 

@@ -1,8 +1,8 @@
 //! More objects than a server lists at once.
 
-use s3_servers::disk::Place;
-use s3_servers::inside::{Creation, Inside};
-use s3_servers::weed::Weed;
+use crate::disk::Place;
+use crate::inside::{Creation, Inside};
+use crate::weed::Weed;
 
 /// Each block lies in a record of its own.
 fn many(place: &Place) {

@@ -11,8 +11,7 @@ use corewise_topology::{CpuSet, Topology, TopologyError};
 const EXAMPLES: &str = "\
 Benchmarks:
   workqueue   throughput and latency of work items at each scope and shard size that differs on this
-              machine, and of the old design with one locked list per cache; ends with advice on
-              the scope to choose
+              machine, and of the old design with one locked list per cache
   calls       how long an urgent task waits for its core while other threads wait for calls,
               compared with the old design, in which a waiting thread holds its core; round trips,
               compared with two threads that exchange eventfd messages; calls to many CPUs
@@ -41,7 +40,6 @@ Examples:
   corewise-bench shutdown --workload azure --workload flat/5000
   corewise-bench blockmq --workload seqread
   corewise-bench workqueue --json > bench.json
-  corewise-bench workqueue --report bench.html
   corewise-bench machine --out costs.toml
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
@@ -54,13 +52,12 @@ each key, its method and its limits.
 
 Examples:
   corewise-bench machine
-  corewise-bench machine --out costs.toml --svg costs.svg
+  corewise-bench machine --out costs.toml
   corewise-bench machine --quick --cpus 0-7
-  corewise-bench machine --json | jq '.distance.cache.list_ns.p50'
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
-/// Benchmark Corewise's libraries on this machine, and advise on the affinity scope.
+/// Benchmark Corewise's libraries on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "corewise-bench", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
@@ -83,12 +80,6 @@ pub(crate) struct Args {
     /// Run only this workload, such as storm, storm/boxed or held_span; may be repeated
     #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
     pub(crate) workload: Vec<String>,
-    /// Write FILE, one HTML page with charts, the advice and every figure
-    #[arg(long, value_name = "FILE.html")]
-    pub(crate) report: Option<PathBuf>,
-    /// Add the results of other runtimes, written by 'bench-peers NAME --out FILE'
-    #[arg(long, value_name = "FILE.json", requires = "report")]
-    pub(crate) peers: Option<PathBuf>,
     /// Do one run, and print its line: the program starts itself so
     #[arg(long, value_name = "WORD", num_args = 1.., hide = true, exclusive = true)]
     pub(crate) run: Vec<String>,
@@ -106,15 +97,9 @@ pub(crate) enum Other {
 /// `corewise-bench machine`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MachineArgs {
-    /// Write the costs to FILE as TOML; '-' is stdout, without the tables
+    /// Write the costs to FILE, not to stdout
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) out: Option<PathBuf>,
-    /// Print the costs as one JSON document, with the same keys
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Draw the cost of a cache line between each two CPUs to FILE as SVG
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) svg: Option<PathBuf>,
     /// Finish in ten seconds: fewer samples
     #[arg(long)]
     pub(crate) quick: bool,

@@ -5,11 +5,7 @@
 #![allow(clippy::print_stderr)]
 
 mod args;
-mod facts;
 mod machine;
-mod report;
-mod table;
-mod words;
 
 use std::error::Error;
 use std::fs::File;
@@ -18,23 +14,21 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anstyle::Style;
 use clap::Parser;
-use corewise_bench::advice::{Layout, advise};
 use corewise_bench::bench::{self, Bench, Effort, On, Pairs};
 use corewise_bench::blockmq::disk::{DISK, Disk};
 use corewise_bench::counting::Counting;
 use corewise_bench::job::Job;
-use corewise_bench::names;
+use corewise_bench::line::unit;
+use corewise_bench::names::{self, CaseName, sums_up};
 use corewise_bench::process::Program;
-use corewise_bench::record::{Record, to_json};
+use corewise_bench::record::{Record, show, to_json};
 use corewise_bench::rounds::{self, Cell, Headline, Plan, Series, Step};
-use corewise_bench::workqueue::SHARD_SIZES;
+use corewise_bench::table::table;
 use corewise_topology::Machine;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use args::{Args, Other};
-use report::Report;
 
 // Runs that count allocations do so here; for all else it is the system's allocator, behind a flag
 // that never changes.
@@ -47,11 +41,6 @@ const QUICK_BUDGET: Duration = Duration::from_secs(44);
 const LIMIT: Duration = Duration::from_secs(120);
 /// Of the orders within rounds, and of the intervals.
 const SEED: u64 = 1;
-
-/// The style of titles.
-const TITLE: Style = Style::new().bold();
-/// The style of text that is less important than its neighbours.
-const FAINT: Style = Style::new().dimmed();
 
 /// A result whose error is told to the user.
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -78,7 +67,7 @@ fn with_causes(error: &dyn Error) -> String {
 
 /// Prints to stdout. A reader that leaves early, such as `head`, is no error.
 fn print(text: &str) -> Outcome {
-    let mut out = anstream::stdout().lock();
+    let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(format!("cannot write to stdout: {error}").into())
@@ -109,8 +98,6 @@ struct Measured {
     which: &'static Bench,
     series: Vec<Series>,
     headlines: Vec<Headline>,
-    /// Sentences, the advice first; none where there is no scope to choose.
-    advice: Vec<String>,
 }
 
 impl Measured {
@@ -119,7 +106,7 @@ impl Measured {
     }
 }
 
-/// Measures, and prints the tables and the advice.
+/// Measures, and prints the records or the tables.
 fn run(args: &Args) -> Outcome {
     if let Some((which, words)) = args.run.split_first() {
         let which = bench::named(which).ok_or_else(|| format!("no benchmark '{which}' here"))?;
@@ -128,20 +115,13 @@ fn run(args: &Args) -> Outcome {
     if let Some(Other::Machine(args)) = &args.other {
         return machine::run(args);
     }
-    let report = args.report.as_deref().map(|path| Report::new(path, args.peers.as_deref()));
-    let report = report.transpose()?;
     let machine = this_machine()?;
     let measured = measure(&machine, args)?;
-    // The report comes first: a user that closes the pipe of the tables has it.
-    if let Some(report) = report {
-        report.write(&machine, &measured)?;
-    }
     if args.json {
         let records: Vec<Record> = measured.iter().flat_map(Measured::records).collect();
         return print(&to_json(&records));
     }
-    let texts: Vec<_> = measured.iter().map(|one| text(one, &machine, table::width())).collect();
-    print(&texts.join("\n"))
+    print(&measured.iter().map(text).collect::<Vec<_>>().join("\n"))
 }
 
 fn this_machine() -> Outcome<Machine> {
@@ -195,12 +175,7 @@ fn measure(machine: &Machine, args: &Args) -> Outcome<Vec<Measured>> {
         let series = run_cells(which, args, &groups, budget)?;
         let headlines = (which.headlines)(&Pairs { series: &series, seed: SEED });
         let headlines = headlines.into_iter().filter_map(|(name, of)| Some((name, of?))).collect();
-        let layout = || Layout::of(machine.topology(), &SHARD_SIZES);
-        let advice = match which.name {
-            "workqueue" => advise(&layout(), &series, SEED),
-            _ => Vec::new(),
-        };
-        Ok(Measured { which, series, headlines, advice })
+        Ok(Measured { which, series, headlines })
     };
     plans.into_iter().map(measured).collect()
 }
@@ -232,14 +207,14 @@ fn run_cells(
         budget,
         groups,
         |_, job, _| program.run(job, LIMIT),
-        |step| show(&bar, step, rounds),
+        |step| show_progress(&bar, step, rounds),
     );
     bar.finish_and_clear();
     Ok(series?)
 }
 
 /// Shows a run that begins.
-fn show(bar: &ProgressBar, step: Step<'_>, rounds: usize) {
+fn show_progress(bar: &ProgressBar, step: Step<'_>, rounds: usize) {
     bar.set_length(step.all as u64);
     bar.set_position(step.done as u64);
     bar.set_prefix(match step.round {
@@ -250,21 +225,30 @@ fn show(bar: &ProgressBar, step: Step<'_>, rounds: usize) {
     bar.set_message(format!("{} {}", step.case, step.variant));
 }
 
-/// The tables, the headlines and the advice.
-fn text(measured: &Measured, machine: &Machine, width: usize) -> String {
-    let cpus = machine.online().len();
-    let rounds = measured.series.iter().map(|one| one.values.len()).max().unwrap_or(0);
-    let cpus = format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" });
-    let counted = format!("{rounds} round{}", if rounds == 1 { "" } else { "s" });
-    let said = words::text(measured.which);
-    let mut text = format!("{TITLE}{} on {cpus}, {counted}{TITLE:#}\n", said.title);
-    text.push_str(&table::tables(&measured.series, said.note, width));
-    text.push_str(&table::headlines(said.headlines, &measured.headlines, width));
-    if !measured.advice.is_empty() {
-        text.push_str(&format!("\n{TITLE}Advice{TITLE:#}\n"));
-        for sentence in &measured.advice {
-            text.push_str(&table::wrapped(sentence, width));
-        }
+/// The tables, a workload each, and the headlines.
+fn text(measured: &Measured) -> String {
+    let records = measured.records();
+    let workload = |record: &Record| CaseName::of(&record.case).workload;
+    // A place tells apart the rows of Corewise's own variants.
+    let label = |record: &Record| match (CaseName::of(&record.case).place, &*record.variant) {
+        (Some(place), "corewise") => place.to_string(),
+        (Some(place), variant) => format!("{variant} ({place})"),
+        (None, variant) => variant.to_owned(),
+    };
+    let mut text = measured.which.name.to_owned();
+    let mut rest: Vec<&Record> = records.iter().filter(|one| !sums_up(&one.case)).collect();
+    while let Some(first) = rest.first() {
+        let title = workload(first);
+        let (here, others) = rest.into_iter().partition::<Vec<_>, _>(|one| workload(one) == title);
+        text.push_str(&table(&title, &here, &[], label));
+        rest = others;
+    }
+    for (number, (name, ratio)) in measured.headlines.iter().enumerate() {
+        let above = if number == 0 { "\n" } else { "" };
+        let unit = unit(name).unwrap_or("ratio");
+        let [median, low, high] =
+            [ratio.summary.median, ratio.low, ratio.high].map(|value| show(value, unit));
+        text.push_str(&format!("{above}{name:<38}{median:>9}  [{low}..{high}]\n"));
     }
     text
 }

@@ -64,12 +64,4 @@ impl Forks for Workqueue {
     ) -> Vec<u64> {
         Workqueue::map(here, items, |item| f(*item))
     }
-
-    fn scope(here: &mut &Workqueue, numbers: &mut [u64]) {
-        Workqueue::scope(here, |scope| {
-            for number in numbers {
-                drop(scope.spawn(|| *number = 1));
-            }
-        });
-    }
 }

@@ -41,12 +41,4 @@ impl Forks for Rayon {
     fn map((): &mut (), items: &[u64], f: impl Fn(u64) -> u64 + Sync + Copy + Send) -> Vec<u64> {
         items.par_iter().map(|item| f(*item)).collect()
     }
-
-    fn scope((): &mut (), numbers: &mut [u64]) {
-        rayon::scope(|scope| {
-            for number in numbers {
-                scope.spawn(|_| *number = 1);
-            }
-        });
-    }
 }

@@ -22,7 +22,7 @@ use crate::disk::{BUCKET, KEY, SECRET};
 
 /// How the server creates an object that may be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Creation {
+pub(crate) enum Creation {
     /// As S3 does: one at a time.
     Atomic,
     /// As s3s-fs does: it looks, takes the bytes, and puts them into place.
@@ -33,7 +33,7 @@ pub enum Creation {
 
 /// The server. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Inside {
+pub(crate) struct Inside {
     address: SocketAddr,
     _folder: TempDir,
     _end: oneshot::Sender<()>,
@@ -44,7 +44,7 @@ impl Inside {
     ///
     /// # Panics
     /// If there is no folder, port or thread for it.
-    pub fn new(creation: Creation) -> Self {
+    pub(crate) fn new(creation: Creation) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join(BUCKET)).expect("a bucket");
         let files = FileSystem::new(folder.path()).expect("s3s-fs takes the folder");
@@ -83,7 +83,7 @@ impl Inside {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }

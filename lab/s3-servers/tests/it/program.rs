@@ -10,7 +10,7 @@ use crate::disk::{BLOCK, BUCKET, KEY, Place, SECRET};
 
 /// A server of a volume. It is killed when it is dropped.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     folder: TempDir,
     child: Child,
     errors: Option<ChildStderr>,
@@ -21,7 +21,7 @@ impl Program {
     ///
     /// # Panics
     /// If it doesn't.
-    pub fn new(place: &Place, blocks: usize) -> Self {
+    pub(crate) fn new(place: &Place, blocks: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let manifest = format!(
             r#"
@@ -67,12 +67,12 @@ impl Program {
     }
 
     /// Where it serves.
-    pub fn uri(&self) -> String {
+    pub(crate) fn uri(&self) -> String {
         format!("nbd+unix:///volume?socket={}", self.socket().display())
     }
 
     /// The same, as a path.
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
@@ -80,7 +80,7 @@ impl Program {
     ///
     /// # Panics
     /// If it can't be waited for.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // An error: it has ended.
         let _ = self.child.kill();
         self.child.wait().expect("it can be waited for");

@@ -18,7 +18,7 @@ const BEGIN: Duration = Duration::from_secs(120);
 
 /// The server, with its folder. It is killed when it is dropped.
 #[derive(Debug)]
-pub struct Weed {
+pub(crate) struct Weed {
     folder: TempDir,
     ports: [u16; 8],
     child: Child,
@@ -29,7 +29,7 @@ impl Weed {
     ///
     /// # Panics
     /// If there is no program `weed`, or it doesn't begin.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         // All of them before one is given back, so that they differ.
         let free = [(); 8].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -47,7 +47,7 @@ impl Weed {
     }
 
     /// Where it speaks S3.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[0]).into()
     }
 
@@ -55,7 +55,7 @@ impl Weed {
     ///
     /// # Panics
     /// If it doesn't begin.
-    pub fn kill_and_begin(&mut self) {
+    pub(crate) fn kill_and_begin(&mut self) {
         self.kill();
         self.child = begin(&self.folder, self.ports);
         self.wait();
@@ -65,7 +65,7 @@ impl Weed {
     ///
     /// # Panics
     /// If it can't be waited for.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // An error: it has ended by itself.
         let _ = self.child.kill();
         self.child.wait().expect("it can be waited for");

@@ -10,7 +10,7 @@ use corewise_sync::{Mutex, Parker, thread};
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// It is done.
     Done,
     /// The connection is cut before the server has the request.
@@ -31,19 +31,19 @@ pub enum Fate {
 
 /// A request, as far as a judge needs it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// GET, PUT and so on.
-    pub method: String,
+    pub(crate) method: String,
     /// Path and query.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// Decides on requests, in the order in which they come: what becomes of each, and how long it waits before.
-pub type Judge = Box<dyn FnMut(&Asked) -> (Fate, Duration) + Send>;
+pub(crate) type Judge = Box<dyn FnMut(&Asked) -> (Fate, Duration) + Send>;
 
 /// The proxy. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     here: SocketAddr,
     ended: Arc<AtomicBool>,
 }
@@ -62,7 +62,7 @@ impl Proxy {
     ///
     /// # Panics
     /// If there is no port or no thread for it.
-    pub fn new(there: SocketAddr, judge: Judge) -> Self {
+    pub(crate) fn new(there: SocketAddr, judge: Judge) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let here = listener.local_addr().expect("a port");
         let ended = Arc::new(AtomicBool::new(false));
@@ -87,7 +87,7 @@ impl Proxy {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.here
     }
 }

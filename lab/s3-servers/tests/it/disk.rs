@@ -12,28 +12,28 @@ use fastrand::Rng;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 
 /// The bucket that each server of this crate has.
-pub const BUCKET: &str = "bucket";
+pub(crate) const BUCKET: &str = "bucket";
 /// Whom each server knows.
-pub const KEY: &str = "key";
+pub(crate) const KEY: &str = "key";
 /// And by which he is known.
-pub const SECRET: &str = "a secret of the tests";
+pub(crate) const SECRET: &str = "a secret of the tests";
 /// Bytes of a block.
-pub const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// Where a volume lies, and how it is opened.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub(crate) struct Place {
     server: SocketAddr,
     prefix: String,
     /// How long a server believes that it is alone.
-    pub lease: Duration,
+    pub(crate) lease: Duration,
     /// How long a request waits for the store.
-    pub patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 impl Place {
     /// The volume `prefix` in the server.
-    pub fn new(server: SocketAddr, prefix: &str) -> Self {
+    pub(crate) fn new(server: SocketAddr, prefix: &str) -> Self {
         Self {
             server,
             prefix: prefix.to_owned(),
@@ -43,17 +43,17 @@ impl Place {
     }
 
     /// The volume's name in the bucket.
-    pub fn prefix(&self) -> &str {
+    pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// The server.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.server
     }
 
     /// The same volume by another way.
-    pub fn by(&self, server: SocketAddr) -> Self {
+    pub(crate) fn by(&self, server: SocketAddr) -> Self {
         Self { server, ..self.clone() }
     }
 
@@ -61,7 +61,7 @@ impl Place {
     ///
     /// # Errors
     /// As [`ObjectDriver::open`].
-    pub fn open(&self, blocks: usize) -> Result<Disk, OpenError> {
+    pub(crate) fn open(&self, blocks: usize) -> Result<Disk, OpenError> {
         let options = ObjectOptions::new(&format!("s3://{BUCKET}/{}", self.prefix))
             .setting("endpoint", &format!("http://{}", self.server))
             .setting("access_key_id", KEY)
@@ -79,7 +79,7 @@ impl Place {
     ///
     /// # Panics
     /// If there can be none.
-    pub fn client(&self) -> AmazonS3 {
+    pub(crate) fn client(&self) -> AmazonS3 {
         let _ = rustls::crypto::ring::default_provider().install_default();
         AmazonS3Builder::new()
             .with_endpoint(format!("http://{}", self.server))
@@ -95,9 +95,9 @@ impl Place {
 
 /// A volume with all that serves it.
 #[derive(Debug)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// What requests go to.
-    pub queue: Arc<Queue>,
+    pub(crate) queue: Arc<Queue>,
     volume: Option<Arc<ObjectDriver>>,
     pools: Option<WorkerPools>,
 }
@@ -107,7 +107,7 @@ impl Disk {
     ///
     /// # Panics
     /// If there are no threads for it.
-    pub fn over(driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn over(driver: Arc<dyn Driver>) -> Self {
         let machine = Machine::live().expect("a machine");
         let pools = WorkerPools::new(&machine);
         let wq = Workqueue::builder("s3").build(&pools).expect("a workqueue");
@@ -119,7 +119,7 @@ impl Disk {
     ///
     /// # Errors
     /// The device's.
-    pub fn write(&self, start: usize, len: usize, what: u8) -> Result<(), IoError> {
+    pub(crate) fn write(&self, start: usize, len: usize, what: u8) -> Result<(), IoError> {
         self.queue.write_at((start * BLOCK) as u64, vec![what; len * BLOCK])
     }
 
@@ -127,7 +127,7 @@ impl Disk {
     ///
     /// # Errors
     /// The device's.
-    pub fn flush(&self) -> Result<(), IoError> {
+    pub(crate) fn flush(&self) -> Result<(), IoError> {
         self.queue.flush()
     }
 
@@ -138,7 +138,7 @@ impl Disk {
     ///
     /// # Panics
     /// If a block has two different bytes.
-    pub fn read(&self, start: usize, len: usize) -> Result<Vec<u8>, IoError> {
+    pub(crate) fn read(&self, start: usize, len: usize) -> Result<Vec<u8>, IoError> {
         let bytes = self.queue.read_at((start * BLOCK) as u64, len * BLOCK)?;
         let blocks = bytes.chunks(BLOCK).map(|block| {
             assert!(block.iter().all(|byte| *byte == block[0]), "a block was never written so");
@@ -151,7 +151,7 @@ impl Disk {
     ///
     /// # Panics
     /// If it is no volume in one.
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         let usage = self.volume.as_ref().expect("a volume in a store").usage();
         usage.puts + usage.gets + usage.lists + usage.deletes
     }
@@ -160,7 +160,7 @@ impl Disk {
     ///
     /// # Errors
     /// The driver's.
-    pub fn close(&self) -> Result<(), IoError> {
+    pub(crate) fn close(&self) -> Result<(), IoError> {
         self.queue.drain();
         self.volume.as_ref().map_or(Ok(()), |volume| volume.close())
     }
@@ -179,7 +179,7 @@ impl Drop for Disk {
 ///
 /// # Panics
 /// If the volume and the model aren't the same.
-pub fn agrees(place: &Place, way: &Place, seed: u64, lives: usize, steps: u8) {
+pub(crate) fn agrees(place: &Place, way: &Place, seed: u64, lives: usize, steps: u8) {
     const BLOCKS: usize = 64;
     let mut random = Rng::with_seed(seed);
     let mut model = vec![0; BLOCKS];
