@@ -1,16 +1,23 @@
-//! `corewise add`, `remove`, `grow` and `reload`: what a running `corewise up` has is changed while it serves.
+//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: what a running `corewise up`
+//! has is changed while it serves.
 
+use std::io::Write;
 use std::path::Path;
 
 use corewise::timeline::{json, text};
 use corewise_server::control::Question;
 use corewise_server::control::changes::ChangeReport;
+use corewise_server::control::disks::Disk;
+use corewise_server::control::mirrors::{Check, CheckOptions, Leg, LegStatus};
+use corewise_server::control::stores::Snapshot;
+use corewise_server::text::Columns;
+use corewise_server::units;
 use serde_json::Value;
 
 use crate::args;
 use crate::client::{self, Client, printable};
 use crate::exit::Failure;
-use crate::screen;
+use crate::screen::{self, TITLE, styled};
 
 pub(crate) fn add(args: &args::Add) -> Result<(), Failure> {
     if args.manifest == Path::new("-") {
@@ -69,4 +76,156 @@ fn report(changed: &ChangeReport) -> Result<(), Failure> {
         screen::error(format_args!("{}", printable(&why)));
     }
     if changed.failed.is_empty() { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// Asks, waits if that is wanted, and shows what is so then.
+pub(crate) fn mirror(args: &args::Mirror) -> Result<(), Failure> {
+    let mut client = Client::find(&args.server)?;
+    // Before anything is begun: what happens from here on is told.
+    let mut events = args.wait.then(|| client.another()).transpose()?;
+    events.as_mut().map(Client::listen).transpose()?;
+    let mut asked = Vec::new();
+    if let Some(leg) = &args.take_back {
+        let question = Question {
+            disk: args.name.clone(),
+            leg: Some(leg.clone()).filter(|leg| !leg.is_empty()),
+            ..Question::new("take_back")
+        };
+        let answer = client.ask(&question)?;
+        asked = serde_json::from_value(answer["taken_back"].clone()).unwrap_or_default();
+    }
+    let change = match (&args.replace, &args.add, &args.remove) {
+        (Some(leg), ..) => Some(("replace", Some(leg), args.with.as_ref())),
+        (_, Some(device), _) => Some(("add_leg", None, Some(device))),
+        (.., Some(leg)) => Some(("remove_leg", Some(leg), None)),
+        _ => None,
+    };
+    if let Some((ask, leg, with)) = change {
+        let question = Question {
+            disk: args.name.clone(),
+            leg: leg.cloned(),
+            with: with.cloned(),
+            ..Question::new(ask)
+        };
+        // The answer to a change ends its connection.
+        let mut changer = client.another()?;
+        report_of(&changer.ask_for_long(&question)?)?;
+        asked = with.cloned().into_iter().collect();
+    }
+    if args.check || args.stop {
+        let how = CheckOptions { rate: args.rate, repair: args.repair, stop: args.stop };
+        let question =
+            Question { disk: args.name.clone(), check: Some(how), ..Question::new("check") };
+        client.ask(&question)?;
+    }
+    let (answer, disks) = loop {
+        let (answer, disks) = mirrors(&mut client, args.name.as_deref())?;
+        let busy = disks.iter().filter_map(|disk| disk.mirror.as_ref()).any(|m| m.is_busy());
+        match &mut events {
+            Some(events) if busy => wait_for_mirrors(events)?,
+            _ => break (answer, disks),
+        }
+    };
+    client::print(&answer, args.json, |out| show(out, &disks))?;
+    let checks = disks.iter().filter_map(|disk| disk.mirror.as_ref()?.check.as_ref());
+    let wrong: u64 = checks.map(Check::wrong).sum();
+    if args.check && args.wait && wrong != 0 {
+        return Err(Failure::new(format!(
+            "{wrong} bytes differ or can't be read; --check --repair writes them anew"
+        )));
+    }
+    match still_out(&disks, &asked).filter(|_| args.wait) {
+        Some(Leg { name, why, .. }) => {
+            let why = why.as_deref().unwrap_or("it failed");
+            Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Waits until something has happened to a mirror.
+fn wait_for_mirrors(events: &mut Client) -> Result<(), Failure> {
+    loop {
+        let event: Value = serde_json::from_str(&events.next_event()?).unwrap_or_default();
+        if matches!(event["event"].as_str(), Some("mirror" | "mirror_state" | "lost")) {
+            return Ok(());
+        }
+    }
+}
+
+/// The mirrors now, or the one that is wanted.
+fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), Failure> {
+    let mut answer = client.ask(&Question::new("mirrors"))?;
+    if let (Some(name), Some(disks)) = (name, answer["disks"].as_array_mut()) {
+        let names: Vec<String> = disks.iter().map(|disk| disk["name"].to_string()).collect();
+        disks.retain(|disk| disk["name"] == name);
+        if disks.is_empty() {
+            let names = printable(&names.join(", "));
+            return Err(Failure::new(format!(
+                "there is no mirror '{name}'; the mirrors are: {names}"
+            )));
+        }
+    }
+    let disks = client::part(&answer, "disks")?;
+    Ok((answer, disks))
+}
+
+/// A leg that was waited for, and is out: of those that were asked for, or, where none was, of all.
+fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
+    let legs = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.legs);
+    let mut legs = legs.filter(|leg| asked.is_empty() || asked.contains(&leg.name));
+    legs.find(|leg| leg.state == LegStatus::Out)
+}
+
+fn show(out: &mut dyn Write, disks: &[Disk]) -> Result<(), Failure> {
+    for disk in disks {
+        let condition = disk.condition.as_deref().unwrap_or_default();
+        let title = printable(&format!("{}: {condition}", disk.name));
+        writeln!(out, "{}", styled(TITLE, title))?;
+        let text = disk.mirror.as_ref().map(|mirror| mirror.text(&disk.name)).unwrap_or_default();
+        client::write_lines(out, &text)?;
+    }
+    if disks.is_empty() {
+        writeln!(out, "there is no mirror")?;
+    }
+    Ok(())
+}
+
+/// Takes, lists or deletes snapshots of a volume in an object store. Waits as long as it takes.
+pub(crate) fn snapshot(args: &args::Snapshot) -> Result<(), Failure> {
+    let (ask, snapshot) = match (&args.delete, args.list) {
+        (Some(snapshot), _) => ("delete_snapshot", Some(snapshot)),
+        (None, true) => ("snapshots", None),
+        (None, false) => ("snapshot", args.snapshot.as_ref()),
+    };
+    let volume = &args.name;
+    let (disk, snapshot) = (Some(volume.clone()), snapshot.cloned());
+    let question = Question { disk, snapshot, ..Question::new(ask) };
+    let answer = Client::find(&args.server)?.ask_for_long(&question)?;
+    let all: Vec<Snapshot> = client::part(&answer, "snapshots")?;
+    client::print(&answer, args.json, |out| {
+        let did = if args.delete.is_some() { "deleted" } else { "took" };
+        let one = |one: &Snapshot| {
+            format!("{did} snapshot '{}' of '{volume}' ({})\n", one.name, units::size(one.size))
+        };
+        let text = match args.list {
+            true => snapshots_table(volume, &all),
+            false => all.iter().map(one).collect(),
+        };
+        client::write_lines(out, &text)
+    })
+}
+
+fn snapshots_table(volume: &str, all: &[Snapshot]) -> String {
+    if all.is_empty() {
+        return format!("'{volume}' has no snapshot\n");
+    }
+    let row = |one: &Snapshot| {
+        let clones = if one.clones.is_empty() { "-".to_string() } else { one.clones.join(", ") };
+        vec![one.name.clone(), units::moment(one.taken), units::size(one.size), clones]
+    };
+    let head = ["snapshot", "taken", "size", "clones"];
+    let rows = all.iter().map(row).collect();
+    let table = Columns { head: &head, keys: &[0], words: &[0, 1, 3], rows };
+    table.lines(screen::whole_width()).join("\n") + "\n"
 }

@@ -3,8 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
-use corewise_server::Error;
 use corewise_server::control::health::HealthState;
+use corewise_server::{Error, ErrorKind};
 
 use crate::screen;
 
@@ -77,9 +77,10 @@ impl From<serde_json::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        match error {
-            Error::Reported => Failure::Reported,
-            Error::Message { message, help } => Failure::Message { message, help },
+        let (message, help) = (error.message().to_string(), error.help().map(str::to_string));
+        match error.kind() {
+            ErrorKind::Reported => Failure::Reported,
+            _ => Failure::Message { message, help },
         }
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! In reading order: `args` defines every flag, `up` runs a server (`corewise_server`) with its
 //! signals and its terminal, `client` asks a running one over its control socket, for `dump` (and
-//! `health`), `watch` and `volumes` (mirrors and snapshots), and for `change`, which changes it,
+//! `health`) and `watch`, and for `change` (mirrors and snapshots too), which changes it,
 //! `topo` shows a machine, `timeline` what a kernel's log says of one; `exit` alone knows exit
 //! codes, `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -37,7 +37,6 @@ mod streams;
 mod timeline;
 mod topo;
 mod up;
-mod volumes;
 mod watch;
 mod whole_file;
 
@@ -54,8 +53,8 @@ fn main() -> ExitCode {
         args::Command::Up(args) => up::run(args, bars),
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Health(args) => dump::health(&args),
-        args::Command::Mirror(args) => volumes::mirror(&args),
-        args::Command::Snapshot(args) => volumes::snapshot(&args),
+        args::Command::Mirror(args) => change::mirror(&args),
+        args::Command::Snapshot(args) => change::snapshot(&args),
         args::Command::Clients(args) => watch::clients(&args),
         args::Command::Disconnect(args) => watch::disconnect(&args),
         args::Command::Events(args) => watch::events(&args),
@@ -84,7 +83,7 @@ fn completions(args: &args::Completions) -> Result<(), exit::Failure> {
 }
 
 /// Writes a page of section 1 for the program and for each of its commands.
-fn man(args: &args::Man) -> Result<(), exit::Failure> {
+fn man(args: &args::ManPages) -> Result<(), exit::Failure> {
     let folder = args.folder.display();
     std::fs::create_dir_all(&args.folder)
         .and_then(|()| clap_mangen::generate_to(args::command(), &args.folder))

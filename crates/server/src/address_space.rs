@@ -39,8 +39,7 @@ const LINE: u64 = 2 << 20;
 /// What a volume in a store has beside its read cache: changes that wait, and objects that are read
 /// and written.
 const STORE: u64 = 64 << 20;
-/// Its read cache, and how many threads work for it, by default.
-const READ_CACHE: u64 = 64 << 20;
+/// Threads that work for it.
 const STORE_THREADS: u64 = 8;
 
 /// A limit of the process.
@@ -253,7 +252,7 @@ impl DeviceMemory {
             }
             Driver::Object(asked) => DeviceMemory {
                 mapped: STORE_THREADS * THREAD,
-                allocated: STORE.saturating_add(asked.read_cache.unwrap_or(READ_CACHE)),
+                allocated: STORE.saturating_add(asked.read_cache),
             },
             Driver::Null(_)
             | Driver::File(_)

@@ -1,17 +1,26 @@
 //! Whether a manifest would come up, as far as a look at its files tells.
 
+use std::collections::HashMap;
+use std::fs::Metadata;
 use std::path::Path;
 
+use corewise::topology::{Machine, Topology};
 use rustix::fs::{Access, access};
 
+use crate::drivers::behind_the_end;
 use crate::drivers::file::{other_size, refuse_what_is_no_disk};
-use crate::manifest::{Driver, FileDriver, Manifest, Problem, Subject};
+use crate::manifest::{At, Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{room, store_check, tls};
 
-/// Returns what is wrong with the files that the manifest names. Nothing is opened but the files of
-/// certificates and keys.
+/// Returns what is wrong with the files and the NUMA nodes that the manifest names, and with ranges of
+/// faults. Nothing is opened but the files of certificates and keys.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
-    let mut problems = Vec::new();
+    let mut problems = match Machine::live() {
+        Ok(machine) => missing_nodes(&manifest.devices, machine.topology()),
+        // The start says why.
+        Err(_) => Vec::new(),
+    };
+    let devices = manifest.by_name();
     for device in &manifest.devices {
         let found = match &device.driver {
             Driver::File(file) => {
@@ -19,6 +28,14 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
             Driver::Object(asked) => store_check::look(asked),
+            Driver::Error(asked) => {
+                let behind = asked.from.as_ref().zip(size_of(&asked.over, &devices));
+                let behind = behind.filter(|(from, size)| from.value >= *size);
+                let why = |(from, size): (&At<u64>, u64)| {
+                    (from.place, behind_the_end(from.value, &asked.over, size))
+                };
+                behind.map(why).into_iter().collect()
+            }
             _ => Vec::new(),
         };
         let subject = || Subject::Device(Ok(device.name.clone()));
@@ -28,6 +45,39 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let options = room::of_clients(server, room::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
+}
+
+/// Returns what is wrong with the NUMA nodes that devices are to be near to.
+pub(crate) fn missing_nodes(devices: &[Device], topology: &Topology) -> Vec<Problem> {
+    let missing = |device: &Device| {
+        let at = device.tuning.node.as_ref().filter(|at| topology.node(at.value).is_none())?;
+        let known = topology.nodes().iter().map(|known| known.node.to_string());
+        let known = known.collect::<Vec<_>>().join(", ");
+        let message = format!("this machine has no NUMA node {}", at.value);
+        let help = format!("leave 'node' out, or name one of: {known}");
+        let subject = Subject::Device(Ok(device.name.clone()));
+        Some(Problem::new(at.place, subject, message).help(help))
+    };
+    devices.iter().filter_map(missing).collect()
+}
+
+/// The size that a device will have, as far as the manifest and its file tell.
+fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
+    let mut name = name;
+    loop {
+        match &devices.get(name)?.driver {
+            Driver::Memory(plain) | Driver::Null(plain) => return Some(plain.size),
+            Driver::Object(object) => return object.size.as_ref().map(|at| at.value),
+            Driver::File(FileDriver { size: Some(size), .. }) => return Some(size.value),
+            Driver::File(file) => {
+                let found = file.path.value.metadata().ok().filter(Metadata::is_file);
+                return found.map(|found| found.len());
+            }
+            Driver::Delay(delay) => name = &delay.over,
+            Driver::Error(failing) => name = &failing.over,
+            _ => return None,
+        }
+    }
 }
 
 fn look(file: &FileDriver) -> Result<(), String> {
@@ -60,4 +110,36 @@ fn look(file: &FileDriver) -> Result<(), String> {
 
 fn may(path: &Path, how: Access) -> Result<(), String> {
     access(path, how).map_err(|error| std::io::Error::from(error).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::read;
+
+    fn problems(text: &str) -> Vec<String> {
+        let read = read(text, Path::new("/"));
+        assert_eq!(read.problems, []);
+        check(&read.manifest).iter().map(|problem| problem.display("m").to_string()).collect()
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_and_a_range_behind_the_end_are_told() {
+        let ram = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+        let found = problems(&format!("{ram}node = 99\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("m:5:8: device 'a': this machine has no NUMA node 99"));
+        let over = |name: &str, driver: &str, over: &str, keys: &str| {
+            let over = format!("over = [\"{over}\"]\n{keys}");
+            format!("[[device]]\nname = \"{name}\"\ndriver = \"{driver}\"\n{over}\n")
+        };
+        let slow = over("slow", "delay", "a", "read_delay = \"1ms\"");
+        for (from, is_behind) in [("1023K", false), ("1M", true), ("1G", true)] {
+            let failing = over("e", "error", "slow", &format!("from = \"{from}\""));
+            let found = problems(&[ram, &slow, &failing].concat());
+            assert_eq!(found.len(), usize::from(is_behind), "{from}: {found:?}");
+            let says = "device 'e': 'from' must be less than 1048576, the size of 'slow'";
+            assert!(found.iter().all(|told| told.contains(says)), "{found:?}");
+        }
+    }
 }

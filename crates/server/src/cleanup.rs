@@ -9,14 +9,17 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use corewise::sync::Mutex;
 
 /// The things to remove.
 #[derive(Debug, Default)]
 pub struct Cleanup {
-    /// L: is the lock; guards what there is to remove.
+    /// L: is the lock, taken inside that of a part; guards what there is to remove.
     held: Mutex<CleanupState>,
+    /// Of the part of one server: that of the program.
+    whole: Option<Arc<Cleanup>>,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +32,8 @@ struct CleanupState {
     keeps_files: bool,
     /// Devices whose files are not the user's yet, though they may be up.
     together: BTreeSet<String>,
+    /// What servers of this process have to remove.
+    parts: Vec<Weak<Cleanup>>,
 }
 
 #[derive(Debug)]
@@ -73,6 +78,17 @@ impl Identity {
 }
 
 impl Cleanup {
+    /// Makes the part of one server. It removes its own things when that server ends; those of other
+    /// servers stay. The whole removes all of them.
+    pub(crate) fn part_of(whole: &Arc<Cleanup>) -> Arc<Cleanup> {
+        let part = Cleanup { whole: Some(Arc::clone(whole)), ..Cleanup::default() };
+        let part = Arc::new(part);
+        let mut held = whole.held.lock();
+        held.parts.retain(|part| part.strong_count() > 0);
+        held.parts.push(Arc::downgrade(&part));
+        part
+    }
+
     /// `path` is a folder that only this run uses.
     pub fn folder(&self, path: &Path) {
         self.held.lock().things.push(Removable::Folder(path.to_path_buf()));
@@ -89,6 +105,17 @@ impl Cleanup {
         let identity = Identity::of(&path.symlink_metadata()?);
         self.held.lock().things.push(Removable::Socket(path.to_path_buf(), identity));
         Ok(())
+    }
+
+    /// Removes a socket that this run has bound, before the end.
+    pub(crate) fn remove_socket(&self, path: &Path) -> io::Result<()> {
+        let mut held = self.held.lock();
+        let is_it = |thing: &Removable| matches!(thing, Removable::Socket(at, _) if at == path);
+        let Some(at) = held.things.iter().rposition(is_it) else { return Ok(()) };
+        match held.things.remove(at) {
+            Removable::Socket(path, identity) => remove_if(&path, identity),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the name of a socket that this run has bound leads to nothing by now, or to
@@ -121,7 +148,7 @@ impl Cleanup {
         for made in held.new_files.get_mut(device).into_iter().flatten() {
             made.up = true;
         }
-        held.let_go_of(device)
+        held.let_go_of(device, self.whole.as_deref())
     }
 
     /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
@@ -134,7 +161,7 @@ impl Cleanup {
     pub(crate) fn end_together(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
         held.together.clear();
-        held.let_go()
+        held.let_go(self.whole.as_deref())
     }
 
     /// `device` isn't up, and won't be: the file that was made for it goes.
@@ -155,7 +182,7 @@ impl Cleanup {
     pub(crate) fn keep_files(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
         held.keeps_files = true;
-        held.let_go()
+        held.let_go(self.whole.as_deref())
     }
 
     /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
@@ -163,8 +190,10 @@ impl Cleanup {
         let mut held = self.held.lock();
         let (things, files) =
             (std::mem::take(&mut held.things), std::mem::take(&mut held.new_files));
+        let parts = std::mem::take(&mut held.parts);
         drop(held);
-        let mut failed = Vec::new();
+        let parts = parts.iter().filter_map(Weak::upgrade);
+        let mut failed: Vec<_> = parts.flat_map(|part| part.run()).collect();
         // Before the folders that they may be in.
         for CreatedFile { file, identity, .. } in files.into_values().flatten() {
             if let Err(error) = remove_if(&file.path, identity) {
@@ -193,13 +222,13 @@ impl Cleanup {
 impl CleanupState {
     /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go
     /// with that.
-    fn let_go(&mut self) -> Vec<NewFile> {
+    fn let_go(&mut self, whole: Option<&Cleanup>) -> Vec<NewFile> {
         let devices: Vec<String> = self.new_files.keys().cloned().collect();
-        devices.iter().flat_map(|device| self.let_go_of(device)).collect()
+        devices.iter().flat_map(|device| self.let_go_of(device, whole)).collect()
     }
 
     /// The same, of one device.
-    fn let_go_of(&mut self, device: &str) -> Vec<NewFile> {
+    fn let_go_of(&mut self, device: &str, whole: Option<&Cleanup>) -> Vec<NewFile> {
         if !self.keeps_files || self.together.contains(device) {
             return Vec::new();
         }
@@ -210,7 +239,10 @@ impl CleanupState {
             self.new_files.insert(device.to_string(), rest);
         }
         let files = kept.into_iter().map(|made| made.file);
-        files.filter(|file| !self.is_temporary(&file.path)).collect()
+        let is_temporary = |path: &Path| {
+            self.is_temporary(path) || whole.is_some_and(|it| it.held.lock().is_temporary(path))
+        };
+        files.filter(|file| !is_temporary(&file.path)).collect()
     }
 
     fn is_temporary(&self, path: &Path) -> bool {
@@ -271,6 +303,31 @@ mod tests {
         std::fs::write(&path, "theirs").unwrap();
         assert!(cleanup.run().is_empty());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn the_part_of_a_server_leaves_those_of_others_and_the_whole_removes_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = Arc::new(Cleanup::default());
+        let scratch = folder.path().join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        whole.folder(&scratch);
+        let bound = |name: &str| {
+            let (part, path) = (Cleanup::part_of(&whole), folder.path().join(name));
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            part.socket(&path).unwrap();
+            (part, path)
+        };
+        let ((one, first), (other, second)) = (bound("one"), bound("other"));
+        assert!(one.run().is_empty());
+        assert!(!first.exists() && second.exists() && scratch.exists());
+        let file = scratch.join("disk");
+        std::fs::write(&file, "x").unwrap();
+        other.new_file(new_file("disk", &file)).unwrap();
+        assert!(other.came_up("disk").is_empty() && other.keep_files().is_empty(), "it goes");
+        assert!(whole.run().is_empty());
+        assert!(!second.exists() && !scratch.exists());
+        assert!(other.run().is_empty());
     }
 
     #[test]

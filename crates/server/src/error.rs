@@ -1,40 +1,77 @@
-//! The reason for which a server doesn't come up.
+//! The error of a server: why it doesn't come up, or why a change of it isn't made.
 
 use std::fmt;
 
-/// The error of a server that doesn't come up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// The observer was told what is wrong.
+/// What kind of error it is, for a program that decides by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The server did not come up. Its observer was told why.
     Reported,
-    /// This says what is wrong, and perhaps what to do.
-    Message {
-        /// What is wrong.
-        message: String,
-        /// What to do about it.
-        help: Option<String>,
-    },
+    /// The server can't come up, or a manifest can't be used.
+    Failed,
+    /// Another change is being made. Try again when it is done.
+    Busy,
+    /// The server isn't up yet, or ends.
+    NotUp,
+    /// The change was refused, and nothing was changed.
+    Refused,
+}
+
+/// The error of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    help: Option<String>,
 }
 
 impl Error {
-    pub(crate) fn new(message: impl Into<String>) -> Error {
-        Error::Message { message: message.into(), help: None }
+    pub(crate) fn of(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error { kind, message: message.into(), help: None }
     }
 
-    pub(crate) fn help(self, text: impl Into<String>) -> Error {
-        match self {
-            Error::Message { message, .. } => Error::Message { message, help: Some(text.into()) },
-            Error::Reported => Error::Reported,
-        }
+    pub(crate) fn new(message: impl Into<String>) -> Error {
+        Error::of(ErrorKind::Failed, message)
+    }
+
+    pub(crate) fn reported() -> Error {
+        let message = "the server did not come up; its observer was told why";
+        Error::of(ErrorKind::Reported, message)
+    }
+
+    pub(crate) fn with_help(self, text: impl Into<String>) -> Error {
+        Error { help: Some(text.into()), ..self }
+    }
+
+    /// Returns the kind of error.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns what is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns what to do about it.
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+}
+
+/// The reason for which a change is refused.
+impl From<String> for Error {
+    fn from(why: String) -> Error {
+        Error::of(ErrorKind::Refused, why)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Reported => f.write_str("the server did not come up; its observer was told why"),
-            Error::Message { message, help: None } => f.write_str(message),
-            Error::Message { message, help: Some(help) } => write!(f, "{message}; {help}"),
+        match &self.help {
+            None => f.write_str(&self.message),
+            Some(help) => write!(f, "{}; {help}", self.message),
         }
     }
 }

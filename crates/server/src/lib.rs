@@ -23,7 +23,7 @@ mod address_space;
 mod answers;
 mod check;
 mod cleanup;
-pub mod columns;
+
 pub mod control;
 mod descriptors;
 mod drivers;
@@ -46,14 +46,14 @@ mod settings;
 pub mod source;
 mod status;
 mod store_check;
-pub mod suggest;
+pub mod text;
 mod threads;
 mod tls;
 pub mod units;
 
 pub use check::check;
 pub use cleanup::Cleanup;
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use handle::Handle;
 
 pub use manifest::unreachable;

@@ -40,8 +40,21 @@ pub(crate) struct Bound {
     listener: Listener,
     /// Where it is, in words.
     address: String,
-    /// Of a Unix socket.
-    path: Option<PathBuf>,
+    socket: Option<OwnSocket>,
+}
+
+/// A Unix socket, which is removed when this is dropped.
+#[derive(Debug)]
+struct OwnSocket {
+    path: PathBuf,
+    cleanup: Arc<Cleanup>,
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        // An error: somebody has removed it, or the folder takes no change. Nobody listens there.
+        let _ = self.cleanup.remove_socket(&self.path);
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +73,11 @@ impl AsFd for Listener {
 }
 
 /// Binds the socket.
-pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup, report: &Report) -> Result<Bound, String> {
+pub(crate) fn bind(
+    at: &MetricsAt,
+    cleanup: &Arc<Cleanup>,
+    report: &Report,
+) -> Result<Bound, String> {
     match at {
         MetricsAt::Tcp(address) => {
             let bound = TcpListener::bind(listen::host_and_port(address)).and_then(|listener| {
@@ -71,12 +88,12 @@ pub(crate) fn bind(at: &MetricsAt, cleanup: &Cleanup, report: &Report) -> Result
             warn_of(address, report);
             let address = address.to_string().replace('%', "%25");
             let address = format!("http://{address}/metrics");
-            Ok(Bound { listener: Listener::Tcp(listener), address, path: None })
+            Ok(Bound { listener: Listener::Tcp(listener), address, socket: None })
         }
         MetricsAt::Unix(path) => listen::unix_for_owner(path, cleanup).map(|listener| Bound {
             listener: Listener::Unix(listener),
             address: path.display().to_string(),
-            path: Some(path.clone()),
+            socket: Some(OwnSocket { path: path.clone(), cleanup: Arc::clone(cleanup) }),
         }),
     }
 }
@@ -97,13 +114,14 @@ pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 pub(crate) struct Metrics {
     _thread: ListenerThread,
     address: String,
-    path: Option<PathBuf>,
+    /// Behind the thread, which ends first.
+    socket: Option<OwnSocket>,
 }
 
 impl Metrics {
     /// Where they are, of a Unix socket.
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        self.socket.as_ref().map(|socket| &*socket.path)
     }
 
     /// Where they are to be had, in words.
@@ -134,7 +152,7 @@ impl Metrics {
                 tracing::warn!(%error, "metrics are not answered any more");
             }
         })?;
-        Ok(Metrics { _thread: thread, address: bound.address, path: bound.path })
+        Ok(Metrics { _thread: thread, address: bound.address, socket: bound.socket })
     }
 }
 

@@ -50,7 +50,7 @@ impl Plan {
                 .node(device.tuning.node.as_ref().map(|at| at.value));
             let mut decl = device.suppliers.iter().fold(decl, DeviceDecl::supplier);
             decl.probe_timeout = device.tuning.probe_timeout;
-            decl.shutdown_timeout = device.tuning.shutdown_timeout;
+            decl.shutdown_timeout = Some(device.tuning.shutdown_timeout);
             plan.decls.push(decl.config(device.clone()));
         }
         for export in &manifest.exports {
@@ -58,7 +58,7 @@ impl Plan {
             let subject = Subject::Export(Ok(export.name.clone()));
             plan.origins.insert(name.clone(), (subject, export.place));
             let mut decl = DeviceDecl::new(name, EXPORT).supplier(&export.device);
-            decl.shutdown_timeout = export.shutdown_timeout;
+            decl.shutdown_timeout = Some(export.shutdown_timeout);
             plan.decls.push(decl.config(export.clone()));
         }
         plan
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(decl("b").suppliers, ["a"]);
         assert_eq!(decl("export:e").suppliers, ["b"]);
         assert_eq!(decl("b").probe_timeout, Some(Duration::from_secs(7)));
-        assert_eq!(decl("b").shutdown_timeout, None);
+        assert_eq!(decl("b").shutdown_timeout, Some(Duration::from_secs(10)));
         assert_eq!(decl("export:e").shutdown_timeout, Some(Duration::from_secs(8)));
         assert!(plan.decls.iter().all(|decl| decl.async_shutdown));
         assert_eq!(needing("a", &plan.decls), ["b", "export:e"]);

@@ -151,8 +151,8 @@ pub(crate) fn of_clients(server: &Server, usual_memory: u64) -> Options {
         .max_per_peer(server.clients_per_peer)
         .evict_idle(server.evict_idle)
         .max_half_open(usual.max_half_open.min(max_connections))
-        .request_timeout(server.request_timeout.unwrap_or(usual.request_timeout))
-        .reply_timeout(server.reply_timeout.unwrap_or(usual.reply_timeout))
+        .request_timeout(server.request_timeout)
+        .reply_timeout(server.reply_timeout)
         .idle_timeout(server.idle_timeout)
         .extended_headers(server.extended_headers)
 }

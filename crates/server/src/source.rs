@@ -68,9 +68,9 @@ impl Source {
             let failure = Error::new(what);
             match (&refusal, refusal.help()) {
                 (Refusal::Unread(Unread::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
-                    failure.help("`corewise up` without a manifest uses a built-in one")
+                    failure.with_help("`corewise up` without a manifest uses a built-in one")
                 }
-                (_, Some(help)) => failure.help(help),
+                (_, Some(help)) => failure.with_help(help),
                 (_, None) => failure,
             }
         })
@@ -233,9 +233,9 @@ mod tests {
     fn a_text_in_utf_16_and_a_folder_are_answered_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.toml");
-        let refusal = |path: &Path| match Source::read(path).unwrap_err() {
-            Error::Message { message, help } => (message, help.unwrap()),
-            other => panic!("{other:?}"),
+        let refusal = |path: &Path| {
+            let error = Source::read(path).unwrap_err();
+            (error.message().to_string(), error.help().unwrap().to_string())
         };
         for order in [u16::to_le_bytes, u16::to_be_bytes] {
             let text: Vec<u8> = "\u{feff}[server]".encode_utf16().flat_map(order).collect();
@@ -260,10 +260,9 @@ mod tests {
             file.set_len(len).unwrap();
             let told = Source::read_plain(&path).unwrap_err();
             assert!(told.contains(says) && told.contains("driver = \"file\""), "{told}");
-            let Error::Message { message, help } = Source::read(&path).unwrap_err() else {
-                panic!("no message");
-            };
-            assert!(message.contains(says) && help.unwrap().contains("driver = \"file\""));
+            let error = Source::read(&path).unwrap_err();
+            assert!(error.message().contains(says), "{error}");
+            assert!(error.help().unwrap().contains("driver = \"file\""), "{error}");
         }
         std::fs::write(&path, [0xff; 10]).unwrap();
         assert!(Source::read_plain(&path).unwrap_err().contains("a manifest is text in UTF-8"));

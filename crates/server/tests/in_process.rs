@@ -15,7 +15,7 @@ use corewise::workqueue::{WorkerPools, Workqueue};
 use corewise_server::control::Mode;
 use corewise_server::control::health::HealthState;
 use corewise_server::manifest::{self, Manifest};
-use corewise_server::{Notice, Observer, Options, Server, Severity};
+use corewise_server::{ErrorKind, Notice, Observer, Options, Server, Severity};
 
 const DISK: &str = "[server]\nunix = \"s\"\n[[device]]\nname = \"disk\"\ndriver = \"memory\"\n\
                     size = \"1M\"\n[[export]]\ndevice = \"disk\"\n";
@@ -101,7 +101,9 @@ fn a_server_is_used_and_changed_and_leaves_neither_threads_nor_files() {
     assert!(server.add(&file).unwrap().failed.is_empty());
     use_export(&server, "more");
     assert!(server.remove("more", Mode::Hard).unwrap().failed.is_empty());
-    assert!(server.remove("more", Mode::Hard).unwrap_err().contains("there is no device"));
+    let gone = server.remove("more", Mode::Hard).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Refused);
+    assert!(gone.message().contains("there is no device"), "{gone}");
     assert!(server.reload(Mode::Safe).is_err(), "it has no file to read");
     assert!(server.down("enough"));
     let lines = told();

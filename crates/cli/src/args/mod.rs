@@ -217,7 +217,7 @@ pub(crate) enum Command {
     Completions(Completions),
     /// Write the man pages of corewise to a folder
     #[command(hide = true, after_help = MAN_EXAMPLES)]
-    Man(Man),
+    Man(ManPages),
 }
 
 /// `corewise completions`.
@@ -229,7 +229,7 @@ pub(crate) struct Completions {
 
 /// `corewise man`.
 #[derive(Debug, Args)]
-pub(crate) struct Man {
+pub(crate) struct ManPages {
     /// The folder, which is made
     pub(crate) folder: PathBuf,
 }

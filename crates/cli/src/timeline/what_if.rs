@@ -2,7 +2,7 @@
 
 use corewise::timeline::analysis::{Prediction, WhatIf};
 use corewise::timeline::{Driver, Timeline};
-use corewise_server::suggest;
+use corewise_server::text;
 
 use super::source::{Log, names};
 use crate::args::timeline::{Args, Faster};
@@ -116,7 +116,7 @@ fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
     }
     let failure = Failure::new(format!("there is no device, init function or driver '{name}'"));
     let names = all.iter().flat_map(|&(name, driver)| [Some(name), driver]);
-    Err(match suggest::closest(name, names.flatten()) {
+    Err(match text::closest(name, names.flatten()) {
         Some(meant) => failure.help(format!("did you mean '{meant}'?")),
         None => failure.help("'*' matches any letters"),
     })

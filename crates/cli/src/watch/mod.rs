@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use corewise_server::columns::Columns;
 use corewise_server::control::Question;
 use corewise_server::control::served::{self, Rates};
+use corewise_server::text::Columns;
 use corewise_server::units;
 use serde_json::Value;
 

@@ -302,11 +302,13 @@ fn a_reload_does_what_changed_and_leaves_the_rest_alone() {
         .replace("\"memory\"\nsize = \"1M\"", "\"memory\"\nsize = \"2M\"")
         .replace("device = \"disk\"\n", "device = \"disk\"\nread_only = true\n");
     up.folder.write("up.toml", after);
-    let would = up.corewise(&["reload", "--dry-run"]).ok();
+    let loss = "device 'ram' is in memory, and its restart loses what it holds";
+    let would =
+        up.corewise(&["reload", "--dry-run"]).ok().complains(&[loss, "mode 'safe' refuses"]);
     let would =
         would.says(&["would restart export 'ram' (1 client)", "would change export 'disk'"]);
     would.says(&["would set [server] 'drain'"]);
-    up.corewise(&["reload"]).code(1).complains(&["export 'ram' has 1 client"]);
+    up.corewise(&["reload"]).code(1).complains(&[loss, "use --mode soft"]);
     disk.write(0, &[6; 512], 0).unwrap();
     let ran = up.corewise(&["reload", "--mode", "soft"]).ok();
     ran.says(&["restarted device 'ram'", "changed export 'disk'"]);
@@ -464,7 +466,7 @@ fn a_reload_follows_what_it_can_of_server_and_names_what_needs_a_restart() {
     assert!(ask().is_some(), "nothing was changed");
     up.folder.write("up.toml", first.replace("metrics = \"./m\"\n", ""));
     up.corewise(&["reload"]).ok().says(&["set [server] 'metrics'"]);
-    assert!(ask().is_none());
+    assert!(ask().is_none() && !up.folder.join("m").exists());
     up.server.stop().ok();
 }
 

@@ -26,7 +26,7 @@ use crate::control::health::{Facts, Health, ServerFacts};
 use crate::control::queues;
 use crate::control::served::{self, Export};
 use crate::control::{Answer, LONGEST_QUESTION, Question, ServerInfo, VERSION, matches};
-use crate::live::{ChangeRequest, Live, snapshots};
+use crate::live::{Change, ChangeRequest, Live, snapshots};
 use crate::threads::{SpareThread, no_thread};
 
 pub(crate) use bound::{bind, bind_at};
@@ -73,7 +73,8 @@ fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, quest
             }
             let request = ChangeRequest::of(&question).ok_or("it is not about a change")??;
             let mode = question.mode.unwrap_or_default();
-            let changed = view.live.change(request, mode, question.dry_run)?;
+            let change = Change { request, mode, dry_run: question.dry_run };
+            let changed = view.live.change(&change).map_err(|error| error.to_string())?;
             Ok(Answer { changed: Some(changed), ..Answer::default() })
         });
         // A client that doesn't wait for its answer has been served all the same.

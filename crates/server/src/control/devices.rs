@@ -7,7 +7,7 @@ use corewise::topology::CpuId;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-use crate::columns::Columns;
+use crate::text::Columns;
 
 /// A device. Times are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ use super::mirrors::{self, CheckSchedule, MirrorOf, Schedule, Scheduled};
 use super::recent::{LastMinute, Recent};
 use super::served;
 use super::stores::{RemoteOf, StoreNow, StoreOf};
-use crate::columns::Columns;
+use crate::text::Columns;
 
 /// The disks that are up. It keeps none of them up.
 #[derive(Debug, Default)]

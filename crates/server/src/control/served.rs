@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disks::{OfOp, Ops};
 use super::recent::{Recent, added, quantile};
-use crate::columns::Columns;
+use crate::text::Columns;
 
 impl From<&Traffic> for Ops {
     fn from(traffic: &Traffic) -> Ops {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use corewise::blockmq::{self, Completer, Queue, RqAffinity};
+use corewise::blockmq::{self, Completer, HwQueues, Queue, RqAffinity};
 use corewise::device::{BringUp, ProbeOutcome};
 use corewise::drivers::FileRings;
 use corewise::smp::{Priority, Smp, StartError};
@@ -115,8 +115,9 @@ impl VolumeContext {
             .name(device.name.as_str())
             .scheduler(asked.scheduler)
             .iostats(asked.iostats);
-        if let Some(how) = asked.hw_queues {
-            builder = builder.hw_queues(how);
+        // What a builder does that nobody says it to, as far as the driver has room.
+        if asked.hw_queues != HwQueues::PerCpu {
+            builder = builder.hw_queues(asked.hw_queues);
         }
         if let Some(after) = asked.timeout {
             builder = builder.timeout(Some(after));

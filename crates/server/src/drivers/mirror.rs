@@ -47,13 +47,12 @@ pub(super) fn open(
     };
     let (named, found) = (known(&itself), known(&itself));
     let mut opening = itself.lock();
-    let (least, most) = (usual.resync_least, usual.resync_most);
     let options = usual
         .record(record)
         .retry(asked.retry)
         .degraded(asked.degraded)
-        .resync_least(asked.resync_least.unwrap_or(least))
-        .resync_most(asked.resync_most.unwrap_or(most))
+        .resync_least(asked.resync_least)
+        .resync_most(asked.resync_most)
         .observer(move |event: &MirrorEvent| lines.tell(&named(), event))
         .find(move |n| {
             let name = found().into_iter().nth(n).ok_or("there is no such leg")?;

@@ -11,4 +11,5 @@ mod volume;
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
 pub(crate) use export::{EXPORT, ExportDriver};
+pub(crate) use plain::behind_the_end;
 pub(crate) use volume::{Volume, VolumeDriver};

@@ -44,17 +44,14 @@ pub(super) fn open(
     if let Some(opening) = &asked.accept_lost_flushes {
         options = options.accept_lost_flushes(opening.parse().map_err(ProbeError::failed)?);
     }
-    if let Some(by) = asked.compression {
-        options = options.compression(by.parse().map_err(ProbeError::failed)?);
-    }
+    options = options
+        .compression(asked.compression.parse().map_err(ProbeError::failed)?)
+        .read_cache(asked.read_cache);
     if let Some(parent) = asked.parent() {
         options = options.from_snapshot(&parent.location.value, &parent.snapshot.value);
     }
     if let Some(at) = asked.key() {
         options = options.key(key(&at.value).map_err(ProbeError::failed)?);
-    }
-    if let Some(bytes) = asked.read_cache {
-        options = options.read_cache(bytes);
     }
     for (key, value) in [("endpoint", &asked.endpoint), ("region", &asked.region)] {
         if let Some(value) = value {

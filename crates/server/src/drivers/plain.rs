@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use corewise::blockmq::{Dispatch, Driver, Geometry, Info, Started};
 use corewise::device::ProbeError;
-use corewise::drivers::{Delay, Delays, Fault, Faulty, Memory, Null, Partition, PartitionTable};
+use corewise::drivers::{Delay, Delays, Faulty, Memory, Null, Partition, PartitionTable};
 use corewise::nbd::{Remote, RemoteOptions};
 use corewise::sync::Mutex;
 
@@ -120,10 +120,19 @@ pub(super) fn delay(
 /// A device that fails as it is told.
 pub(super) fn error(
     below: &Volume,
-    fault: &Fault,
-    seed: u64,
+    asked: &manifest::Failing,
 ) -> Result<Arc<dyn Driver>, ProbeError> {
-    Ok(Arc::new(Faulty::new(below.device()?, vec![fault.clone()], seed)))
+    let device = below.device()?;
+    let size = device.geometry().size;
+    if let Some(from) = asked.from.as_ref().filter(|from| from.value >= size) {
+        return Err(ProbeError::failed(behind_the_end(from.value, below.name(), size)));
+    }
+    Ok(Arc::new(Faulty::new(device, vec![asked.fault()], asked.seed.into())))
+}
+
+/// Why a range of faults is refused: no request would fail.
+pub(crate) fn behind_the_end(from: u64, over: &str, size: u64) -> String {
+    format!("'from' must be less than {size}, the size of '{over}', not {from}")
 }
 
 /// Connects, for as long as the manifest says.

@@ -226,6 +226,11 @@ impl Volume {
         self.mirror().is_ok_and(|mirror| mirror.has_record())
     }
 
+    /// Whether it is a mirror that is up.
+    pub(crate) fn is_mirror(&self) -> bool {
+        self.mirror().is_ok()
+    }
+
     fn mirror(&self) -> Result<&Mirror, String> {
         let mirror = self.made.get().and_then(|made| made.mirror.as_deref());
         mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))
@@ -351,9 +356,7 @@ impl Volume {
                 plain::partition(context, self.name(), one(parts)?, &asked.partition.value)?
             }
             manifest::Driver::Delay(asked) => plain::delay(context, one(parts)?, asked.delays())?,
-            manifest::Driver::Error(asked) => {
-                plain::error(one(parts)?, &asked.fault(), asked.seed.into())?
-            }
+            manifest::Driver::Error(asked) => plain::error(one(parts)?, asked)?,
         };
         Ok(OpenVolume {
             queue: context.queue(&self.device, driver),

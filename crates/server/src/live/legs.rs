@@ -8,6 +8,7 @@ use super::{ChangeRequest, ENDS, Live, as_json};
 use crate::control::Question;
 use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
 use crate::drivers::Volume;
+use crate::error::{Error, ErrorKind};
 use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
 
 /// What a question about a leg wants.
@@ -200,7 +201,7 @@ impl Live {
         names: &[String],
         has: &mut Manifest,
         changed: &mut ChangeReport,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         for name in names {
             let needs = |device: &&Device| device.suppliers.contains(name);
             if let Some(above) = has.devices.iter().find(needs) {
@@ -211,7 +212,9 @@ impl Live {
             }
             let gone = std::slice::from_ref(name);
             let drain = self.settings.now().drain;
-            let down = self.remove(&[], gone, has, drain, changed).ok_or(ENDS)?;
+            let down = self
+                .remove(&[], gone, has, drain, changed)
+                .ok_or_else(|| Error::of(ErrorKind::NotUp, ENDS))?;
             changed.timelines.push(as_json(&down.timeline));
             has.retain(|other| other != name || down.left.contains(name));
         }

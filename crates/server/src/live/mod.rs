@@ -4,6 +4,7 @@
 //! new ones come up side by side, as at the start. All else notices nothing of a change.
 
 mod bounded;
+mod bring_up;
 mod grow;
 mod legs;
 mod removal;
@@ -17,25 +18,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use corewise::device::{
-    BringUpOptions, Cancel, DeviceManager, DeviceState, Event, PendingState, ProbeOutcome,
-};
+use corewise::device::{Cancel, DeviceManager, DeviceState};
 use corewise::nbd;
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::timeline::{Timeline, json};
 use corewise::topology::Machine;
 
+use crate::check::missing_nodes;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
-use crate::drivers::export::offer;
 use crate::drivers::{CallTargets, MissingParts, Volume, Warnings};
+use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
-use crate::manifest::{self, Changes, Manifest, export_name};
+use crate::manifest::{self, Changes, Driver, Manifest, export_name};
 use crate::metrics::{Metrics, MetricsText};
 use crate::observer::Shown;
-use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::room::Room;
 use crate::service;
@@ -45,8 +44,7 @@ use crate::threads::no_thread;
 use crate::tls::{self, RenewedTls, ShownFiles};
 use crate::units::{self, count};
 use legs::WrittenLegs;
-use removal::USUAL;
-pub(crate) use request::ChangeRequest;
+pub(crate) use request::{Change, ChangeRequest};
 use request::{added, checked, shrunk, without};
 
 /// What a running server is changed by.
@@ -154,8 +152,10 @@ impl Live {
                 *theirs.missed.lock() = true;
                 return;
             }
-            if let Err(why) = theirs.made(&mut has, ChangeRequest::Reload, Mode::Safe, false) {
-                theirs.report.refused("SIGHUP", &why);
+            let request = ChangeRequest::Reload;
+            let change = Change { request, mode: Mode::Safe, dry_run: false };
+            if let Err(error) = theirs.made(&mut has, &change) {
+                theirs.report.refused("SIGHUP", &error.to_string());
             }
         };
         let started = std::thread::Builder::new().name("change".to_string()).spawn(reload);
@@ -167,27 +167,21 @@ impl Live {
 
     /// Makes a change, or says why nothing was changed. Tells the observer, too. Blocks as long as
     /// it takes.
-    pub(crate) fn change(
-        self: &Arc<Self>,
-        request: ChangeRequest,
-        mode: Mode,
-        dry_run: bool,
-    ) -> Result<ChangeReport, String> {
+    pub(crate) fn change(self: &Arc<Self>, change: &Change) -> Result<ChangeReport, Error> {
         let Some(mut has) = self.has.try_lock() else {
-            return Err("another change is being made; try again when it is done".to_string());
+            let why = "another change is being made; try again when it is done";
+            return Err(Error::of(ErrorKind::Busy, why));
         };
-        self.made(&mut has, request, mode, dry_run)
+        self.made(&mut has, change)
     }
 
     fn made(
         self: &Arc<Self>,
         has: &mut Option<Manifest>,
-        request: ChangeRequest,
-        mode: Mode,
-        dry_run: bool,
-    ) -> Result<ChangeReport, String> {
-        let changed = self.make(has, request, mode, dry_run);
-        if let Some(has) = has.as_ref().filter(|_| !dry_run) {
+        change: &Change,
+    ) -> Result<ChangeReport, Error> {
+        let changed = self.make(has, change);
+        if let Some(has) = has.as_ref().filter(|_| !change.dry_run) {
             // Also where it failed.
             self.give_room(has);
         }
@@ -197,45 +191,43 @@ impl Live {
     fn make(
         self: &Arc<Self>,
         has: &mut Option<Manifest>,
-        request: ChangeRequest,
-        mode: Mode,
-        dry_run: bool,
-    ) -> Result<ChangeReport, String> {
+        change: &Change,
+    ) -> Result<ChangeReport, Error> {
+        let &Change { ref request, mode, dry_run } = change;
         if (mode, matches!(request, ChangeRequest::Remove(_))) == (Mode::Hide, false) {
-            return Err("mode 'hide' is for 'remove'".to_string());
+            return Err("mode 'hide' is for 'remove'".to_string().into());
         }
         let _changing = self.status.changing();
         let ending = self.has_ended();
         let Some(old) = has.as_mut().filter(|_| !ending) else {
             let what = if ending { "ends" } else { "is not up yet" };
-            return Err(format!("the server {what}"));
+            return Err(Error::of(ErrorKind::NotUp, format!("the server {what}")));
         };
         let is_told = self.settings.tells_service_manager();
         let reloads = matches!(request, ChangeRequest::Reload) && !dry_run;
         let _told = service::Reloading::told(reloads && is_told);
-        let (new, rolls_back) = match &request {
-            ChangeRequest::Grow(name, size) => return self.grow_alone(name, *size, old, dry_run),
+        let (new, rolls_back) = match request {
+            ChangeRequest::Grow(name, size) => {
+                return Ok(self.grow_alone(name, *size, old, dry_run)?);
+            }
             ChangeRequest::Legs(mirror, change) => {
-                return self.change_legs(mirror, change, old, dry_run);
+                return Ok(self.change_legs(mirror, change, old, dry_run)?);
             }
             ChangeRequest::Reload => (self.again(old)?, false),
             ChangeRequest::Add(file) => (added(file, old)?, true),
             ChangeRequest::Remove(name) => (without(name, old)?, false),
         };
-        let changes = Changes::between(old, &new);
+        let changes = self.changes(old, &new);
         self.refuse_restart(&changes, old, &new)?;
         self.refuse_parents(&changes, old, &new)?;
         self.refuse_stuck(changes.touched())?;
-        let nodes = changes
-            .add_devices
-            .iter()
-            .filter_map(|device| Some((device, device.tuning.node.as_ref()?.value)));
-        let is_there = |node: u32| self.machine.topology().node(node).is_some();
-        if let Some((device, node)) = nodes.clone().find(|(_, node)| !is_there(*node)) {
-            return Err(format!("device '{}': this machine has no NUMA node {node}", device.name));
+        let topology = self.machine.topology();
+        if let Some(problem) = missing_nodes(&changes.add_devices, topology).first() {
+            return Err(format!("{}: {}", problem.subject, problem.message).into());
         }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
+        self.warn_of_loss(&changes, old, change, &mut changed)?;
         let shown_again = match request {
             ChangeRequest::Reload => self.hidden_and_wanted(&new, &changes),
             _ => Vec::new(),
@@ -254,7 +246,7 @@ impl Live {
         let new_exports = changes.add_exports.iter().chain(&changes.replace_exports);
         for export in new_exports.filter(|_| !self.has_unix) {
             if let Some((why, help)) = manifest::why_not(export) {
-                return Err(format!("{}: {why}; {help}", export_name(&export.name)));
+                return Err(format!("{}: {why}; {help}", export_name(&export.name)).into());
             }
         }
         let server = match request {
@@ -286,12 +278,11 @@ impl Live {
             old.server = self.follow(server);
         }
         if changes.is_empty() {
-            self.note_left_out(&request, &changed);
+            self.note_left_out(request, &changed);
             self.report.changed(&changed);
             return Ok(changed);
         }
-        if let (Mode::Hide, ChangeRequest::Remove(name), false) = (mode, &request, kept.is_empty())
-        {
+        if let (Mode::Hide, ChangeRequest::Remove(name), false) = (mode, request, kept.is_empty()) {
             for step in &mut changed.steps {
                 step.what = StepKind::Hide;
             }
@@ -305,7 +296,7 @@ impl Live {
         let Some(down) = self.remove(exports, devices, old, deadline, &mut changed) else {
             // Writes that were answered may not be durable: the end has to say so.
             self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
-            return Err(ENDS.to_string());
+            return Err(Error::of(ErrorKind::NotUp, ENDS));
         };
         let exports = changes.remove_exports.iter().map(|export| export_name(export));
         let all: BTreeSet<String> = changes.remove_devices.iter().cloned().chain(exports).collect();
@@ -348,11 +339,62 @@ impl Live {
         if rolls_back && !changed.failed.is_empty() {
             let each =
                 changed.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.why));
-            return Err(format!("nothing was added: {}", each.collect::<Vec<_>>().join("; ")));
+            let each = each.collect::<Vec<_>>().join("; ");
+            return Err(format!("nothing was added: {each}").into());
         }
-        self.note_left_out(&request, &changed);
+        self.note_left_out(request, &changed);
         self.report.changed(&changed);
         Ok(changed)
+    }
+
+    /// What there is to do. A mirror whose manifest names the `bitmap` that it has anyway, or names it
+    /// no more, stays as it is.
+    fn changes(&self, old: &Manifest, new: &Manifest) -> Changes {
+        let mut alike = new.clone();
+        for device in &mut alike.devices {
+            let had = old.device(&device.name).map(|device| &device.driver);
+            let (Some(Driver::Mirror(had)), Driver::Mirror(mirror)) = (had, &mut device.driver)
+            else {
+                continue;
+            };
+            let volume = self.manager.bound::<Volume>(&device.name);
+            let has = volume.filter(|mirror| mirror.is_mirror()).map(|mirror| mirror.has_record());
+            if has.is_some_and(|has| mirror.bitmap.unwrap_or(has) == has) {
+                mirror.bitmap = had.bitmap;
+            }
+        }
+        let mut changes = Changes::between(old, &alike);
+        for device in &mut changes.add_devices {
+            if let Some(written) = new.device(&device.name) {
+                device.clone_from(written);
+            }
+        }
+        changes
+    }
+
+    /// A restart takes away what a device in memory holds. A change in mode `safe` is refused for that;
+    /// any other, and one that only says what it would do, names the devices.
+    fn warn_of_loss(
+        &self,
+        changes: &Changes,
+        old: &Manifest,
+        change: &Change,
+        changed: &mut ChangeReport,
+    ) -> Result<(), Error> {
+        let restarted = changes.restarted.iter().filter_map(|name| old.device(name));
+        for device in restarted.filter(|device| device.driver.is_in_memory()) {
+            let name = &device.name;
+            let why = format!("device '{name}' is in memory, and its restart loses what it holds");
+            let way_out = "leave its keys, and what it needs, as they were, or use --mode soft";
+            match (change.mode, change.dry_run) {
+                (Mode::Safe, false) => return Err(format!("{why}: {way_out}").into()),
+                (Mode::Safe, true) => {
+                    changed.notes.push(format!("{why}; mode 'safe' refuses that: {way_out}"));
+                }
+                _ => changed.notes.push(why),
+            }
+        }
+        Ok(())
     }
 
     /// A manifest was followed as far as it could be.
@@ -540,139 +582,13 @@ impl Live {
     }
 
     fn remove_unused(self: &Arc<Self>, has: &mut Option<Manifest>, name: &str) {
-        if let Err(why) = self.made(has, ChangeRequest::Remove(name.to_string()), Mode::Soft, false)
-        {
-            self.report
-                .refused(&format!("removal of '{name}', which has no client any more"), &why);
-        }
-    }
-
-    /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
-    fn bring_up(
-        self: &Arc<Self>,
-        changes: &Changes,
-        new: &Manifest,
-        all_or_none: bool,
-        has: &mut Manifest,
-        changed: &mut ChangeReport,
-    ) -> Option<Timeline> {
-        if changes.add_devices.is_empty() && changes.add_exports.is_empty() {
-            return None;
-        }
-        let adds = Manifest {
-            server: new.server.clone(),
-            devices: changes.add_devices.clone(),
-            exports: changes.add_exports.clone(),
-        };
-        let mut fail = |name: &str, why: String| {
-            changed.failed.push(StepFailure { name: name.to_string(), why });
-        };
-        if let Err(error) = self.calls.start_for(&adds, &self.machine) {
-            fail("rq_affinity", format!("cannot start call targets: {error}"));
-            return None;
-        }
-        self.missing.expect(&adds, new);
-        let plan = Plan::new(&adds);
-        let (theirs, decls) = (Arc::downgrade(self), plan.decls.clone());
-        let observer = move |event: &Event<'_>| {
-            if let (Event::Overdue { device, after, .. }, Some(live)) = (event, theirs.upgrade()) {
-                live.overdue("bring-up", device, *after, &plan::needing(device, &decls));
-            }
-        };
-        let options = BringUpOptions::new()
-            .keep_going(!all_or_none)
-            .on_hang(self.settings.now().on_hang)
-            .observer(Arc::new(observer))
-            .cancel(self.cancel.clone());
-        if all_or_none {
-            let names = adds.devices.iter().map(|device| device.name.clone());
-            self.cleanup.begin_together(names);
-        }
-        let up = match self.manager.bring_up(plan.decls.clone(), &options) {
-            Ok(up) => up,
-            Err(error) => {
-                self.report.made(self.cleanup.end_together());
-                fail("bring-up", error.to_string());
-                return None;
-            }
-        };
-        let lacking = self.missing.lacking(&adds, &up);
-        for (name, why) in plan.failures(&up, &lacking) {
-            fail(&name, why);
-        }
-        for device in up.devices() {
-            if let ProbeOutcome::Skipped { culprit } = &device.outcome {
-                fail(&device.name, format!("it needs '{culprit}'"));
-            }
-        }
-        let is_up = |name: &str| {
-            let bound = up.device(name).is_some_and(|one| one.outcome == ProbeOutcome::Bound);
-            bound && !lacking.contains_key(name)
-        };
-        let complete = up.is_complete() && lacking.is_empty();
-        if !complete && changed.failed.is_empty() {
-            changed.failed.push(StepFailure {
-                name: "bring-up".to_string(),
-                why: "it was cancelled".to_string(),
-            });
-        }
-        let keep = |name: &str| is_up(name) && (complete || !all_or_none);
-        // A device that such a probe brings up late goes then.
-        let probed = self.manager.pending();
-        let hangs = |name: &str| {
-            let probed = probed.iter().find(|one| one.device == name);
-            probed.is_some_and(|one| matches!(one.state, PendingState::Probing { .. }))
-        };
-        for decl in plan.decls.iter().rev().filter(|decl| !keep(&decl.name)) {
-            self.shown.lock().retain(|shown| export_name(&shown.name) != decl.name);
-            // One that is not up has nothing to say; of the others clients have seen nothing.
-            match hangs(&decl.name) {
-                true => drop(self.begin_removal(&decl.name)),
-                false => drop(self.remove_one(&decl.name, USUAL, std::iter::empty)),
-            }
-            self.cleanup.give_up(&decl.name);
-            // It isn't there: it was added in vain, or went and didn't come again.
-            changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Add, &decl.name));
-            for step in changed.steps.iter_mut().filter(|step| step.name == decl.name) {
-                step.what = StepKind::Remove;
-            }
-        }
-        self.report.made(self.cleanup.end_together());
-        has.devices.extend(adds.devices.into_iter().filter(|device| keep(&device.name)));
-        has.exports.extend(adds.exports.into_iter().filter(|one| keep(&export_name(&one.name))));
-        Some(up.timeline())
-    }
-
-    /// Exports whose clients stay.
-    fn replace(
-        &self,
-        exports: &[&manifest::Export],
-        has: &mut Manifest,
-        changed: &mut ChangeReport,
-    ) {
-        for &export in exports {
-            let volume = self.manager.bound::<Volume>(&export.device);
-            let volume = volume.ok_or("its device is not up".to_string());
-            let volume = volume.and_then(|volume| volume.device().map_err(|e| e.to_string()));
-            let done = volume.and_then(|volume| {
-                let shown = Shown::new(export, &*volume);
-                let done = self.server.replace_export(offer(export, volume));
-                done.map(|()| shown).map_err(|error| error.to_string())
-            });
-            match done {
-                Ok(new) => {
-                    let mut shown = self.shown.lock();
-                    for old in shown.iter_mut().filter(|old| old.name == new.name) {
-                        *old = new.clone();
-                    }
-                    for old in has.exports.iter_mut().filter(|old| old.name == export.name) {
-                        *old = export.clone();
-                    }
-                }
-                Err(why) => {
-                    changed.failed.push(StepFailure { name: export_name(&export.name), why })
-                }
-            }
+        let request = ChangeRequest::Remove(name.to_string());
+        let change = Change { request, mode: Mode::Soft, dry_run: false };
+        if let Err(error) = self.made(has, &change) {
+            self.report.refused(
+                &format!("removal of '{name}', which has no client any more"),
+                &error.to_string(),
+            );
         }
     }
 }

@@ -76,12 +76,11 @@ impl Live {
         let drained = begin.elapsed();
         self.shown.lock().retain(|shown| !going.contains(shown.name.as_str()));
         let of_export = |name: &String| {
-            let limit = exports_of.get(name.as_str()).and_then(|export| export.shutdown_timeout);
+            let limit = exports_of.get(name.as_str()).map(|export| export.shutdown_timeout);
             (export_name(name), limit, true)
         };
         let of_device = |name: &String| {
-            let limit =
-                devices_of.get(name.as_str()).and_then(|device| device.tuning.shutdown_timeout);
+            let limit = devices_of.get(name.as_str()).map(|device| device.tuning.shutdown_timeout);
             (name.clone(), limit, false)
         };
         let all: Vec<_> =

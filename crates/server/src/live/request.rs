@@ -3,10 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use super::legs;
-use crate::control::Question;
+use crate::control::{Mode, Question};
 use crate::manifest::{self, Driver, LegChange, Manifest, Resolved, export_name};
 use crate::source::Source;
-use crate::{suggest, units};
+use crate::{text, units};
+
+/// A change, and how it is to be made.
+pub(crate) struct Change {
+    pub(crate) request: ChangeRequest,
+    /// What becomes of clients that are in the way.
+    pub(crate) mode: Mode,
+    /// Nothing is changed: the report says what would be.
+    pub(crate) dry_run: bool,
+}
 
 /// What is wanted.
 pub(crate) enum ChangeRequest {
@@ -96,7 +105,7 @@ pub(super) fn known(manifest: &Manifest) -> String {
     let devices = manifest.devices.iter().map(|device| device.name.clone());
     let exports = manifest.exports.iter().map(|export| export_name(&export.name));
     let all: Vec<String> = devices.chain(exports).collect();
-    format!("; there are {}", suggest::some(all.iter().map(String::as_str)))
+    format!("; there are {}", text::some(all.iter().map(String::as_str)))
 }
 
 /// The files that a server has and that are to be shorter: their devices, and both sizes.

@@ -375,6 +375,23 @@ mod tests {
     }
 
     #[test]
+    fn a_default_that_is_written_out_changes_nothing() {
+        let written = BEFORE
+            .replacen(
+                "size = \"1M\"\n",
+                "size = \"1M\"\nblock_size = 512\nshutdown_timeout = \"10s\"\nhw_queues = \"cpu\"\n",
+                1,
+            )
+            .replace("device = \"z\"\n", "device = \"z\"\nshutdown_timeout = \"10s\"\n");
+        let server = "[server]\nrequest_timeout = \"30s\"\nreply_timeout = \"60s\"\n";
+        let changes = changes(&format!("{server}{written}"));
+        assert!(changes.is_empty(), "{changes:?}");
+        let keys = "resync_least = \"10M\"\nresync_most = \"400M\"\ndegraded = \"known\"\n";
+        let changes = of_mirror(&["a", "b", "c"], "abcd", keys);
+        assert!(changes.is_empty(), "{changes:?}");
+    }
+
+    #[test]
     fn a_changed_part_takes_all_that_stand_on_it_down_and_up_again() {
         let changes = changes(&BEFORE.replacen("1M", "2M", 1));
         assert_eq!(changes.remove_exports, ["s"]);

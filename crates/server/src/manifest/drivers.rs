@@ -111,6 +111,15 @@ impl Driver {
         }
     }
 
+    /// Whether what it holds is gone when it is taken down.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        match self {
+            Driver::Memory(_) => true,
+            Driver::Object(object) => object.location.value == "memory:",
+            _ => false,
+        }
+    }
+
     /// The size that the manifest gives a volume that can grow.
     pub(super) fn size_that_grows(&self) -> Option<u64> {
         match self {
@@ -300,9 +309,9 @@ keys! {
             }),
             Unset("at the next start, or by [`corewise mirror`](control.md#corewise-mirror)");
         /// Bytes a second of a resync while clients have work for the legs.
-        resync_least: Option<u64> = rate(), Unset("`\"10M\"`");
+        resync_least: u64 = rate(), Usual("\"10M\"");
         /// Bytes a second of a resync at most.
-        resync_most: Option<u64> = rate(), Unset("`\"400M\"`");
+        resync_most: u64 = rate(), Usual("\"400M\"");
         /// How long after the end of a check of the mirror the next one begins, at the latest, such
         /// as `"7d"`; see [below](#checks-of-mirrors).
         check_every: Option<Duration> = duration()
@@ -317,7 +326,8 @@ impl Check for Mirror {
             let message = "'degraded' needs a bitmap: a mirror without one needs all its legs";
             fields.refuse("degraded", message, "");
         }
-        if self.resync_least.zip(self.resync_most).is_some_and(|(least, most)| least > most) {
+        let both = fields.has("resync_least") && fields.has("resync_most");
+        if both && self.resync_least > self.resync_most {
             fields.refuse("resync_least", "'resync_least' must not exceed 'resync_most'", "");
         }
     }
@@ -338,7 +348,10 @@ keys! {
         over: String = part(), Required("over = [\"a\"]");
         /// Which one: its number, from 1, or its name or GUID in the table. A damaged table is
         /// warned about, and its backup is used.
-        partition: At<String> = text_or_number(),
+        partition: At<String> = text_or_number()
+            .within("a number from 1, a name or a GUID", "", |which| {
+                !which.is_empty() && which.parse() != Ok(0_u64)
+            }),
             Required("partition = 1, or its name or GUID in the table");
     }
 }
@@ -437,7 +450,7 @@ keys! {
         /// Operations that may fail: `"read"`, `"write"`, `"flush"`, `"discard"`, `"write-zeroes"`.
         fails: Vec<Op> = operations(), Filled("[]", "all");
         /// Only requests that touch bytes in [`from`, `to`) fail.
-        from: Option<u64> = size(), Unset("the device's begin");
+        from: Option<At<u64>> = size(), Unset("the device's begin");
         /// The end of that range.
         to: Option<u64> = size(), Unset("the device's end");
         /// How many of those requests pass first.
@@ -459,9 +472,14 @@ keys! {
 
 impl Check for Failing {
     fn check(&self, fields: &mut Fields<'_, '_>) {
-        if self.from.zip(self.to).is_some_and(|(from, to)| from >= to) {
+        let from = self.from.as_ref().map(|at| at.value);
+        if from.zip(self.to).is_some_and(|(from, to)| from >= to) {
             let message = "'to', the end of the range, must be greater than 'from'";
             fields.refuse("to", message, "");
+        }
+        if fields.has("fails") && fields.silent_names("fails").is_empty() {
+            let message = "'fails' must be a list that isn't empty";
+            fields.refuse("fails", message, "leave it out for all operations");
         }
     }
 }
@@ -476,9 +494,12 @@ impl Failing {
             .times(self.times.map_or(u64::MAX, u64::from))
             .rate(self.rate)
             .errno(self.errno);
-        match (self.from, self.to) {
+        match (&self.from, self.to) {
             (None, None) => fault,
-            (from, to) => fault.range(from.unwrap_or(0)..to.unwrap_or(u64::MAX)),
+            (from, to) => {
+                let from = from.as_ref().map_or(0, |at| at.value);
+                fault.range(from..to.unwrap_or(u64::MAX))
+            }
         }
     }
 }
@@ -521,10 +542,10 @@ keys! {
         /// How long bringing it up may take before it is named.
         probe_timeout: Option<Duration> = duration(), Unset("as long as it takes");
         /// How long shutting it down may take before it is named.
-        shutdown_timeout: Option<Duration> = duration(), Unset("`\"10s\"`");
+        shutdown_timeout: Duration = duration(), Usual("\"10s\"");
         /// How many hardware queues its requests go through: a number, or `"cpu"`, `"cache_shard"`,
         /// `"cache"`, `"numa"` for one each; never more than there are CPUs.
-        hw_queues: Option<HwQueues> = hw_queues(), Unset("one for each CPU");
+        hw_queues: HwQueues = hw_queues(), Filled("\"cpu\"", "`\"cpu\"`");
         /// Which of the requests that wait for room in the driver goes first: `"none"`, or
         /// `"deadline"`, for disks that seek.
         scheduler: IoScheduler = scheduler(), Usual("\"none\"");

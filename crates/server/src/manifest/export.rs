@@ -36,7 +36,7 @@ keys! {
         /// Whether clients that ask for the empty name get this one; one export at most.
         default: bool = flag(), Filled("false", "they get the only one that is for them");
         /// How long its drain and flush may take before it is named.
-        shutdown_timeout: Option<Duration> = duration(), Unset("`\"10s\"`");
+        shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {
         /// Where its table begins.
         place: Position

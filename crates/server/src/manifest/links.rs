@@ -8,7 +8,7 @@ use super::export::Export;
 use super::model::{Device, LeftOut, Manifest};
 use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
-use crate::suggest;
+use crate::text;
 
 /// The devices of a manifest by index, and what is known to be wrong with each.
 pub(super) struct Links<'m> {
@@ -106,7 +106,7 @@ impl<'m> Links<'m> {
         let up = self.server.into_iter().flat_map(|server| &server.devices);
         let here = self.by_name.keys().copied();
         let known: Vec<&str> = here.chain(up.map(|device| device.name.as_str())).collect();
-        suggest::help(name, known, "declared devices")
+        text::help(name, known, "declared devices")
     }
 
     /// The names of the devices that must be up before `index`.

@@ -12,9 +12,9 @@ mod export;
 mod keys;
 mod links;
 #[cfg(test)]
-mod manual;
+mod manual_tests;
 #[cfg(test)]
-mod mistakes;
+mod mistakes_tests;
 mod model;
 mod object;
 mod problem;
@@ -28,7 +28,7 @@ mod tests;
 use std::path::Path;
 
 pub(crate) use changes::{Changes, LegChange, against_record};
-pub(crate) use drivers::{Driver, FileDriver, Io, Mirror, Remote, driver_names};
+pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
 pub use export::{Export, Limit};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;

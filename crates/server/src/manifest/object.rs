@@ -16,10 +16,13 @@ const COMPRESSIONS: &[(&str, &str)] = &[("none", "none"), ("lz4", "lz4"), ("zstd
 /// What such volumes are read and written in.
 const BLOCK: u32 = 4096;
 
+/// What `read_cache` is where it is left out, on a machine of any size.
+const USUAL_CACHE: u64 = 64 << 20;
+
 /// There are others that need memory, too.
 fn cached() -> ValueKind<u64> {
     size().within("at most half of the memory that there is", "", |bytes| {
-        topology::memory().is_none_or(|memory| *bytes <= memory / 2)
+        topology::memory().is_none_or(|memory| *bytes <= (memory / 2).max(USUAL_CACHE))
     })
 }
 
@@ -69,7 +72,7 @@ keys! {
         region: Option<String> = text(), Unset("`AWS_REGION` of the environment");
         /// The compression of data that is written from now on: `"none"`, `"lz4"`, or `"zstd"`
         /// (with the feature `zstd`); see [object.md](object.md#compression).
-        compression: Option<&'static str> = word(COMPRESSIONS), Unset("`\"none\"`");
+        compression: &'static str = word(COMPRESSIONS), Usual("\"none\"");
         /// A file with the key that encrypts the volume: 64 hexadecimal digits (`openssl rand -hex
         /// 32`); see [object.md](object.md#encryption).
         key_file: Option<At<PathBuf>> = path(), Unset("not encrypted");
@@ -77,7 +80,7 @@ keys! {
         key_env: Option<At<String>> = text(), Unset("not encrypted");
         /// Bytes of memory that keep blocks that were read. 0: none are kept, and nothing is
         /// fetched ahead.
-        read_cache: Option<u64> = cached(), Unset("`\"64M\"`");
+        read_cache: u64 = cached(), Usual("\"64M\"");
     }
 }
 
@@ -132,7 +135,7 @@ impl Check for Object {
             }
             _ => {}
         }
-        if self.compression == Some("zstd") && !cfg!(feature = "zstd") {
+        if self.compression == "zstd" && !cfg!(feature = "zstd") {
             let help = "take lz4, or build it: cargo build --release -p corewise-cli --features object,zstd";
             fields.refuse("compression", "this corewise was built without zstd", help);
         }
@@ -256,10 +259,10 @@ mod tests {
         assert_eq!(object.accept_lost_flushes.as_deref(), Some("17-3fa29c41"));
         assert_eq!(object.lease, Duration::from_secs(1));
         assert_eq!(object.request_timeout, Duration::from_secs(2));
-        assert_eq!(object.compression, Some("lz4"));
+        assert_eq!(object.compression, "lz4");
         let key = object.key().map(|at| at.value);
         assert_eq!(key, Some(KeyFrom::File(Path::new("/base/k"))));
-        assert_eq!(object.read_cache, Some(1 << 20));
+        assert_eq!(object.read_cache, 1 << 20);
     }
 
     #[cfg(feature = "object")]

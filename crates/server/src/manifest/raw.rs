@@ -12,7 +12,7 @@ use super::problem::{At, Position, Problem, Subject};
 use super::reader::{Fields, LineIndex};
 use super::server::Server;
 
-use crate::suggest;
+use crate::text;
 
 /// What the text says.
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ fn made(
     };
     let name = at.value.as_str();
     let Some(driver) = DRIVERS.iter().find(|driver| driver.name == name) else {
-        let help = match suggest::closest(name, driver_names()) {
+        let help = match text::closest(name, driver_names()) {
             Some(close) => format!("did you mean '{close}'? {}", known()),
             None => known(),
         };
@@ -333,16 +333,16 @@ shutdown_timeout = "5s"
         let export = &manifest.exports[0];
         assert_eq!((export.place.line, export.place_of("device").line), (34, 36));
         let tuning = device.tuning.as_ref().unwrap();
-        let times = [tuning.probe_timeout, tuning.shutdown_timeout, tuning.timeout];
+        let times = [tuning.probe_timeout, Some(tuning.shutdown_timeout), tuning.timeout];
         assert_eq!(times.map(|time| time.unwrap().as_secs()), [3, 4, 6]);
         let server = manifest.server;
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
-        assert_eq!(seconds(export.export.as_ref().unwrap().shutdown_timeout), Some(5));
+        assert_eq!(export.export.as_ref().unwrap().shutdown_timeout.as_secs(), 5);
         assert_eq!(
             (seconds(Some(server.drain)), seconds(server.shutdown_timeout)),
             (Some(2), Some(60))
         );
-        let times = [server.request_timeout, server.reply_timeout, server.idle_timeout];
+        let times = [Some(server.request_timeout), Some(server.reply_timeout), server.idle_timeout];
         assert_eq!(times.map(seconds), [Some(7), Some(8), Some(9)]);
         assert_eq!((server.memory, server.clients), (Some(1 << 30), Some(7)));
         assert_eq!(server.tcp.unwrap().value, "127.0.0.1:10809");
@@ -390,7 +390,7 @@ shutdown_timeout = "5s"
                  boolean",
                 "m.toml:5:8: device 1 (it has no name): 'over' must be a list of device names, \
                  such as [\"a\", \"b\"], not a string",
-                "m.toml:6:8: device 1 (it has no name): 'node': it must not be negative, nor more than 4294967295",
+                "m.toml:6:8: device 1 (it has no name): 'node' must be a whole number from 0 to 4294967295, not -1",
             ]
         );
         let found = messages("device = 3\n[server]\ntcp = [1]\n");

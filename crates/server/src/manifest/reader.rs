@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
 use super::problem::{At, Position, Problem, Subject};
-use crate::{suggest, units};
+use crate::{text, units};
 
 /// Turns byte offsets into lines and columns.
 pub(crate) struct LineIndex {
@@ -135,7 +135,7 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(super) fn check_size(&mut self, size: u64, block_size: u32) {
         let block = u64::from(block_size);
         if size == 0 {
-            self.refuse("size", "the size must not be 0", "");
+            self.refuse("size", "'size' must be greater than 0", "");
         } else if size % block != 0 {
             let below = size / block * block;
             let above = below.saturating_add(block);
@@ -191,22 +191,26 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.complain(value, format!("'{key}' must be {wanted}, not {found}"));
     }
 
-    /// Reads the value of `key` with `read`, which says no by naming the wanted type
-    /// (`Err(None)`) or by an own message.
+    /// Reads the value of `key` with `read`, or complains about it.
     fn read<T>(
         &mut self,
         key: &'static str,
         wanted: &str,
-        read: impl FnOnce(&DeValue<'i>) -> Result<T, Option<String>>,
+        read: impl FnOnce(&DeValue<'i>) -> Result<T, Refusal>,
     ) -> Option<At<T>> {
         let value = self.value(key)?;
         match read(value.get_ref()) {
             Ok(read) => Some(At::new(read, self.lines.place(value.span().start))),
-            Err(None) => {
+            Err(Refusal::Type) => {
                 self.wrong_type(key, value, wanted);
                 None
             }
-            Err(Some(message)) => {
+            Err(Refusal::Range(range)) => {
+                let found = self.found(key).unwrap_or_default();
+                self.complain(value, format!("'{key}' must be {range}, not {found}"));
+                None
+            }
+            Err(Refusal::Message(message)) => {
                 self.complain(value, format!("'{key}': {message}"));
                 None
             }
@@ -216,48 +220,46 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn string(&mut self, key: &'static str) -> Option<At<String>> {
         self.read(key, "a string", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
-            _ => Err(None),
+            _ => Err(Refusal::Type),
         })
     }
 
     pub(crate) fn boolean(&mut self, key: &'static str) -> Option<At<bool>> {
         self.read(key, "true or false", |value| match value {
             DeValue::Boolean(value) => Ok(*value),
-            _ => Err(None),
+            _ => Err(Refusal::Type),
         })
     }
 
     /// A size in bytes: an integer, or a string such as `"64M"`.
     pub(crate) fn size(&mut self, key: &'static str) -> Option<At<u64>> {
         self.read(key, "a size such as \"64M\" or a number of bytes", |value| match value {
-            DeValue::String(text) => units::parse_size(text).map_err(Some),
+            DeValue::String(text) => units::parse_size(text).map_err(Refusal::Message),
             DeValue::Integer(number) => match integer(value).map(u64::try_from) {
                 Some(Ok(bytes)) => Ok(bytes),
-                Some(Err(_)) => Err(Some("a size must not be negative".to_string())),
-                None if number.as_str().starts_with('-') => {
-                    Err(Some("a size must not be negative".to_string()))
+                None if !number.as_str().starts_with('-') => {
+                    Err(Refusal::Message(units::too_large(&written(number))))
                 }
-                None => Err(Some(units::too_large(&written(number)))),
+                _ => Err(Refusal::Range("a size from 0 on")),
             },
-            _ => Err(None),
+            _ => Err(Refusal::Type),
         })
     }
 
     pub(crate) fn duration(&mut self, key: &'static str) -> Option<At<Duration>> {
         self.read(key, "a duration such as \"5s\"", |value| match value {
-            DeValue::String(text) => units::parse_duration(text).map_err(Some),
-            _ => Err(None),
+            DeValue::String(text) => units::parse_duration(text).map_err(Refusal::Message),
+            _ => Err(Refusal::Type),
         })
     }
 
     pub(crate) fn number(&mut self, key: &'static str) -> Option<At<u32>> {
         self.read(key, "a whole number", |value| match value {
             DeValue::Integer(_) => {
-                integer(value).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
-                    Some("it must not be negative, nor more than 4294967295".to_string())
-                })
+                let number = integer(value).and_then(|n| u32::try_from(n).ok());
+                number.ok_or(Refusal::Range("a whole number from 0 to 4294967295"))
             }
-            _ => Err(None),
+            _ => Err(Refusal::Type),
         })
     }
 
@@ -269,7 +271,7 @@ impl<'t, 'i> Fields<'t, 'i> {
             DeValue::Integer(number) => {
                 Ok(integer(value).map_or_else(|| written(number), |n| n.to_string()))
             }
-            _ => Err(None),
+            _ => Err(Refusal::Type),
         })
     }
 
@@ -279,10 +281,10 @@ impl<'t, 'i> Fields<'t, 'i> {
             let number = match value {
                 DeValue::Float(text) => text.as_str().parse().ok(),
                 DeValue::Integer(_) => integer(value).map(|n| n as f64),
-                _ => return Err(None),
+                _ => return Err(Refusal::Type),
             };
             let within = number.filter(|n| (0.0..=1.0).contains(n));
-            within.ok_or_else(|| Some("it must be from 0 to 1".to_string()))
+            within.ok_or(Refusal::Range("a number from 0 to 1"))
         })
     }
 
@@ -325,6 +327,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         match self.table.get(key)?.get_ref() {
             DeValue::String(text) => Some(format!("\"{text}\"")),
             DeValue::Integer(number) => Some(written(number)),
+            DeValue::Float(number) => Some(number.as_str().to_string()),
             _ => None,
         }
     }
@@ -405,7 +408,7 @@ impl<'t, 'i> Fields<'t, 'i> {
             if self.is_asked(name) || self.others.contains(&name) {
                 continue;
             }
-            let known = || match suggest::closest(name, self.asked.iter().copied()) {
+            let known = || match text::closest(name, self.asked.iter().copied()) {
                 Some(close) => format!("did you mean '{close}'?"),
                 None => format!("known keys: {}", self.asked.join(", ")),
             };
@@ -417,6 +420,16 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.problems.sort_by_key(|problem| problem.place);
         self.problems
     }
+}
+
+/// Why a value isn't taken.
+enum Refusal {
+    /// It has another type than the key.
+    Type,
+    /// It isn't in this range.
+    Range(&'static str),
+    /// This says why.
+    Message(String),
 }
 
 /// An integer as it stands in the text.

@@ -66,9 +66,9 @@ keys! {
         evict_idle: Option<Duration> = duration(), Unset("the newcomer is refused"), Follows;
         /// How long a client may take to send a request that it began, and a second more for each
         /// MiB of it; then it is disconnected, as by the next two.
-        request_timeout: Option<Duration> = duration().positive(""), Unset("`\"30s\"`"), Follows;
+        request_timeout: Duration = duration().positive(""), Usual("\"30s\""), Follows;
         /// How long it may take to take a reply, likewise.
-        reply_timeout: Option<Duration> = duration().positive(""), Unset("`\"60s\"`"), Follows;
+        reply_timeout: Duration = duration().positive(""), Usual("\"60s\""), Follows;
         /// How long it may ask for nothing, from its last reply on.
         idle_timeout: Option<Duration> = duration().positive(""),
             Unset("as long as it likes"), Follows;

@@ -100,8 +100,8 @@ read_only = true
     let tuned = Tuning {
         node: Some(At::new(1, Position::default())),
         probe_timeout: None,
-        shutdown_timeout: None,
-        hw_queues: Some(HwQueues::PerShard),
+        shutdown_timeout: Duration::from_secs(10),
+        hw_queues: HwQueues::PerShard,
         scheduler: IoScheduler::Deadline(Deadline::default()),
         timeout: Some(Duration::from_secs(30)),
         rq_affinity: RqAffinity::Cpu,
@@ -114,8 +114,8 @@ read_only = true
     let plain = Tuning {
         node: None,
         probe_timeout: None,
-        shutdown_timeout: None,
-        hw_queues: None,
+        shutdown_timeout: Duration::from_secs(10),
+        hw_queues: HwQueues::PerCpu,
         scheduler: IoScheduler::None,
         timeout: None,
         rq_affinity: RqAffinity::Anywhere,
@@ -157,7 +157,7 @@ fn a_bad_value_of_a_queue_key_is_answered_with_the_valid_ones() {
     assert!(said("direct = true\n").contains("driver 'memory' takes no 'direct'"));
     let text = memory("a") + "hw_queues = 3\n";
     let resolved = resolve(&text);
-    assert_eq!(resolved.manifest.devices[0].tuning.hw_queues, Some(HwQueues::Count(3)));
+    assert_eq!(resolved.manifest.devices[0].tuning.hw_queues, HwQueues::Count(3));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_size_must_be_whole_blocks() {
     );
     let text = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"2K\"\nblock_size = 4096\n";
     assert!(problem(text).contains("nearest valid size: 4096"));
-    assert!(problem(&memory("a").replace("1M", "0")).contains("the size must not be 0"));
+    assert!(problem(&memory("a").replace("1M", "0")).contains("'size' must be greater than 0"));
     for bad in ["0", "3000", "256", "\"128K\""] {
         let text = memory("a") + &format!("block_size = {bad}\n");
         assert!(problem(&text).contains("a power of two from 512 to 64K"), "{bad}");
@@ -409,11 +409,16 @@ fn devices_over_one_other_say_which_and_how() {
 fn errors_of_a_device_over_one_part_are_reported() {
     let of = |driver: &str, keys: &str| problem(&over_a(driver, keys));
     assert!(of("partition", "").contains("driver 'partition' needs 'partition'"));
+    for none in ["0", "\"0\"", "\"\""] {
+        let found = of("partition", &format!("partition = {none}\n"));
+        assert!(found.contains("must be a number from 1, a name or a GUID, not "), "{found}");
+    }
+    assert!(of("error", "fails = []\n").contains("help: leave it out for all operations"));
     assert!(of("delay", "").contains("driver 'delay' needs 'read_delay'"));
     assert!(of("error", "fails = [\"sync\"]\n").contains("unknown operation 'sync'"));
     assert!(of("error", "errno = \"EBAD\"\n").contains("unknown errno 'EBAD'"));
     assert!(of("error", "errno = 0\n").contains("unknown errno '0'"));
-    assert!(of("error", "rate = 1.5\n").contains("'rate': it must be from 0 to 1"));
+    assert!(of("error", "rate = 1.5\n").contains("'rate' must be a number from 0 to 1, not 1.5"));
     assert!(of("error", "every = 0\n").contains("help: 1 means every request"));
     assert!(of("error", "from = 8192\nto = 4096\n").contains("greater than 'from'"));
     assert!(of("error", "chunk = \"64K\"\n").contains("driver 'error' takes no 'chunk'"));
@@ -450,7 +455,7 @@ fn a_mirror_says_how_it_resyncs() {
     assert_eq!(resolved.problems, []);
     let Driver::Mirror(found) = &resolved.manifest.devices[2].driver else { panic!("no mirror") };
     assert_eq!((found.bitmap, found.retry), (Some(true), Some(Duration::from_secs(9))));
-    assert_eq!((found.resync_least, found.resync_most), (Some(1 << 20), Some(8 << 20)));
+    assert_eq!((found.resync_least, found.resync_most), (1 << 20, 8 << 20));
     assert_eq!(found.check_every, Some(Duration::from_secs(7 * 86_400)));
     let off = "bitmap = false\nretry = \"1s\"\nresync_most = \"8M\"\n";
     assert_eq!(resolve(&mirror(off)).problems, [], "its parts are copied each time");

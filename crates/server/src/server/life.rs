@@ -145,7 +145,7 @@ impl PreparedServer {
                 self.report.error(format_args!("{error}"));
                 up.complete = false;
                 self.down(up, "cannot accept clients");
-                Err(Error::Reported)
+                Err(Error::reported())
             }
         }
     }
@@ -301,7 +301,7 @@ impl PreparedServer {
         report.shutdown(&down);
         report.done(false, "");
         self.leave(running, monitoring, hangs);
-        Error::Reported
+        Error::reported()
     }
 
     /// Exports drain, volumes flush, each after those that need it.

@@ -18,8 +18,8 @@ use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::ChangeReport;
 use crate::control::health::Health;
-use crate::error::Error;
-use crate::live::ChangeRequest;
+use crate::error::{Error, ErrorKind};
+use crate::live::{Change, ChangeRequest};
 use crate::manifest::{self, LeftOut, Manifest};
 use crate::observer::Observer;
 use crate::room::Room;
@@ -69,30 +69,31 @@ impl Server {
     /// Adds the devices and exports of the manifest in a file, all or nothing.
     ///
     /// # Errors
-    /// The reason for which nothing was added.
-    pub fn add(&self, file: &Path) -> Result<ChangeReport, String> {
+    /// The reason for which nothing was added; `Busy` while another change is being made.
+    pub fn add(&self, file: &Path) -> Result<ChangeReport, Error> {
         self.change(ChangeRequest::Add(file.to_path_buf()), Mode::default())
     }
 
     /// Removes a device with its exports, or, as `export:` and its name, an export.
     ///
     /// # Errors
-    /// The reason for which nothing was removed.
-    pub fn remove(&self, name: &str, mode: Mode) -> Result<ChangeReport, String> {
+    /// The reason for which nothing was removed; `Busy` while another change is being made.
+    pub fn remove(&self, name: &str, mode: Mode) -> Result<ChangeReport, Error> {
         self.change(ChangeRequest::Remove(name.to_string()), mode)
     }
 
     /// Reads the manifest's file again, and follows what has changed.
     ///
     /// # Errors
-    /// The reason for which nothing was changed.
-    pub fn reload(&self, mode: Mode) -> Result<ChangeReport, String> {
+    /// The reason for which nothing was changed; `Busy` while another change is being made.
+    pub fn reload(&self, mode: Mode) -> Result<ChangeReport, Error> {
         self.change(ChangeRequest::Reload, mode)
     }
 
-    fn change(&self, request: ChangeRequest, mode: Mode) -> Result<ChangeReport, String> {
-        let up = self.up.as_ref().ok_or("the server is down")?;
-        up.running.live.change(request, mode, false)
+    fn change(&self, request: ChangeRequest, mode: Mode) -> Result<ChangeReport, Error> {
+        let down = || Error::of(ErrorKind::NotUp, "the server is down");
+        let up = self.up.as_ref().ok_or_else(down)?;
+        up.running.live.change(&Change { request, mode, dry_run: false })
     }
 }
 
@@ -135,7 +136,7 @@ pub struct Options {
     pub on_hang: Option<HangPolicy>,
     /// What the process may have.
     pub room: Room,
-    /// What is removed at the end.
+    /// What is removed at the end. Several servers may share it: each removes its own things.
     pub cleanup: Arc<Cleanup>,
     /// Cancels the bring-up, and the bring-ups of changes.
     pub cancel: Cancel,

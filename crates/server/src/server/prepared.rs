@@ -14,6 +14,7 @@ use corewise::workqueue::{Ticker, WorkerPools, Workqueue};
 
 use super::Options;
 use crate::answers::{self, Control, ServerView};
+use crate::check::missing_nodes;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
@@ -181,7 +182,7 @@ impl PreparedServer {
             too_much_memory,
             room,
             usual_memory,
-            cleanup: options.cleanup,
+            cleanup: Cleanup::part_of(&options.cleanup),
             cancel: options.cancel,
             manifest,
         })
@@ -191,19 +192,15 @@ impl PreparedServer {
     /// such a device has no preference; whether there was none.
     pub(super) fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();
-        let is_there = |node: u32| topology.node(node).is_some();
-        let mut missing = false;
-        for device in &mut self.manifest.devices {
-            let Some(at) = device.tuning.node.take_if(|at| !is_there(at.value)) else { continue };
-            missing = true;
-            let known: Vec<_> =
-                topology.nodes().iter().map(|known| known.node.to_string()).collect();
-            let message = format!("this machine has no NUMA node {}", at.value);
-            let help = format!("leave 'node' out, or name one of: {}", known.join(", "));
-            let subject = Subject::Device(Ok(device.name.clone()));
-            self.report.problem(&self.label, &Problem::new(at.place, subject, message).help(help));
+        let problems = missing_nodes(&self.manifest.devices, topology);
+        for problem in &problems {
+            self.report.problem(&self.label, problem);
         }
-        if missing && !self.keep_going { Err(Error::Reported) } else { Ok(!missing) }
+        for device in &mut self.manifest.devices {
+            device.tuning.node.take_if(|at| topology.node(at.value).is_none());
+        }
+        let missing = !problems.is_empty();
+        if missing && !self.keep_going { Err(Error::reported()) } else { Ok(!missing) }
     }
 
     pub(super) fn build(&mut self, machine: Machine) -> Result<Components, Error> {
@@ -212,7 +209,7 @@ impl PreparedServer {
         let server = tls::server(self.options, self.manifest.server.tls());
         let (server, seen) = server.map_err(|problem| {
             self.report.problem(&self.label, &problem);
-            Error::Reported
+            Error::reported()
         })?;
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
@@ -312,7 +309,7 @@ impl PreparedServer {
         let tcp = server.tcp.as_ref().map(|at| (listen::tcp(&at.value), at.place));
         if unix.is_none() && tcp.is_none() {
             let message = "the server has no place to listen at";
-            return Err(Error::new(message).help("give [server] a 'unix' or a 'tcp'"));
+            return Err(Error::new(message).with_help("give [server] a 'unix' or a 'tcp'"));
         }
         let mut listeners = Vec::new();
         for (bound, place) in unix.into_iter().chain(tcp) {
@@ -325,7 +322,7 @@ impl PreparedServer {
             }
         }
         if listeners.is_empty() || !(*complete || self.keep_going) {
-            return Err(Error::Reported);
+            return Err(Error::reported());
         }
         Ok(listeners)
     }
@@ -356,7 +353,7 @@ impl PreparedServer {
             (Err(reason), Some(at)) => {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
-                if self.keep_going { Ok(None) } else { Err(Error::Reported) }
+                if self.keep_going { Ok(None) } else { Err(Error::reported()) }
             }
             (Err(reason), None) => {
                 self.report
@@ -375,7 +372,7 @@ impl PreparedServer {
                 *complete = false;
                 self.tell_unbound(at.place, &reason);
                 if !self.keep_going {
-                    return Err(Error::Reported);
+                    return Err(Error::reported());
                 }
             }
         }

@@ -1,32 +1,73 @@
-//! `corewise dump --monitor`: the queues' counters and rates, again and again, in the spirit of the kernel's
+//! `corewise dump` and `corewise health`: what a running `corewise up` does, and how it is. With
+//! `--monitor` the counters and rates of queues come again and again, in the spirit of the kernel's
 //! `wq_monitor.py`; on a terminal in place.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use corewise::timeline::markup;
-use corewise_server::columns::Columns;
-use corewise_server::control::Question;
 use corewise_server::control::document::{Document, Queue};
-use corewise_server::control::served;
+use corewise_server::control::health::{Health, HealthState};
+use corewise_server::control::{Question, served};
+use corewise_server::text::Columns;
 use corewise_server::units;
 use serde_json::Value;
 
-use crate::args;
-use crate::client::{Client, printable, who};
-use crate::escape;
+use crate::client::{self, Client, printable, who};
 use crate::exit::Failure;
-use crate::screen::{self, FAINT, styled};
+use crate::screen::{self, BAD, FAINT, GOOD, TITLE, styled};
+use crate::{args, escape};
+
+/// Asks, and shows the answer.
+pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
+    let mut client = Client::find(&args.server)?;
+    if let Some(interval) = args.monitor {
+        return monitor(&mut client, args, interval);
+    }
+    let mut question = Question { queues: args.queues.clone(), ..Question::new("dump") };
+    if !args.json {
+        question.text = Some(screen::whole_width());
+    }
+    let answer = client.ask(&question)?;
+    client::print(&answer, args.json, |out| {
+        let who = client::who(&answer);
+        for line in markup::wrap(&client::introduction(&who), screen::whole_width(), 2) {
+            writeln!(out, "{}", styled(TITLE, line))?;
+        }
+        for line in answer["text"].as_str().unwrap_or_default().lines() {
+            let line = client::printable(line);
+            match line.chars().next() {
+                // A line that isn't indented is a title.
+                Some(first) if first != ' ' => writeln!(out, "{}", styled(TITLE, line))?,
+                _ => writeln!(out, "{line}")?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Says how the server is, and ends by it.
+pub(crate) fn health(args: &args::Health) -> Result<(), Failure> {
+    let answer = Client::find(&args.server)?.ask(&Question::new("health"))?;
+    let health: Health = client::part(&answer, "health")?;
+    client::print(&answer, args.json, |out| {
+        let style = if health.state == HealthState::Ok { GOOD } else { BAD };
+        let text = health.text();
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        writeln!(out, "{}", styled(style, first))?;
+        client::write_lines(out, rest)
+    })?;
+    match health.state {
+        HealthState::Ok => Ok(()),
+        state => Err(Failure::Unhealthy(state)),
+    }
+}
 
 /// The least and the most room for a queue's name.
 const NAMES: (usize, usize) = (10, 32);
 
 /// Shows a round each `interval`, until Ctrl-C, or as often as was asked for.
-pub(super) fn run(
-    client: &mut Client,
-    args: &args::Dump,
-    interval: Duration,
-) -> Result<(), Failure> {
+fn monitor(client: &mut Client, args: &args::Dump, interval: Duration) -> Result<(), Failure> {
     let question = Question { queues: args.queues.clone(), ..Question::new("dump") };
     let mut round = 0;
     let mut before: Option<(f64, Document)> = None;
@@ -38,7 +79,7 @@ pub(super) fn run(
         let answer = client.ask(&question)?;
         let mut out = anstream::stdout().lock();
         if args.json {
-            writeln!(out, "{}", line(round, answer))?;
+            writeln!(out, "{}", round_line(round, answer))?;
         } else {
             let up = who(&answer).up_seconds;
             let document: Document = serde_json::from_value(answer)
@@ -47,7 +88,7 @@ pub(super) fn run(
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let head =
                 format!("{}, up for {}", units::moment(now.as_secs_f64()), served::seconds(up));
-            let text = format!("{head}\n{}", table(had, &document, screen::whole_width()));
+            let text = format!("{head}\n{}", queues_table(had, &document, screen::whole_width()));
             if lines != 0 {
                 write!(out, "\x1b[{lines}A\x1b[J")?;
             }
@@ -65,7 +106,7 @@ pub(super) fn run(
 }
 
 /// The queues alone: pools and scopes are for a single dump.
-fn line(round: u64, mut answer: Value) -> String {
+fn round_line(round: u64, mut answer: Value) -> String {
     if let Some(map) = answer.as_object_mut() {
         map.retain(|key, _| !matches!(key.as_str(), "scopes" | "pools" | "cpus" | "housekeeping"));
         for queue in map.get_mut("queues").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -102,7 +143,7 @@ const COLUMNS: [Column; 9] = [
     ("rescued", 7, |queue, _| queue.counters.rescued.to_string()),
 ];
 
-fn table(had: Option<(f64, &Document)>, document: &Document, width: usize) -> String {
+fn queues_table(had: Option<(f64, &Document)>, document: &Document, width: usize) -> String {
     let longest = document.queues.iter().map(|queue| queue.name.chars().count()).max();
     let rest: usize = COLUMNS.iter().map(|(_, width, _)| 2 + width).sum();
     let most = if width == usize::MAX { usize::MAX } else { NAMES.1 };

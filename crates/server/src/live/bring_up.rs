@@ -1,0 +1,146 @@
+//! What comes up in a change: new volumes and exports, and exports in place of others.
+
+use std::sync::Arc;
+
+use corewise::device::{BringUpOptions, Event, PendingState, ProbeOutcome};
+use corewise::timeline::Timeline;
+
+use super::Live;
+use super::removal::USUAL;
+use crate::control::changes::{ChangeReport, StepFailure, StepKind};
+use crate::drivers::Volume;
+use crate::drivers::export::offer;
+use crate::manifest::{self, Changes, Manifest, export_name};
+use crate::observer::Shown;
+use crate::plan::{self, Plan};
+
+impl Live {
+    /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
+    pub(super) fn bring_up(
+        self: &Arc<Self>,
+        changes: &Changes,
+        new: &Manifest,
+        all_or_none: bool,
+        has: &mut Manifest,
+        changed: &mut ChangeReport,
+    ) -> Option<Timeline> {
+        if changes.add_devices.is_empty() && changes.add_exports.is_empty() {
+            return None;
+        }
+        let adds = Manifest {
+            server: new.server.clone(),
+            devices: changes.add_devices.clone(),
+            exports: changes.add_exports.clone(),
+        };
+        let mut fail = |name: &str, why: String| {
+            changed.failed.push(StepFailure { name: name.to_string(), why });
+        };
+        if let Err(error) = self.calls.start_for(&adds, &self.machine) {
+            fail("rq_affinity", format!("cannot start call targets: {error}"));
+            return None;
+        }
+        self.missing.expect(&adds, new);
+        let plan = Plan::new(&adds);
+        let (theirs, decls) = (Arc::downgrade(self), plan.decls.clone());
+        let observer = move |event: &Event<'_>| {
+            if let (Event::Overdue { device, after, .. }, Some(live)) = (event, theirs.upgrade()) {
+                live.overdue("bring-up", device, *after, &plan::needing(device, &decls));
+            }
+        };
+        let options = BringUpOptions::new()
+            .keep_going(!all_or_none)
+            .on_hang(self.settings.now().on_hang)
+            .observer(Arc::new(observer))
+            .cancel(self.cancel.clone());
+        if all_or_none {
+            let names = adds.devices.iter().map(|device| device.name.clone());
+            self.cleanup.begin_together(names);
+        }
+        let up = match self.manager.bring_up(plan.decls.clone(), &options) {
+            Ok(up) => up,
+            Err(error) => {
+                self.report.made(self.cleanup.end_together());
+                fail("bring-up", error.to_string());
+                return None;
+            }
+        };
+        let lacking = self.missing.lacking(&adds, &up);
+        for (name, why) in plan.failures(&up, &lacking) {
+            fail(&name, why);
+        }
+        for device in up.devices() {
+            if let ProbeOutcome::Skipped { culprit } = &device.outcome {
+                fail(&device.name, format!("it needs '{culprit}'"));
+            }
+        }
+        let is_up = |name: &str| {
+            let bound = up.device(name).is_some_and(|one| one.outcome == ProbeOutcome::Bound);
+            bound && !lacking.contains_key(name)
+        };
+        let complete = up.is_complete() && lacking.is_empty();
+        if !complete && changed.failed.is_empty() {
+            changed.failed.push(StepFailure {
+                name: "bring-up".to_string(),
+                why: "it was cancelled".to_string(),
+            });
+        }
+        let keep = |name: &str| is_up(name) && (complete || !all_or_none);
+        // A device that such a probe brings up late goes then.
+        let probed = self.manager.pending();
+        let hangs = |name: &str| {
+            let probed = probed.iter().find(|one| one.device == name);
+            probed.is_some_and(|one| matches!(one.state, PendingState::Probing { .. }))
+        };
+        for decl in plan.decls.iter().rev().filter(|decl| !keep(&decl.name)) {
+            self.shown.lock().retain(|shown| export_name(&shown.name) != decl.name);
+            // One that is not up has nothing to say; of the others clients have seen nothing.
+            match hangs(&decl.name) {
+                true => drop(self.begin_removal(&decl.name)),
+                false => drop(self.remove_one(&decl.name, USUAL, std::iter::empty)),
+            }
+            self.cleanup.give_up(&decl.name);
+            // It isn't there: it was added in vain, or went and didn't come again.
+            changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Add, &decl.name));
+            for step in changed.steps.iter_mut().filter(|step| step.name == decl.name) {
+                step.what = StepKind::Remove;
+            }
+        }
+        self.report.made(self.cleanup.end_together());
+        has.devices.extend(adds.devices.into_iter().filter(|device| keep(&device.name)));
+        has.exports.extend(adds.exports.into_iter().filter(|one| keep(&export_name(&one.name))));
+        Some(up.timeline())
+    }
+
+    /// Exports whose clients stay.
+    pub(super) fn replace(
+        &self,
+        exports: &[&manifest::Export],
+        has: &mut Manifest,
+        changed: &mut ChangeReport,
+    ) {
+        for &export in exports {
+            let volume = self.manager.bound::<Volume>(&export.device);
+            let volume = volume.ok_or("its device is not up".to_string());
+            let volume = volume.and_then(|volume| volume.device().map_err(|e| e.to_string()));
+            let done = volume.and_then(|volume| {
+                let shown = Shown::new(export, &*volume);
+                let done = self.server.replace_export(offer(export, volume));
+                done.map(|()| shown).map_err(|error| error.to_string())
+            });
+            match done {
+                Ok(new) => {
+                    let mut shown = self.shown.lock();
+                    for old in shown.iter_mut().filter(|old| old.name == new.name) {
+                        *old = new.clone();
+                    }
+                    for old in has.exports.iter_mut().filter(|old| old.name == export.name) {
+                        *old = export.clone();
+                    }
+                }
+                Err(why) => {
+                    changed.failed.push(StepFailure { name: export_name(&export.name), why })
+                }
+            }
+        }
+    }
+}
