@@ -90,7 +90,7 @@ pub(crate) struct Lines {
 
 /// An access to a line.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct AccessRequest {
     pub(crate) cpu: usize,
     pub(crate) line: usize,
     pub(crate) kind: Access,
@@ -124,8 +124,13 @@ impl Lines {
     }
 
     /// An access to a line.
-    pub(crate) fn access(&mut self, machine: &Machine, costs: &Costs, asked: Asked) -> Outcome {
-        let Asked { cpu, line, kind, place, now, issued } = asked;
+    pub(crate) fn access(
+        &mut self,
+        machine: &Machine,
+        costs: &Costs,
+        asked: AccessRequest,
+    ) -> Outcome {
+        let AccessRequest { cpu, line, kind, place, now, issued } = asked;
         let (extra, prefetched) = match kind {
             Access::Locked => (costs.locked, costs.prefetched_locked),
             _ => (costs.hit, costs.prefetched),
@@ -211,7 +216,7 @@ impl Lines {
     }
 
     /// Asks for a line without waiting for it: to read it, or to have it alone.
-    pub(crate) fn prefetch(&mut self, machine: &Machine, costs: &Costs, asked: Asked) {
+    pub(crate) fn prefetch(&mut self, machine: &Machine, costs: &Costs, asked: AccessRequest) {
         let here = |entry: &Line| match asked.kind {
             Access::Load => entry.holders.has(asked.cpu),
             _ => entry.modified && usize::from(entry.writer) == asked.cpu,
@@ -243,8 +248,11 @@ mod tests {
         now: f64,
     ) -> (f64, Distance) {
         let (machine, costs, lines) = world;
-        let outcome =
-            lines.access(machine, costs, Asked { cpu, line, kind, place: 7, now, issued: now });
+        let outcome = lines.access(
+            machine,
+            costs,
+            AccessRequest { cpu, line, kind, place: 7, now, issued: now },
+        );
         (outcome.until - now, outcome.from)
     }
 
@@ -303,7 +311,7 @@ mod tests {
         let mut world = setup();
         let (machine, costs, lines) = &mut world;
         let mut access = |cpu, kind, issued, now| {
-            let asked = Asked { cpu, line: 900, kind, place: 7, now, issued };
+            let asked = AccessRequest { cpu, line: 900, kind, place: 7, now, issued };
             lines.access(machine, costs, asked).until - now
         };
         access(15, Access::Locked, 0.0, 0.0);
@@ -318,8 +326,14 @@ mod tests {
         let mut world = setup();
         cost(&mut world, 15, 500, Access::Store, 0.0);
         let (machine, costs, lines) = &mut world;
-        let asked =
-            Asked { cpu: 0, line: 500, kind: Access::Load, place: 1, now: 1000.0, issued: 1000.0 };
+        let asked = AccessRequest {
+            cpu: 0,
+            line: 500,
+            kind: Access::Load,
+            place: 1,
+            now: 1000.0,
+            issued: 1000.0,
+        };
         lines.prefetch(machine, costs, asked);
         let soon = cost(&mut world, 0, 500, Access::Load, 1050.0).0;
         let late = cost(&mut world, 0, 500, Access::Load, 2000.0).0;

@@ -55,7 +55,7 @@ impl Run {
 
 /// What the program prints of a run with `--json`, as far as it is looked at.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct PrintedRun {
     an_item: Item,
 }
 
@@ -150,7 +150,7 @@ fn all(runs: &[Run]) -> Result<Vec<Vec<Run>>, String> {
 
 /// What a run counted, by what it printed.
 fn counted(run: &Run, line: &Value) -> Result<Run, String> {
-    let told = Told::deserialize(line)
+    let told = PrintedRun::deserialize(line)
         .map_err(|error| format!("{}: it printed something else: {error}", run.words))?;
     let item = told.an_item;
     let fields = item.fields.into_iter().map(|field| (field.name, sum(&field.transfers)));

@@ -9,7 +9,7 @@
 //! * `allocator.rs`: allocations, which are charged for as well;
 //! * `chance.rs`: random numbers, which are the same in each run;
 //! * `names.rs`, `structs.rs`: the type and field that a place in the code touches;
-//! * `account.rs`: an item's share of what was counted; `told.rs`: what is printed of it;
+//! * `account.rs`: an item's share of what was counted; `print.rs`: what is printed of it;
 //! * `workload.rs`: the run that the words ask for;
 //! * `check.rs`: the model beside a file of records;
 //! * `counts.rs`: line transfers and wake-ups beside those that were recorded.
@@ -23,8 +23,8 @@ mod check;
 mod costs;
 mod counts;
 mod names;
+mod print;
 mod structs;
-mod told;
 mod workload;
 
 use std::process::{Command, ExitCode};
@@ -44,7 +44,7 @@ struct Words {
     #[command(subcommand)]
     task: Option<Task>,
     #[command(flatten)]
-    what: What,
+    what: RunArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,7 +83,7 @@ struct Costs {
 }
 
 #[derive(Debug, Args)]
-struct What {
+struct RunArgs {
     /// The machine: a description in hwloc's language, xml:FILE or sysfs:DIR
     #[arg(long, value_name = "MACHINE", default_value = "l3:1 core:16")]
     machine: String,
@@ -146,7 +146,7 @@ fn run(words: &Words) -> Result<(), String> {
     }
 }
 
-fn simulate(what: &What) -> Result<(), String> {
+fn simulate(what: &RunArgs) -> Result<(), String> {
     let (topology, description) = topology(&what.machine)?;
     let machine = machine(&topology)?.described(&description).with_real_time(what.real_time);
     let mut costs = costs::read(&what.costs.costs)?;
@@ -194,7 +194,7 @@ fn alone(workload: &str) -> Result<(), String> {
 }
 
 fn one(
-    what: &What,
+    what: &RunArgs,
     machine: Machine,
     costs: corewise_sim::Costs,
     words: &[String],
@@ -208,7 +208,7 @@ fn one(
     });
     let took = began.elapsed();
     let line = outcome.value.as_ref().map_err(ToString::to_string)?.clone();
-    told::tell(what, words, &line, &outcome, took);
+    print::print_run(what, words, &line, &outcome, took);
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn one(
 const MOST_NEIGHBOURS: usize = 10_000;
 
 /// The CPUs of each thread that others burn.
-fn neighbours(what: &What, cpus: usize) -> Result<Vec<Mask>, String> {
+fn neighbours(what: &RunArgs, cpus: usize) -> Result<Vec<Mask>, String> {
     if what.neighbours > MOST_NEIGHBOURS {
         return Err(format!("--neighbours {}: at most {MOST_NEIGHBOURS}", what.neighbours));
     }

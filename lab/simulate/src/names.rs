@@ -38,7 +38,7 @@ enum Part {
 
 /// What an expression was found to be.
 #[derive(Debug, Clone, Default)]
-struct Found {
+struct Resolved {
     /// The struct and its field that it names last.
     field: Option<(String, String)>,
     /// The structs that it may be.
@@ -89,7 +89,7 @@ fn field_at(tokens: &TokenStream, at: LineColumn, structs: &Structs) -> Option<S
             return Some(name.clone());
         }
     }
-    let Found { field, types } = resolve(&parts, &around, structs, DEPTH);
+    let Resolved { field, types } = resolve(&parts, &around, structs, DEPTH);
     match field {
         Some((of, field)) => Some(format!("{of}.{field}")),
         None => types.into_iter().find(|name| structs.fields.contains_key(name)),
@@ -179,14 +179,16 @@ fn chain(tokens: &[TokenTree]) -> Vec<Part> {
     parts
 }
 
-fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> Found {
+fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> Resolved {
     let mut found = match parts.first() {
         Some(Part::Name(name)) if name == "self" => {
-            Found { field: None, types: around.of.iter().cloned().collect() }
+            Resolved { field: None, types: around.of.iter().cloned().collect() }
         }
         Some(Part::Name(name)) => local(name, around, structs, depth),
-        Some(Part::Call(name)) => Found { field: None, types: structs.result(&[], name).to_vec() },
-        None => return Found::default(),
+        Some(Part::Call(name)) => {
+            Resolved { field: None, types: structs.result(&[], name).to_vec() }
+        }
+        None => return Resolved::default(),
     };
     for part in &parts[1..] {
         match part {
@@ -195,17 +197,17 @@ fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> 
                 let here = found.types.iter().find_map(has).or_else(|| structs.only(name));
                 found = match here {
                     Some((of, types)) => {
-                        Found { field: Some((of, name.clone())), types: types.clone() }
+                        Resolved { field: Some((of, name.clone())), types: types.clone() }
                     }
                     // Another crate's, or a renamed one's: a part of the last that is known.
-                    None => Found { field: found.field, types: Vec::new() },
+                    None => Resolved { field: found.field, types: Vec::new() },
                 };
             }
             Part::Call(name) => {
                 // A method of the project's that gives another thing; others give what they are called on.
                 let types = structs.result(&found.types, name);
                 if !types.is_empty() {
-                    found = Found { field: None, types: types.to_vec() };
+                    found = Resolved { field: None, types: types.to_vec() };
                 }
             }
         }
@@ -214,9 +216,9 @@ fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> 
 }
 
 /// What a local variable is.
-fn local(name: &str, around: &Around, structs: &Structs, depth: usize) -> Found {
+fn local(name: &str, around: &Around, structs: &Structs, depth: usize) -> Resolved {
     let unknown = || {
-        structs.only(name).map_or_else(Found::default, |(of, types)| Found {
+        structs.only(name).map_or_else(Resolved::default, |(of, types)| Resolved {
             field: Some((of, name.to_owned())),
             types: types.clone(),
         })
@@ -234,7 +236,7 @@ fn bound(
     around: &Around,
     structs: &Structs,
     depth: usize,
-) -> Option<Found> {
+) -> Option<Resolved> {
     for (index, token) in tokens.iter().enumerate() {
         let inner: Vec<TokenTree> = match token {
             TokenTree::Group(group) => group.stream().into_iter().collect(),
@@ -248,7 +250,7 @@ fn bound(
                     let (of, fields) = fields;
                     if let Some(types) = fields.get(name) {
                         let field = Some((of, name.to_owned()));
-                        return Some(Found { field, types: types.clone() });
+                        return Some(Resolved { field, types: types.clone() });
                     }
                 }
             }
@@ -278,7 +280,7 @@ fn bound(
             {
                 let until = |token: &TokenTree| !matches!(token, TokenTree::Punct(p) if [',', '=', ';'].contains(&p.as_char()));
                 let types = rest[1..].iter().take_while(|token| until(token)).cloned();
-                return Some(Found { field: None, types: idents(types) });
+                return Some(Resolved { field: None, types: idents(types) });
             }
             // `let name = …;`, and `for name in … {`.
             Some(next) => {

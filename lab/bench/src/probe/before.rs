@@ -18,7 +18,7 @@ use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
 
 use crate::error::BenchError;
 use crate::probe::device::Device;
-use crate::probe::ours::How;
+use crate::probe::ours::BringUpStyle;
 use crate::start::Pools;
 
 /// Where the second worker is.
@@ -60,7 +60,11 @@ impl Twice {
 
 impl Twice {
     /// Until the last device is up.
-    pub(super) fn bring_up(&self, devices: Vec<Device>, how: How) -> Result<Duration, BenchError> {
+    pub(super) fn bring_up(
+        &self,
+        devices: Vec<Device>,
+        how: BringUpStyle,
+    ) -> Result<Duration, BenchError> {
         let began = time::now();
         let all = Arc::new(Countdown::new(devices.len()));
         for device in devices {

@@ -62,7 +62,7 @@ use crate::stats::median;
 use crate::{BenchError, Job, Line};
 use before::{Second, Twice};
 use device::{Device, Pattern, oversleep};
-use ours::{How, managed, threads};
+use ours::{BringUpStyle, managed, threads};
 
 /// `corewise-bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
 /// all are up over what no design can beat, where that is worst. Less is better in both.
@@ -164,7 +164,7 @@ fn home(machine: &Machine) -> (Option<u32>, CpuSet) {
 }
 
 /// A design under test: it brings devices up, and says how long it took until the last one was.
-type BringUp<'d> = &'d dyn Fn(Vec<Device>, How) -> Result<Duration, BenchError>;
+type BringUp<'d> = &'d dyn Fn(Vec<Device>, BringUpStyle) -> Result<Duration, BenchError>;
 
 /// What one pass took.
 struct Pass {
@@ -180,7 +180,7 @@ fn run(
     cpus: usize,
     meter: &Meter,
 ) -> Result<Line, BenchError> {
-    let how = How {
+    let how = BringUpStyle {
         node: node.filter(|_| !job.case.starts_with("no_node")),
         synchronous: job.case.starts_with("sync"),
     };

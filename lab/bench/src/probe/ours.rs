@@ -16,7 +16,7 @@ use crate::start::together;
 
 /// How devices are brought up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct BringUpStyle {
     /// On which node they are.
     pub node: Option<u32>,
     /// One after the other.
@@ -30,7 +30,7 @@ pub(super) struct How {
 pub(super) fn managed(
     pools: &WorkerPools,
     devices: Vec<Device>,
-    how: How,
+    how: BringUpStyle,
 ) -> Result<Duration, BenchError> {
     let manager = DeviceManager::new(pools)?;
     let probe_type = match how.synchronous {
@@ -52,9 +52,9 @@ struct Fake {
     probe_type: ProbeType,
 }
 
-struct Up;
+struct BoundFake;
 
-impl Bound for Up {
+impl Bound for BoundFake {
     fn has_shutdown(&self) -> bool {
         false
     }
@@ -71,7 +71,7 @@ impl Driver for Fake {
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         cx.config::<Device>()?.probe();
-        Ok(Arc::new(Up))
+        Ok(Arc::new(BoundFake))
     }
 }
 

@@ -34,7 +34,7 @@ const VMBUS: &str = "VMBUS:00";
 
 /// A device's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Begun {
+struct StartedShutdown {
     at: Duration,
     driver: String,
     device: String,
@@ -54,7 +54,7 @@ pub(super) fn web(log: &str) -> Web {
             (begun, times)
         }
     };
-    let mut timed: Vec<(Begun, Duration)> = begun.into_iter().zip(times).collect();
+    let mut timed: Vec<(StartedShutdown, Duration)> = begun.into_iter().zip(times).collect();
     // Registered in the reverse order of the shutdown. The old design took the two NVMe devices and
     // their neighbour out of order; none of the three depends on another.
     timed.reverse();
@@ -62,7 +62,7 @@ pub(super) fn web(log: &str) -> Web {
         let place = timed.iter().position(|(line, _)| line.device == name)?;
         u32::try_from(place).ok()
     };
-    let device = |(line, time): &(Begun, Duration)| Device {
+    let device = |(line, time): &(StartedShutdown, Duration)| Device {
         name: line.device.clone(),
         parent: parent(line, &timed).and_then(number),
         suppliers: Vec::new(),
@@ -83,11 +83,11 @@ pub(super) fn web(log: &str) -> Web {
 }
 
 /// The devices' lines, and when the last one's shutdown had ended.
-fn read(text: &str) -> (Vec<Begun>, Duration) {
+fn read(text: &str) -> (Vec<StartedShutdown>, Duration) {
     let mut reader = Reader::new();
     reader.feed(text.as_bytes());
     let log = reader.finish();
-    let begun = |span: &Span| Begun {
+    let begun = |span: &Span| StartedShutdown {
         at: span.start,
         driver: span.driver.as_ref().map(|d| d.name().to_owned()).unwrap_or_default(),
         device: span.name.clone(),
@@ -98,7 +98,7 @@ fn read(text: &str) -> (Vec<Begun>, Duration) {
 }
 
 /// How long each callback takes.
-fn times(begun: &[Begun], end: Duration) -> Vec<Duration> {
+fn times(begun: &[StartedShutdown], end: Duration) -> Vec<Duration> {
     let gap = |n: usize| begun.get(n + 1).map_or(end, |line| line.at) - begun[n].at;
     begun.iter().enumerate().map(|(n, _)| gap(n)).collect()
 }
@@ -106,11 +106,11 @@ fn times(begun: &[Begun], end: Duration) -> Vec<Duration> {
 /// How long each takes where some began at nearly the same time: `alone` is how long it takes when
 /// it runs alone.
 fn overlapping(
-    begun: &[Begun],
+    begun: &[StartedShutdown],
     end: Duration,
     alone: impl Fn(&str) -> Option<Duration>,
 ) -> Vec<Duration> {
-    let is_nvme = |line: &Begun| line.driver == "nvme";
+    let is_nvme = |line: &StartedShutdown| line.driver == "nvme";
     let first = begun.iter().position(is_nvme).unwrap_or(begun.len());
     let bus = begun.iter().skip(first).position(|line| line.driver == "hv_pci");
     let bus = bus.map_or(begun.len(), |behind| first + behind);
@@ -124,8 +124,8 @@ fn overlapping(
 }
 
 /// The device inside which one lives, as its name tells.
-fn parent<'l>(line: &Begun, all: &'l [(Begun, Duration)]) -> Option<&'l str> {
-    let find = |fits: &dyn Fn(&Begun) -> bool| {
+fn parent<'l>(line: &StartedShutdown, all: &'l [(StartedShutdown, Duration)]) -> Option<&'l str> {
+    let find = |fits: &dyn Fn(&StartedShutdown) -> bool| {
         all.iter().find(|(other, _)| fits(other)).map(|(other, _)| other.device.as_str())
     };
     let on_vmbus = line.driver.starts_with("hv_")
@@ -147,7 +147,7 @@ fn parent<'l>(line: &Begun, all: &'l [(Begun, Duration)]) -> Option<&'l str> {
 }
 
 /// PCI and SCSI devices.
-fn has_opted_in(line: &Begun) -> bool {
+fn has_opted_in(line: &StartedShutdown) -> bool {
     ["nvme", "mlx5_core", "sd"].contains(&line.driver.as_str())
 }
 

@@ -111,7 +111,7 @@ pub mod tiny;
 pub mod variants;
 
 #[cfg(test)]
-mod inline;
+mod inline_tests;
 
 use corewise_sync::Parker;
 use corewise_topology::{AffinityScope, Machine};
@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
     use crate::bench::Effort;
-    use crate::workqueue::inline::Inline;
+    use crate::workqueue::inline_tests::Inline;
     use corewise_topology::Topology;
 
     /// The run that a case and the words behind it say, on a machine with so many CPUs.

@@ -17,7 +17,7 @@ static POOL: ThreadPool = ThreadPool::new();
 struct Forte;
 
 impl Forks for Forte {
-    type Here<'h> = &'h Worker;
+    type Handle<'h> = &'h Worker;
 
     #[inline]
     fn join<A: Send, B: Send>(

@@ -52,7 +52,7 @@ use crate::results::{Ask, OURS, is_floor};
 use crate::session::{Idle, Peers, Runtime, When};
 use peers::Library;
 use peers::chili::Chili;
-use peers::ours::Ours;
+use peers::ours::CorewiseForks;
 use peers::rayon::Rayon;
 use work::{Serial, Work};
 
@@ -208,8 +208,8 @@ fn spawns(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
 fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     confine(job)?;
     match &*job.runtime {
-        OURS => run_on(job, &Ours::new(job, false)?, meter),
-        OUTSIDE => run_on(job, &Ours::new(job, true)?, meter),
+        OURS => run_on(job, &CorewiseForks::new(job, false)?, meter),
+        OUTSIDE => run_on(job, &CorewiseForks::new(job, true)?, meter),
         SERIAL => {
             let mut line = run_on(job, &Serial, meter)?;
             if let Some(time) = line.metrics.get("makespan_p50").copied() {

@@ -6,19 +6,19 @@ use std::hint::black_box;
 /// A way to fork.
 pub(crate) trait Forks {
     /// The handle that a part of the work forks with.
-    type Here<'h>;
+    type Handle<'h>;
 
     /// Calls both, in parallel where somebody has the time.
     fn join<A: Send, B: Send>(
-        here: &mut Self::Here<'_>,
-        a: impl FnOnce(&mut Self::Here<'_>) -> A + Send,
-        b: impl FnOnce(&mut Self::Here<'_>) -> B + Send,
+        here: &mut Self::Handle<'_>,
+        a: impl FnOnce(&mut Self::Handle<'_>) -> A + Send,
+        b: impl FnOnce(&mut Self::Handle<'_>) -> B + Send,
     ) -> (A, B);
 
     /// Calls a function with each of the items. Where a library has no such thing: by halves, down
     /// to one item.
     fn map(
-        here: &mut Self::Here<'_>,
+        here: &mut Self::Handle<'_>,
         items: &[u64],
         f: impl Fn(u64) -> u64 + Sync + Copy + Send,
     ) -> Vec<u64> {
@@ -29,7 +29,7 @@ pub(crate) trait Forks {
 }
 
 fn halves<F: Forks + ?Sized>(
-    here: &mut F::Here<'_>,
+    here: &mut F::Handle<'_>,
     items: &[u64],
     results: &mut [u64],
     f: impl Fn(u64) -> u64 + Sync + Copy + Send,
@@ -53,7 +53,7 @@ fn halves<F: Forks + ?Sized>(
 pub(crate) struct Serial;
 
 impl Forks for Serial {
-    type Here<'h> = ();
+    type Handle<'h> = ();
 
     #[inline]
     fn join<A: Send, B: Send>(
@@ -132,7 +132,7 @@ impl Work {
     }
 
     /// Does it once.
-    pub(crate) fn pass<F: Forks>(&self, here: &mut F::Here<'_>, blank: Output) -> Output {
+    pub(crate) fn pass<F: Forks>(&self, here: &mut F::Handle<'_>, blank: Output) -> Output {
         match (self, blank) {
             (Work::Fib(n), _) => Output::Number(fib::<F>(here, *n)),
             (Work::Tree(root, times), _) => Output::Number(
@@ -188,7 +188,7 @@ fn mixed(number: u64, steps: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-fn fib<F: Forks>(here: &mut F::Here<'_>, n: u32) -> u64 {
+fn fib<F: Forks>(here: &mut F::Handle<'_>, n: u32) -> u64 {
     if n < 2 {
         return n.into();
     }
@@ -219,13 +219,13 @@ impl Node {
     }
 }
 
-fn sum<F: Forks>(here: &mut F::Here<'_>, node: &Node) -> u64 {
+fn sum<F: Forks>(here: &mut F::Handle<'_>, node: &Node) -> u64 {
     let Some([left, right]) = &node.children else { return node.value };
     let (a, b) = F::join(here, |here| sum::<F>(here, left), |here| sum::<F>(here, right));
     node.value + a + b
 }
 
-fn sort<F: Forks>(here: &mut F::Here<'_>, numbers: &mut [u32]) {
+fn sort<F: Forks>(here: &mut F::Handle<'_>, numbers: &mut [u32]) {
     if numbers.len() <= SORTED_AT_ONCE {
         return numbers.sort_unstable();
     }

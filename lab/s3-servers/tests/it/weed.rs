@@ -78,10 +78,11 @@ impl Weed {
         let until = now() + BEGIN;
         runtime.expect("a runtime").block_on(async {
             let path = Path::from("is-it-there");
+            let mut pause = tokio::time::interval(Duration::from_millis(100));
             while let Err(why) = client.put(&path, PutPayload::from_static(b"yes")).await {
                 let log = self.folder.path().join("log");
                 assert!(now() < until, "weed doesn't begin: {why}; {}", log.display());
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                pause.tick().await;
             }
         });
     }

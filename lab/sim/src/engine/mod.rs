@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use self::ahead::Ahead;
 use crate::costs::Costs;
-use crate::lines::{Access, Asked, Lines};
+use crate::lines::{Access, AccessRequest, Lines};
 use crate::machine::{Distance, Machine, Mask};
 use crate::memory::Memory;
 use crate::report::{Pair, Site, Tally};
@@ -270,7 +270,7 @@ impl Sim {
         let issued =
             if alone { cpu.now } else { cpu.ahead.issued(began, self.costs.window, address) };
         let place = std::ptr::from_ref(site.0).addr();
-        let asked = Asked { cpu: here, line, kind, place, now: cpu.now, issued };
+        let asked = AccessRequest { cpu: here, line, kind, place, now: cpu.now, issued };
         let outcome = self.lines.access(&self.machine, &self.costs, asked);
         cpu.now = outcome.until;
         if kind == Access::Store {
@@ -301,7 +301,8 @@ impl Sim {
 
     pub(crate) fn prefetch(&mut self, address: usize, kind: Access) {
         let (here, now) = (self.here(), self.now());
-        let asked = Asked { cpu: here, line: address >> 6, kind, place: 1, now, issued: now };
+        let asked =
+            AccessRequest { cpu: here, line: address >> 6, kind, place: 1, now, issued: now };
         self.lines.prefetch(&self.machine, &self.costs, asked);
         self.spend(self.costs.hit);
     }

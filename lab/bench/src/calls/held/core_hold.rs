@@ -10,7 +10,7 @@ use corewise_sync::{Condvar, Mutex, time};
 use crate::calls::priority::{self, RunDelay};
 use crate::meter::between;
 
-use super::Way;
+use super::WaitStyle;
 
 /// Above whom ticks, below who is called: interrupts get through, tasks don't.
 const HELD_LEVEL: u8 = 45;
@@ -23,8 +23,8 @@ const TICKER_LEVEL: u8 = 40;
 pub(super) struct Core(Option<Arc<CoreLock>>);
 
 impl Core {
-    pub(super) fn new(way: Way) -> Core {
-        Core((way == Way::Lock).then(Arc::default))
+    pub(super) fn new(way: WaitStyle) -> Core {
+        Core((way == WaitStyle::Lock).then(Arc::default))
     }
 
     /// "Preemption off": from here on no task takes the core from the calling thread.
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_core_that_is_a_lock_is_free_while_its_holder_blocks() {
-        let core = Core::new(Way::Lock);
+        let core = Core::new(WaitStyle::Lock);
         let is_taken = || core.0.as_ref().is_some_and(|lock| *lock.taken.lock());
         core.hold().unwrap();
         assert!(is_taken());

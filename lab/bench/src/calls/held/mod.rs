@@ -31,7 +31,7 @@ use core_hold::{Core, Ticker};
 
 /// How a core is held by a caller that waits, and wanted by a task that is urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WaitStyle {
     /// By real-time priorities: as in the kernel, nearly.
     Priority,
     /// As a lock, which stands for the core: where no priority may be had.
@@ -59,7 +59,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             "idle" => Waiter::Nobody,
             _ => return job.unknown(),
         };
-        let way = if job.case == "held_span/lock" { Way::Lock } else { Way::Priority };
+        let way = if job.case == "held_span/lock" { WaitStyle::Lock } else { WaitStyle::Priority };
         run(job, &Machine::live()?, way, waiter)
     },
 };
@@ -91,9 +91,9 @@ const TICKER: usize = 0;
 const CALLER: usize = 1;
 
 /// What one of the threads has found: waits of an urgent task, and how many calls it made.
-type Found = (Vec<u64>, u64);
+type ThreadSamples = (Vec<u64>, u64);
 
-fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, BenchError> {
+fn run(job: &Job, machine: &Machine, way: WaitStyle, waiter: Waiter) -> Result<Line, BenchError> {
     let smp = targets(machine)?;
     let cpus: Vec<CpuId> = machine.online().iter().collect();
     let cores: Vec<Core> = cpus.iter().map(|_| Core::new(way)).collect();
@@ -115,7 +115,7 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
                 priority::lowest();
                 Ok(())
             }
-            _ if way == Way::Priority => priority::real_time(WINDOW_LEVEL),
+            _ if way == WaitStyle::Priority => priority::real_time(WINDOW_LEVEL),
             _ => Ok(()),
         };
         ready.map(|()| None).map_err(BenchError::Thread)
@@ -131,7 +131,7 @@ fn run(job: &Job, machine: &Machine, way: Way, waiter: Waiter) -> Result<Line, B
             }
         }
     };
-    let found: Vec<Found> = together(&names, ready, body)?.given;
+    let found: Vec<ThreadSamples> = together(&names, ready, body)?.given;
     let calls: u64 = found.iter().map(|(_, calls)| calls).sum();
     let mut waits: Vec<u64> = found.into_iter().flat_map(|(waits, _)| waits).collect();
     let mut line = job.line();
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn each_waiter_is_measured_in_each_way_that_is_allowed() {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        for way in [Way::Lock, Way::Priority] {
+        for way in [WaitStyle::Lock, WaitStyle::Priority] {
             let may = priority::may_be_real_time() && priority::RunDelay::of_this_thread().is_ok();
-            if way == Way::Priority && !may {
+            if way == WaitStyle::Priority && !may {
                 continue;
             }
             for waiter in [Waiter::Nobody, Waiter::HoldsItsCore, Waiter::GivesItBack] {

@@ -29,7 +29,7 @@ impl Library for Chili {
 }
 
 impl Forks for Chili {
-    type Here<'h> = Scope<'h>;
+    type Handle<'h> = Scope<'h>;
 
     #[inline]
     fn join<A: Send, B: Send>(

@@ -14,7 +14,7 @@ pub(crate) trait Library {
     /// Calls a part where forks are cheapest, and waits for it.
     fn run(
         &self,
-        part: impl FnOnce(&mut <Self::Forks as Forks>::Here<'_>) -> Output + Send + 'static,
+        part: impl FnOnce(&mut <Self::Forks as Forks>::Handle<'_>) -> Output + Send + 'static,
     ) -> Output;
 }
 

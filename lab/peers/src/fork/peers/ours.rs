@@ -14,21 +14,21 @@ use crate::fork::work::{Forks, Output};
 
 /// The queue, and from where its forks are made.
 #[derive(Debug)]
-pub(crate) struct Ours {
+pub(crate) struct CorewiseForks {
     corewise: Corewise,
     is_outside: bool,
 }
 
-impl Ours {
-    pub(crate) fn new(job: &Job, is_outside: bool) -> Result<Ours, BenchError> {
+impl CorewiseForks {
+    pub(crate) fn new(job: &Job, is_outside: bool) -> Result<CorewiseForks, BenchError> {
         // Where the process has one CPU, the queue is an ordinary one there.
         let job = &Job { worker_cpu: None, ..job.clone() };
         let corewise = Corewise::new(job, &Machine::live()?, Place::default(), Idle::default())?;
-        Ok(Ours { corewise, is_outside })
+        Ok(CorewiseForks { corewise, is_outside })
     }
 }
 
-impl Library for Ours {
+impl Library for CorewiseForks {
     type Forks = Workqueue;
 
     fn run(&self, part: impl FnOnce(&mut &Workqueue) -> Output + Send + 'static) -> Output {
@@ -45,7 +45,7 @@ impl Library for Ours {
 }
 
 impl Forks for Workqueue {
-    type Here<'h> = &'h Workqueue;
+    type Handle<'h> = &'h Workqueue;
 
     #[inline]
     fn join<A: Send, B: Send>(

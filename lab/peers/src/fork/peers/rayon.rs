@@ -27,7 +27,7 @@ impl Library for Rayon {
 }
 
 impl Forks for Rayon {
-    type Here<'h> = ();
+    type Handle<'h> = ();
 
     #[inline]
     fn join<A: Send, B: Send>(

@@ -1,4 +1,4 @@
-//! What a run tells.
+//! What is printed of a run.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use corewise_bench::line::{Line, unit};
 use corewise_sim::{Distance, Outcome};
 use serde_json::json;
 
-use crate::What;
+use crate::RunArgs;
 use crate::account::{Account, Between, ByDistance, Field, items, sum};
 
 /// Prints the line of the benchmark, and where the time went.
-pub(crate) fn tell<T>(
-    what: &What,
+pub(crate) fn print_run<T>(
+    what: &RunArgs,
     words: &[String],
     line: &Line,
     outcome: &Outcome<T>,
