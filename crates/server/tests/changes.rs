@@ -50,7 +50,7 @@ fn a_reload_takes_the_socket_of_metrics_away_that_nobody_answers_on_any_more() {
     std::fs::write(path("up.toml"), text("second")).unwrap();
     server.reload(Mode::Safe).unwrap();
     assert!(path("second").exists() && !path("first").exists());
-    // What can't be made leaves none behind, and the other where it is.
+    // A change that is refused leaves no socket behind, and the other where it is.
     std::fs::write(path("up.toml"), text("third").replace("1M", "2M")).unwrap();
     server.reload(Mode::Safe).unwrap_err();
     assert!(path("second").exists() && !path("third").exists());

@@ -115,7 +115,7 @@ impl VolumeContext {
             .name(device.name.as_str())
             .scheduler(asked.scheduler)
             .iostats(asked.iostats);
-        // What a builder does that nobody says it to, as far as the driver has room.
+        // The builder's own default is one for each CPU, as far as the driver has room.
         if asked.hw_queues != HwQueues::PerCpu {
             builder = builder.hw_queues(asked.hw_queues);
         }
