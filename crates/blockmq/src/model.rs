@@ -16,8 +16,9 @@ use crate::tags::TagSet;
 pub use crate::admission::end::EndOfWorkers;
 pub use crate::admission::flusher::Flusher;
 pub use crate::admission::gate::{FencedRecheck, Grace, Recheck, RunGate};
-pub use crate::admission::run_state::{Claim, EndOfRun, RunNumber, RunState};
-pub use crate::admission::runner::{PassOutcome, RunOutcome, Source, run, run_by, run_claimed};
+pub use crate::admission::run_state::{
+    Claim, EndOfRun, PassOutcome, RunNumber, RunOutcome, RunState, Source, run, run_by, run_claimed,
+};
 pub use crate::admission::tag_state::{Release, TagState, Watch};
 pub use crate::admission::usage::Usage;
 pub use crate::percpu::cache::{BoxSource, Cache};

@@ -4,6 +4,5 @@ pub(crate) mod end;
 pub(crate) mod flusher;
 pub(crate) mod gate;
 pub(crate) mod run_state;
-pub(crate) mod runner;
 pub(crate) mod tag_state;
 pub(crate) mod usage;

@@ -5,7 +5,6 @@
 //! when the driver is done with it, `Pending::end` frees the tag, calls the completion function and counts the
 //! request out (`complete/README.md`).
 
-mod dispatch;
 pub(crate) mod run;
 
 use std::sync::{OnceLock, Weak};

@@ -6,14 +6,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use corewise_blockmq::model::ByHand;
 use corewise_blockmq::{
     BlockDevice, Completed, Dispatch, Driver, Geometry, Info, IoError, Op, Queue, Request, Started,
     Whole,
 };
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{Countdown, Mutex};
-use corewise_topology::{CpuId, Machine};
+use corewise_sync::Mutex;
+use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 /// Long enough that only a lost request takes it.
@@ -245,53 +244,4 @@ impl Driver for Front {
         self.0.submit(Whole::new(rq).part(0, len, offset));
         Dispatch::Started
     }
-}
-
-/// `threads` submitters of `each` requests against `disturb`, which is called over and over.
-pub fn storm(
-    queue: &Arc<Queue>,
-    threads: u64,
-    each: u64,
-    disturb: impl Fn(&Arc<Queue>, &mut Rng) + Sync,
-) {
-    let left = Arc::new(Countdown::new((threads * each) as usize));
-    let failed = Arc::new(AtomicU64::new(0));
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for t in 0..threads {
-            let (queue, left, failed) = (queue.clone(), left.clone(), failed.clone());
-            scope.spawn(move || {
-                let mut rng = Rng::new(t + 1);
-                for _ in 0..each {
-                    let (left, failed) = (left.clone(), failed.clone());
-                    let rq =
-                        Request::discard(rng.below(1000) * 512, 512).on_complete(move |done| {
-                            if done.result.is_err() {
-                                failed.fetch_add(1, Ordering::Relaxed);
-                            }
-                            left.done();
-                        });
-                    // From any CPU of the map: submitters of different slots meet on each queue.
-                    queue.submit_on(CpuId::new(rng.below(8) as u32), rq);
-                }
-            });
-        }
-        scope.spawn(|| {
-            let mut rng = Rng::new(99);
-            while !over.load(Ordering::Relaxed) {
-                disturb(queue, &mut rng);
-            }
-        });
-        let done = left.wait_timeout(STALL);
-        over.store(true, Ordering::Relaxed);
-        assert!(done, "stalled with {} to go: {queue:?} {:#?}", left.remaining(), queue.stats());
-    });
-    assert_eq!(failed.load(Ordering::Relaxed), 0);
-    queue.drain();
-    let stats = queue.stats();
-    let dispatched: u64 = stats.iter().map(|s| s.dispatched).sum();
-    let completed: u64 = stats.iter().map(|s| s.completed).sum();
-    let merged: u64 = stats.iter().map(|s| s.merged).sum();
-    assert_eq!((dispatched + merged, completed), (threads * each, dispatched), "each exactly once");
-    assert_eq!(queue.inside(), 0);
 }

@@ -37,7 +37,7 @@ fn a_dispatch_that_blocks_is_reported_with_both_sites() {
     assert!(violation.blocked.location.file().ends_with("atomic_sections.rs"), "{violation}");
     assert_eq!(violation.blocked.what, "Completion::wait");
     assert_eq!(violation.section.what, "dispatch of block requests");
-    assert!(violation.section.location.file().ends_with("dispatch.rs"), "{violation}");
+    assert!(violation.section.location.file().ends_with("run.rs"), "{violation}");
 }
 
 #[test]

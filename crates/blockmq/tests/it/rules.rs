@@ -1,13 +1,15 @@
 //! Rules of the block layer's mechanism that no other test is named after; the table in `src/README.md` has all.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use crate::common::{Held, Rig, STALL, block, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand, RunOutcome};
-use corewise_blockmq::{BlockDevice, Dispatch, NowaitError, Queue};
+use corewise_blockmq::{
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, NowaitError, Queue, Started,
+};
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use corewise_topology::Machine;
 
 fn by_hand(driver: &Held) -> Arc<Queue> {
@@ -58,6 +60,52 @@ fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
         assert_eq!(driver.held(), 1);
         driver.finish_all();
     }
+}
+
+#[test]
+fn after_a_quiesce_no_dispatch_is_in_progress() {
+    /// Says when it is inside `queue_request`, and stays there until it is let go.
+    struct Slow {
+        entered: Mutex<mpsc::Sender<()>>,
+        go: Mutex<mpsc::Receiver<()>>,
+        left: Arc<AtomicBool>,
+    }
+    impl Driver for Slow {
+        fn info(&self) -> Info {
+            Info::new("slow", Geometry::new(1 << 20))
+        }
+        fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+            self.entered.lock().send(()).unwrap();
+            self.go.lock().recv().unwrap();
+            self.left.store(true, Ordering::SeqCst);
+            rq.complete(Ok(()));
+            Dispatch::Started
+        }
+    }
+    let rig = Rig::live();
+    let (entered, has_entered) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let left = Arc::new(AtomicBool::new(false));
+    let queue = rig.queue(Slow {
+        entered: Mutex::new(entered),
+        go: Mutex::new(may_go),
+        left: left.clone(),
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| queue.discard(0, 512).unwrap());
+        has_entered.recv().unwrap();
+        let quiescer = scope.spawn(|| {
+            let quiesced = queue.quiesce();
+            assert!(left.load(Ordering::SeqCst), "quiesce returned during a dispatch");
+            quiesced
+        });
+        while !queue.is_quiesced() {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        drop(quiescer.join().unwrap());
+    });
+    assert!(!queue.is_quiesced());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::graph::GraphError;
-use crate::registry::attach::{LinkOutcome, UnlinkOutcome};
 use crate::registry::leave::LeaveStep;
+use crate::registry::links::{LinkOutcome, UnlinkOutcome};
 use crate::registry::stepped::{Stepped, TestDevice, decl, driver};
 
 fn candidate(name: &'static str, asynchronous: bool) -> Candidate {

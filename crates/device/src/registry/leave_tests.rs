@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::*;
-use crate::registry::attach::LinkOutcome;
+use crate::registry::links::LinkOutcome;
 use crate::registry::matching::Candidate;
 use crate::registry::stepped::{Stepped, decl, driver};
 

@@ -4,7 +4,6 @@
 //! The state of all devices and its steps ([`devices`], [`batch`], [`leave`] and so on) have neither threads nor clock;
 //! [`run`] and what stands beside it drive them.
 
-mod attach;
 mod batch;
 mod devices;
 mod devices_state;
@@ -22,10 +21,10 @@ mod run;
 mod stepped;
 mod walk;
 
-pub(crate) use attach::{LinkOutcome, UnlinkOutcome};
 pub(crate) use batch::BatchOptions;
 pub(crate) use devices::{Devices, Effects, Instance};
 pub(crate) use inside::{ProbesAround, ProbesInside};
+pub(crate) use links::{LinkOutcome, UnlinkOutcome};
 pub(crate) use matching::{Candidate, Drivers, RegisteredDriver};
 pub use report::{BringUp, BringUpOptions, DeviceReport};
 pub(crate) use run::{Registry, RegistryState};
