@@ -10,8 +10,8 @@ use corewise_blockmq::{
     BlockDevice, Completed, Dispatch, Driver, Geometry, Info, IoError, Op, Queue, Request, Started,
     Whole,
 };
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::Mutex;
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 

@@ -340,7 +340,7 @@ impl DeviceSlot {
     }
 }
 
-// What changes who may have a device: drivers that come and go, devices that are bound again, links
+// Changes of a device's drivers: those that come and go, devices that are bound again, links
 // that are added.
 
 /// What became of a link that was to go.
