@@ -11,7 +11,6 @@ use corewise_blockmq::{
     Whole,
 };
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
