@@ -107,7 +107,7 @@ pub mod sysfs;
 pub use form::{Form, Prefix};
 pub use graph::{DependencyError, DeviceGraph, EdgeSource, GraphEdge};
 pub use lines::encoding::Unread;
-pub use log::{BootSummary, Bound, Deferral, KernelLog, Split, SuspiciousLine};
+pub use log::{BootSummary, Bound, Deferral, KernelLog, Split, SplitShare, SuspiciousLine};
 pub use reader::Reader;
 
 /// The README's example is a test too.

@@ -143,11 +143,22 @@ pub struct Split {
     pub span: SpanId,
     /// How long it took.
     pub total: Length,
-    /// What ran inside it, by device, the longest first: how often, and how long together. Where
-    /// they ran side by side, these add up to more than the total.
-    pub shares: Vec<(String, usize, Length)>,
+    /// What ran inside it, by device, the longest first. Where they ran side by side, these add up to more than the total.
+    pub shares: Vec<SplitShare>,
     /// The time in which none of them ran.
     pub rest: Length,
+}
+
+/// What ran for one device inside a span.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SplitShare {
+    /// The device.
+    pub device: String,
+    /// How often something ran for it.
+    pub times: usize,
+    /// How long all of that took together.
+    pub took: Length,
 }
 
 /// A line that looks like one of the forms, and is none.

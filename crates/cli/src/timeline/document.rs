@@ -283,11 +283,11 @@ impl SplitView<'_> {
             shares: split
                 .shares
                 .iter()
-                .map(|(device, times, took)| ShareView {
-                    device,
-                    times: *times,
-                    took_ns: told(*took),
-                    took: Bounds::of(*took),
+                .map(|share| ShareView {
+                    device: &share.device,
+                    times: share.times,
+                    took_ns: told(share.took),
+                    took: Bounds::of(share.took),
                 })
                 .collect(),
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use corewise::kernel_log::{Bound, Deferral, KernelLog};
+use corewise::kernel_log::{Bound, Deferral, KernelLog, Split, SplitShare};
 use corewise::timeline::analysis::compare;
 use corewise::timeline::{Length, Timeline, markup, text};
 use corewise_server::units::count;
@@ -229,12 +229,12 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
 }
 
 /// Where the time of the init function went that waits for them.
-fn split_up(out: &mut String, args: &Args, split: &corewise::kernel_log::Split, width: usize) {
+fn split_up(out: &mut String, args: &Args, split: &Split, width: usize) {
     let shares: Vec<String> = split
         .shares
         .iter()
         .take(args.top)
-        .map(|(device, times, took)| match times {
+        .map(|SplitShare { device, times, took, .. }| match times {
             1 => format!("{device} {took}"),
             n => format!("{device} {took} ({n} times)"),
         })

@@ -9,7 +9,7 @@ mod spans;
 use crate::facts::Facts;
 use crate::form::{Form, Prefix};
 use crate::graph::DeviceGraph;
-use crate::log::{Bound, Deferral, KernelLog, Split};
+use crate::log::{Bound, Deferral, KernelLog, Split, SplitShare};
 use corewise_timeline::{Driver, Length, Outcome, Span, SpanKind, Timeline};
 use devices::{Drivers, drivers_of, is_surer, learn, registered, set, set_drivers};
 use policy::Rules;
@@ -119,9 +119,10 @@ fn split(boot: &Timeline) -> Option<Split> {
         covered += end.saturating_sub(start.max(until));
         until = until.max(end);
     }
-    let mut shares: Vec<_> =
-        shares.into_iter().map(|(name, (n, took))| (name.to_owned(), n, took)).collect();
-    shares.sort_by(|a, b| b.2.told().cmp(&a.2.told()).then_with(|| a.0.cmp(&b.0)));
+    let share =
+        |(device, (times, took)): (&str, _)| SplitShare { device: device.to_owned(), times, took };
+    let mut shares: Vec<_> = shares.into_iter().map(share).collect();
+    shares.sort_by(|a, b| b.took.told().cmp(&a.took.told()).then_with(|| a.device.cmp(&b.device)));
     let rest = call.drawn().saturating_sub(covered);
     let rest = if exact { Length::exact(rest) } else { Length::about(rest) };
     Some(Split { span, total: call.took(), shares, rest })

@@ -3,6 +3,7 @@
 
 use corewise_kernel_log::{KernelLog, Reader};
 use corewise_timeline::{Driver, Length, SpanKind};
+use std::fmt::Write as _;
 use std::time::Duration;
 
 pub(crate) const fn us(n: u64) -> Duration {
@@ -71,4 +72,16 @@ pub(crate) fn check(log: &KernelLog, how: &str) {
     assert_eq!(log.deferrals.len(), 1, "{how}");
     assert_eq!(log.deferrals[0].reasons, ["supplier gpio not ready"], "{how}");
     assert_eq!(log.suspicious_total, 0, "{how}: {:?}", log.suspicious);
+}
+
+/// Other lines; then init calls by their first line's stamp, their last one's, and what was printed.
+pub(crate) fn shifted_log(calls: &[(u64, u64, u64)], others: &str) -> KernelLog {
+    let mut text = others.to_owned();
+    for (i, (from, to, printed)) in calls.iter().enumerate() {
+        writeln!(text, "[{}] calling  a{i}+0x0/0x10 @ 1", stamp(*from)).expect("into a text");
+        let to = stamp(*to);
+        writeln!(text, "[{to}] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs")
+            .expect("into a text");
+    }
+    read(&text)
 }

@@ -323,7 +323,7 @@ fn a_patched_kernel_names_drivers_and_the_deferred_probe_call_is_split_by_device
     assert_eq!(log.drivers["gpio-0:00"].name(), "RTL8211F-VD Gigabit Ethernet");
     let split = log.deferred_probe.unwrap();
     assert_eq!(split.total, us(394_128));
-    assert_eq!(split.shares[0].0, "mdio");
+    assert_eq!(split.shares[0].device, "mdio");
     assert!(split.rest.told() < Some(ms(20)), "{:?}", split.rest);
     let first = log.boot.spans().iter().find(|s| s.name == "leds").unwrap();
     assert!(matches!(first.outcome, Outcome::Deferred(_)));
