@@ -1,7 +1,8 @@
 //! The target for the handshake machine.
 
 use corewise_nbd::handshake::{
-    Catalogue, CloseReason, ExportOffer, Handshake, NotOffered, Outcome, TlsPolicy, max_options,
+    Catalogue, CloseReason, ExportOffer, Handshake, NotAttached, NotOffered, Outcome, TlsPolicy,
+    max_options,
 };
 use corewise_nbd::wire::{
     BlockSizes, EXPORT_NAME_PADDING, ExportSummary, MAX_STRING, OPTION_REPLY_HEADER_LEN,
@@ -29,8 +30,8 @@ impl Catalogue for Shelf {
         })
     }
 
-    fn attach(&self, name: &str) -> Result<(), String> {
-        if name == FULL { Err("no place".to_owned()) } else { Ok(()) }
+    fn attach(&self, name: &str) -> Result<(), NotAttached> {
+        if name == FULL { Err(NotAttached::Full { places: 0, of: "here" }) } else { Ok(()) }
     }
 
     fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {

@@ -30,7 +30,7 @@ pub(crate) fn tell(say: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
 }
 
-/// LineKind is told of a client, by kind.
+/// The kinds of lines about a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineKind {
     /// The device failed its request.
@@ -68,7 +68,7 @@ const ERRORS: [ReplyError; 8] = [
     ReplyError::NotSup,
     ReplyError::Shutdown,
 ];
-/// LineKind isn't the error of a reply.
+/// The kinds that are not the error of a reply.
 const OTHERS: [LineKind; 9] = [
     LineKind::Cut,
     LineKind::Slow,
@@ -106,7 +106,7 @@ impl LineKind {
         !matches!(self, LineKind::Idle | LineKind::Handshake | LineKind::Evicted)
     }
 
-    /// LineKind is said of several.
+    /// The words for several lines.
     fn words(self) -> &'static str {
         match self {
             LineKind::Failed(_) => "requests that the device failed",
@@ -148,7 +148,7 @@ impl Throttles {
         self.0.iter().all(Throttle::is_rested)
     }
 
-    /// LineKind of each kind was left out. It counts as told now.
+    /// Takes what was left out of each kind. It counts as told now.
     fn take_left_out(&self) -> Vec<(LineKind, LeftOut)> {
         let left_out = LineKind::all().map(|what| (what, self.of(what).take_left_out()));
         left_out.filter(|(_, left_out)| left_out.messages() != 0).collect()
@@ -290,7 +290,7 @@ pub(crate) struct ClientLog {
     kinds: Arc<Throttles>,
 }
 
-/// LineKind is known of a client, for a line about it.
+/// The facts of a client that a line about it names.
 pub(crate) struct ClientFacts {
     pub(crate) client: u64,
     pub(crate) peer: Identity,

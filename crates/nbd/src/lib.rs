@@ -113,8 +113,8 @@ pub use export::Export;
 pub use load::Budget;
 pub use memory::{MemoryUse, limit_heap, reserve_heap};
 pub use server::{
-    ClientEvent, ClientStatus, DrainReport, Endpoint, ExportStatus, FlushOutcome, HandshakeCounts,
-    Listener, Options, Server,
+    ClientEvent, ClientStatus, DrainReport, Endpoint, ExportFlush, ExportStatus, FlushOutcome,
+    HandshakeCounts, Listener, Options, Server,
 };
 #[cfg(feature = "tls")]
 pub use tls::Tls;

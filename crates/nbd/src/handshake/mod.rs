@@ -88,6 +88,39 @@ pub enum NotOffered {
     Forbidden(String),
 }
 
+/// Why a client gets no place at an export. The text is for the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAttached {
+    /// There is no export of this name any more.
+    Gone(String),
+    /// The server is shutting down.
+    ShuttingDown,
+    /// The place of the connection was given to another one.
+    Evicted,
+    /// All places are taken.
+    Full {
+        /// How many there are.
+        places: usize,
+        /// Of what, in words.
+        of: &'static str,
+    },
+}
+
+impl std::fmt::Display for NotAttached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NotAttached::Gone(name) => {
+                write!(f, "there is no export '{}' any more", name.escape_debug())
+            }
+            NotAttached::ShuttingDown => f.write_str("the server is shutting down"),
+            NotAttached::Evicted => f.write_str("the place of this connection was needed"),
+            NotAttached::Full { places, of } => write!(f, "all {places} places {of} are taken"),
+        }
+    }
+}
+
+impl std::error::Error for NotAttached {}
+
 /// The exports that a handshake may choose from.
 pub trait Catalogue {
     /// The export of this name; the empty name asks for the default export.
@@ -98,8 +131,8 @@ pub trait Catalogue {
     /// Gives the client a place at the export of this name, which was found: from here on nobody may take it away.
     ///
     /// # Errors
-    /// Why there is none, in words for the client.
-    fn attach(&self, name: &str) -> Result<(), String>;
+    /// There is none.
+    fn attach(&self, name: &str) -> Result<(), NotAttached>;
     /// Calls `each` with the name and description of each export that is for this client.
     fn for_each(&self, each: &mut dyn FnMut(&str, &str));
     /// How many exports there are.
@@ -465,8 +498,8 @@ impl Handshake {
         let mut offer = find(option, go.name, catalogue, out)?;
         offer.adapt(self.form, self.has_chosen(&offer.name));
         if option == OptionKind::GO {
-            if let Err(message) = catalogue.attach(&offer.name) {
-                refuse(out, option, OptionReplyKind::ERR_POLICY, &message);
+            if let Err(error) = catalogue.attach(&offer.name) {
+                refuse(out, option, OptionReplyKind::ERR_POLICY, &error.to_string());
                 return None;
             }
         }

@@ -33,6 +33,15 @@ pub enum FlushOutcome {
     Unfinished,
 }
 
+/// The flush of an export's device at the end of a drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportFlush {
+    /// The export's name.
+    pub export: String,
+    /// How the flush ended.
+    pub outcome: FlushOutcome,
+}
+
 /// What a drain did.
 #[must_use = "it says which clients were cut, and whether what they were answered is durable"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,8 +58,8 @@ pub struct DrainReport {
     pub requests_completed: u64,
     /// Requests in flight at the beginning, or refused since, whose replies were lost by a cut.
     pub requests_cut: u64,
-    /// For each export: how the flush of its device ended. Where no client has changed anything none was needed.
-    pub flushes: Vec<(String, FlushOutcome)>,
+    /// The flush of each export. Where no client has changed anything none was needed.
+    pub flushes: Vec<ExportFlush>,
     /// How long it took.
     pub took: Duration,
 }
@@ -58,7 +67,7 @@ pub struct DrainReport {
 impl DrainReport {
     /// True where nobody was cut and each device was flushed.
     pub fn is_clean(&self) -> bool {
-        self.cut == 0 && self.flushes.iter().all(|(_, outcome)| *outcome == FlushOutcome::Done)
+        self.cut == 0 && self.flushes.iter().all(|flush| flush.outcome == FlushOutcome::Done)
     }
 }
 
@@ -73,7 +82,7 @@ impl fmt::Display for DrainReport {
             let (cut, lost) = (self.cut, self.requests_cut);
             write!(f, ", {cut} {} disconnected with {lost} {}", clients(cut), requests(lost))?;
         }
-        for (export, outcome) in &self.flushes {
+        for ExportFlush { export, outcome } in &self.flushes {
             match outcome {
                 FlushOutcome::Done => {}
                 FlushOutcome::Failed(why) => write!(f, "; flush of '{export}' failed: {why}")?,
@@ -153,7 +162,7 @@ fn tell_cut(
 
 /// Flushes every device that clients have changed, at the same time. A flush is asked for even after the deadline; it just
 /// isn't waited for then.
-fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<(String, FlushOutcome)> {
+fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
     let flushes: Vec<_> = exports
         .iter()
         .filter(|export| export.is_writable())
@@ -178,7 +187,7 @@ fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<(String, FlushO
         .collect();
     flushes
         .into_iter()
-        .map(|(name, slot)| {
+        .map(|(export, slot)| {
             // Where the time runs out the outcome says that it didn't finish.
             loop {
                 let wait = deadline.wait();
@@ -187,7 +196,7 @@ fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<(String, FlushO
                 }
             }
             let outcome = slot.1.lock().clone();
-            (name, outcome)
+            ExportFlush { export, outcome }
         })
         .collect()
 }

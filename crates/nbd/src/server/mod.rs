@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::Export;
-use crate::handshake::{Catalogue, CloseReason, ExportOffer, NotOffered};
+use crate::handshake::{Catalogue, CloseReason, ExportOffer, NotAttached, NotOffered};
 use crate::memory::{MemoryUse, Pool, Split};
 use crate::negotiate::{Negotiated, NoAgreement, negotiate};
 use crate::policy::Limits;
@@ -34,7 +34,7 @@ use accept::Acceptor;
 use accept::ClientThread;
 use registry::Registry;
 
-pub use drain::{DrainReport, FlushOutcome};
+pub use drain::{DrainReport, ExportFlush, FlushOutcome};
 pub use listen::{Endpoint, Listener};
 pub use options::Options;
 pub use registry::{ClientStatus, ExportStatus, HandshakeCounts};
@@ -634,7 +634,7 @@ impl Catalogue for ClientCatalogue<'_> {
         self.server.registry.find(name, self.log, &self.who.lock())
     }
 
-    fn attach(&self, name: &str) -> Result<(), String> {
+    fn attach(&self, name: &str) -> Result<(), NotAttached> {
         let ClientCatalogue { server, log, who, .. } = self;
         let export = server.registry.attach(log.client, name, &who.lock(), &server.options())?;
         *self.chosen.lock() = Some(export);

@@ -9,7 +9,9 @@ use std::time::Duration;
 use crate::common::*;
 use corewise_blockmq::Op;
 use corewise_nbd::wire::*;
-use corewise_nbd::{ClientEvent, DrainReport, Error, Export, FlushOutcome, Options, Server};
+use corewise_nbd::{
+    ClientEvent, DrainReport, Error, Export, ExportFlush, FlushOutcome, Options, Server,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -123,7 +125,10 @@ fn requests_in_flight_finish_and_new_ones_are_told_that_the_server_goes() {
     let report = drain.join().unwrap();
     assert_eq!((report.clients, report.idle, report.cut), (1, 0, 0));
     assert_eq!((report.requests_completed, report.requests_cut), (4, 0));
-    assert_eq!(report.flushes, [("disk".to_owned(), FlushOutcome::Done)]);
+    assert_eq!(
+        report.flushes,
+        [ExportFlush { export: "disk".to_owned(), outcome: FlushOutcome::Done }]
+    );
     assert_eq!(device.bytes(0, 4), [0; 4], "a refused write changed nothing");
 }
 
@@ -165,7 +170,10 @@ fn after_the_deadline_clients_are_cut_and_counted() {
     assert_eq!((report.clients, report.idle + report.cut), (2, 2));
     assert!(report.cut >= 1, "{report:?}");
     assert_eq!((report.requests_completed, report.requests_cut), (0, 3));
-    assert_eq!(report.flushes, [("disk".to_owned(), FlushOutcome::Unfinished)]);
+    assert_eq!(
+        report.flushes,
+        [ExportFlush { export: "disk".to_owned(), outcome: FlushOutcome::Unfinished }]
+    );
     assert!(!report.is_clean());
     assert!(report.to_string().contains("disconnected with"), "{report}");
     idle.expect_end();
@@ -290,7 +298,10 @@ fn a_device_that_no_client_has_changed_is_not_flushed_and_one_that_another_expor
     assert_eq!(reader.read(1, 0, 512).error, 0);
     for name in ["idle", "other"] {
         let report = server.remove_export(name, PATIENCE).unwrap();
-        assert_eq!(report.flushes, [(name.to_owned(), FlushOutcome::Done)]);
+        assert_eq!(
+            report.flushes,
+            [ExportFlush { export: name.to_owned(), outcome: FlushOutcome::Done }]
+        );
     }
     let ops = |device: &TestDevice| device.seen().iter().map(|seen| seen.op).collect::<Vec<_>>();
     assert_eq!(ops(&devices[0]), [Op::Write, Op::Flush]);
@@ -306,7 +317,9 @@ fn a_flush_that_fails_is_reported() {
     assert_eq!(writer.reply(0).error, 0);
     device.fail(corewise_blockmq::IoErrorKind::Io(5));
     let report = server.drain(PATIENCE);
-    assert!(matches!(&report.flushes[..], [(_, FlushOutcome::Failed(why))] if why.contains("I/O")));
+    assert!(
+        matches!(&report.flushes[..], [ExportFlush { outcome: FlushOutcome::Failed(why), .. }] if why.contains("I/O"))
+    );
     assert!(report.to_string().contains("flush of 'disk' failed"), "{report}");
 }
 

@@ -2,8 +2,8 @@
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{
-    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotOffered,
-    Outcome, Progress, TlsPolicy, max_options,
+    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotAttached,
+    NotOffered, Outcome, Progress, TlsPolicy, max_options,
 };
 use corewise_nbd::wire::*;
 
@@ -33,7 +33,7 @@ impl Catalogue for Shop {
         let found = self.names.iter().find(|known| **known == name);
         found.map(|name| offer(name)).ok_or(NotOffered::Unknown)
     }
-    fn attach(&self, _name: &str) -> Result<(), String> {
+    fn attach(&self, _name: &str) -> Result<(), NotAttached> {
         Ok(())
     }
     fn for_each(&self, each: &mut dyn FnMut(&str, &str)) {

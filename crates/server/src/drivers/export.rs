@@ -120,8 +120,8 @@ impl Bound for BoundExport {
 
 /// Whether what clients were answered is durable.
 fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
-    for (_, flush) in &report.flushes {
-        match flush {
+    for flush in &report.flushes {
+        match &flush.outcome {
             FlushOutcome::Done => {}
             FlushOutcome::Failed(why) => {
                 return Err(ShutdownError::new(format!("flush failed: {why}")));

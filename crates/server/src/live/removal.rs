@@ -56,9 +56,9 @@ impl Live {
         );
         if let Some(report) = self.server.remove_exports(&exports, deadline) {
             changed.notes.extend(cut(&report));
-            for (name, flush) in &report.flushes {
-                let name = export_name(name);
-                match flush {
+            for flush in &report.flushes {
+                let name = export_name(&flush.export);
+                match &flush.outcome {
                     FlushOutcome::Done => {}
                     FlushOutcome::Failed(why) => {
                         let why = format!("the flush failed, so recent writes may be lost: {why}");

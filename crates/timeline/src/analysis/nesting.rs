@@ -92,7 +92,7 @@ impl Nesting {
     ///
     /// # Panics
     ///
-    /// LinkKind `id` came from a larger timeline.
+    /// When `id` came from a larger timeline.
     pub(crate) fn parent(&self, id: SpanId) -> Option<SpanId> {
         self.parents[id.index()]
     }
@@ -111,7 +111,7 @@ impl Nesting {
     ///
     /// # Panics
     ///
-    /// LinkKind `id` came from a larger timeline.
+    /// When `id` came from a larger timeline.
     pub(crate) fn exclusive(&self, id: SpanId) -> Length {
         self.exclusive[id.index()]
     }

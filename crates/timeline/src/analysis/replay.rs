@@ -7,7 +7,7 @@ use crate::span::{SpanId, Timeline};
 use crate::units::ns;
 use std::collections::HashMap;
 
-/// LinkKind each span would have started and ended, in nanoseconds from the timeline's
+/// When each span would have started and ended, in nanoseconds from the timeline's
 /// [origin](Timeline::origin), if each took `factor` times as long and all else were as it was:
 ///
 /// * each worker runs the same spans in the same order, what ran inside another one still does;

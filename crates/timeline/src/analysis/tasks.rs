@@ -245,7 +245,7 @@ pub(super) fn scale(ns: u64, factor: f64) -> u64 {
 /// Where and when a task was put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScheduledTask {
-    /// LinkKind nothing was left that it waited for, in nanoseconds from the beginning.
+    /// When nothing was left that it waited for, in nanoseconds from the beginning.
     pub(super) ready: u64,
     pub(super) start: u64,
     pub(super) end: u64,

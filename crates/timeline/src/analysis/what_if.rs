@@ -107,7 +107,7 @@ impl WhatIf {
     ///
     /// # Panics
     ///
-    /// LinkKind [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
+    /// When [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
     pub fn predict(&self, t: &Timeline) -> Prediction {
         let mut factors = vec![1.0; t.spans().len()];
         for &(id, factor) in &self.factors {

@@ -18,7 +18,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::{Export, ExportShared};
-use crate::handshake::{ExportOffer, NotOffered};
+use crate::handshake::{ExportOffer, NotAttached, NotOffered};
 use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
 use crate::policy;
@@ -288,25 +288,25 @@ impl Registry {
         name: &str,
         who: &Identity,
         options: &Options,
-    ) -> Result<Export, String> {
+    ) -> Result<Export, NotAttached> {
         let mut books = self.books.lock();
         // By its own name; but another one may have it by now.
         let export = books.named(name, who).filter(|export| export.access.admits(who)).cloned();
         let Some(export) = export else {
-            return Err(format!("there is no export '{}' any more", name.escape_debug()));
+            return Err(NotAttached::Gone(name.to_owned()));
         };
         let name = export.name().to_owned();
         if books.closing {
-            return Err("the server is shutting down".to_string());
+            return Err(NotAttached::ShuttingDown);
         }
         let Some(entered) = books.connections.get(&id) else {
-            return Err("the place of this connection was needed".to_string());
+            return Err(NotAttached::Evicted);
         };
         let peer = entered.who.peer;
         let every = |_: &ConnectionRecord| true;
         let its_peer = |other: &ConnectionRecord| other.who.peer == peer;
         let its_export = |other: &ConnectionRecord| other.export.as_deref() == Some(&*name);
-        let limits: [(Option<usize>, ConnectionFilter<'_>, &str); 3] = [
+        let limits: [(Option<usize>, ConnectionFilter<'_>, &'static str); 3] = [
             (Some(options.max_connections), &every, "of this server"),
             (options.max_per_peer, &its_peer, "for clients of this address or user"),
             (export.most_clients(), &its_export, "of this export"),
@@ -321,7 +321,7 @@ impl Registry {
                     entered.connection.note_refusal();
                 }
                 books.has_chosen();
-                return Err(format!("all {limit} places {what} are taken"));
+                return Err(NotAttached::Full { places: limit, of: what });
             }
         }
         if let Some(entered) = books.connections.get_mut(&id) {

@@ -85,7 +85,7 @@ fn a_client_whose_request_lies_in_the_socket_is_not_idle() {
     attach(&first).unwrap();
     // As of a process that was stopped while it was sent.
     std::io::Write::write_all(&mut client, b"request").unwrap();
-    assert!(attach(&second).unwrap_err().contains("all 1 places"));
+    assert!(attach(&second).unwrap_err().to_string().contains("all 1 places"));
     let mut bytes = bytes::BytesMut::with_capacity(64);
     assert_eq!(first.receive(&mut bytes).unwrap(), 7);
     attach(&second).unwrap();
@@ -127,7 +127,11 @@ fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_
     };
     let attach = |id| {
         let options = Options::new().max_connections(0);
-        registry.attach(id, "disk", &ClientLog::of_test(0).who, &options).map(drop).unwrap_err()
+        registry
+            .attach(id, "disk", &ClientLog::of_test(0).who, &options)
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     };
     let ids = [admit(), admit(), admit()];
     // The first one is about to be told, the second one has been.
