@@ -15,14 +15,15 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::error::{OpenError, OpenErrorKind};
 use crate::format::StoreSpace;
 use crate::format::{BLOCK, Chunk};
 use crate::local::FlushFile;
 use crate::log::CloneSource;
 use crate::log::{NotOpen, OpenRequest};
-use crate::options::{self, ObjectOptions, OpenError, OpenErrorKind};
+use crate::options::{self, ObjectOptions};
 use crate::store::{Store, StoreUse};
-use crate::volume::{CacheUse, opening};
+use crate::volume::{CacheUse, StoreRefusal, opening};
 use crate::volume::{Fault, ObjectSnapshot, Part, Volume, check_snapshot_name};
 
 /// Requests that may be inside at once: each read waits for the store.
@@ -39,7 +40,7 @@ const MOST: u32 = 4 << 20;
 /// is lost by that, and a later one may succeed.
 ///
 /// # One writer
-/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::DropMark) from then on, for good. A read is
+/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
 /// answered only if within the [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
 /// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first change. So nobody is
 /// given what another server has changed since, unless clocks differ in their speed.
@@ -186,13 +187,14 @@ impl ObjectDriver {
     ///
     /// # Errors
     /// It isn't, or there is no such location; it says what it is.
-    pub fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
-        let parent = options::prefix(parent)?.to_string();
+    pub fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), OpenError> {
+        let invalid = |why| OpenError::of(OpenErrorKind::InvalidInput, why);
+        let parent = options::prefix(parent).map_err(invalid)?.to_string();
         let from = CloneSource { parent, snapshot: snapshot.to_owned() };
         let is = from.check(self.volume.opening.origin.as_ref());
         is.map_err(|why| match why {
-            NotOpen::Origin(why) => why,
-            other => other.to_string(),
+            NotOpen::Origin(why) => invalid(why),
+            other => invalid(other.to_string()),
         })
     }
 
@@ -207,10 +209,9 @@ impl ObjectDriver {
         answered.map_err(|_| gone())?.map_err(error)
     }
 
-    /// Returns why the store takes no writes, and since when, as time since 1970: it refuses them,
-    /// is full, or doesn't answer. LogState some seconds after a write that it should have taken. Any
+    /// Returns why the store takes no writes, and since when: it refuses them, is full, or doesn't answer. Known some seconds after a write that it should have taken. Any
     /// context.
-    pub fn store_refusal(&self) -> Option<(String, Duration)> {
+    pub fn store_refusal(&self) -> Option<StoreRefusal> {
         self.volume.refusal()
     }
 

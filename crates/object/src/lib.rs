@@ -36,6 +36,7 @@
 //! in memory are read and written by the threads that submit.
 
 mod driver;
+mod error;
 mod format;
 mod local;
 mod log;
@@ -46,7 +47,8 @@ mod tests;
 mod volume;
 
 pub use driver::ObjectDriver;
+pub use error::{OpenError, OpenErrorKind};
 pub use format::{Compression, ObjectKey, OpeningId, StoreSpace};
-pub use options::{ObjectOptions, OpenError, OpenErrorKind};
+pub use options::ObjectOptions;
 pub use store::StoreUse;
-pub use volume::{CacheUse, ObjectEvent, ObjectSnapshot};
+pub use volume::{CacheUse, ObjectEvent, ObjectSnapshot, StoreRefusal};

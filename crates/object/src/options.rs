@@ -1,6 +1,5 @@
 //! How a volume is opened, and why it isn't.
 
-use std::fmt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
+use crate::error::{OpenError, OpenErrorKind};
 use crate::format::{BLOCK, Compression, ObjectKey, OpeningId, names};
 use crate::local::A_LEG;
 use crate::log::{CloneSource, FlushesMissing, NotOpen};
@@ -265,7 +265,7 @@ impl ObjectOptions {
     }
 
     pub(crate) fn error(&self, kind: OpenErrorKind, why: String) -> OpenError {
-        OpenError { kind, location: self.location.clone(), why }
+        OpenError::at(&self.location, kind, why)
     }
 
     pub(crate) fn not_open(&self, why: NotOpen) -> OpenError {
@@ -424,47 +424,3 @@ fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore
 fn s3(_bucket: &str, _settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this program was built without S3; build it with the feature 's3'".into())
 }
-
-/// Why a volume wasn't opened, as a kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OpenErrorKind {
-    /// The options can't be.
-    InvalidInput,
-    /// There is no volume, and no size for a new one.
-    NoVolume,
-    /// The store doesn't answer, or fails.
-    Store,
-    /// The store accepts a stale conditional write, so it can't keep two writers apart.
-    Unfit,
-    /// The key isn't the volume's, or one is missing, or too many. Nothing was written.
-    Key,
-    /// Something in the store isn't as it was written.
-    Damaged,
-    /// The [flush file](ObjectOptions::flush_file) can't be used, has what can't be put into the
-    /// store any more, or lacks what the last server flushed.
-    FlushFile,
-}
-
-/// Why a volume wasn't opened: what was asked, what was found, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenError {
-    kind: OpenErrorKind,
-    location: String,
-    why: String,
-}
-
-impl OpenError {
-    /// Why, as a kind.
-    pub fn kind(&self) -> OpenErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.location, self.why)
-    }
-}
-
-impl std::error::Error for OpenError {}

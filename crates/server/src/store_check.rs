@@ -12,10 +12,11 @@ use crate::manifest::{self, Position};
 /// Reads the key of a volume.
 #[cfg(feature = "object")]
 pub(crate) fn key(from: &manifest::KeyFrom<'_>) -> Result<corewise_object::ObjectKey, String> {
-    match from {
+    let key = match from {
         manifest::KeyFrom::File(path) => corewise_object::ObjectKey::from_file(path),
         manifest::KeyFrom::Env(name) => corewise_object::ObjectKey::from_env(name),
-    }
+    };
+    key.map_err(|error| error.to_string())
 }
 
 /// What is wrong with it as far as this machine tells: nobody asks a store.

@@ -11,6 +11,7 @@ use super::objects::{
     BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameAddress, FrameHead, Head, Kind, Writer,
 };
 use super::seal::{self, Seal, WRAPPED};
+use crate::error::{OpenError, OpenErrorKind};
 
 /// The method by which the data of a volume is compressed before it goes to the store. Data that lies there is read whichever is chosen: the
 /// choice is for data that is written from now on.
@@ -50,13 +51,16 @@ impl fmt::Display for Compression {
 }
 
 impl FromStr for Compression {
-    type Err = String;
+    type Err = OpenError;
 
     /// # Errors
     /// There is none of this name; it says which there are.
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, OpenError> {
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        found.ok_or_else(|| format!("'{name}' is no compression: 'none', 'lz4' or 'zstd'"))
+        found.ok_or_else(|| {
+            let why = format!("'{name}' is no compression: 'none', 'lz4' or 'zstd'");
+            OpenError::of(OpenErrorKind::InvalidInput, why)
+        })
     }
 }
 
@@ -377,7 +381,7 @@ mod tests {
         for by in Compression::ALL {
             assert_eq!(by.to_string().parse(), Ok(by));
         }
-        let why = "gzip".parse::<Compression>().unwrap_err();
+        let why = "gzip".parse::<Compression>().unwrap_err().to_string();
         assert!(why.contains("'gzip'") && why.contains("'lz4'"), "{why}");
     }
 }

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::{OpenError, OpenErrorKind};
+
 /// The record with this number.
 pub(crate) fn record(seq: u64) -> String {
     format!("log/{seq:020}")
@@ -67,9 +69,9 @@ impl fmt::Display for OpeningId {
 }
 
 impl FromStr for OpeningId {
-    type Err = String;
+    type Err = OpenError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, OpenError> {
         let read = || {
             let (record, nonce) = text.split_once('-')?;
             let is_decimal = record.bytes().all(|byte| byte.is_ascii_digit());
@@ -78,9 +80,9 @@ impl FromStr for OpeningId {
             Some(Self { record: record.parse().ok()?, nonce })
         };
         read().ok_or_else(|| {
-            format!(
+            OpenError::of(OpenErrorKind::InvalidInput, format!(
                 "'{text}' names no opening of a volume: a number and eight hexadecimal digits do, such as 17-3fa29c41"
-            )
+            ))
         })
     }
 }
@@ -105,7 +107,10 @@ mod tests {
             "17-+3fa29c4",
             "+1-03fa29c4",
         ] {
-            assert!(text.parse::<OpeningId>().unwrap_err().contains("17-3fa29c41"), "{text}");
+            assert!(
+                text.parse::<OpeningId>().unwrap_err().to_string().contains("17-3fa29c41"),
+                "{text}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes, TryGetError};
 
 use super::map::Segment;
 
@@ -79,57 +79,29 @@ pub(crate) struct Head {
     sum: u32,
 }
 
-/// Bytes that grow.
-#[derive(Default)]
-struct Out(Vec<u8>);
-
-impl Out {
-    fn u32(&mut self, n: u32) {
-        self.0.extend_from_slice(&n.to_le_bytes());
-    }
-    fn u64(&mut self, n: u64) {
-        self.0.extend_from_slice(&n.to_le_bytes());
-    }
-    fn u128(&mut self, n: u128) {
-        self.0.extend_from_slice(&n.to_le_bytes());
-    }
-    fn text(&mut self, text: &str) {
-        self.u64(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+impl From<TryGetError> for Damaged {
+    fn from(_: TryGetError) -> Self {
+        Damaged("it is too short".into())
     }
 }
 
-/// Bytes that are read from the front.
-struct In<'a>(&'a [u8]);
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.put_u64_le(text.len() as u64);
+    out.put_slice(text.as_bytes());
+}
 
-impl In<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
-        let (first, rest) =
-            self.0.split_first_chunk::<N>().ok_or_else(|| Damaged("it is too short".into()))?;
-        self.0 = rest;
-        Ok(*first)
-    }
-    fn u32(&mut self) -> Result<u32, Damaged> {
-        self.take().map(u32::from_le_bytes)
-    }
-    fn u64(&mut self) -> Result<u64, Damaged> {
-        self.take().map(u64::from_le_bytes)
-    }
-    fn u128(&mut self) -> Result<u128, Damaged> {
-        self.take().map(u128::from_le_bytes)
-    }
-    fn text(&mut self) -> Result<String, Damaged> {
-        let len = self.count(1)?;
-        let (text, rest) = self.0.split_at(len);
-        self.0 = rest;
-        Ok(String::from_utf8_lossy(text).into_owned())
-    }
-    /// A number of items, of which each takes so many bytes.
-    fn count(&mut self, bytes: usize) -> Result<usize, Damaged> {
-        let count = usize::try_from(self.u64()?).ok();
-        let fits = count.filter(|n| n.checked_mul(bytes).is_some_and(|all| all <= self.0.len()));
-        fits.ok_or_else(|| Damaged("it is too short for what it says to have".into()))
-    }
+fn take_text(from: &mut &[u8]) -> Result<String, Damaged> {
+    let len = take_count(from, 1)?;
+    let (text, rest) = from.split_at(len);
+    *from = rest;
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// A number of items, of which each takes so many bytes.
+fn take_count(from: &mut &[u8], bytes: usize) -> Result<usize, Damaged> {
+    let count = usize::try_from(from.try_get_u64_le()?).ok();
+    let fits = count.filter(|n| n.checked_mul(bytes).is_some_and(|all| all <= from.len()));
+    fits.ok_or_else(|| Damaged("it is too short for what it says to have".into()))
 }
 
 impl Head {
@@ -142,40 +114,41 @@ impl Head {
 
     /// Which object it is: a sealed body is bound to it.
     pub(crate) fn place(&self) -> Vec<u8> {
-        let mut out = Out(b"corewise body 1.".to_vec());
-        out.u32(self.kind as u32);
-        out.u64(self.seq);
-        out.u64(self.epoch);
-        out.u128(self.writer);
-        out.0
+        let mut out = b"corewise body 1.".to_vec();
+        out.put_u32_le(self.kind as u32);
+        out.put_u64_le(self.seq);
+        out.put_u64_le(self.epoch);
+        out.put_u128_le(self.writer);
+        out
     }
 
     pub(crate) fn encode(&self) -> [u8; HEAD] {
-        let mut out = Out::default();
-        out.u64(MAGIC);
-        out.u32(VERSION);
-        out.u32(self.kind as u32 | if self.sealed { SEALED } else { 0 });
-        out.u64(self.seq);
-        out.u64(self.epoch);
-        out.u128(self.writer);
-        out.u64(self.body);
-        out.u32(self.sum);
-        out.u32(crc32fast::hash(&out.0));
-        out.0.try_into().expect("so many bytes are these")
+        let mut out = Vec::new();
+        out.put_u64_le(MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u32_le(self.kind as u32 | if self.sealed { SEALED } else { 0 });
+        out.put_u64_le(self.seq);
+        out.put_u64_le(self.epoch);
+        out.put_u128_le(self.writer);
+        out.put_u64_le(self.body);
+        out.put_u32_le(self.sum);
+        out.put_u32_le(crc32fast::hash(&out));
+        out.try_into().expect("so many bytes are these")
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         let head: &[u8; HEAD] =
             bytes.first_chunk().ok_or_else(|| Damaged(format!("it has {} bytes", bytes.len())))?;
-        let mut from = In(head);
-        if from.u64()? != MAGIC {
+        let mut from = &head[..];
+        if from.try_get_u64_le()? != MAGIC {
             return Err(Damaged("corewise didn't write it".into()));
         }
-        let version = from.u32()?;
-        let of = from.u32()?;
-        let (seq, epoch, writer) = (from.u64()?, from.u64()?, from.u128()?);
-        let (body, sum) = (from.u64()?, from.u32()?);
-        if from.u32()? != crc32fast::hash(&head[..HEAD - 4]) {
+        let version = from.try_get_u32_le()?;
+        let of = from.try_get_u32_le()?;
+        let (seq, epoch, writer) =
+            (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u128_le()?);
+        let (body, sum) = (from.try_get_u64_le()?, from.try_get_u32_le()?);
+        if from.try_get_u32_le()? != crc32fast::hash(&head[..HEAD - 4]) {
             return Err(Damaged("the sum of its head is wrong".into()));
         }
         if version != VERSION {
@@ -242,47 +215,50 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    fn encode(&self, out: &mut Out) {
-        out.u64(self.snapshot);
-        out.u64(self.epoch);
-        out.u128(self.nonce);
-        out.text(&self.name);
-        out.u64(self.homes.len() as u64);
-        self.homes.iter().for_each(|home| out.text(home));
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64_le(self.snapshot);
+        out.put_u64_le(self.epoch);
+        out.put_u128_le(self.nonce);
+        put_text(out, &self.name);
+        out.put_u64_le(self.homes.len() as u64);
+        self.homes.iter().for_each(|home| put_text(out, home));
     }
 
-    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let (snapshot, epoch, nonce) = (from.u64()?, from.u64()?, from.u128()?);
-        let name = from.text()?;
-        let homes = (0..from.count(8)?).map(|_| from.text()).collect::<Result<_, _>>()?;
+    fn decode(from: &mut &[u8]) -> Result<Self, Damaged> {
+        let (snapshot, epoch, nonce) =
+            (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u128_le()?);
+        let name = take_text(from)?;
+        let homes = (0..take_count(from, 8)?).map(|_| take_text(from)).collect::<Result<_, _>>()?;
         Ok(Self { homes, snapshot, epoch, name, nonce })
     }
 }
 
 impl Opening {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::default();
-        out.u64(self.size);
-        out.u64(self.lease);
-        out.u64(self.through);
-        out.u64(u64::from(self.local) | self.outdated.map_or(0, |through| (through + 1) << 1));
-        out.text(&self.host);
-        out.u64(self.origin.iter().len() as u64);
+        let mut out = Vec::new();
+        out.put_u64_le(self.size);
+        out.put_u64_le(self.lease);
+        out.put_u64_le(self.through);
+        out.put_u64_le(
+            u64::from(self.local) | self.outdated.map_or(0, |through| (through + 1) << 1),
+        );
+        put_text(&mut out, &self.host);
+        out.put_u64_le(self.origin.iter().len() as u64);
         self.origin.iter().for_each(|origin| origin.encode(&mut out));
-        out.0
+        out
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = In(body);
+        let mut from = &body[..];
         Self::take(&mut from)
     }
 
-    fn take(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let (size, lease) = (from.u64()?, from.u64()?);
-        let (through, flags) = (from.u64()?, from.u64()?);
+    fn take(from: &mut &[u8]) -> Result<Self, Damaged> {
+        let (size, lease) = (from.try_get_u64_le()?, from.try_get_u64_le()?);
+        let (through, flags) = (from.try_get_u64_le()?, from.try_get_u64_le()?);
         let (local, outdated) = (flags & 1 != 0, (flags >> 1).checked_sub(1));
-        let host = from.text()?;
-        let origin = match from.u64()? {
+        let host = take_text(from)?;
+        let origin = match from.try_get_u64_le()? {
             0 => None,
             _ => Some(Origin::decode(from)?),
         };
@@ -314,19 +290,21 @@ pub(crate) struct MapEntry {
 const ENTRY: usize = 8 + 8 + 8 + 4 + 4 + 4;
 
 impl MapEntry {
-    fn encode(&self, out: &mut Out) {
-        out.u64(self.start);
-        out.u64(self.len);
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64_le(self.start);
+        out.put_u64_le(self.len);
         let place = self.place.unwrap_or(BlockPlace { segment: 0, at: 0, stored: 0, skip: 0 });
-        out.u64(place.segment);
-        out.u32(place.at);
-        out.u32(place.stored);
-        out.u32(place.skip);
+        out.put_u64_le(place.segment);
+        out.put_u32_le(place.at);
+        out.put_u32_le(place.stored);
+        out.put_u32_le(place.skip);
     }
 
-    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let (start, len, segment) = (from.u64()?, from.u64()?, from.u64()?);
-        let (at, stored, skip) = (from.u32()?, from.u32()?, from.u32()?);
+    fn decode(from: &mut &[u8]) -> Result<Self, Damaged> {
+        let (start, len, segment) =
+            (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u64_le()?);
+        let (at, stored, skip) =
+            (from.try_get_u32_le()?, from.try_get_u32_le()?, from.try_get_u32_le()?);
         if start.checked_add(len).is_none_or(|end| end > u64::MAX / BLOCK) {
             return Err(Damaged("it has a range that no volume has".into()));
         }
@@ -359,27 +337,30 @@ pub(crate) struct SegmentRecord {
 const LISTED: usize = 8 + 4 + 8 + 8 + 8 + 16 + 4 + 8 + 8 + 8;
 
 impl SegmentRecord {
-    fn encode(&self, out: &mut Out) {
+    fn encode(&self, out: &mut Vec<u8>) {
         let Segment { home, number, epoch, born, id, in_record, bytes, blocks, live: _ } =
             self.segment;
-        out.u64(self.number);
-        out.u32(home);
-        out.u64(number);
-        out.u64(epoch);
-        out.u64(born);
-        out.u128(id);
-        out.u32(in_record.into());
-        out.u64(bytes);
-        out.u64(blocks);
-        out.u64(self.died);
+        out.put_u64_le(self.number);
+        out.put_u32_le(home);
+        out.put_u64_le(number);
+        out.put_u64_le(epoch);
+        out.put_u64_le(born);
+        out.put_u128_le(id);
+        out.put_u32_le(in_record.into());
+        out.put_u64_le(bytes);
+        out.put_u64_le(blocks);
+        out.put_u64_le(self.died);
     }
 
-    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let (key, home, number) = (from.u64()?, from.u32()?, from.u64()?);
-        let (epoch, born, id) = (from.u64()?, from.u64()?, from.u128()?);
-        let (in_record, bytes, blocks) = (from.u32()? != 0, from.u64()?, from.u64()?);
+    fn decode(from: &mut &[u8]) -> Result<Self, Damaged> {
+        let (key, home, number) =
+            (from.try_get_u64_le()?, from.try_get_u32_le()?, from.try_get_u64_le()?);
+        let (epoch, born, id) =
+            (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u128_le()?);
+        let (in_record, bytes, blocks) =
+            (from.try_get_u32_le()? != 0, from.try_get_u64_le()?, from.try_get_u64_le()?);
         let segment = Segment { home, number, epoch, born, id, in_record, bytes, blocks, live: 0 };
-        Ok(Self { number: key, segment, died: from.u64()? })
+        Ok(Self { number: key, segment, died: from.try_get_u64_le()? })
     }
 }
 
@@ -399,16 +380,17 @@ pub(crate) struct SnapshotRecord {
 const TAKEN: usize = 5 * 8;
 
 impl SnapshotRecord {
-    fn encode(&self, out: &mut Out) {
-        out.u64(self.epoch);
-        out.u64(self.time);
-        out.u64(self.size);
-        out.text(&self.name);
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64_le(self.epoch);
+        out.put_u64_le(self.time);
+        out.put_u64_le(self.size);
+        put_text(out, &self.name);
     }
 
-    fn decode(from: &mut In<'_>) -> Result<Self, Damaged> {
-        let (epoch, time, size) = (from.u64()?, from.u64()?, from.u64()?);
-        Ok(Self { epoch, time, size, name: from.text()? })
+    fn decode(from: &mut &[u8]) -> Result<Self, Damaged> {
+        let (epoch, time, size) =
+            (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u64_le()?);
+        Ok(Self { epoch, time, size, name: take_text(from)? })
     }
 }
 
@@ -440,39 +422,39 @@ pub(crate) struct Changes {
 
 impl Changes {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Out::default();
-        out.u64(self.through);
-        out.u64(self.size);
-        out.u32(self.local.map_or(0, |local| 1 + u32::from(local)));
-        out.u64(self.segment);
-        out.u32(self.in_record.into());
-        out.u64(self.bytes);
-        out.u128(self.id);
-        out.u64(self.dropped);
-        out.u64(self.taken.iter().len() as u64);
+        let mut out = Vec::new();
+        out.put_u64_le(self.through);
+        out.put_u64_le(self.size);
+        out.put_u32_le(self.local.map_or(0, |local| 1 + u32::from(local)));
+        out.put_u64_le(self.segment);
+        out.put_u32_le(self.in_record.into());
+        out.put_u64_le(self.bytes);
+        out.put_u128_le(self.id);
+        out.put_u64_le(self.dropped);
+        out.put_u64_le(self.taken.iter().len() as u64);
         self.taken.iter().for_each(|taken| taken.encode(&mut out));
-        out.u64(self.moved.len() as u64);
-        out.u64(self.entries.len() as u64);
+        out.put_u64_le(self.moved.len() as u64);
+        out.put_u64_le(self.entries.len() as u64);
         self.moved.iter().chain(&self.entries).for_each(|entry| entry.encode(&mut out));
-        out.0
+        out
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = In(body);
-        let (through, size) = (from.u64()?, from.u64()?);
-        let local = match from.u32()? {
+        let mut from = &body[..];
+        let (through, size) = (from.try_get_u64_le()?, from.try_get_u64_le()?);
+        let local = match from.try_get_u32_le()? {
             0 => None,
             said => Some(said == 2),
         };
-        let (segment, in_record) = (from.u64()?, from.u32()? != 0);
-        let (bytes, id) = (from.u64()?, from.u128()?);
-        let dropped = from.u64()?;
-        let taken = match from.u64()? {
+        let (segment, in_record) = (from.try_get_u64_le()?, from.try_get_u32_le()? != 0);
+        let (bytes, id) = (from.try_get_u64_le()?, from.try_get_u128_le()?);
+        let dropped = from.try_get_u64_le()?;
+        let taken = match from.try_get_u64_le()? {
             0 => None,
             _ => Some(SnapshotRecord::decode(&mut from)?),
         };
-        let moved = from.count(ENTRY)?;
-        let entries = from.count(ENTRY)?;
+        let moved = take_count(&mut from, ENTRY)?;
+        let entries = take_count(&mut from, ENTRY)?;
         let mut take =
             |n: usize| (0..n).map(|_| MapEntry::decode(&mut from)).collect::<Result<Vec<_>, _>>();
         let (moved, entries) = (take(moved)?, take(entries)?);
@@ -507,34 +489,35 @@ pub(crate) struct WholeMap {
 
 impl WholeMap {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Out(self.opening.encode());
-        out.u64(self.epochs.len() as u64);
-        self.epochs.iter().for_each(|epoch| out.u64(*epoch));
-        out.u64(self.segments.len() as u64);
+        let mut out = self.opening.encode();
+        out.put_u64_le(self.epochs.len() as u64);
+        self.epochs.iter().for_each(|epoch| out.put_u64_le(*epoch));
+        out.put_u64_le(self.segments.len() as u64);
         self.segments.iter().for_each(|listed| listed.encode(&mut out));
-        out.u64(self.snapshots.len() as u64);
+        out.put_u64_le(self.snapshots.len() as u64);
         for (number, taken) in &self.snapshots {
-            out.u64(*number);
+            out.put_u64_le(*number);
             taken.encode(&mut out);
         }
-        out.u64(self.entries.len() as u64);
+        out.put_u64_le(self.entries.len() as u64);
         for entry in &self.entries {
             entry.encode(&mut out);
         }
-        out.0
+        out
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = In(body);
+        let mut from = &body[..];
         let opening = Opening::take(&mut from)?;
-        let epochs = (0..from.count(8)?).map(|_| from.u64());
+        let epochs = (0..take_count(&mut from, 8)?).map(|_| from.try_get_u64_le());
         let epochs = epochs.collect::<Result<_, _>>()?;
-        let segments = (0..from.count(LISTED)?).map(|_| SegmentRecord::decode(&mut from));
+        let segments =
+            (0..take_count(&mut from, LISTED)?).map(|_| SegmentRecord::decode(&mut from));
         let segments = segments.collect::<Result<_, _>>()?;
-        let snapshots =
-            (0..from.count(TAKEN)?).map(|_| Ok((from.u64()?, SnapshotRecord::decode(&mut from)?)));
+        let snapshots = (0..take_count(&mut from, TAKEN)?)
+            .map(|_| Ok((from.try_get_u64_le()?, SnapshotRecord::decode(&mut from)?)));
         let snapshots = snapshots.collect::<Result<_, Damaged>>()?;
-        let entries = (0..from.count(ENTRY)?).map(|_| MapEntry::decode(&mut from));
+        let entries = (0..take_count(&mut from, ENTRY)?).map(|_| MapEntry::decode(&mut from));
         let entries = entries.collect::<Result<_, _>>()?;
         Ok(Self { opening, epochs, segments, snapshots, entries })
     }
@@ -552,30 +535,31 @@ pub(crate) struct FrameHead {
 impl FrameHead {
     /// What a sealed frame is bound to, beside its nonce.
     pub(crate) fn place(&self, spot: &FrameAddress) -> Vec<u8> {
-        let mut out = Out(b"corewise frame 1".to_vec());
-        out.0.extend_from_slice(&spot.encode());
-        out.u32(self.how);
-        out.u32(self.blocks);
-        out.0
+        let mut out = b"corewise frame 1".to_vec();
+        out.put_slice(&spot.encode());
+        out.put_u32_le(self.how);
+        out.put_u32_le(self.blocks);
+        out
     }
 
     /// The head in front of these bytes, with the sum of both and of the frame's place.
     pub(crate) fn encode(&self, spot: &FrameAddress, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
-        let mut out = Out::default();
-        out.u32(FRAME_MAGIC);
-        out.u32(self.how);
-        out.u32(self.blocks);
-        let mut sum = Self::summer(spot, &out.0);
+        let mut out = Vec::new();
+        out.put_u32_le(FRAME_MAGIC);
+        out.put_u32_le(self.how);
+        out.put_u32_le(self.blocks);
+        let mut sum = Self::summer(spot, &out);
         stored.iter().for_each(|part| sum.update(part));
-        out.u32(sum.finalize());
-        out.0.try_into().expect("so many bytes are these")
+        out.put_u32_le(sum.finalize());
+        out.try_into().expect("so many bytes are these")
     }
 
     /// The head, and the bytes behind it.
     pub(crate) fn decode(spot: &FrameAddress, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
-        let mut from = In(frame);
-        let (magic, how, blocks) = (from.u32()?, from.u32()?, from.u32()?);
-        let sum = from.u32()?;
+        let mut from = &frame[..];
+        let (magic, how, blocks) =
+            (from.try_get_u32_le()?, from.try_get_u32_le()?, from.try_get_u32_le()?);
+        let sum = from.try_get_u32_le()?;
         let stored = frame.slice(FRAME_HEAD..);
         let mut found = Self::summer(spot, &frame[..FRAME_HEAD - 4]);
         found.update(&stored);
@@ -607,18 +591,18 @@ pub(crate) struct FrameAddress {
 impl FrameAddress {
     /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a place is taken once.
     pub(crate) fn nonce(&self) -> [u8; 24] {
-        let mut out = Out::default();
-        out.u128(self.id);
-        out.u64(u64::from(self.at));
-        out.0.try_into().expect("so many bytes are these")
+        let mut out = Vec::new();
+        out.put_u128_le(self.id);
+        out.put_u64_le(u64::from(self.at));
+        out.try_into().expect("so many bytes are these")
     }
 
     pub(crate) fn encode(&self) -> [u8; 28] {
-        let mut out = Out::default();
-        out.u128(self.id);
-        out.u32(self.at);
-        out.u64(self.start);
-        out.0.try_into().expect("so many bytes are these")
+        let mut out = Vec::new();
+        out.put_u128_le(self.id);
+        out.put_u32_le(self.at);
+        out.put_u64_le(self.start);
+        out.try_into().expect("so many bytes are these")
     }
 }
 

@@ -13,6 +13,7 @@ use chacha20poly1305::{KeyInit, Tag, XChaCha20Poly1305, XNonce};
 use zeroize::Zeroizing;
 
 use super::objects::Damaged;
+use crate::error::{OpenError, OpenErrorKind};
 
 /// Bytes of a key.
 const KEY: usize = 32;
@@ -62,8 +63,10 @@ impl ObjectKey {
     ///
     /// # Errors
     /// The file can't be read, or has no key; both name it.
-    pub fn from_file(path: &Path) -> Result<Self, String> {
-        let named = |why: String| format!("key file {}: {why}", path.display());
+    pub fn from_file(path: &Path) -> Result<Self, OpenError> {
+        let named = |why: String| {
+            OpenError::of(OpenErrorKind::Key, format!("key file {}: {why}", path.display()))
+        };
         let mut text = Zeroizing::new(Vec::with_capacity(LONGEST_FILE));
         let file = File::open(path).map_err(|error| named(error.to_string()))?;
         let read = file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut text);
@@ -87,11 +90,14 @@ impl ObjectKey {
     ///
     /// # Errors
     /// There is no such variable, or it has no key; both name it.
-    pub fn from_env(name: &str) -> Result<Self, String> {
-        let named = |why: String| format!("key in the environment's {name}: {why}");
+    pub fn from_env(name: &str) -> Result<Self, OpenError> {
+        let named = |why: String| {
+            OpenError::of(OpenErrorKind::Key, format!("key in the environment's {name}: {why}"))
+        };
         let digits = std::env::var(name).map_err(|error| match error {
             VarError::NotPresent => {
-                format!("the environment has no {name}, which is to be the key: set it where the program is started")
+                let why = format!("the environment has no {name}, which is to be the key: set it where the program is started");
+                OpenError::of(OpenErrorKind::Key, why)
             }
             VarError::NotUnicode(_) => named("it is no text".into()),
         })?;
@@ -255,9 +261,9 @@ mod tests {
             assert!(!why.contains("abcde"), "{why}");
         }
         let why = ObjectKey::from_file(Path::new("/no/such")).unwrap_err();
-        assert!(why.contains("/no/such"), "{why}");
+        assert!(why.to_string().contains("/no/such"), "{why}");
         let why = ObjectKey::from_env("COREWISE_NO_SUCH_KEY").unwrap_err();
-        assert!(why.contains("COREWISE_NO_SUCH_KEY"), "{why}");
+        assert!(why.to_string().contains("COREWISE_NO_SUCH_KEY"), "{why}");
     }
 
     #[test]

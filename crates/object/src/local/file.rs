@@ -464,7 +464,7 @@ pub(super) fn append(
     Ok(WriteOutcome::There(heads))
 }
 
-/// WriterHistory in a head that the file has all changes up to that one for good, but for those that the
+/// Says in a head that the file has all changes up to that one for good, but for those that the
 /// store has.
 pub(super) fn renew(medium: &dyn Medium, heads: HeadPair, synced: u64) -> io::Result<HeadPair> {
     heads.replace(medium, FileHead { synced, ..heads.newest })

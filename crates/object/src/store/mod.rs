@@ -534,7 +534,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// Retries of the same thing, with pauses that grow.
+/// Tries of the same thing, with pauses that grow.
 #[derive(Debug)]
 pub(crate) struct Retries {
     time: Option<RetryBudget>,

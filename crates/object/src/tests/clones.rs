@@ -462,7 +462,7 @@ async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_le
 async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
-    // FamilyMember that has seen the snapshot, and leaves its mark when all is over.
+    // One that has seen the snapshot, and leaves its mark when all is over.
     let fate = Arc::new(Mutex::new(Fate::Refused));
     let theirs = Arc::clone(&fate);
     let store = but_for(&inner, "put a/volume/clones/", move || (*theirs.lock(), Duration::ZERO));

@@ -227,7 +227,7 @@ async fn a_store_that_has_room_again_is_full_no_more_though_nobody_writes() {
         let volume = open(&disk, 3, inline).await;
         assert!(matches!(write(&volume, 0, 1, 8).await, Err(Fault::Full(_))));
         passes(Duration::from_secs(30)).await;
-        assert!(volume.refusal().is_some_and(|(why, _)| why.contains("bytes are free")));
+        assert!(volume.refusal().is_some_and(|refusal| refusal.why.contains("bytes are free")));
         disk.give_back();
         passes(Duration::from_secs(2)).await;
         assert_eq!(volume.refusal(), None);

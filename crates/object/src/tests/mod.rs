@@ -1,4 +1,4 @@
-//! WholeMap volumes over stores that fail, crash and are shared, in virtual time, against plain models.
+//! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
 
 mod caches;
 mod clones;

@@ -8,9 +8,10 @@ use object_store::path::Path;
 
 use super::{BLOCKS, passes, read, request, tuning, write};
 use crate::driver::ObjectDriver;
+use crate::error::OpenErrorKind;
 use crate::format::{BLOCK, names};
 use crate::log::NotOpen;
-use crate::options::{ObjectOptions, OpenErrorKind};
+use crate::options::ObjectOptions;
 use crate::store::{Overlap, Store};
 use crate::volume::{Tuning, Volume};
 

@@ -95,6 +95,16 @@ const LOOK: Duration = Duration::from_secs(1);
 const FAILED: u32 = 2;
 const SILENT: u32 = 10;
 
+/// A store that takes no writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreRefusal {
+    /// The reason, in words.
+    pub why: String,
+    /// When that began, as time since 1970.
+    pub since: Duration,
+}
+
 /// Why the store takes no writes.
 #[derive(Debug, Default)]
 pub(super) struct Refusal {
@@ -121,13 +131,13 @@ impl Refusal {
 }
 
 impl Volume {
-    /// Why the store takes no writes, and since when, as time since 1970.
-    pub(crate) fn refusal(&self) -> Option<(String, Duration)> {
+    /// Why the store takes no writes, and since when.
+    pub(crate) fn refusal(&self) -> Option<StoreRefusal> {
         if self.has_ended() {
             return None;
         }
         let refusal = self.refusal.lock();
-        Some((refusal.why()?.clone(), refusal.since))
+        Some(StoreRefusal { why: refusal.why()?.clone(), since: refusal.since })
     }
 
     /// Bytes of changes that aren't in the store yet.

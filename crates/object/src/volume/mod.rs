@@ -27,9 +27,9 @@ use tokio::time::{sleep, timeout};
 
 use self::cache::Cache;
 pub use self::cache::CacheUse;
-pub use self::health::ObjectEvent;
 pub(crate) use self::health::Observer;
 use self::health::Refusal;
+pub use self::health::{ObjectEvent, StoreRefusal};
 use self::policy::Compaction;
 pub use self::snapshots::ObjectSnapshot;
 pub(crate) use self::snapshots::check_snapshot_name;

@@ -41,11 +41,12 @@ pub(super) fn open(
     if let Some(file) = &asked.flush_file {
         options = options.flush_file(file);
     }
+    let failed = |error: corewise_object::OpenError| ProbeError::failed(error.to_string());
     if let Some(opening) = &asked.accept_lost_flushes {
-        options = options.accept_lost_flushes(opening.parse().map_err(ProbeError::failed)?);
+        options = options.accept_lost_flushes(opening.parse().map_err(failed)?);
     }
     options = options
-        .compression(asked.compression.parse().map_err(ProbeError::failed)?)
+        .compression(asked.compression.parse().map_err(failed)?)
         .read_cache(asked.read_cache);
     if let Some(parent) = asked.parent() {
         options = options.from_snapshot(&parent.location.value, &parent.snapshot.value);
@@ -82,9 +83,9 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
         fenced: driver.is_fenced(),
         damaged: driver.damage().is_some(),
         not_stored: driver.not_stored(),
-        refuses: driver.store_refusal().map(|(why, since)| Refuses {
-            why,
-            since: since.as_secs(),
+        refuses: driver.store_refusal().map(|refusal| Refuses {
+            why: refusal.why,
+            since: refusal.since.as_secs(),
             has_flush_file: driver.has_flush_file(),
         }),
         puts: used.puts,
@@ -122,7 +123,7 @@ pub(super) fn is_clone_of(
     parent: &str,
     snapshot: &str,
 ) -> Result<(), String> {
-    driver.is_clone_of(parent, snapshot)
+    driver.is_clone_of(parent, snapshot).map_err(|error| error.to_string())
 }
 
 #[cfg(not(feature = "object"))]
