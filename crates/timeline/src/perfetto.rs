@@ -310,11 +310,8 @@ mod tests {
     #[test]
     fn slices_of_a_thread_nest_and_never_overlap_in_part() {
         let mut t = Timeline::new("t");
-        let mut state = 0x1234_5678_9ABC_DEF1u64;
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % below
-        };
+        let mut generator = fastrand::Rng::with_seed(1);
+        let mut random = |below: u64| generator.u64(..below);
         for i in 0..500 {
             let start = random(400);
             let worker = ["", "a", "b"][random(3) as usize];

@@ -129,17 +129,6 @@ fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
     assert_eq!(turns.free(), 2);
 }
 
-/// Numbers that look random, and are the same each time.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
 /// Deficit round robin as the textbook has it: one after the other sends what its deficit covers.
 fn plain(sizes: &[Vec<u32>], total: u64) -> Vec<u64> {
     let mut served = vec![0; sizes.len()];
@@ -165,18 +154,18 @@ fn plain(sizes: &[Vec<u32>], total: u64) -> Vec<u64> {
 #[test]
 fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them() {
     for seed in 0..12 {
-        let mut chance = Chance(seed);
-        let clients: Vec<_> = (0..2 + chance.below(8)).map(|_| client()).collect();
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let clients: Vec<_> = (0..2 + chance.u64(..8)).map(|_| client()).collect();
         // Each client has its own kind: small requests, large ones, or all sizes.
         let sizes: Vec<Vec<u32>> = clients
             .iter()
             .map(|_| {
-                let most = 1 + chance.below(QUANTUM.into());
-                (0..64).map(|_| 1 + chance.below(most) as u32).collect()
+                let most = 1 + chance.u64(..QUANTUM.into());
+                (0..64).map(|_| 1 + chance.u64(..most) as u32).collect()
             })
             .collect();
         // How many requests it has waiting: few, or many.
-        let depths: Vec<usize> = clients.iter().map(|_| 32 << chance.below(3)).collect();
+        let depths: Vec<usize> = clients.iter().map(|_| 32 << chance.u64(..3)).collect();
         let turns = Turns::new(PLACES);
         let mut device = VecDeque::new();
         let mut next = vec![0_usize; clients.len()];
@@ -205,7 +194,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
             let inside: u32 = device.iter().map(|(_, size)| size).sum();
             assert!(inside <= PLACES + clients.len() as u32 * QUANTUM, "{inside} in the device");
             // Devices are not in order, quite.
-            let at = chance.below(4.min(device.len() as u64)) as usize;
+            let at = chance.u64(..4.min(device.len() as u64)) as usize;
             let (n, size) = device.remove(at).expect("somebody always has something in the device");
             turns.leave(&clients[n].flow, size);
         }

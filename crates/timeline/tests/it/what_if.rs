@@ -2,41 +2,32 @@
 
 use corewise_timeline::analysis::WhatIf;
 use corewise_timeline::{EdgeKind, Length, Span, SpanId, SpanKind, Timeline};
+use fastrand::Rng;
 use std::time::Duration;
-
-/// A generator of its own, so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % n
-    }
-}
 
 fn known(length: Length) -> Duration {
     length.known().expect("all that was recorded is exact")
 }
 
 /// Spans of some workers, some of them inside others, and edges between those that follow.
-fn timeline(random: &mut Random, boot: bool) -> Timeline {
+fn timeline(random: &mut Rng, boot: bool) -> Timeline {
     let mut t = Timeline::new("t");
     let ns = Duration::from_nanos;
     let mut ids: Vec<SpanId> = Vec::new();
-    for i in 0..2 + random.below(30) {
-        let worker = ["a", "b", "c", ""][random.below(4) as usize];
-        let start = 5 + random.below(200);
-        let kind = match boot && random.below(3) == 0 {
+    for i in 0..2 + random.u64(..30) {
+        let worker = ["a", "b", "c", ""][random.u64(..4) as usize];
+        let start = 5 + random.u64(..200);
+        let kind = match boot && random.u64(..3) == 0 {
             true => SpanKind::Initcall,
             // A loop calls what is shut down: nothing but the graph says when it can start.
             false if boot => SpanKind::Probe,
             false => SpanKind::Shutdown,
         };
-        let span = Span::new(format!("s{i}"), kind, ns(start), ns(start + random.below(60)));
+        let span = Span::new(format!("s{i}"), kind, ns(start), ns(start + random.u64(..60)));
         ids.push(t.push(span.on(worker, None)));
     }
-    for _ in 0..random.below(40) {
-        let [a, b] = [0; 2].map(|_| ids[random.below(ids.len() as u64) as usize]);
+    for _ in 0..random.u64(..40) {
+        let [a, b] = [0; 2].map(|_| ids[random.u64(..ids.len() as u64) as usize]);
         t.push_edge(a, b, EdgeKind::Supplier);
     }
     t
@@ -44,7 +35,7 @@ fn timeline(random: &mut Random, boot: bool) -> Timeline {
 
 #[test]
 fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
-    let mut random = Random(0x1234_5678_9ABC_DEF1);
+    let mut random = Rng::with_seed(0x1234_5678_9ABC_DEF1);
     for round in 0..400 {
         let boot = round % 2 == 0;
         let t = timeline(&mut random, boot);
@@ -72,7 +63,7 @@ fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
 
 #[test]
 fn with_nothing_different_a_prediction_is_the_run() {
-    let mut random = Random(0xC0FF_EE00_1234_5677);
+    let mut random = Rng::with_seed(0xC0FF_EE00_1234_5677);
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);
         let p = WhatIf::new().predict(&t);
@@ -86,10 +77,10 @@ fn with_nothing_different_a_prediction_is_the_run() {
 
 #[test]
 fn a_faster_span_never_makes_the_run_longer() {
-    let mut random = Random(0xBADC_0DE5_0000_0001);
+    let mut random = Rng::with_seed(0xBADC_0DE5_0000_0001);
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);
-        let which = t.iter().map(|(id, _)| id).nth(random.below(t.spans().len() as u64) as usize);
+        let which = t.iter().map(|(id, _)| id).nth(random.u64(..t.spans().len() as u64) as usize);
         let faster = |what_if: WhatIf| known(what_if.scaled(which, 0.25).predict(&t).makespan);
         assert!(faster(WhatIf::new()) <= known(t.makespan()));
         let all = WhatIf::new().all_async();
@@ -99,7 +90,7 @@ fn a_faster_span_never_makes_the_run_longer() {
 
 #[test]
 fn spans_on_the_critical_path_have_no_slack_and_no_span_ends_after_it() {
-    let mut random = Random(0x5EED_0000_0000_0007);
+    let mut random = Rng::with_seed(0x5EED_0000_0000_0007);
     for round in 0..400 {
         let t = timeline(&mut random, round % 2 == 0);
         let (path, slack) = (t.critical_path(), t.slack());
