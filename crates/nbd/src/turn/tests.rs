@@ -160,7 +160,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
         let sizes: Vec<Vec<u32>> = clients
             .iter()
             .map(|_| {
-                let most = 1 + chance.u64(..QUANTUM.into());
+                let most = 1 + chance.u64(..u64::from(QUANTUM));
                 (0..64).map(|_| 1 + chance.u64(..most) as u32).collect()
             })
             .collect();
