@@ -249,7 +249,7 @@ impl Opening {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = &body[..];
+        let mut from = body;
         Self::take(&mut from)
     }
 
@@ -440,7 +440,7 @@ impl Changes {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = &body[..];
+        let mut from = body;
         let (through, size) = (from.try_get_u64_le()?, from.try_get_u64_le()?);
         let local = match from.try_get_u32_le()? {
             0 => None,
@@ -507,7 +507,7 @@ impl WholeMap {
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Damaged> {
-        let mut from = &body[..];
+        let mut from = body;
         let opening = Opening::take(&mut from)?;
         let epochs = (0..take_count(&mut from, 8)?).map(|_| from.try_get_u64_le());
         let epochs = epochs.collect::<Result<_, _>>()?;
