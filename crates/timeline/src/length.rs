@@ -244,10 +244,7 @@ impl Sum for Length {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     #[test]
     fn the_text_has_a_sign_wherever_it_is_not_exact() {

@@ -214,11 +214,8 @@ fn over_within(s: &Span) -> (Duration, Duration) {
 #[cfg(test)]
 mod tests {
     use crate::span::{EdgeKind, Span, SpanId, SpanKind, Timeline};
+    use crate::units::ms;
     use std::time::Duration;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
 
     /// Spans by (start, end) and edges by index; of a shutdown, so that nothing but edges says when
     /// one can start.

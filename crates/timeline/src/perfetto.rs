@@ -260,10 +260,7 @@ fn threads(t: &Timeline) -> Vec<Lane> {
 mod tests {
     use super::*;
     use crate::span::{EdgeKind, Outcome, SpanKind};
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     fn trace(timelines: &[&Timeline]) -> Vec<Value> {
         let trace: Value = serde_json::from_str(&render(timelines)).expect("it is JSON");

@@ -101,11 +101,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
 mod tests {
     use super::*;
     use crate::span::EdgeKind;
-    use std::time::Duration;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     fn shown(t: &Timeline, rows: usize) -> Vec<String> {
         let ids = select(t, &t.critical_path(), rows).shown;

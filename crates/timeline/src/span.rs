@@ -586,10 +586,7 @@ impl fmt::Display for Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     #[test]
     fn times_that_run_backwards_are_put_right() {

@@ -150,6 +150,12 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
+/// So many milliseconds, for tests.
+#[cfg(test)]
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

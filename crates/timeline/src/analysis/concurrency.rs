@@ -108,11 +108,7 @@ impl Concurrency {
 #[cfg(test)]
 mod tests {
     use crate::span::{Span, SpanKind, Timeline};
-    use std::time::Duration;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     fn timeline(spans: &[(&str, u64, u64)]) -> Timeline {
         let mut t = Timeline::new("t");

@@ -295,10 +295,7 @@ impl Timeline {
 mod tests {
     use super::*;
     use crate::span::{Certainty, EdgeKind, Span};
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     fn push(t: &mut Timeline, name: &str, driver: &str, start: u64, end: u64) -> SpanId {
         let mut span = Span::new(name, SpanKind::Probe, ms(start), ms(end)).on("w", None);

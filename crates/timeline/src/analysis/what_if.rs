@@ -282,10 +282,7 @@ pub struct Prediction {
 mod tests {
     use super::*;
     use crate::span::{EdgeKind, Span};
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     /// Three that are shut down one after another, the third one the parent of the second.
     fn serial() -> Timeline {

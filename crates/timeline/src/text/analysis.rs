@@ -353,10 +353,7 @@ mod tests {
     use super::*;
     use crate::analysis::compare;
     use crate::span::{EdgeKind, Span};
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     fn timeline() -> Timeline {
         let mut t = Timeline::new("shutdown");

@@ -524,10 +524,7 @@ fn unplaced_table<'t>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
+    use crate::units::ms;
 
     #[test]
     fn a_bar_shows_both_kinds_of_waiting_and_the_run() {
