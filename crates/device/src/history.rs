@@ -20,13 +20,13 @@ const FORGET_AFTER: u32 = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct History {
-    devices: HashMap<String, Known>,
+    devices: HashMap<String, DeviceHistory>,
 }
 
 /// What is known of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-struct Known {
+struct DeviceHistory {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     shutdown_ns: Option<u64>,
     /// Runs since it was last seen.

@@ -142,9 +142,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     /// Tells of each look, and wants so many in all.
-    struct Looks(Mutex<(Sender<String>, u32)>);
+    struct LookSender(Mutex<(Sender<String>, u32)>);
 
-    impl WatchTarget for Looks {
+    impl WatchTarget for LookSender {
         fn look(self: Arc<Self>) -> Option<Duration> {
             let (tell, more) = &mut *self.0.lock();
             let name = current().name().map(String::from);
@@ -159,7 +159,7 @@ mod tests {
         let watch = Watch::start().expect("there is a timer");
         for _ in 0..3 {
             let (tell, told) = channel();
-            let looks = Arc::new(Looks(Mutex::new((tell, 2))));
+            let looks = Arc::new(LookSender(Mutex::new((tell, 2))));
             let watching = watch.watch(looks, Duration::from_micros(10)).expect("the timer is set");
             assert_eq!(told.recv().as_deref(), Ok("cw-watch"));
             assert_eq!(told.recv().as_deref(), Ok("cw-watch"));
@@ -192,7 +192,7 @@ mod tests {
     fn an_item_released_in_time_is_never_checked() {
         let watch = Watch::start().expect("there is a timer");
         let (tell, told) = channel();
-        let looks = Arc::new(Looks(Mutex::new((tell, 1))));
+        let looks = Arc::new(LookSender(Mutex::new((tell, 1))));
         drop(watch.watch(looks, Duration::from_secs(3600)));
         assert!(told.recv().is_err(), "nobody holds it any more");
         drop(watch);

@@ -7,6 +7,7 @@ mod guards;
 mod lexer;
 mod links;
 mod manifests;
+mod names;
 mod programs;
 mod references;
 mod rooms;

@@ -14,8 +14,8 @@ mod hang_tests;
 #[path = "looped_tests.rs"]
 mod looped_tests;
 
-struct Thing;
-impl Bound for Thing {}
+struct PlainDevice;
+impl Bound for PlainDevice {}
 
 /// Two CPUs, up to eight helpers.
 struct Stepped {
@@ -52,7 +52,8 @@ fn timed(devices: &[(&str, Kind, &[&str])], timeouts: Timeouts) -> Stepped {
         needs.iter().fold(DeviceDecl::new(*name, "d"), |d, n| d.supplier(*n))
     };
     let graph = Arc::new(Graph::build(devices.iter().map(decl).collect()).unwrap());
-    let thing = |kind: Kind| (kind != Kind::Absent).then(|| Arc::new(Thing) as Arc<dyn Bound>);
+    let thing =
+        |kind: Kind| (kind != Kind::Absent).then(|| Arc::new(PlainDevice) as Arc<dyn Bound>);
     let bound: Vec<_> = devices.iter().map(|d| thing(d.1)).collect();
     let state = ShutdownState::new(ShutdownPlan {
         outline: Arc::new(Outline::of(graph, devices.iter().map(|d| d.1).collect())),

@@ -408,9 +408,9 @@ mod tests {
     use corewise_blockmq::Geometry;
     use corewise_blockmq::Request;
 
-    struct Nothing;
+    struct EmptyDevice;
 
-    impl BlockDevice for Nothing {
+    impl BlockDevice for EmptyDevice {
         fn name(&self) -> &str {
             "nothing"
         }
@@ -421,7 +421,7 @@ mod tests {
     }
 
     fn legs(n: usize) -> Legs {
-        Legs::new((0..n).map(|_| MirrorLeg::Here(Arc::new(Nothing))).collect()).unwrap()
+        Legs::new((0..n).map(|_| MirrorLeg::Here(Arc::new(EmptyDevice))).collect()).unwrap()
     }
 
     #[test]
@@ -436,13 +436,13 @@ mod tests {
     #[test]
     fn a_leg_without_a_device_is_out_until_it_has_one() {
         let missing = MirrorLeg::Missing { name: "x".into(), why: "gone".into() };
-        let legs = Legs::new(vec![MirrorLeg::Here(Arc::new(Nothing)), missing]).unwrap();
+        let legs = Legs::new(vec![MirrorLeg::Here(Arc::new(EmptyDevice)), missing]).unwrap();
         assert_eq!((legs.states.in_sync(), legs.out(), &*legs.name(1)), (0b01, 0b10, "x"));
         assert_eq!(
             (legs.why(1).as_str(), legs.is_there(1), legs.devices().count()),
             ("gone", false, 1)
         );
-        legs.put(1, Arc::new(Nothing));
+        legs.put(1, Arc::new(EmptyDevice));
         assert!(legs.is_there(1) && legs.out() == 0b10, "it lacks what was written meanwhile");
         assert_eq!((&*legs.name(1), legs.is_of(1, 0)), ("nothing", true));
     }
@@ -458,12 +458,12 @@ mod tests {
         let before = legs.there(2).unwrap().era;
         legs.dismiss(2);
         assert!(legs.take(2).is_some() && !legs.is_of(2, before));
-        legs.put(2, Arc::new(Nothing));
+        legs.put(2, Arc::new(EmptyDevice));
         assert!(!legs.is_there(2) && legs.out() == 0, "it is no leg");
         legs.renumber(&[0, 31], all(31) & !1);
         assert_eq!((legs.free(), legs.members()), (Some(1), 1 << 31 | 1));
         legs.admit(1);
-        assert!(legs.swap(1, Arc::new(Nothing)).is_none() && legs.out() & 0b10 != 0);
+        assert!(legs.swap(1, Arc::new(EmptyDevice)).is_none() && legs.out() & 0b10 != 0);
         assert_eq!((all(0), all(1), all(32)), (0, 1, u32::MAX));
     }
 
@@ -472,7 +472,7 @@ mod tests {
         let legs = legs(2);
         let before = legs.there(1).unwrap().era;
         let former: Arc<dyn BlockDevice> = legs.device(1);
-        let given = legs.swap(1, Arc::new(Nothing)).unwrap();
+        let given = legs.swap(1, Arc::new(EmptyDevice)).unwrap();
         assert!(Arc::ptr_eq(&given, &former) && !legs.is_of(1, before) && legs.is_of(0, 0));
         legs.put(1, former);
         assert!(!legs.is_of(1, before + 2), "it has one");

@@ -47,7 +47,7 @@ pub(crate) struct Lines {
     part: Vec<u8>,
     cut: bool,
     number: u64,
-    mail: Mail,
+    mail: QuotedPrintable,
     /// The number of the first line of those that a mail's encoding makes one.
     first: Option<u64>,
 }
@@ -161,7 +161,7 @@ fn line_break(bytes: &[u8]) -> Option<(usize, &[u8])> {
 /// Decodes the bodies of mails whose heads say that they are quoted-printable. Other lines pass as
 /// they are.
 #[derive(Debug, Default)]
-pub(crate) struct Mail {
+pub(crate) struct QuotedPrintable {
     state: MailState,
     /// What parts of the mail are divided by.
     boundary: Option<Vec<u8>>,
@@ -191,7 +191,7 @@ pub(crate) enum MailLine<'a> {
     Part,
 }
 
-impl Mail {
+impl QuotedPrintable {
     /// Takes one line, without what ends it.
     pub(crate) fn line<'a>(&mut self, line: &'a [u8]) -> MailLine<'a> {
         match self.state {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     fn decoded(text: &str) -> Vec<String> {
-        let mut mail = Mail::default();
+        let mut mail = QuotedPrintable::default();
         let mut lines = Vec::new();
         for line in text.split('\n') {
             match mail.line(line.as_bytes()) {

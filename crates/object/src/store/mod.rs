@@ -144,7 +144,7 @@ pub(crate) struct Store {
     /// A: whether the reserve is known to be there. Relaxed: it orders nothing.
     has_reserve: Arc<AtomicBool>,
     /// Why the last request that failed did, unless an object was written since.
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<StoreFailure>>,
 }
 
 /// How much room a store has.
@@ -162,7 +162,7 @@ pub(crate) trait Measure: fmt::Debug + Send + Sync + 'static {
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct StoreFailure {
     why: String,
     /// There is no room for what was to be written.
     is_full: bool,
@@ -280,7 +280,7 @@ impl Store {
 
     fn trouble_by(&self, why: String, is_full: bool) -> Failure {
         count(&self.counts.failures, 1);
-        *self.trouble.lock() = Some(Trouble { why: why.clone(), is_full });
+        *self.trouble.lock() = Some(StoreFailure { why: why.clone(), is_full });
         Failure::Other(why)
     }
 

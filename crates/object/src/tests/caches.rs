@@ -8,7 +8,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use tokio::time::Instant;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{open_as, passes, read, request, tuning, write};
 use crate::format::{BLOCK, Chunk, Compression};
 use crate::log::OpenRequest;
@@ -34,7 +34,7 @@ async fn written(
         write(&volume, block, 1, block as u32 + 1).await.unwrap();
     }
     volume.close().await.unwrap();
-    let judge = Box::new(move |_: &str| (Fate::Done, takes));
+    let judge = Box::new(move |_: &str| (FaultOutcome::Done, takes));
     open(Arc::new(Faulty::new(&inner, judge)), 5, cache).await
 }
 

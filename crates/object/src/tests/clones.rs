@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::crashes::{run, until};
-use super::faulty::{Fate, Faulty, but_for};
+use super::faulty::{FaultOutcome, Faulty, but_for};
 use super::{BLOCKS, SEALED, open, open_as, passes, read, request, sealed_by, tuning, write};
 use crate::format::{Chunk, names};
 use crate::log::clone::{self, CloneMark};
@@ -276,7 +276,9 @@ async fn parent(inner: &Arc<dyn ObjectStore>, sealed: u128) {
 #[test]
 fn wherever_the_machine_is_lost_while_a_clone_is_made_it_is_whole_or_not_there() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
-    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+    for (last, seed) in
+        [(FaultOutcome::Done, 1), (FaultOutcome::Unsaid, 2), (FaultOutcome::Refused, 3)]
+    {
         let mut made = false;
         let mut at = 1;
         while !made {
@@ -303,7 +305,9 @@ fn wherever_the_machine_is_lost_while_a_clone_is_made_it_is_whole_or_not_there()
 #[test]
 fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_whole_or_not_there() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
-    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+    for (last, seed) in
+        [(FaultOutcome::Done, 1), (FaultOutcome::Unsaid, 2), (FaultOutcome::Refused, 3)]
+    {
         let mut deleted = false;
         let mut at = 28;
         while !deleted {
@@ -336,7 +340,13 @@ fn race(seed: u64) -> (bool, bool) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut faulty = || {
             let mut chance = random.fork();
-            let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+            let fates = [
+                FaultOutcome::Done,
+                FaultOutcome::Done,
+                FaultOutcome::Done,
+                FaultOutcome::Unsaid,
+                FaultOutcome::Refused,
+            ];
             let judge = move |_: &str| {
                 (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..60)))
             };
@@ -387,11 +397,11 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
     let (second, mut first) = (Duration::from_secs(1), true);
     let judge = move |request: &str| match request {
         _ if request.starts_with("delete a/volume/gone/") && std::mem::take(&mut first) => {
-            (Fate::Late, 5 * second)
+            (FaultOutcome::Late, 5 * second)
         }
         // So that there is time before the snapshot is dropped.
-        _ if request.starts_with("put a/volume/log/") => (Fate::Done, 10 * second),
-        _ => (Fate::Done, Duration::ZERO),
+        _ if request.starts_with("put a/volume/log/") => (FaultOutcome::Done, 10 * second),
+        _ => (FaultOutcome::Done, Duration::ZERO),
     };
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let deleter = open(&store, 2).await.unwrap();
@@ -411,7 +421,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
 async fn a_clone_that_looked_before_the_announcement_was_there_is_found_by_the_deletion() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
-    let takes = (Fate::Done, Duration::from_secs(5));
+    let takes = (FaultOutcome::Done, Duration::from_secs(5));
     let deleter = open(&but_for(&inner, "put a/volume/gone/", move || takes), 2).await.unwrap();
     let deleting = tokio::spawn(async move { deleter.delete_snapshot("s".into()).await });
     passes(Duration::from_secs(2)).await;
@@ -427,13 +437,13 @@ async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
     parent(&inner, 0).await;
     let second = Duration::from_secs(1);
     // It gives up after 15 seconds, and takes back what it has announced.
-    let fails = but_for(&inner, "list a/volume/clones", || (Fate::Refused, Duration::ZERO));
+    let fails = but_for(&inner, "list a/volume/clones", || (FaultOutcome::Refused, Duration::ZERO));
     let first = Tuning { patience: 15 * second, ..tuning() };
     let first = open_as(&fails, 2, first).await.unwrap();
     tokio::spawn(async move { first.delete_snapshot("s".into()).await });
     passes(second).await;
     // Ten seconds for its first record, and as much until it drops the snapshot.
-    let slow = but_for(&inner, "put a/volume/log/", move || (Fate::Done, 10 * second));
+    let slow = but_for(&inner, "put a/volume/log/", move || (FaultOutcome::Done, 10 * second));
     let next = open(&slow, 4).await.unwrap();
     let deleting = tokio::spawn(async move { next.delete_snapshot("s".into()).await });
     passes(6 * second).await;
@@ -446,7 +456,7 @@ async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
 async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_leave() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
-    let without = but_for(&inner, "put b/map/", || (Fate::Refused, Duration::ZERO));
+    let without = but_for(&inner, "put b/map/", || (FaultOutcome::Refused, Duration::ZERO));
     for nonce in [2, 4] {
         let store = Arc::new(Store::new(Arc::clone(&without), Path::from("b")));
         let request = OpenRequest { size: None, from: from(PARENT, "s"), ..request(nonce) };
@@ -463,7 +473,7 @@ async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
     // One that has seen the snapshot, and leaves its mark when all is over.
-    let fate = Arc::new(Mutex::new(Fate::Refused));
+    let fate = Arc::new(Mutex::new(FaultOutcome::Refused));
     let theirs = Arc::clone(&fate);
     let store = but_for(&inner, "put a/volume/clones/", move || (*theirs.lock(), Duration::ZERO));
     let making = async move { open_at(&store, "b", 2, from(PARENT, "s")).await.map(drop) };
@@ -471,14 +481,15 @@ async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped
     passes(Duration::from_secs(1)).await;
     // Neither who drops the snapshot nor the next server can delete its map.
     let patience = Duration::from_secs(20);
-    let store = but_for(&inner, "delete a/volume/snap/", || (Fate::Refused, Duration::ZERO));
+    let store =
+        but_for(&inner, "delete a/volume/snap/", || (FaultOutcome::Refused, Duration::ZERO));
     for nonce in [4, 6] {
         let server = open_as(&store, nonce, Tuning { patience, ..tuning() }).await.unwrap();
         let _ = server.delete_snapshot("s".into()).await;
         assert!(server.state.read().map.snapshots.is_empty());
         passes(2 * patience).await;
     }
-    *fate.lock() = Fate::Done;
+    *fate.lock() = FaultOutcome::Done;
     let made = making.await.unwrap();
     assert!(
         matches!(&made, Err(NotOpen::Origin(why)) if why.contains("is being deleted")),
@@ -575,7 +586,13 @@ fn a_family_of_volumes_and_clones_agrees_with_a_model() {
     for seed in 0..if long { 600 } else { 12 } {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let mut random = fastrand::Rng::with_seed(seed);
-        let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+        let fates = [
+            FaultOutcome::Done,
+            FaultOutcome::Done,
+            FaultOutcome::Done,
+            FaultOutcome::Unsaid,
+            FaultOutcome::Refused,
+        ];
         let most = [1, 5][(seed % 3 == 0) as usize];
         let judge = move |_: &str| (fates[random.usize(0..most)], Duration::ZERO);
         let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));

@@ -7,7 +7,7 @@ use corewise_sync::Mutex;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
-use super::faulty::{Fate, Faulty, but_for};
+use super::faulty::{FaultOutcome, Faulty, but_for};
 use super::{BLOCKS, open, passes, read, write, write_all};
 use crate::format::{BLOCK, Chunk};
 use crate::volume::{Fault, Tuning, Volume, policy};
@@ -95,7 +95,7 @@ async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
 fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>) {
     let takes = Arc::new(Mutex::new(Duration::ZERO));
     let theirs = Arc::clone(&takes);
-    let judge = move |_: &str| (Fate::Done, *theirs.lock());
+    let judge = move |_: &str| (FaultOutcome::Done, *theirs.lock());
     (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
 }
 
@@ -180,7 +180,7 @@ async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let fate = Arc::new(Mutex::new(Fate::Done));
+    let fate = Arc::new(Mutex::new(FaultOutcome::Done));
     let theirs = Arc::clone(&fate);
     let judge = move |_: &str| (*theirs.lock(), Duration::from_millis(10));
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
@@ -188,11 +188,11 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
     write_all(&volume, 0, 36, 7).await;
     volume.flush().await.unwrap();
     leave_a_third(&volume).await;
-    *fate.lock() = Fate::Refused;
+    *fate.lock() = FaultOutcome::Refused;
     // Longer than the patience of a read.
     passes(3 * volume.tuning.patience).await;
     assert!(volume.moves.usage().failures > 10);
-    *fate.lock() = Fate::Done;
+    *fate.lock() = FaultOutcome::Done;
     passes(Duration::from_secs(60)).await;
     assert_eq!(volume.state.read().map.segments.sum().live, 12);
     assert!(stored(&volume).await < 18 * BLOCK);
@@ -247,7 +247,7 @@ async fn what_is_moved_is_moved_at_a_pace() {
 #[tokio::test(start_paused = true)]
 async fn no_flush_waits_for_the_upload_of_what_is_moved() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let takes = (Fate::Done, Duration::from_secs(10));
+    let takes = (FaultOutcome::Done, Duration::from_secs(10));
     let volume = half(&but_for(&inner, "put a/volume/seg/09", move || takes)).await;
     passes(Duration::from_millis(1)).await;
     assert_eq!(volume.moves.usage().puts, 1, "its number is 2⁶³ and a little");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, stored, tuning, write};
 use crate::format::Chunk;
 use crate::volume::{Fault, Tuning, Volume};
@@ -15,13 +15,13 @@ use crate::volume::{Fault, Tuning, Volume};
 pub(super) fn until(
     inner: &Arc<dyn ObjectStore>,
     mut left: u64,
-    last: Fate,
+    last: FaultOutcome,
 ) -> Arc<dyn ObjectStore> {
     let judge = move |_: &str| {
         let fate = match left {
-            0 => Fate::Hangs,
+            0 => FaultOutcome::Hangs,
             1 => last,
-            _ => Fate::Done,
+            _ => FaultOutcome::Done,
         };
         left = left.saturating_sub(1);
         (fate, Duration::ZERO)
@@ -107,7 +107,7 @@ async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastr
 }
 
 /// One run: the machine is lost at request `at` of each of its lives. Whether that came at all.
-fn lose_it_at(at: u64, last: Fate, seed: u64, history: &mut History) -> bool {
+fn lose_it_at(at: u64, last: FaultOutcome, seed: u64, history: &mut History) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);
     (history.states, history.flushed) = (vec![vec![0; BLOCKS as usize]], 0);
@@ -146,7 +146,9 @@ pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn whenever_the_machine_is_lost_flushed_writes_are_there_and_the_others_are_a_prefix() {
-    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+    for (last, seed) in
+        [(FaultOutcome::Done, 1), (FaultOutcome::Unsaid, 2), (FaultOutcome::Refused, 3)]
+    {
         let long = std::env::var_os("COREWISE_LONG").is_some();
         let mut at = 1;
         let mut history = History { states: Vec::new(), flushed: 0, moved: 0, kinds: [0; 2] };

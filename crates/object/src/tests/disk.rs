@@ -9,7 +9,7 @@ use corewise_drivers::FileFault;
 use corewise_sync::Mutex;
 use object_store::ObjectStore;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use crate::local::Medium;
 
 /// Bytes of which a disk writes all or none.
@@ -167,7 +167,7 @@ impl Disk {
             left = left.saturating_sub(1);
             let mut state = disk.state.lock();
             state.is_lost |= left == 0;
-            let fate = if state.is_lost { Fate::Hangs } else { Fate::Done };
+            let fate = if state.is_lost { FaultOutcome::Hangs } else { FaultOutcome::Done };
             (fate, Duration::ZERO)
         };
         Arc::new(Faulty::new(inner, Box::new(judge)))

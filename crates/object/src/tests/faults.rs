@@ -13,7 +13,7 @@ use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
-use super::faulty::{Creation, Fate, Faulty, Judge, but_for};
+use super::faulty::{Creation, FaultOutcome, Faulty, Judge, but_for};
 use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
 use crate::format::{Chunk, names};
 use crate::log::NotOpen;
@@ -50,7 +50,7 @@ async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed
     assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
 }
 
-async fn agrees_under(fates: &'static [Fate], most: Duration) {
+async fn agrees_under(fates: &'static [FaultOutcome], most: Duration) {
     for seed in 0..8 {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let mut random = fastrand::Rng::with_seed(seed);
@@ -65,18 +65,19 @@ async fn agrees_under(fates: &'static [Fate], most: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_half_of_the_time_is_asked_again() {
-    agrees_under(&[Fate::Done, Fate::Refused], Duration::ZERO).await;
+    agrees_under(&[FaultOutcome::Done, FaultOutcome::Refused], Duration::ZERO).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_calls_successes_failures_and_the_other_way_round_is_not_believed() {
-    let fates = &[Fate::Done, Fate::Done, Fate::Unsaid, Fate::Forgotten];
+    let fates =
+        &[FaultOutcome::Done, FaultOutcome::Done, FaultOutcome::Unsaid, FaultOutcome::Forgotten];
     agrees_under(fates, Duration::from_millis(5)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_waited_for() {
-    agrees_under(&[Fate::Done], Duration::from_secs(1)).await;
+    agrees_under(&[FaultOutcome::Done], Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
@@ -100,7 +101,7 @@ async fn a_folder_is_a_store() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_creates_what_is_there_is_refused() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (Fate::Done, Duration::ZERO)));
+    let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (FaultOutcome::Done, Duration::ZERO)));
     faulty.creation = Creation::Always;
     let store: Arc<dyn ObjectStore> = Arc::new(faulty);
     assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
@@ -110,7 +111,7 @@ async fn a_store_that_creates_what_is_there_is_refused() {
 async fn a_store_that_looks_first_and_creates_later_is_refused() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(1);
-    let judge = move |_: &str| (Fate::Done, Duration::from_millis(random.u64(1..5)));
+    let judge = move |_: &str| (FaultOutcome::Done, Duration::from_millis(random.u64(1..5)));
     let mut faulty = Faulty::new(&inner, Box::new(judge));
     faulty.creation = Creation::Racing;
     let store: Arc<dyn ObjectStore> = Arc::new(faulty);
@@ -137,7 +138,8 @@ async fn a_flush_that_fails_loses_nothing() {
     let away = Arc::new(AtomicU32::new(0));
     let theirs = Arc::clone(&away);
     let judge = move |_: &str| {
-        let fate = [Fate::Done, Fate::Refused][theirs.load(Ordering::Relaxed) as usize];
+        let fate =
+            [FaultOutcome::Done, FaultOutcome::Refused][theirs.load(Ordering::Relaxed) as usize];
         (fate, Duration::ZERO)
     };
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
@@ -158,7 +160,7 @@ async fn a_flush_that_fails_loses_nothing() {
 async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_there() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let takes = Duration::from_secs(10);
-    let store = but_for(&inner, "put a/volume/map/", move || (Fate::Done, takes));
+    let store = but_for(&inner, "put a/volume/map/", move || (FaultOutcome::Done, takes));
     let volume = open(&store, 1).await.unwrap();
     let began = Instant::now();
     for n in 1..20 {
@@ -177,13 +179,13 @@ async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_
 }
 
 /// The store's fate from some moment on, and how many requests it has had.
-fn later(fate: Fate, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
+fn later(fate: FaultOutcome, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
     let (away, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
     let judge = move |_: &str| {
         all.fetch_add(1, Ordering::Relaxed);
         match theirs.load(Ordering::Relaxed) {
-            0 => (Fate::Done, Duration::ZERO),
+            0 => (FaultOutcome::Done, Duration::ZERO),
             _ => (fate, takes),
         }
     };
@@ -194,8 +196,11 @@ fn later(fate: Fate, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>)
 async fn a_request_fails_within_the_patience_whatever_the_store_does() {
     let seconds = Duration::from_secs;
     let patience = seconds(100);
-    let fates =
-        [(Fate::Refused, seconds(0)), (Fate::Refused, seconds(14)), (Fate::Hangs, seconds(0))];
+    let fates = [
+        (FaultOutcome::Refused, seconds(0)),
+        (FaultOutcome::Refused, seconds(14)),
+        (FaultOutcome::Hangs, seconds(0)),
+    ];
     for (fate, takes) in fates {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let (judge, away, asked) = later(fate, takes);
@@ -230,7 +235,8 @@ async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
     volume.close().await.unwrap();
     let data = lies_in(&volume).remove(0);
     for (drip, name) in [(10, "slow"), (20, "silent")] {
-        let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (Fate::Done, Duration::ZERO)));
+        let mut faulty =
+            Faulty::new(&inner, Box::new(|_: &str| (FaultOutcome::Done, Duration::ZERO)));
         faulty.drip = Duration::from_secs(drip);
         let store = Store::new(Arc::new(faulty), Path::from("a/volume"));
         let got = store.get(&data, None).await;
@@ -242,7 +248,7 @@ async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_connection_hangs_is_made_again_while_its_reader_waits() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (judge, away, _) = later(Fate::Hangs, Duration::ZERO);
+    let (judge, away, _) = later(FaultOutcome::Hangs, Duration::ZERO);
     let mut judge = judge;
     let hanging = Arc::clone(&away);
     let once = move |request: &str| {
@@ -467,7 +473,7 @@ async fn a_volume_whose_uploads_or_records_panic_ends_and_nobody_waits_for_ever(
         let theirs = Arc::clone(&is_bad);
         let store = but_for(&inner, request, move || {
             assert_eq!(theirs.load(Ordering::Relaxed), 0, "on purpose");
-            (Fate::Done, Duration::ZERO)
+            (FaultOutcome::Done, Duration::ZERO)
         });
         let volume = open_as(&store, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
         write(&volume, 0, 8, 1).await.unwrap();

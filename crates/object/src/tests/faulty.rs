@@ -21,7 +21,7 @@ use super::passes;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum FaultOutcome {
     Done,
     /// It fails, and nothing is done.
     Refused,
@@ -38,7 +38,7 @@ pub(super) enum Fate {
 }
 
 /// What decides the fate of the next request, as `put a/volume/map/1-1`, and how long it takes.
-pub(super) type Judge = Box<dyn FnMut(&str) -> (Fate, Duration) + Send>;
+pub(super) type Judge = Box<dyn FnMut(&str) -> (FaultOutcome, Duration) + Send>;
 
 /// All that was to be put, with its name.
 pub(super) type Puts = Arc<Mutex<Vec<(String, Bytes)>>>;
@@ -83,11 +83,11 @@ impl Faulty {
 pub(super) fn but_for(
     inner: &Arc<dyn ObjectStore>,
     request: &'static str,
-    mut fate: impl FnMut() -> (Fate, Duration) + Send + 'static,
+    mut fate: impl FnMut() -> (FaultOutcome, Duration) + Send + 'static,
 ) -> Arc<dyn ObjectStore> {
     let judge = move |asked: &str| match asked.starts_with(request) {
         true => fate(),
-        false => (Fate::Done, Duration::ZERO),
+        false => (FaultOutcome::Done, Duration::ZERO),
     };
     Arc::new(Faulty::new(inner, Box::new(judge)))
 }
@@ -101,7 +101,7 @@ async fn ask<T>(
 ) -> Result<T> {
     let (what, of) = request;
     let (fate, takes) = (judge.lock())(&format!("{what} {}", of.map_or("", Path::as_ref)));
-    if fate == Fate::Late {
+    if fate == FaultOutcome::Late {
         tokio::spawn(async move {
             passes(takes).await;
             drop(asked.await);
@@ -112,15 +112,15 @@ async fn ask<T>(
         passes(takes).await;
     }
     match (fate, of_put) {
-        (Fate::Forgotten, Some((answer, _))) => Ok(answer),
-        (Fate::Cut, Some((_, part))) => part.await,
-        (Fate::Done | Fate::Forgotten | Fate::Cut, _) => asked.await,
-        (Fate::Unsaid, _) => {
+        (FaultOutcome::Forgotten, Some((answer, _))) => Ok(answer),
+        (FaultOutcome::Cut, Some((_, part))) => part.await,
+        (FaultOutcome::Done | FaultOutcome::Forgotten | FaultOutcome::Cut, _) => asked.await,
+        (FaultOutcome::Unsaid, _) => {
             let _ = asked.await;
             Err(failed())
         }
-        (Fate::Hangs, _) => std::future::pending().await,
-        (Fate::Refused | Fate::Late, _) => Err(failed()),
+        (FaultOutcome::Hangs, _) => std::future::pending().await,
+        (FaultOutcome::Refused | FaultOutcome::Late, _) => Err(failed()),
     }
 }
 

@@ -8,7 +8,7 @@ use corewise_sync::Mutex;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, write};
 use crate::log::NotOpen;
 use crate::volume::{Fault, Volume};
@@ -177,7 +177,13 @@ fn fight(seed: u64) -> u64 {
             let mut random = fastrand::Rng::with_seed(seed * 10 + me);
             let mut chance = random.fork();
             let judge = move |_: &str| {
-                let fates = [Fate::Done, Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+                let fates = [
+                    FaultOutcome::Done,
+                    FaultOutcome::Done,
+                    FaultOutcome::Done,
+                    FaultOutcome::Unsaid,
+                    FaultOutcome::Refused,
+                ];
                 (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..80)))
             };
             let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));

@@ -11,7 +11,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 
 use super::disk::Disk;
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::local::{open_with, run};
 use super::{BLOCKS, passes, read, tuning, write};
 use crate::log::NotOpen;
@@ -182,20 +182,20 @@ fn a_file_that_another_program_writes_to_is_left_to_it() {
 #[test]
 fn while_the_store_is_silent_too_no_flush_is_answered_and_a_later_one_is() {
     let (inner, disk) = (new_store(), Arc::new(Disk::default()));
-    let fate = Arc::new(corewise_sync::Mutex::new(Fate::Done));
+    let fate = Arc::new(corewise_sync::Mutex::new(FaultOutcome::Done));
     let theirs = Arc::clone(&fate);
     let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
     let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     run(async {
         let (volume, told) = served(&failing, &disk).await;
-        *fate.lock() = Fate::Refused;
+        *fate.lock() = FaultOutcome::Refused;
         disk.state.lock().fault = Some(FileFault::Unlinked);
         write(&volume, 1, 1, 4).await.unwrap();
         volume.flush().await.unwrap_err();
         passes(Duration::from_secs(300)).await;
         assert_eq!(told.try_iter().count(), 1);
         assert!(volume.displaced().is_some_and(|todo| todo.ends_with("makes a new one")));
-        *fate.lock() = Fate::Done;
+        *fate.lock() = FaultOutcome::Done;
         volume.flush().await.unwrap();
     });
     run(async {

@@ -9,7 +9,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{BLOCKS, open_as, open_giving_up, passes, read, request, sealed_by, tuning, write};
 use crate::format::{BLOCK, Chunk};
 use crate::local::FlushFile;
@@ -383,13 +383,13 @@ fn a_file_that_fails_has_flushes_wait_for_the_store() {
 fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
     let inner = store();
     let disk = Arc::new(Disk::default());
-    let fate = Arc::new(Mutex::new(Fate::Done));
+    let fate = Arc::new(Mutex::new(FaultOutcome::Done));
     let theirs = Arc::clone(&fate);
     let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
     let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     run(async {
         let volume = open_with(&failing, &disk, 1, tuning()).await.unwrap();
-        *fate.lock() = Fate::Refused;
+        *fate.lock() = FaultOutcome::Refused;
         write(&volume, 0, 2, 7).await.unwrap();
         let closed = volume.close().await;
         assert!(
@@ -410,7 +410,8 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
     let is_refused = Arc::new(Mutex::new("nothing"));
     let theirs = Arc::clone(&is_refused);
     let judge = move |what: &str| {
-        let fate = if what.contains(*theirs.lock()) { Fate::Refused } else { Fate::Done };
+        let fate =
+            if what.contains(*theirs.lock()) { FaultOutcome::Refused } else { FaultOutcome::Done };
         (fate, Duration::ZERO)
     };
     let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));

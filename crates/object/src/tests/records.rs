@@ -7,7 +7,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{lies_in, open, open_as, passes, read, request, stored, tuning, write};
 use crate::format::{BLOCK, Chunk, Compression, Kind, Writer, names};
 use crate::log::OpenRequest;
@@ -160,13 +160,13 @@ async fn what_a_snapshot_has_in_records_stays_until_the_snapshot_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_flush_whose_record_lacks_a_part_of_its_data_is_not_answered() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let fate = Arc::new(corewise_sync::Mutex::new(Fate::Done));
+    let fate = Arc::new(corewise_sync::Mutex::new(FaultOutcome::Done));
     let theirs = Arc::clone(&fate);
     let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let volume = open_as(&store, 1, quiet()).await.unwrap();
     write(&volume, 0, 1, 7).await.unwrap();
-    *fate.lock() = Fate::Cut;
+    *fate.lock() = FaultOutcome::Cut;
     let flushed = volume.flush().await;
     assert!(matches!(flushed, Err(Fault::Store(_))), "{flushed:?}");
 }
@@ -177,7 +177,7 @@ async fn a_read_under_way_of_a_record_that_is_deleted_and_in_whose_place_another
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let takes = Arc::new(corewise_sync::Mutex::new(Duration::ZERO));
     let theirs = Arc::clone(&takes);
-    let judge = move |_: &str| (Fate::Done, *theirs.lock());
+    let judge = move |_: &str| (FaultOutcome::Done, *theirs.lock());
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let volume = open_as(&store, 1, tuning()).await.unwrap();
     put(&volume, 0, 2, 7).await;
@@ -205,7 +205,7 @@ async fn an_opening_that_comes_upon_a_record_in_a_place_that_was_cleared_meanwhi
     let mut tuning = Tuning { few: 8, ..tuning() };
     tuning.compaction.few = 1000;
     let volume = open_as(&inner, 1, tuning).await.unwrap();
-    let judge = |_: &str| (Fate::Done, Duration::from_millis(900));
+    let judge = |_: &str| (FaultOutcome::Done, Duration::from_millis(900));
     let slow: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let opening = tokio::spawn(async move { open(&slow, 2).await });
     for what in 1..150 {

@@ -9,7 +9,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::faulty::{Fate, Faulty, Puts};
+use super::faulty::{FaultOutcome, Faulty, Puts};
 use super::{BLOCKS, SEALED, key, open, open_as, passes, read, request, tuning, write};
 use crate::format::{BLOCK, Changes, HEAD, Head, Kind, names, seal};
 use crate::log::{NotOpen, OpenRequest};
@@ -89,7 +89,8 @@ async fn of_two_servers_that_make_a_volume_at_once_the_second_takes_the_first_on
         let mut random = fastrand::Rng::with_seed(seed);
         let servers = [1, 2].map(|nonce| {
             let mut random = random.fork();
-            let judge = move |_: &str| (Fate::Done, Duration::from_millis(random.u64(0..3)));
+            let judge =
+                move |_: &str| (FaultOutcome::Done, Duration::from_millis(random.u64(0..3)));
             let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
             tokio::spawn(async move { open(&store, nonce | SEALED).await.map(drop) })
         });
@@ -270,7 +271,12 @@ async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on
         let mut over = |inner: &Arc<dyn ObjectStore>, puts: &Puts| -> Arc<dyn ObjectStore> {
             let mut chance = random.fork();
             let judge = move |_: &str| {
-                let fates = [Fate::Done, Fate::Done, Fate::Unsaid, Fate::Refused];
+                let fates = [
+                    FaultOutcome::Done,
+                    FaultOutcome::Done,
+                    FaultOutcome::Unsaid,
+                    FaultOutcome::Refused,
+                ];
                 (fates[chance.usize(0..4)], Duration::from_millis(chance.u64(0..50)))
             };
             let mut faulty = Faulty::new(inner, Box::new(judge));

@@ -10,7 +10,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 
 use super::crashes::{run, until};
-use super::faulty::{Fate, Faulty};
+use super::faulty::{FaultOutcome, Faulty};
 use super::{BLOCKS, open, passes, read, sealed_by, stored, write};
 use crate::format::{BLOCK, Chunk, FrameAddress, Map, WholeMap, names};
 use crate::store::Store;
@@ -97,8 +97,8 @@ async fn a_deletion_that_waits_for_a_snapshot_until_its_time_is_over_is_not_done
     let down = Arc::new(AtomicBool::new(false));
     let is_down = Arc::clone(&down);
     let judge = move |_: &str| match is_down.load(Ordering::Relaxed) {
-        true => (Fate::Refused, Duration::ZERO),
-        false => (Fate::Done, Duration::ZERO),
+        true => (FaultOutcome::Refused, Duration::ZERO),
+        false => (FaultOutcome::Done, Duration::ZERO),
     };
     let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
     let volume = open(&store, 1).await.unwrap();
@@ -254,7 +254,7 @@ async fn agrees(inner: &Arc<dyn ObjectStore>, nonce: u128, history: &mut History
 }
 
 /// The machine is lost at request `at` of each of three lives. Whether that came at all.
-fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
+fn lose_it_at(at: u64, last: FaultOutcome, seed: u64) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);
     let states = vec![vec![0; BLOCKS as usize]];
@@ -276,7 +276,9 @@ fn lose_it_at(at: u64, last: Fate, seed: u64) -> bool {
 #[test]
 fn whenever_the_machine_is_lost_the_snapshots_are_there_or_not_and_hold_what_they_held() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
-    for (last, seed) in [(Fate::Done, 1), (Fate::Unsaid, 2), (Fate::Refused, 3)] {
+    for (last, seed) in
+        [(FaultOutcome::Done, 1), (FaultOutcome::Unsaid, 2), (FaultOutcome::Refused, 3)]
+    {
         let mut at = 18;
         while lose_it_at(at, last, seed + at) {
             at += if long { 1 } else { 9 };
@@ -288,7 +290,13 @@ fn whenever_the_machine_is_lost_the_snapshots_are_there_or_not_and_hold_what_the
 #[test]
 fn snapshots_agree_with_a_model_over_a_store_that_fails_lies_and_is_slow() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
-    let fates = [Fate::Done, Fate::Done, Fate::Unsaid, Fate::Forgotten, Fate::Refused];
+    let fates = [
+        FaultOutcome::Done,
+        FaultOutcome::Done,
+        FaultOutcome::Unsaid,
+        FaultOutcome::Forgotten,
+        FaultOutcome::Refused,
+    ];
     for seed in 0..if long { 400 } else { 8 } {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let mut random = fastrand::Rng::with_seed(seed);

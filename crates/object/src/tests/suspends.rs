@@ -87,7 +87,7 @@ async fn what_is_in_flight_at_a_suspend_has_its_time_to_run() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let takes = Duration::from_secs(10);
     let slow = super::faulty::but_for(&inner, "get a/volume/log/0000000000000000000", move || {
-        (super::faulty::Fate::Done, takes)
+        (super::faulty::FaultOutcome::Done, takes)
     });
     let volume = open(&slow, 3).await.unwrap();
     // A look for the next record takes ten seconds, of which the machine sleeps for an hour.

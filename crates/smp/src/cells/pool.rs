@@ -81,9 +81,9 @@ impl Pools {
     /// As [`Pools::watched`], where nobody watches.
     #[cfg(test)]
     pub(crate) fn new(pools: usize) -> Self {
-        struct Nobody;
+        struct NoWatch;
 
-        impl CallWatch for Nobody {
+        impl CallWatch for NoWatch {
             fn wake_again(&self, _: &Cell) {}
 
             fn report_late(&self, _: &Cell, _: Duration) {}
@@ -91,7 +91,7 @@ impl Pools {
             fn awaited(&self, _: &Cell) {}
         }
 
-        Pools::watched(pools, &Watched { limit: None, watch: Arc::new(Nobody) })
+        Pools::watched(pools, &Watched { limit: None, watch: Arc::new(NoWatch) })
     }
 
     /// Calls `see` for each cell that was ever made, free or not. Any thread.

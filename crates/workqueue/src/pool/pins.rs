@@ -374,9 +374,9 @@ mod tests {
     use super::*;
 
     /// Looks at the pins in each event.
-    struct Looks(Arc<Pins>, mpsc::Sender<CpuSet>);
+    struct PinProbe(Arc<Pins>, mpsc::Sender<CpuSet>);
 
-    impl<S: Subscriber> Layer<S> for Looks {
+    impl<S: Subscriber> Layer<S> for PinProbe {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.1.send(self.0.cpus()).expect("the test listens");
         }
@@ -388,7 +388,7 @@ mod tests {
         let no_such_cpu = CpuSet::from_iter([CpuId::new(1023)]);
         let pins = Arc::new(Pins::new(no_such_cpu.clone(), Pinning::Cpu));
         let (tell, told) = mpsc::channel();
-        let subscriber = tracing_subscriber::registry().with(Looks(Arc::clone(&pins), tell));
+        let subscriber = tracing_subscriber::registry().with(PinProbe(Arc::clone(&pins), tell));
         tracing::subscriber::with_default(subscriber, || {
             let _arrived = pins.arrive(&Arc::new(OwnCpu::none()), None);
             pins.again();

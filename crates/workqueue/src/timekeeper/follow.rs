@@ -45,9 +45,13 @@ impl Reminder {
     }
 
     /// Whether somebody has rung since the last call, and why.
-    pub(super) fn answer(&self) -> Option<Why> {
+    pub(super) fn answer(&self) -> Option<FollowCause> {
         rustix::io::read(&self.rung, &mut [0; 8]).ok()?;
-        Some(if self.over.load(Ordering::Acquire) { Why::Over } else { Why::Reminded })
+        Some(if self.over.load(Ordering::Acquire) {
+            FollowCause::Over
+        } else {
+            FollowCause::Reminded
+        })
     }
 }
 
@@ -97,7 +101,7 @@ impl Drop for Follower {
 
 /// Why the thread wakes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum FollowCause {
     /// It has just begun, or the kernel says that the machine may have changed.
     Told,
     /// It was reminded.
@@ -110,14 +114,14 @@ fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn())
     // Its starter may have been pinned; this thread is the one whose mask says what the
     // process may use (see `Machine::refresh`). Where it can't be, the others' masks say it.
     let _ = pin_current_thread(machine.topology().allowed());
-    let mut why = Why::Told;
+    let mut why = FollowCause::Told;
     loop {
         match (machine.refresh(), why) {
             (Ok(Some(change)), _) => tracing::info!("the machine has changed: {change}"),
-            (Ok(None), Why::Told) => looked(),
+            (Ok(None), FollowCause::Told) => looked(),
             // Nobody has touched the threads' masks.
             (Ok(None), _) => {}
-            (Err(error), Why::Told) => {
+            (Err(error), FollowCause::Told) => {
                 tracing::warn!(%error, "cannot read the machine's state; the pools keep the old \
                                         one")
             }
@@ -125,7 +129,7 @@ fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn())
             (Err(error), _) => tracing::debug!(%error, "cannot read the machine's state"),
         }
         why = match wait(watch, bell) {
-            Ok(Why::Over) => return,
+            Ok(FollowCause::Over) => return,
             Ok(why) => why,
             Err(error) => {
                 tracing::warn!(%error, "the pools no longer follow the machine");
@@ -136,7 +140,7 @@ fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn())
 }
 
 /// Sleeps, without limit, until there is something to look at, or it is time to end.
-fn wait(watch: &mut Watch, bell: &Reminder) -> io::Result<Why> {
+fn wait(watch: &mut Watch, bell: &Reminder) -> io::Result<FollowCause> {
     loop {
         let mut ready = [PollFd::new(watch, PollFlags::IN), PollFd::new(&bell.rung, PollFlags::IN)];
         match event::poll(&mut ready, None) {
@@ -144,11 +148,11 @@ fn wait(watch: &mut Watch, bell: &Reminder) -> io::Result<Why> {
             Err(errno) => return Err(errno.into()),
         }
         let rung = bell.answer();
-        if rung == Some(Why::Over) {
-            return Ok(Why::Over);
+        if rung == Some(FollowCause::Over) {
+            return Ok(FollowCause::Over);
         }
         if watch.take().map_err(io::Error::other)? {
-            return Ok(Why::Told);
+            return Ok(FollowCause::Told);
         }
         if let Some(why) = rung {
             return Ok(why);

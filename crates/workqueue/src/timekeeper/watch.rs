@@ -133,7 +133,7 @@ fn tick(settings: &Settings) -> Duration {
 /// The looker, its knowledge, and its findings of the look that it is at.
 #[derive(Default)]
 struct PoolScan {
-    hogs: Hogs,
+    hogs: LongFunctions,
     times: ThreadTimes,
     found: Vec<Finding>,
     met: LookResult,
@@ -260,11 +260,11 @@ type Function = (&'static str, &'static Location<'static>, Exemption);
 
 /// How often each function was caught.
 #[derive(Debug, Default)]
-struct Hogs {
+struct LongFunctions {
     hits: HashMap<Function, u64>,
 }
 
-impl Hogs {
+impl LongFunctions {
     /// It was caught once more. How often so far, where that is worth a report.
     fn caught(
         &mut self,
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_is_reported_from_the_fourth_hit_with_doubling_back_off() {
-        let mut hogs = Hogs::default();
+        let mut hogs = LongFunctions::default();
         let here = Location::caller();
         let mut caught = |name| hogs.caught(name, here, Exemption::Intensive);
         let reports: Vec<u64> = (0..40).filter_map(|_| caught("f")).collect();
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn automatic_cpu_intensive_tracks_128_functions() {
-        let mut hogs = Hogs::default();
+        let mut hogs = LongFunctions::default();
         let names: Vec<&'static str> =
             (0..130).map(|n| &*Box::leak(format!("f{n}").into_boxed_str())).collect();
         for _ in 0..4 {

@@ -115,8 +115,8 @@ impl<'a> Target<'a> {
             let limit = self.arrives_in().map_or(long.patience, |soon| soon.min(long.patience));
             let slept = || self.sleep(over, &parker, limit, &long);
             match context::blocking_reported(slept) {
-                Slept::Over => return,
-                Slept::Called => {
+                WakeCause::Over => return,
+                WakeCause::Called => {
                     if let Target::Queue(..) = self {
                         // A thread that is on the list sleeps.
                         long = LongWait::new(begins_with);
@@ -124,13 +124,13 @@ impl<'a> Target<'a> {
                     self.help(over);
                     continue;
                 }
-                Slept::Long if limit < long.patience => {}
-                Slept::Long => {
+                WakeCause::Long if limit < long.patience => {}
+                WakeCause::Long => {
                     let list = || long_waits().add(self, over, parker.unparker());
                     let held = matches!(self, Target::Item(item, _) if item.is_held());
                     long.lasted(held, look_after, list);
                 }
-                Slept::InVain => match long.listed.as_ref().and_then(ListedWait::needs) {
+                WakeCause::InVain => match long.listed.as_ref().and_then(ListedWait::needs) {
                     Some(needs) => {
                         self.is_given_up(over, needs, || long = LongWait::new(begins_with))
                     }
@@ -199,7 +199,7 @@ impl<'a> Target<'a> {
         parker: &Parker,
         limit: Duration,
         long: &LongWait<'_>,
-    ) -> Slept {
+    ) -> WakeCause {
         match self {
             Target::Item(item, role) => {
                 // Nobody knows yet where it would be run.
@@ -250,7 +250,7 @@ struct LongWait<'a> {
 }
 
 /// Why a sleeper woke.
-enum Slept {
+enum WakeCause {
     /// What it waited for is over.
     Over,
     /// It had better run that.
@@ -301,22 +301,22 @@ impl<'a> LongWait<'a> {
         parker: &Parker,
         limit: Duration,
         called: impl Fn(bool) -> bool,
-    ) -> Slept {
+    ) -> WakeCause {
         let waker = parker.waker();
         let mut cx = Context::from_waker(&waker);
         let mut woken = false;
         loop {
             if over.poll_complete(&mut cx) == Poll::Ready(()) {
-                return Slept::Over;
+                return WakeCause::Over;
             }
             if called(woken) {
-                return Slept::Called;
+                return WakeCause::Called;
             }
             if self.listed.as_ref().is_some_and(ListedWait::ends) {
-                return Slept::InVain;
+                return WakeCause::InVain;
             }
             if !parker.park_timeout(limit) {
-                return Slept::Long;
+                return WakeCause::Long;
             }
             woken = true;
         }

@@ -23,7 +23,7 @@ impl Change {
     }
 }
 
-fn changed(rig: &Rig, made: &[Platter], ways: Ways, change: Change) -> Ways {
+fn changed(rig: &Rig, made: &[Platter], ways: Choices, change: Change) -> Choices {
     let mut world = World::new(made.to_vec(), ways);
     world.legs = change.before();
     let world = Arc::new(Mutex::new(world));

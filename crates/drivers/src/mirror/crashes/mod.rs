@@ -19,7 +19,7 @@ use super::keeper::wish;
 use super::legs::{Legs, each};
 use super::{Mirror, MirrorLeg, MirrorOptions, MirrorState};
 use world::Kind::{Failed, Killed};
-use world::{Kind, Left, Platter, Port, REGION_SHIFT, Shared, USED, Ways, World, write};
+use world::{Choices, Kind, Platter, Port, REGION_SHIFT, Shared, USED, World, WriteRemains, write};
 
 /// A mirror that lives.
 struct Up {
@@ -173,8 +173,8 @@ fn power(world: &Shared) {
             continue;
         }
         // All: the power stays.
-        let left = [Left::All, Left::Nothing, Left::Torn][ways.pick(3)];
-        if left != Left::All {
+        let left = [WriteRemains::All, WriteRemains::Nothing, WriteRemains::Torn][ways.pick(3)];
+        if left != WriteRemains::All {
             ways.log.push(format!("power failure leaves {left:?} on leg {n}"));
             platter.power_failure(left);
         }
@@ -182,7 +182,7 @@ fn power(world: &Shared) {
 }
 
 /// One run: a life in which a leg fails, and comes back; one that begins behind that; one that ends well.
-fn run(rig: &Rig, made: &[Platter], ways: Ways) -> Ways {
+fn run(rig: &Rig, made: &[Platter], ways: Choices) -> Choices {
     let world = Arc::new(Mutex::new(World::new(made.to_vec(), ways)));
     lives(rig, &world);
     let mut world = world.lock();
@@ -274,7 +274,7 @@ fn blank(can_fua: &[bool]) -> Vec<Platter> {
 
 /// A mirror of blank legs that was closed.
 fn made(rig: &Rig, can_fua: &[bool]) -> Vec<Platter> {
-    let world = Arc::new(Mutex::new(World::new(blank(can_fua), Ways::default())));
+    let world = Arc::new(Mutex::new(World::new(blank(can_fua), Choices::default())));
     let up = rig.open(&world).unwrap();
     up.turn();
     up.clean();
@@ -294,13 +294,13 @@ fn all_ways(
     made: impl Fn(&Rig) -> Vec<Platter>,
     plan: &'static [Kind],
     soon: usize,
-    run: impl Fn(&Rig, &[Platter], Ways) -> Ways,
+    run: impl Fn(&Rig, &[Platter], Choices) -> Choices,
 ) {
     let rig = Rig::new();
     let made = made(&rig);
     let (mut taken, mut runs) = (Vec::new(), 0u64);
     loop {
-        let mut ways = run(&rig, &made, Ways { taken, plan, soon, ..Ways::default() });
+        let mut ways = run(&rig, &made, Choices { taken, plan, soon, ..Choices::default() });
         runs += 1;
         if !ways.next() {
             break;

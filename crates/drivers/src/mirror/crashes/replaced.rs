@@ -4,7 +4,7 @@
 use super::*;
 
 /// A mirror of the first two disks, in which the third one takes the place of leg `n`.
-fn replaced(rig: &Rig, made: &[Platter], ways: Ways, n: usize) -> Ways {
+fn replaced(rig: &Rig, made: &[Platter], ways: Choices, n: usize) -> Choices {
     let mut world = World::new(made.to_vec(), ways);
     world.legs = vec![0, 1];
     let world = Arc::new(Mutex::new(world));

@@ -19,7 +19,7 @@ pub(super) const USED: usize = 12 << 10;
 
 /// Which way each choice of a run goes: the first ones as told, those behind as is usual.
 #[derive(Default)]
-pub(super) struct Ways {
+pub(super) struct Choices {
     /// The way that was taken, of how many, and whether another one is out of the ordinary.
     pub(super) taken: Vec<(usize, usize)>,
     pub(super) at: usize,
@@ -31,7 +31,7 @@ pub(super) struct Ways {
     pub(super) log: Vec<String>,
 }
 
-impl Ways {
+impl Choices {
     /// One of several, the first one of which is the usual one.
     pub(super) fn pick(&mut self, ways: usize) -> usize {
         if self.at == self.taken.len() {
@@ -57,7 +57,9 @@ impl Ways {
         match way.checked_sub(legs) {
             _ if *kind == Kind::Killed => Incident::Killed,
             None => Incident::Client { failing: way },
-            Some(way) => Incident::Failed([Left::Nothing, Left::All, Left::Torn][way]),
+            Some(way) => Incident::Failed(
+                [WriteRemains::Nothing, WriteRemains::All, WriteRemains::Torn][way],
+            ),
         }
     }
 
@@ -85,7 +87,7 @@ pub(super) struct Platter {
 
 /// What a failed write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Left {
+pub(super) enum WriteRemains {
     Nothing,
     All,
     /// Without its first sector.
@@ -116,7 +118,7 @@ impl Platter {
         let _ = rq.put_zeroes(rest);
     }
 
-    fn write(&mut self, rq: &Request, left: Left) {
+    fn write(&mut self, rq: &Request, left: WriteRemains) {
         let len = rq.len() as usize;
         let Some(at) = Self::place(rq.offset()) else {
             assert!(rq.chunks().all(|chunk| chunk.iter().all(|byte| *byte == 0)));
@@ -125,9 +127,9 @@ impl Platter {
         let mut bytes = vec![0; len];
         rq.copy_to(&mut bytes);
         let first = match left {
-            Left::Nothing => return,
-            Left::All => 0,
-            Left::Torn => SECTOR,
+            WriteRemains::Nothing => return,
+            WriteRemains::All => 0,
+            WriteRemains::Torn => SECTOR,
         };
         self.now[at + first..at + len].copy_from_slice(&bytes[first..]);
         self.unflushed.push((at, len));
@@ -145,12 +147,12 @@ impl Platter {
     }
 
     /// What it leaves of each write that was not flushed.
-    pub(super) fn power_failure(&mut self, left: Left) {
+    pub(super) fn power_failure(&mut self, left: WriteRemains) {
         for (at, len) in std::mem::take(&mut self.unflushed) {
             let first = match left {
-                Left::Nothing => len,
-                Left::All => 0,
-                Left::Torn => SECTOR.min(len),
+                WriteRemains::Nothing => len,
+                WriteRemains::All => 0,
+                WriteRemains::Torn => SECTOR.min(len),
             };
             self.durable[at + first..at + len].copy_from_slice(&self.now[at + first..at + len]);
         }
@@ -164,7 +166,7 @@ impl Platter {
 }
 
 pub(super) struct World {
-    pub(super) ways: Ways,
+    pub(super) ways: Choices,
     pub(super) platters: Vec<Platter>,
     /// Which of them each leg is; the others are spare.
     pub(super) legs: Vec<usize>,
@@ -200,11 +202,11 @@ pub(super) enum Incident {
     Client {
         failing: usize,
     },
-    Failed(Left),
+    Failed(WriteRemains),
 }
 
 impl World {
-    pub(super) fn new(platters: Vec<Platter>, ways: Ways) -> Self {
+    pub(super) fn new(platters: Vec<Platter>, ways: Choices) -> Self {
         Self {
             ways,
             legs: (0..platters.len()).collect(),
@@ -229,7 +231,7 @@ impl World {
             self.ways.log.push(what);
         }
         match incident {
-            Incident::None => self.perform(n, rq, Left::All),
+            Incident::None => self.perform(n, rq, WriteRemains::All),
             Incident::Killed => self.dead = true,
             Incident::Client { failing } => {
                 (self.failing, self.inside) = (Some(failing), true);
@@ -243,9 +245,9 @@ impl World {
         Some(if self.dead { Err(IoError::new(IoErrorKind::Gone)) } else { Ok(()) })
     }
 
-    pub(super) fn perform(&mut self, n: usize, rq: &Request, left: Left) {
+    pub(super) fn perform(&mut self, n: usize, rq: &Request, left: WriteRemains) {
         match (rq.op(), left) {
-            (Op::Flush, Left::Nothing) => {}
+            (Op::Flush, WriteRemains::Nothing) => {}
             (Op::Flush, _) => self.platters[n].flush(),
             _ => self.platters[n].write(rq, left),
         }
@@ -289,7 +291,7 @@ impl BlockDevice for Port {
                 break match world.failing == Some(self.n) && rq.offset() < DATA {
                     true => Err(IoError::new(IoErrorKind::Io(5))),
                     false => {
-                        world.perform(self.n, &rq, Left::All);
+                        world.perform(self.n, &rq, WriteRemains::All);
                         Ok(())
                     }
                 };

@@ -194,7 +194,7 @@ pub mod fence_state {
 
     /// What is known at a moment.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Known {
+    pub enum KnownKind {
         /// Nobody has decided.
         Nothing,
         /// The kernel has registered the process.
@@ -229,12 +229,12 @@ pub mod fence_state {
 
         /// What is known. Orders nothing: a full fence is right beside every way, and what changes once is looked
         /// at again by the thread that changes it.
-        pub fn known(&self) -> Known {
+        pub fn known(&self) -> KnownKind {
             match self.word.load(Ordering::Relaxed) {
-                UNKNOWN => Known::Nothing,
-                MEMBARRIER => Known::Membarrier,
-                SETTLING => Known::Settling,
-                _ => Known::FullFences,
+                UNKNOWN => KnownKind::Nothing,
+                MEMBARRIER => KnownKind::Membarrier,
+                SETTLING => KnownKind::Settling,
+                _ => KnownKind::FullFences,
             }
         }
 

@@ -191,14 +191,14 @@ pub(crate) mod testing {
     /// by one thread, and read and then written by another. It multiplies schedules.
     pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         /// Also where the model fails.
-        struct Asked;
-        impl Drop for Asked {
+        struct ResetAtEnd;
+        impl Drop for ResetAtEnd {
             fn drop(&mut self) {
                 ASKED.set(false);
             }
         }
         ASKED.set(true);
-        let _asked = Asked;
+        let _asked = ResetAtEnd;
         bounded(preemptions, model);
     }
 

@@ -8,7 +8,7 @@ use crate::facade::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use crate::facade::backend::clock;
 use crate::facade::backend::system::barrier as call;
 use crate::facade::fence::FenceKind;
-use crate::facade::fence::fence_state::{FenceState, Known};
+use crate::facade::fence::fence_state::{FenceState, KnownKind};
 use crate::facade::thread;
 
 // Process-wide, since the registration is: it is the kernel's state of this address space, which
@@ -39,7 +39,7 @@ pub(crate) fn heavy() {
     // HeavyFence. The kernel's is one for the caller too, but it returns early where it has no
     // other thread to tell; this one is also the compiler's.
     fence(Ordering::SeqCst);
-    if STATE.known() == Known::Nothing {
+    if STATE.known() == KnownKind::Nothing {
         prepare_soon();
         if STATE.is_still_unknown() {
             return;
@@ -61,7 +61,7 @@ pub(crate) fn prepare() -> FenceKind {
 }
 
 pub(crate) fn prepare_soon() {
-    if STATE.known() != Known::Nothing || ASKED.swap(true, Ordering::Relaxed) {
+    if STATE.known() != KnownKind::Nothing || ASKED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !call::WAITS {
@@ -79,9 +79,9 @@ pub(crate) fn prepare_soon() {
 
 pub(crate) fn kind() -> Option<FenceKind> {
     match STATE.known() {
-        Known::Nothing => None,
-        Known::Membarrier => Some(FenceKind::Membarrier),
-        Known::Settling | Known::FullFences => Some(FenceKind::FullFences),
+        KnownKind::Nothing => None,
+        KnownKind::Membarrier => Some(FenceKind::Membarrier),
+        KnownKind::Settling | KnownKind::FullFences => Some(FenceKind::FullFences),
     }
 }
 
@@ -96,10 +96,10 @@ pub(crate) fn hold(held: bool) {
 /// The way, decided if it wasn't; not in between.
 fn settled() -> FenceKind {
     match STATE.known() {
-        Known::Membarrier => FenceKind::Membarrier,
-        Known::FullFences => FenceKind::FullFences,
-        Known::Nothing => decide(),
-        Known::Settling => {
+        KnownKind::Membarrier => FenceKind::Membarrier,
+        KnownKind::FullFences => FenceKind::FullFences,
+        KnownKind::Nothing => decide(),
+        KnownKind::Settling => {
             settle();
             FenceKind::FullFences
         }
