@@ -158,15 +158,20 @@ pub(crate) struct CallTargets {
 }
 
 impl CallTargets {
-    /// Starts them, where a volume of the manifest asks for it and nothing has.
+    /// Starts them if a volume of the manifest needs them and nothing has started them yet.
     pub(crate) fn start_for(
         &self,
         manifest: &Manifest,
         machine: &Machine,
     ) -> Result<(), StartError> {
-        let asks = |affinity| affinity != RqAffinity::Anywhere;
+        // Where all CPUs share one cache, "cache" never calls another one.
+        let needs_call = |affinity| match affinity {
+            RqAffinity::Anywhere => false,
+            RqAffinity::Cache => machine.topology().llcs().len() > 1,
+            _ => true,
+        };
         let mut started = self.started.lock();
-        if started.is_none() && manifest.devices.iter().any(|d| asks(d.tuning.rq_affinity)) {
+        if started.is_none() && manifest.devices.iter().any(|d| needs_call(d.tuning.rq_affinity)) {
             // Their handlers end requests, which is short: so they may run ahead of ordinary work.
             let smp = Smp::builder(machine).priority(Priority::OF_INTERRUPT_THREADS).build()?;
             let follower = smp.clone();
@@ -178,5 +183,31 @@ impl CallTargets {
 
     pub(crate) fn completer(&self) -> Option<Completer> {
         self.started.lock().as_ref().map(|(smp, _)| Completer::new(smp))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest;
+    use std::path::Path;
+
+    #[test]
+    fn call_targets_start_only_if_a_request_may_end_on_another_cpu() {
+        let (one, two) = ("l3:1 core:2 pu:1", "l3:2 core:1 pu:1");
+        for (topology, keys, starts) in [
+            (one, "", false),
+            (two, "", true),
+            (two, "rq_affinity = \"none\"\n", false),
+            (one, "rq_affinity = \"cache\"\n", false),
+            (one, "rq_affinity = \"cpu\"\n", true),
+        ] {
+            let device = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+            let resolved = manifest::read(&format!("{device}{keys}"), Path::new("/base"));
+            let machine = Machine::synthetic(topology).expect("a description");
+            let targets = CallTargets::default();
+            targets.start_for(&resolved.manifest, &machine).expect("two threads");
+            assert_eq!(targets.completer().is_some(), starts, "{topology}, {keys}");
+        }
     }
 }

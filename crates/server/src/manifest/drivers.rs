@@ -553,9 +553,9 @@ keys! {
         timeout: Option<Duration> = duration().positive("leave it out for no timeout"),
             Unset("as long as it takes");
         /// On which CPU a request ends: `"none"`, where its driver completes it; `"cache"`, on one
-        /// that shares a cache with the one it came from; `"cpu"`, on that very one. It costs a
-        /// call to another CPU, for machines with several caches.
-        rq_affinity: RqAffinity = word(AFFINITIES), Usual("\"none\"");
+        /// that shares a last-level cache with the one it came from; `"cpu"`, on that very one. To
+        /// end elsewhere costs a call to that CPU. With one cache, `"cache"` never calls.
+        rq_affinity: RqAffinity = word(AFFINITIES), Usual("\"cache\"");
         /// How much is found out about its requests' times, for `corewise dump`: `"counted"`,
         /// nothing, only requests and bytes; `"sampled"`, one request in eight stands for the
         /// others; `"timed"`, each, for some 75 ns of CPU a request.

@@ -118,7 +118,7 @@ read_only = true
         hw_queues: HwQueues::PerCpu,
         scheduler: IoScheduler::None,
         timeout: None,
-        rq_affinity: RqAffinity::Anywhere,
+        rq_affinity: RqAffinity::Cache,
         iostats: IoStats::Sampled,
     };
     assert_eq!(devices[1].tuning, plain);
