@@ -61,7 +61,7 @@ fn posters(make: Make) {
     let mut builder = loom::model::Builder::new();
     // Three threads of five read-modify-writes each: every schedule with up to three preemptions.
     builder.preemption_bound = Some(3);
-    builder.check(|| {
+    builder.check(move || {
         let (path, sent) = path(make, 0);
         let others: Vec<_> = [1, 10]
             .map(|value| {
