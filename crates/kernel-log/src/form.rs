@@ -1,5 +1,5 @@
-//! The forms of the lines that are understood and of what stands before them, and the moments of lines with the digits that
-//! they are written with.
+//! The forms of the lines that are understood and of what stands before them, and the moments of
+//! lines with the digits that they are written with.
 
 named! {
     /// The forms of lines that are understood.

@@ -1,9 +1,9 @@
 //! Logs of the journal and other logs with fields.
 //!
-//! * JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes, which is YAML with an object of JSON in
-//!   each line.
-//! * A field a line: `journalctl -o export` and `-o verbose`. An empty line stands behind each entry, or a line with its time
-//!   before it.
+//! * JSON: `journalctl -o json` and `json-pretty`, `dmesg --json`, and what LAVA writes, which is
+//!   YAML with an object of JSON in each line.
+//! * A field a line: `journalctl -o export` and `-o verbose`. An empty line stands behind each
+//!   entry, or a line with its time before it.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

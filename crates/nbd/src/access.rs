@@ -1,10 +1,12 @@
-//! What a client may do: the exports that it may attach to, and the requests and bytes a second that it may take there.
+//! What a client may do: the exports that it may attach to, and the requests and bytes a second
+//! that it may take there.
 //!
 //! The right to attach is decided from what was found out about the client before.
 //!
-//! A limit is a token bucket with a second's worth in it, told as a time: when it would be full again. A request takes what
-//! it needs, also where there is less: then the next one waits for longer. So a request of any size goes through, clients
-//! that share a limit wait in the order in which they came, and there is one word to change and none to refill.
+//! A limit is a token bucket with a second's worth in it, told as a time: when it would be full
+//! again. A request takes what it needs, also where there is less: then the next one waits for
+//! longer. So a request of any size goes through, clients that share a limit wait in the order in
+//! which they came, and there is one word to change and none to refill.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -3,23 +3,26 @@
 //! between two.
 //!
 //! The reader is the only one that adds and the only one that waits (for room, or for nothing being
-//! owed); the thread that has sent replies subtracts. Both meet in the one word by read-modify-write, so no
-//! fence is needed: either the reader's wait bit comes first, and the subtraction sees it and
-//! wakes; or the subtraction comes first, and the reader sees that there is room.
+//! owed); the thread that has sent replies subtracts. Both meet in the one word by
+//! read-modify-write, so no fence is needed: either the reader's wait bit comes first, and the
+//! subtraction sees it and wakes; or the subtraction comes first, and the reader sees that there is
+//! room.
 //!
 //! Steps, races and proof: `load.md` beside this file. Model: `tests/loom/load.rs`.
 //!
 //! # What it waits for
 //!
-//! [`Arrivals`], [`Untaken`] and [`PartialRequest`] say which request is the oldest, which replies the client doesn't
-//! take, and how long half a request has been there. The server decides nothing by them: they show people which client is slow.
+//! [`Arrivals`], [`Untaken`] and [`PartialRequest`] say which request is the oldest, which replies
+//! the client doesn't take, and how long half a request has been there. The server decides nothing
+//! by them: they show people which client is slow.
 //!
 //! # What was answered
 //!
-//! [`Counts`] are counters that one thread at a time writes and any thread reads. A request is counted when its reply
-//! leaves, by the holder of the [flush right](crate::reply), of which there is one at a time: so counting takes no locked
-//! operation. The clock is read once for each piece that was received, and once for the replies that left in one call. A
-//! request that was never answered is not counted.
+//! [`Counts`] are counters that one thread at a time writes and any thread reads. A request is
+//! counted when its reply leaves, by the holder of the [flush right](crate::reply), of which there
+//! is one at a time: so counting takes no locked operation. The clock is read once for each piece
+//! that was received, and once for the replies that left in one call. A request that was never
+//! answered is not counted.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and hidden from its
-//! documentation.
+//! For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and
+//! hidden from its documentation.
 
 pub use crate::client::{fuzzed, shake};
 pub use crate::edge::*;

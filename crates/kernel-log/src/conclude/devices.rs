@@ -1,5 +1,5 @@
-//! The devices that a log tells of: their dependencies, with the edges between spans that follow, and their drivers, by the
-//! lines that name them and by the probes' surroundings.
+//! The devices that a log tells of: their dependencies, with the edges between spans that follow,
+//! and their drivers, by the lines that name them and by the probes' surroundings.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

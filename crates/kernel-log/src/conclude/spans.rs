@@ -1,4 +1,5 @@
-//! From init calls, probes, fixups and shutdowns to spans with their outcomes, and what has no place in time.
+//! From init calls, probes, fixups and shutdowns to spans with their outcomes, and what has no
+//! place in time.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What the lines of a log say of one init call, probe, PCI fixup or shutdown.
 //!
-//! Kernels before 5.14 print 0 at the end of each probe that did not bind its device, whatever the reason: there the lines
-//! within a probe tell how it ended.
+//! Kernels before 5.14 print 0 at the end of each probe that did not bind its device, whatever the
+//! reason: there the lines within a probe tell how it ended.
 
 use std::collections::HashMap;
 

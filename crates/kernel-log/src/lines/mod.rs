@@ -1,4 +1,5 @@
-//! Cuts a stream of bytes into lines, of bounded length. Lines in the source of a mail may be encoded as quoted-printable.
+//! Cuts a stream of bytes into lines, of bounded length. Lines in the source of a mail may be
+//! encoded as quoted-printable.
 
 pub(crate) mod encoding;
 pub(crate) mod plain;

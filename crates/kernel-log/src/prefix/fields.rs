@@ -1,5 +1,6 @@
-//! Fields of a prefix: the author of a line (what kernels and vendors put behind a stamp, and Android's `logcat`), and clocks
-//! on the wall (what the programs that save logs write of the time of day).
+//! Fields of a prefix: the author of a line (what kernels and vendors put behind a stamp, and
+//! Android's `logcat`), and clocks on the wall (what the programs that save logs write of the time
+//! of day).
 
 use crate::form::{Clock, Prefix, Stamp, digits, fraction_ns, unit};
 

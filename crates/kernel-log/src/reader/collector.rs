@@ -1,6 +1,6 @@
-//! Lines as they were written, from lines as they lie in a file: dumps by `pstore`, which lie there newest part first, lines
-//! that a terminal broke where it ends, and messages of netconsole, which carry a number since their packets overtake each
-//! other.
+//! Lines as they were written, from lines as they lie in a file: dumps by `pstore`, which lie there
+//! newest part first, lines that a terminal broke where it ends, and messages of netconsole, which
+//! carry a number since their packets overtake each other.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -1,9 +1,12 @@
-//! The requests that a volume's thread has: which ones wait to be sent, which ones are on their way, and what of a read has come.
+//! The requests that a volume's thread has: which ones wait to be sent, which ones are on their
+//! way, and what of a read has come.
 //!
-//! Belongs to that thread alone. No two changes of one block are on their way at a time: so a change that nobody has answered when
-//! a connection breaks can be sent again as it is, since no later one can have been done in between (README.md, "Once more").
+//! Belongs to that thread alone. No two changes of one block are on their way at a time: so a
+//! change that nobody has answered when a connection breaks can be sent again as it is, since no
+//! later one can have been done in between (README.md, "Once more").
 //!
-//! [`Durable`] says which of the acknowledged changes are durable, as far as the other side's word goes.
+//! [`Durable`] says which of the acknowledged changes are durable, as far as the other side's word
+//! goes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

@@ -1,7 +1,9 @@
-//! Edges: changes that cover a block of the device in part, and so have to read it first, among all other changes of that device.
+//! Edges: changes that cover a block of the device in part, and so have to read it first, among all
+//! other changes of that device.
 //!
-//! While nobody makes such a change each connection only counts the changes that it has in flight, on a word of its own. The first
-//! one has all connections enter theirs in a [`Table`] instead, where those of the same block wait for each other.
+//! While nobody makes such a change each connection only counts the changes that it has in flight,
+//! on a word of its own. The first one has all connections enter theirs in a [`Table`] instead,
+//! where those of the same block wait for each other.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/edge.rs`.
 

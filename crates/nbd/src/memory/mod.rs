@@ -1,14 +1,17 @@
 //! The memory of requests: one budget for the whole server.
 //!
-//! Each connection has a share of its own, which nobody can take from it; what goes beyond it comes from a [`Pool`] that all
-//! share, first come, first served. A request takes all it needs in one step, or waits and has nothing of it.
+//! Each connection has a share of its own, which nobody can take from it; what goes beyond it comes
+//! from a [`Pool`] that all share, first come, first served. A request takes all it needs in one
+//! step, or waits and has nothing of it.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/memory.rs`.
 //!
-//! Memory that requests are done with goes back to the system. The buffers of requests come from the C library's heap, which keeps much of what is freed. Nothing may need it
-//! again for days. The heap of glibc has an arena for each few threads. `malloc_trim` gives back what is free inside them, but of
-//! the free memory at their ends (an arena's *top*) only that of the main one. The others' are cut off by a free in that arena, where
-//! they are longer than a threshold. The threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
+//! Memory that requests are done with goes back to the system. The buffers of requests come from
+//! the C library's heap, which keeps much of what is freed. Nothing may need it again for days. The
+//! heap of glibc has an arena for each few threads. `malloc_trim` gives back what is free inside
+//! them, but of the free memory at their ends (an arena's *top*) only that of the main one. The
+//! others' are cut off by a free in that arena, where they are longer than a threshold. The
+//! threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
 //!
 //! Each arena reserves 64 MiB of the address space. Where that is limited (`RLIMIT_AS`), eight
 //! arenas a CPU would take it from the buffers, and an allocation that fails ends the process:

@@ -1,7 +1,8 @@
 //! The accept loop: one thread for each listener, woken by its socket or by an eventfd, never by a
 //! clock.
 //!
-//! The thread of a client is started before the client is accepted: a client that no thread could serve isn't accepted.
+//! The thread of a client is started before the client is accepted: a client that no thread could
+//! serve isn't accepted.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! How a session receives: how fast its client has to be, when the reader polls, and the buffer.
 //!
-//! [`Pace`] times a request that has begun, and silences. If a request arrives in part, its time begins, and the socket gets
-//! a timeout. A client whose requests arrive whole costs neither. The time of a request is a [`Deadline`], and
-//! [`Connection::idle`] times a silence. So no client pays for a stop of this process.
+//! [`Pace`] times a request that has begun, and silences. If a request arrives in part, its time
+//! begins, and the socket gets a timeout. A client whose requests arrive whole costs neither. The
+//! time of a request is a [`Deadline`], and [`Connection::idle`] times a silence. So no client pays
+//! for a stop of this process.
 //!
 //! While the client is owed nothing, a [`Poller`] waits for its next request. It reads the clock
 //! twice for a sleep, and once for a poll that finds the request at its first look.
@@ -22,10 +23,11 @@
 //!
 //! # The buffer
 //!
-//! [`Received`] holds the bytes that a client has sent and nobody has understood yet. Writes get slices of it, and a slice
-//! keeps its whole buffer. So a client could have each of its requests keep one: a few bytes to be written, and a bufferful
-//! of something else behind them. Here one earlier buffer may be kept like that, beside the present one. While it is, small
-//! payloads are copied; a large one may have a slice, since it [is charged](charge) for all of the buffer.
+//! [`Received`] holds the bytes that a client has sent and nobody has understood yet. Writes get
+//! slices of it, and a slice keeps its whole buffer. So a client could have each of its requests
+//! keep one: a few bytes to be written, and a bufferful of something else behind them. Here one
+//! earlier buffer may be kept like that, beside the present one. While it is, small payloads are
+//! copied; a large one may have a slice, since it [is charged](charge) for all of the buffer.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

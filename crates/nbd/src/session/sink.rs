@@ -1,7 +1,8 @@
-//! Replies: how they look in the form that a client has chosen, and the sending end of a connection.
+//! Replies: how they look in the form that a client has chosen, and the sending end of a
+//! connection.
 //!
-//! The holder of the flush right owns the [`SocketSink`]. It sends replies in order, many in one call, and the rest of a
-//! half-sent one.
+//! The holder of the flush right owns the [`SocketSink`]. It sends replies in order, many in one
+//! call, and the rest of a half-sent one.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

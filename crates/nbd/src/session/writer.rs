@@ -1,12 +1,14 @@
-//! The threads that send where a socket is full: a writer for each connection, and one that connections share.
+//! The threads that send where a socket is full: a writer for each connection, and one that
+//! connections share.
 //!
-//! The writer of a connection takes the flush right over and blocks in its holder's place. It is started at the first
-//! hand-over, since most connections never need it, and parks when idle.
+//! The writer of a connection takes the flush right over and blocks in its holder's place. It is
+//! started at the first hand-over, since most connections never need it, and parks when idle.
 //!
-//! The [`SharedWriter`] sends for clients whose own writer could not be started. A server starts it with its first client,
-//! so a shortage of threads cuts no attached client. It never waits for one client: it polls the sockets of all clients that
-//! were handed to it, and sends what they take. Once all replies of a client have left, the next hand-over of that client
-//! tries to start its own writer again.
+//! The [`SharedWriter`] sends for clients whose own writer could not be started. A server starts it
+//! with its first client, so a shortage of threads cuts no attached client. It never waits for one
+//! client: it polls the sockets of all clients that were handed to it, and sends what they take.
+//! Once all replies of a client have left, the next hand-over of that client tries to start its own
+//! writer again.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The stream of one connection in TLS: its two directions, which share one lock. Errors of TLS are put in words, since
-//! rustls shows parts of them by the names of its variants.
+//! The stream of one connection in TLS: its two directions, which share one lock. Errors of TLS are
+//! put in words, since rustls shows parts of them by the names of its variants.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use std::sync::Arc;

@@ -1,8 +1,10 @@
 //! TLS: what a server shows and asks for, and the stream that comes of it.
 //!
-//! rustls does all of TLS, and ring its cryptography. Here is where the bytes go: `README.md` beside this file.
+//! rustls does all of TLS, and ring its cryptography. Here is where the bytes go: `README.md`
+//! beside this file.
 //!
-//! Certificates are checked against the time: clients refuse a server whose own aren't valid, so its owner hears of it first.
+//! Certificates are checked against the time: clients refuse a server whose own aren't valid, so
+//! its owner hears of it first.
 
 mod channel;
 

@@ -1,4 +1,5 @@
-//! The messages of the handshake: greeting, client flags, options, replies to options, metadata contexts.
+//! The messages of the handshake: greeting, client flags, options, replies to options, metadata
+//! contexts.
 
 use super::{
     BadMagic, ClientFlags, HandshakeFlags, InfoKind, MAX_STRING, NBD_MAGIC, OPTION_MAGIC,

@@ -1,5 +1,5 @@
-//! The messages of the transmission phase: requests of 28 bytes or, extended, 32, 16-byte simple replies, and the chunks of
-//! structured replies, with compact heads or extended ones.
+//! The messages of the transmission phase: requests of 28 bytes or, extended, 32, 16-byte simple
+//! replies, and the chunks of structured replies, with compact heads or extended ones.
 
 use bytes::BufMut;
 

@@ -1,6 +1,7 @@
 //! Writes that aren't in the store yet, and the segment and the record that they become.
 //!
-//! Their chunks lie in a [`RangeMap`]: a map from ranges of blocks to pieces, which are cut where a later one overlaps them.
+//! Their chunks lie in a [`RangeMap`]: a map from ranges of blocks to pieces, which are cut where a
+//! later one overlaps them.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Names: of objects (records, segments, whole maps, maps of snapshots), and of one opening of a volume, for messages and for
-//! what an operator accepts.
+//! Names: of objects (records, segments, whole maps, maps of snapshots), and of one opening of a
+//! volume, for messages and for what an operator accepts.
 
 use std::fmt;
 use std::str::FromStr;

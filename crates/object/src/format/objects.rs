@@ -1,5 +1,5 @@
-//! How things lie in the store: a head of 64 bytes, and a body whose sum is in the head. Pure functions over bytes; README.md has
-//! the objects.
+//! How things lie in the store: a head of 64 bytes, and a body whose sum is in the head. Pure
+//! functions over bytes; README.md has the objects.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! What a volume is to be opened with, and why it doesn't open.
 //!
-//! [`try_store`] finds out whether a store will do: an object that is there is created no second time, also if many try at once. Else two writers could both believe that a
-//! record is theirs.
+//! [`try_store`] finds out whether a store will do: an object that is there is created no second
+//! time, also if many try at once. Else two writers could both believe that a record is theirs.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! Frames that were read, in memory up to a number of bytes, and those that are being fetched: two readers of one frame make one request.
+//! Frames that were read, in memory up to a number of bytes, and those that are being fetched: two
+//! readers of one frame make one request.
 //!
-//! A frame is found by the random id of its segment, and its place there, and neither is ever used for another one. So there is no old
-//! data here: the map says where a block lies now, and a block that is written again lies elsewhere.
+//! A frame is found by the random id of its segment, and its place there, and neither is ever used
+//! for another one. So there is no old data here: the map says where a block lies now, and a block
+//! that is written again lies elsewhere.
 //!
 //! [`Streams`] follow readers in a row, and say how far ahead the next blocks are fetched for them.
 

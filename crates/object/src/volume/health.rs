@@ -1,9 +1,12 @@
 //! The health of a volume that is served, and what its observer is told of it.
 //!
-//! * Whether the store takes what is written. One that refuses it, or is silent, is reported. Where it is almost full,
-//!   data is refused while there is still room for all that was taken, and for what gives room back.
-//! * Whether the store is still the one that was opened: at each moment where it is a folder, and at an orderly end.
-//! * What becomes of flushes while the flush file isn't what it was: `../local/README.md` has the protocol.
+//! * Whether the store takes what is written. One that refuses it, or is silent, is reported. Where
+//!   it is almost full, data is refused while there is still room for all that was taken, and for
+//!   what gives room back.
+//! * Whether the store is still the one that was opened: at each moment where it is a folder, and
+//!   at an orderly end.
+//! * What becomes of flushes while the flush file isn't what it was: `../local/README.md` has the
+//!   protocol.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! A timeline as tasks with links: what may start when, if nothing but the graph says so.
 //!
-//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare ([`slack`]).
-//! List scheduling ([`schedule`]) predicts where and when each task runs with so many workers.
+//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare
+//! ([`slack`]). List scheduling ([`schedule`]) predicts where and when each task runs with so many
+//! workers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
