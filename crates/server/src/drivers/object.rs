@@ -41,12 +41,11 @@ pub(super) fn open(
     if let Some(file) = &asked.flush_file {
         options = options.flush_file(file);
     }
-    let failed = |error: corewise_object::OpenError| ProbeError::failed(error.to_string());
     if let Some(opening) = &asked.accept_lost_flushes {
-        options = options.accept_lost_flushes(opening.parse().map_err(failed)?);
+        options = options.accept_lost_flushes(opening.parse().map_err(ProbeError::failed)?);
     }
     options = options
-        .compression(asked.compression.parse().map_err(failed)?)
+        .compression(asked.compression.parse().map_err(ProbeError::failed)?)
         .read_cache(asked.read_cache);
     if let Some(parent) = asked.parent() {
         options = options.from_snapshot(&parent.location.value, &parent.snapshot.value);
