@@ -3,7 +3,7 @@
 //! `cargo run --release -p corewise --example checksums -- [FILE]`
 //!
 //! `Workqueue::map` calls a function with each block, in parallel, and returns the results in the order of the blocks.
-//! Meanwhile `Workqueue::every` prints how far it is.
+//! Meanwhile `Workqueue::every` prints how far it is. `Workqueue::reduce` makes one value of all results.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => (0..64_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect(),
     };
     let pools = WorkerPools::new(&Machine::live()?);
-    let queue = Workqueue::builder("checksums").build(&pools)?;
+    // It gives way to whatever else the machine has to do.
+    let queue = Workqueue::builder("checksums").nice(10).build(&pools)?;
 
     let begun = Instant::now();
     let before = checksums(&queue, &data)?;
@@ -56,6 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "one by one they are the same"
     );
     println!("{} blocks in {parallel:.1?}; one by one in {:.1?}", before.len(), begun.elapsed());
+    let all = queue.reduce(data.chunks(BLOCK), checksum, |one, other| one ^ other);
+    assert_eq!(all, before.iter().copied().reduce(|one, other| one ^ other), "in any order");
 
     if let Some(byte) = data.get_mut(5 * BLOCK) {
         *byte ^= 1;

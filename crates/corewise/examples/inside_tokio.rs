@@ -5,7 +5,8 @@
 //!
 //! A small service in tokio takes requests. Short work and waits stay there. Computation goes
 //! to a workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for
-//! I/O: a task that awaits a [`JoinHandle`] holds no thread at all.
+//! I/O: a task that awaits a [`JoinHandle`] holds no thread at all. The workers' threads are the program's
+//! own: a spawn handler makes them inside the runtime.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -94,10 +95,24 @@ async fn run(queue: Workqueue) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pools = WorkerPools::new(&Machine::live()?);
-    let queue = Workqueue::builder("compute").build(&pools)?;
     // One thread is enough for what only waits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    // A worker is inside the runtime for as long as it lives, so that a closure may spawn tasks there.
+    let tokio = runtime.handle().clone();
+    let pools = WorkerPools::builder(&Machine::live()?)
+        .max_threads(64)
+        .idle_timeout(Duration::from_secs(1))
+        .spawn_handler(move |worker| {
+            let tokio = tokio.clone();
+            let thread = std::thread::Builder::new().name(worker.name().into());
+            let run = move || {
+                let _inside = tokio.enter();
+                worker.run();
+            };
+            thread.spawn(run).map(drop)
+        })
+        .build();
+    let queue = Workqueue::builder("compute").build(&pools)?;
     runtime.block_on(run(queue.clone()))?;
     println!("polls and closures on the workqueue: {}", queue.stats().completed);
     pools.shutdown();

@@ -9,9 +9,9 @@ use corewise_topology::{CpuId, CpuSet, Machine};
 use tracing::{Event, Metadata, Subscriber, span};
 
 /// Panics in each event.
-struct Angry;
+struct PanickingSubscriber;
 
-impl Subscriber for Angry {
+impl Subscriber for PanickingSubscriber {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -31,7 +31,7 @@ impl Subscriber for Angry {
 fn a_subscriber_that_panics_does_not_kill_the_target_whose_function_panicked() {
     let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
     let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
-    tracing::subscriber::with_default(Angry, || {
+    tracing::subscriber::with_default(PanickingSubscriber, || {
         smp.detached().call(CpuId::new(0), || panic!("on purpose, in a function")).expect("online");
         assert_eq!(cpus[0].step(), Step::Ran(1));
         let kept = Arc::new(());
@@ -54,7 +54,7 @@ fn a_subscriber_that_panics_keeps_no_call_of_an_abandoned_target_from_being_drop
     let _ = smp.detached().call_each(&CpuSet::full(2), move |_| assert_eq!(*its, ()));
     smp.detached().call(CpuId::new(1), move || assert_eq!(*another, ())).expect("online");
     let call = smp.call(CpuId::new(1), || ()).expect("online");
-    tracing::subscriber::with_default(Angry, || drop(cpus));
+    tracing::subscriber::with_default(PanickingSubscriber, || drop(cpus));
     assert!(call.wait().is_err());
     assert_eq!(Arc::strong_count(&kept), 1);
 }

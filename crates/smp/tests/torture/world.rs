@@ -22,7 +22,7 @@ pub(super) struct World {
     pub(super) leaves: CpuSet,
     /// By CPU number.
     sides: Box<[Side]>,
-    pub(super) callers: Box<[Desk]>,
+    pub(super) callers: Box<[CallerWatch]>,
     pub(super) findings: Findings,
     pub(super) counts: Counts,
     /// A: the callers and the one that plugs CPUs end soon.
@@ -49,7 +49,7 @@ pub(super) struct Side {
 }
 
 /// What the one who watches knows of a caller.
-pub(super) struct Desk {
+pub(super) struct CallerWatch {
     /// A: since when it waits, in milliseconds after the beginning, and one; 0: it doesn't.
     since: AtomicU64,
     /// A: what it waits for: its place in [`KINDS`].
@@ -107,7 +107,7 @@ impl World {
             away: AtomicU64::new(0),
             last: (0..callers).map(|_| [Plain::new(), Plain::new()]).collect(),
         };
-        let desk = |_| Desk { since: AtomicU64::new(0), what: AtomicU64::new(0) };
+        let desk = |_| CallerWatch { since: AtomicU64::new(0), what: AtomicU64::new(0) };
         World {
             all: machine.online(),
             leaves,

@@ -196,11 +196,6 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         }
         ScopedJoinHandle { task, shared: &self.shared }
     }
-
-    /// The queue that it spawns on.
-    pub fn queue(&self) -> &Workqueue {
-        &self.shared.queue
-    }
 }
 
 /// A [`Scope`] at a place: what it spawns runs there. [`Scope::at`] makes one.

@@ -12,9 +12,7 @@ use corewise_workqueue::{
     At, Attributes, BuildError, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
-fn pools(description: &str) -> WorkerPools {
-    WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
-}
+use crate::setup::described as pools;
 
 /// Two nodes, each of two caches of four cores.
 const MACHINE: &str = "numa:2 l3:2 core:4 pu:1";

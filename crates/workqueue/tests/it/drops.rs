@@ -7,35 +7,13 @@ use std::task::{Poll, Waker};
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection};
-use corewise_sync::{Completion, Mutex, panics};
-use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
+use corewise_sync::{Mutex, panics};
+use corewise_workqueue::{QueueKind, Queued, Work, WorkerPools, Workqueue};
 
-fn pools(cpus: u32) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    WorkerPools::new(&machine.expect("a valid description"))
-}
-
-fn builder() -> QueueBuilder {
-    Workqueue::builder("drops").scope(AffinityScope::System)
-}
+use crate::setup::{builder, occupy, pools};
 
 fn queue(pools: &WorkerPools) -> Workqueue {
     builder().build(pools).expect("a queue")
-}
-
-/// Occupies the queue's only worker until the returned event is completed.
-fn occupy(queue: &Workqueue) -> Arc<Completion> {
-    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
-    drop(queue.spawn(move || {
-        here.complete();
-        while !inside.is_complete() {
-            std::thread::yield_now();
-        }
-    }));
-    started.wait();
-    gate
 }
 
 /// Counts its drops, in order.

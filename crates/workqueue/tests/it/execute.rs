@@ -9,16 +9,9 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
 use corewise_topology::{AffinityScope, CpuId, Machine};
-use corewise_workqueue::{At, QueueBuilder, QueueError, QueueKind, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueError, QueueKind, WorkerPools, Workqueue};
 
-fn pools(cpus: u32) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    WorkerPools::new(&machine.expect("a valid description"))
-}
-
-fn builder() -> QueueBuilder {
-    Workqueue::builder("execute").scope(AffinityScope::System)
-}
+use crate::setup::{builder, pools};
 
 /// Occupies one worker until the returned event is completed.
 fn occupy(queue: &Workqueue) -> Arc<Completion> {

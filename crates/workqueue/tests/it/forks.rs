@@ -12,15 +12,9 @@ use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{At, Work, WorkerPools, Workqueue, blocking};
 
 use crate::chance;
+use crate::setup::queue;
 use crate::spin::spin_until;
 use crate::trees::{Size, scenario};
-
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("valid");
-    let pools = WorkerPools::new(&machine);
-    let queue = Workqueue::builder("forks").scope(AffinityScope::System).build(&pools);
-    (pools, queue.expect("a queue"))
-}
 
 /// Runs `f` in an item, on a worker.
 fn on_a_worker<R: Send + 'static>(

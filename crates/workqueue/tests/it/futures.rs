@@ -12,6 +12,7 @@ use corewise_sync::{Completion, Mutex, Parker};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{At, JoinError, QueueKind, WorkerPools, Workqueue};
 
+use crate::setup::occupy;
 use crate::spin::spin_until;
 use crate::support::{OnDrop, happened};
 
@@ -233,18 +234,6 @@ fn an_aborted_closure_that_has_not_started_never_runs() {
     let error = handle.join().unwrap_err();
     assert!(matches!(error, JoinError::Cancelled), "{error}");
     queue.flush();
-}
-
-/// Occupies a worker until the returned event is completed.
-fn occupy(queue: &Workqueue) -> Arc<Completion> {
-    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
-    queue.spawn(move || {
-        here.complete();
-        spin_until(|| inside.is_complete());
-    });
-    started.wait();
-    gate
 }
 
 const LONG: Duration = Duration::from_secs(3600);

@@ -7,19 +7,12 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
-use corewise_topology::{AffinityScope, CpuId, Machine};
+use corewise_topology::{AffinityScope, CpuId};
 use corewise_workqueue::{
-    At, JoinError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue, blocking,
+    At, JoinError, QueueKind, Queued, Work, WorkerPools, Workqueue, blocking,
 };
 
-fn pools(cpus: u32) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    WorkerPools::new(&machine.expect("a valid description"))
-}
-
-fn builder() -> QueueBuilder {
-    Workqueue::builder("test").scope(AffinityScope::System)
-}
+use crate::setup::{builder, counting, pools};
 
 /// One of each kind that lets one instance through at a time.
 fn one_at_a_time(pools: &WorkerPools) -> [Workqueue; 4] {
@@ -40,18 +33,6 @@ fn inside<T: Send + 'static>(
 ) -> Result<T, JoinError> {
     let own = queue.clone();
     queue.at(At::Cpu(CpuId::new(0))).spawn(move || body(&own)).join()
-}
-
-/// A `Work` that counts its runs.
-fn counting() -> (Work, Arc<AtomicUsize>) {
-    let runs = Arc::<AtomicUsize>::default();
-    let counted = Arc::clone(&runs);
-    (
-        Work::new(move || {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }),
-        runs,
-    )
 }
 
 #[test]

@@ -6,39 +6,11 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::Machine;
 use corewise_workqueue::{QueueError, Queued, Work, WorkerPools, Workqueue};
 
+use crate::setup::{counting, occupy, queue};
 use crate::spin::spin_until;
-
-/// A queue with one pod of `cpus` CPUs.
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let pools = WorkerPools::new(&machine.expect("a valid description"));
-    let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools);
-    (pools, queue.expect("a queue"))
-}
-
-/// Occupies the queue's only worker until the returned event is completed.
-fn occupy(queue: &Workqueue) -> Arc<Completion> {
-    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
-    drop(queue.spawn(move || {
-        here.complete();
-        spin_until(|| inside.is_complete());
-    }));
-    started.wait();
-    gate
-}
-
-fn counting() -> (Work, Arc<AtomicUsize>) {
-    let runs = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&runs);
-    let work = Work::new(move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-    });
-    (work, runs)
-}
 
 /// An item whose runs say so on the first channel, and end when told on the second.
 fn stepped() -> (Work, mpsc::Receiver<()>, mpsc::Sender<()>) {

@@ -31,6 +31,7 @@ mod queue;
 mod queue_rules;
 mod quota;
 mod scoped;
+mod setup;
 mod shutdown;
 mod stuck;
 mod take_back;

@@ -8,19 +8,15 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{AffinityScope, CpuId, Machine};
-use corewise_workqueue::{
-    At, JoinHandle, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking,
-};
+use corewise_workqueue::{At, JoinHandle, Queued, Work, WorkerPools, Workqueue, blocking};
+
+use crate::setup::builder;
 
 /// Pools of at most so many workers each.
 fn pools(cpus: u32, max_workers: usize) -> WorkerPools {
     let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
     let machine = machine.expect("a valid description");
     WorkerPools::builder(&machine).max_workers(max_workers).build()
-}
-
-fn builder() -> QueueBuilder {
-    Workqueue::builder("test").scope(AffinityScope::System)
 }
 
 fn by_join(queue: &Workqueue, left: u32) -> u32 {

@@ -11,11 +11,8 @@ use corewise_topology::{
 };
 use corewise_workqueue::{At, JoinHandle, QueueError, Queued, Work, WorkerPools, Workqueue};
 
+use crate::setup::described as pools;
 use crate::spin::spin_until;
-
-fn pools(description: &str) -> WorkerPools {
-    WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
-}
 
 /// Runs an item that computes until the returned switch is set.
 fn compute(queue: &Workqueue) -> (Arc<AtomicBool>, JoinHandle<()>) {

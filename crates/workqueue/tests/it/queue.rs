@@ -11,6 +11,7 @@ use corewise_workqueue::{
     At, BuildError, JoinError, QueueError, Queued, Work, WorkerPools, Workqueue,
 };
 
+use crate::setup::occupy;
 use crate::spin::spin_until;
 
 /// One node, one cache, `cpus` CPUs; its workers are not pinned, so two cores are enough.
@@ -29,18 +30,6 @@ fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let queue =
         Workqueue::builder("test").scope(AffinityScope::System).build(&pools).expect("a queue");
     (pools, queue)
-}
-
-/// Occupies the queue's only worker until the returned event is completed.
-fn occupy(queue: &Workqueue) -> Arc<Completion> {
-    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
-    drop(queue.spawn(move || {
-        here.complete();
-        spin_until(|| inside.is_complete());
-    }));
-    started.wait();
-    gate
 }
 
 /// Waits without telling the pool: the worker keeps its place.

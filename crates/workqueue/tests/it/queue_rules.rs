@@ -11,11 +11,8 @@ use corewise_workqueue::{
     At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Work, WorkerPools, Workqueue,
 };
 
+use crate::setup::described as pools;
 use crate::spin::spin_until;
-
-fn pools(description: &str) -> WorkerPools {
-    WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
-}
 
 /// One node of four shards of eight cores.
 const FOUR_SHARDS: &str = "numa:1 l3:1 core:32 pu:1";

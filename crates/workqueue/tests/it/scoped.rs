@@ -9,12 +9,7 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{JoinError, QueueKind, WorkerPools, Workqueue};
 
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let pools = WorkerPools::new(&machine.expect("a valid description"));
-    let queue = Workqueue::builder("scoped").scope(AffinityScope::System).build(&pools);
-    (pools, queue.expect("a queue"))
-}
+use crate::setup::queue;
 
 #[test]
 fn scoped_closures_borrow_and_the_scope_waits_for_them() {

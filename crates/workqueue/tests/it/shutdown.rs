@@ -11,10 +11,7 @@ use corewise_workqueue::{
     Activity, At, QueueError, QueueKind, StallReport, Work, WorkerPools, Workqueue,
 };
 
-fn pools(cpus: u32) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    WorkerPools::new(&machine.expect("a valid description"))
-}
+use crate::setup::pools;
 
 fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
     Workqueue::builder("test").scope(scope).strict(true).build(pools).expect("a queue")

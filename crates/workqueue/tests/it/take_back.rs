@@ -7,19 +7,11 @@ use std::thread;
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_sync::{Completion, Countdown, Mutex};
-use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, QueueBuilder, Queued, Work, WorkerPools, Workqueue, blocking};
+use corewise_topology::Machine;
+use corewise_workqueue::{JoinError, Queued, Work, WorkerPools, Workqueue, blocking};
 
+use crate::setup::{builder, pools};
 use crate::spin::spin_until;
-
-fn pools(cpus: u32) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    WorkerPools::new(&machine.expect("a valid description"))
-}
-
-fn builder() -> QueueBuilder {
-    Workqueue::builder("test").scope(AffinityScope::System)
-}
 
 /// A queue with one pod of one CPU: what an item queues stays in the list until the item waits.
 fn queue() -> (WorkerPools, Workqueue) {

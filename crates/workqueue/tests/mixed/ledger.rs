@@ -106,11 +106,11 @@ pub(crate) struct Entry {
     /// Somebody other than its own function queues it.
     outside: Span,
     /// Attempts to queue it that are under way, each with what `calm` said when it began.
-    attempts: Mutex<Vec<(u64, Calm)>>,
+    attempts: Mutex<Vec<(u64, Unchanged)>>,
 }
 
 /// What each reason for a refusal says, where it doesn't last now.
-type Calm = Option<Vec<u64>>;
+type Unchanged = Option<Vec<u64>>;
 
 impl Entry {
     pub(crate) fn new(
@@ -166,7 +166,7 @@ impl Entry {
 
     /// As `queue`; also what was written, and `calm` if no other attempt was under way that may
     /// be refused after this one relied on it.
-    fn queue_calmly(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
+    fn queue_calmly(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Unchanged) {
         let (accepted, written, calm) = self.attempt(attempt);
         self.accepted.fetch_add(u64::from(accepted), SeqCst);
         (accepted, written, calm)
@@ -193,7 +193,7 @@ impl Entry {
         }
     }
 
-    fn attempt(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Calm) {
+    fn attempt(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Unchanged) {
         let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         let (calm, own) = (self.calm(), self.ledger.moment());
         attempts().push((own, calm.clone()));
@@ -204,7 +204,7 @@ impl Entry {
         (said, written, calm.filter(|_| alike))
     }
 
-    fn calm(&self) -> Calm {
+    fn calm(&self) -> Unchanged {
         let spans =
             self.refused.iter().map(|span| &**span).chain([&self.disabled, &self.withdrawal]);
         spans.map(Span::calm).collect()

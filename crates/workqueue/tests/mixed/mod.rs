@@ -61,7 +61,7 @@ struct World {
 }
 
 /// What a work item can do to itself; filled after it was made, emptied at the end.
-type Myself = Arc<Mutex<Option<(Workqueue, Item)>>>;
+type OwnHandle = Arc<Mutex<Option<(Workqueue, Item)>>>;
 
 /// One run of the scenario.
 ///
@@ -93,7 +93,7 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
 }
 
 impl World {
-    fn new<C: Chance>(chance: &mut C, selves: &mut Vec<Myself>) -> World {
+    fn new<C: Chance>(chance: &mut C, selves: &mut Vec<OwnHandle>) -> World {
         let ledger = Arc::new(Ledger::default());
         let (machine, size) = [
             ("numa:1 l3:1 core:1 pu:1", (1, 1)),
@@ -266,11 +266,11 @@ impl World {
 
 /// An item of a queue; half of them queue themselves again, now and then, and may think better of
 /// it.
-fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item {
+fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<OwnHandle>) -> Item {
     let again = entry.name.ends_with('1');
-    let myself: Myself = Arc::default();
+    let own_handle: OwnHandle = Arc::default();
     // Its runs never overlap: without a lock.
-    let (own, inside, mut runs) = (Arc::clone(&entry), Arc::clone(&myself), 0_u64);
+    let (own, inside, mut runs) = (Arc::clone(&entry), Arc::clone(&own_handle), 0_u64);
     let work = Work::new(move || {
         own.run(|| {
             let run = runs;
@@ -288,7 +288,8 @@ fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<Myself>) -> Item 
         });
     });
     let item = Item { work, entry };
-    *myself.lock().unwrap_or_else(PoisonError::into_inner) = Some((queue.clone(), item.clone()));
-    selves.push(myself);
+    *own_handle.lock().unwrap_or_else(PoisonError::into_inner) =
+        Some((queue.clone(), item.clone()));
+    selves.push(own_handle);
     item
 }

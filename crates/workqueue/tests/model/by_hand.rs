@@ -37,7 +37,7 @@ impl Setup {
             threads: Threads::new(usize::MAX),
             keeper: Keeper {
                 alarm: Arc::new(CachePadded::new(Alarm::new())),
-                keeper: Arc::new(Nobody),
+                keeper: Arc::new(NoKeeper),
             },
             niceness: spawn::niceness(),
         }
@@ -45,9 +45,9 @@ impl Setup {
 }
 
 /// Nobody looks after the pools, and time stands still.
-struct Nobody;
+struct NoKeeper;
 
-impl PoolKeeper for Nobody {
+impl PoolKeeper for NoKeeper {
     fn wake(self: Arc<Self>) {}
 
     fn now(&self) -> Duration {
