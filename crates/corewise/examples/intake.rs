@@ -130,7 +130,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let (done, refused) = (server.done.total(), server.refused.total());
     println!("{} jobs asked for, {done} done, {refused} refused", done + refused);
-    // No reload begins any more, whoever asks for one.
+    // A change that has not settled is not read any more.
     server.reload.cancel_sync();
     drop(server);
     pools.shutdown_timeout(Duration::from_secs(10)).map_err(|left| left.to_string())?;
