@@ -270,7 +270,7 @@ impl PrettyJson {
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     entry: Option<ExportFields>,
-    /// ExportFields are indented, and a line that is not ends the entry.
+    /// Fields are indented, and a line that is not ends the entry.
     verbose: bool,
 }
 

@@ -271,7 +271,7 @@ impl ArrivalSlot {
 }
 
 impl Arrivals {
-    /// ArrivalSlots for so many requests in flight.
+    /// Slots for so many requests in flight.
     pub(crate) fn new(requests: u32) -> Arrivals {
         Arrivals { slots: (0..requests.clamp(1, MOST)).map(|_| aside::AtomicU64::new(0)).collect() }
     }

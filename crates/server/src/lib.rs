@@ -34,7 +34,7 @@ mod history;
 mod listen;
 mod live;
 pub mod manifest;
-mod metrics;
+mod metrics_http;
 mod new_parts;
 mod observer;
 mod plan;

@@ -82,12 +82,12 @@ pub struct OutstandingCall {
 
 impl CpuDump {
     fn of(target: &Target) -> CpuDump {
-        let seat = target.own_thread();
+        let own_thread = target.own_thread();
         CpuDump {
             cpu: target.cpu,
             state: CpuState::of(target.state().snapshot()),
-            priority: seat.map(|seat| seat.granted),
-            thread: seat.map(|seat| seat.thread.number()),
+            priority: own_thread.map(|info| info.granted),
+            thread: own_thread.map(|info| info.thread.number()),
             running: target.stats.running().map(RunningCall::of),
             stats: target.stats.snapshot(target.cpu),
             delivery: target.stats.delivery(),

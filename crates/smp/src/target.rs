@@ -251,7 +251,7 @@ impl CallTarget {
 
     /// This thread of ours runs it from now on; or none does.
     pub(crate) fn set_own_thread(&mut self, own_thread: Option<ThreadInfo>) {
-        self.spinner.runs_at(own_thread.map(|seat| seat.granted));
+        self.spinner.runs_at(own_thread.map(|info| info.granted));
         *self.target.own_thread.lock() = own_thread;
     }
 
@@ -292,8 +292,10 @@ impl CallTarget {
             return;
         }
         if !self.spinner.raises() {
-            let seat = self.target.own_thread();
-            self.set_own_thread(seat.map(|seat| ThreadInfo { granted: Priority::Plain, ..seat }));
+            let own_thread = self.target.own_thread();
+            self.set_own_thread(
+                own_thread.map(|info| ThreadInfo { granted: Priority::Plain, ..info }),
+            );
         }
         if self.target.state.announce_park(self.seen) {
             self.spinner.sleeps();

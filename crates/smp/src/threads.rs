@@ -62,8 +62,8 @@ impl TargetThread {
         let machine = machine.clone();
         // If the spawn fails, the closure is dropped: the owner side must not go with it, for that
         // would take the CPU out for good where threads are scarce for a moment.
-        let seat = Arc::new(Mutex::new(Some(owner)));
-        let its = Arc::clone(&seat);
+        let shared = Arc::new(Mutex::new(Some(owner)));
+        let its = Arc::clone(&shared);
         let spawned = builder.spawn(move || {
             let owner = its.lock().take();
             main(owner.expect("it is put there before, and taken here"), &machine, priority, &told)
@@ -71,7 +71,7 @@ impl TargetThread {
         match spawned {
             Ok(handle) => Ok(StartingThread { handle, report }),
             Err(error) => {
-                Err(StartFailed { owner: seat.lock().take(), kind: StartErrorKind::Spawn(error) })
+                Err(StartFailed { owner: shared.lock().take(), kind: StartErrorKind::Spawn(error) })
             }
         }
     }

@@ -25,7 +25,7 @@ const PLUG_REQUESTS: usize = 32;
 
 per_thread! {
     /// O: what is held back.
-    static HELD: HeldRequest = HeldRequest(RefCell::new(Vec::new()));
+    static HELD: PluggedRequests = PluggedRequests(RefCell::new(Vec::new()));
     /// O: what the thread is to do by itself.
     static CHORES: PutOffWorkList = PutOffWorkList(RefCell::new(Vec::new()));
 }
@@ -263,9 +263,9 @@ fn next_queue() -> Option<(Weak<Core>, Requests)> {
 }
 
 /// What a thread holds back. Where that ends before its plug does, it goes on.
-struct HeldRequest(RefCell<Requests>);
+struct PluggedRequests(RefCell<Requests>);
 
-impl HeldRequest {
+impl PluggedRequests {
     /// Takes what is held back for the queue that was held back for first, and says whether there are others.
     fn next_queue(&self) -> Option<((Weak<Core>, Requests), bool)> {
         let mut held = self.0.borrow_mut();
@@ -280,7 +280,7 @@ impl HeldRequest {
     }
 }
 
-impl Drop for HeldRequest {
+impl Drop for PluggedRequests {
     fn drop(&mut self) {
         while let Some(((core, mut here), _)) = self.next_queue() {
             send(&core, &mut here);

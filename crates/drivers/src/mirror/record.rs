@@ -109,7 +109,7 @@ impl Head {
             bytes.extend(word.to_le_bytes());
         }
         bytes.resize(piece, 0);
-        let sum = crc32(&bytes[..HEAD]);
+        let sum = crc32fast::hash(&bytes[..HEAD]);
         bytes[8..12].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -190,7 +190,7 @@ impl Head {
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let mut unsummed = head.to_vec();
         unsummed[8..12].fill(0);
-        if &head[..8] != MAGIC || crc32(&unsummed) != word(8) {
+        if &head[..8] != MAGIC || crc32fast::hash(&unsummed) != word(8) {
             return None;
         }
         let mut mirror = [0; 16];
@@ -527,27 +527,6 @@ pub(super) enum HeadRelation {
     Apart,
 }
 
-/// CRC-32 as of Ethernet and zip.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ CRC[usize::from(crc as u8 ^ byte)])
-}
-
-/// What a byte makes of it. (A constant would be copied for each byte, where nothing is optimised.)
-static CRC: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut n = 0;
-    while n < 256 {
-        let (mut crc, mut bits) = (n as u32, 0);
-        while bits < 8 {
-            crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
-            bits += 1;
-        }
-        table[n] = crc;
-        n += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -594,7 +573,7 @@ mod tests {
             assert_eq!(Head::decode(&bytes), None, "byte {at}");
         }
         assert_eq!((Head::decode(&[]), Head::decode(&[0; 4096])), (None, None));
-        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+        assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Pool {
         state.serve();
     }
 
-    /// Gives back what one [`Pool::take`] took. Any context; never blocks for longer than a few instructions.
+    /// Gives back what one [`Pool::try_take`] took. Any context; never blocks for longer than a few instructions.
     pub fn give_back(&self, bytes: u64) {
         self.freed.add(bytes);
         let mut state = self.state.lock();

@@ -33,7 +33,7 @@ use crate::drivers::{CallTargets, MissingParts, Volume, Warnings};
 use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Driver, Manifest, export_name};
-use crate::metrics::{Metrics, MetricsText};
+use crate::metrics_http::{MetricsListener, MetricsText};
 use crate::observer::Shown;
 use crate::report::Report;
 use crate::room::Room;
@@ -70,7 +70,7 @@ pub(crate) struct Live {
     pub(crate) usual_memory: u64,
     pub(crate) has_unix: bool,
     /// L: is the lock, taken inside that of `has`; guards where metrics are answered.
-    pub(crate) metrics: Mutex<Option<Metrics>>,
+    pub(crate) metrics: Mutex<Option<MetricsListener>>,
     /// I: set once, before anybody asks: makes the text of metrics.
     pub(crate) metrics_text: OnceLock<MetricsText>,
     /// The manifest's file, where it can be read again.

@@ -5,7 +5,7 @@ use corewise::nbd::Options;
 use super::Live;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
-use crate::metrics::{self, Metrics};
+use crate::metrics_http::{self, MetricsListener};
 use crate::room;
 use crate::settings::{differ, followed};
 use crate::threads::no_thread;
@@ -14,7 +14,7 @@ use crate::threads::no_thread;
 pub(super) struct PreparedSettings {
     server: Server,
     /// Where metrics are answered from now on; `None`: as before.
-    metrics: Option<Option<Metrics>>,
+    metrics: Option<Option<MetricsListener>>,
 }
 
 impl Live {
@@ -119,11 +119,11 @@ impl Live {
     }
 
     /// Answers Prometheus there from now on.
-    pub(crate) fn measured_at(&self, at: &MetricsAt) -> Result<Metrics, String> {
+    pub(crate) fn measured_at(&self, at: &MetricsAt) -> Result<MetricsListener, String> {
         let text = self.metrics_text.get().cloned();
         let text = move || text.as_ref().map(|text| text()).unwrap_or_default();
-        let bound = metrics::bind(at, &self.cleanup, &self.report)?;
-        Metrics::start(bound, text)
+        let bound = metrics_http::bind(at, &self.cleanup, &self.report)?;
+        MetricsListener::start(bound, text)
             .map_err(|error| format!("the address of metrics: {}", no_thread(&error)))
     }
 }

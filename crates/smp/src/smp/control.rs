@@ -190,7 +190,7 @@ impl Smp {
             }
             // The lock is held while the thread starts: two who bring the same CPU in don't both
             // start one. Calls don't take this lock.
-            let granted = control.seat_thread(position, cpu, &self.shared)?;
+            let granted = control.start_thread(position, cpu, &self.shared)?;
             let opened = target.open();
             drop(control);
             granted.inspect(|&granted| self.shared.granted(granted));
@@ -282,7 +282,7 @@ impl Smp {
 impl Control {
     /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is
     /// offline. The priority that the thread got is for [`Shared::granted`], without the lock.
-    fn seat_thread(
+    fn start_thread(
         &mut self,
         position: usize,
         cpu: CpuId,

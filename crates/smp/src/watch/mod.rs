@@ -271,8 +271,8 @@ impl Watch {
         };
         // No handle is left, or its last drop is under way.
         let Some((watch, pools)) = self.this.upgrade().zip(self.pools.upgrade()) else { return };
-        let seat = Arc::new(Mutex::new(Some(parker)));
-        let its = Arc::clone(&seat);
+        let shared = Arc::new(Mutex::new(Some(parker)));
+        let its = Arc::clone(&shared);
         let started = Builder::new().name("cw-call-watch".into()).spawn(move || {
             let parker = its.lock().take();
             watch.run(&pools, &parker.expect("it is put there before, and taken here"));
@@ -282,7 +282,7 @@ impl Watch {
             Err(error) => {
                 tracing::debug!(%error, "cannot start the thread that reports late calls of \
                                          futures");
-                if let Some(parker) = seat.lock().take() {
+                if let Some(parker) = shared.lock().take() {
                     *thread = WatchThread::Unborn(parker);
                 }
                 self.alert.give_up();

@@ -254,7 +254,7 @@ fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<MissingA
         progress,
         state: CpuState::of(target.state().snapshot()),
         running: running.map(RunningCall::of),
-        thread: target.own_thread().and_then(|seat| thread_state(seat.thread)),
+        thread: target.own_thread().and_then(|info| thread_state(info.thread)),
     })
 }
 

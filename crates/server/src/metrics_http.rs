@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: as much of HTTP/1.1 as a scraper needs, on one thread, where the manifest asks for it.
+//! The listener of the metrics: as much of HTTP/1.1 as a scraper of Prometheus needs, on one thread, if the manifest asks for it.
 //!
 //! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, each has [`PATIENCE`] to ask and to take its answer,
 //! and the metrics are made anew at most ten times a second. Nor each other: a newcomer gets the place of the one that has
@@ -111,14 +111,14 @@ pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The thread that answers. Dropping it ends the thread.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct MetricsListener {
     _thread: ListenerThread,
     address: String,
     /// Behind the thread, which ends first.
     socket: Option<OwnSocket>,
 }
 
-impl Metrics {
+impl MetricsListener {
     /// Where they are, of a Unix socket.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.socket.as_ref().map(|socket| &*socket.path)
@@ -133,7 +133,7 @@ impl Metrics {
     pub(crate) fn start(
         bound: Bound,
         text: impl Fn() -> String + Send + 'static,
-    ) -> io::Result<Metrics> {
+    ) -> io::Result<MetricsListener> {
         match &bound.listener {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
             Listener::Unix(listener) => listener.set_nonblocking(true)?,
@@ -152,7 +152,7 @@ impl Metrics {
                 tracing::warn!(%error, "metrics are not answered any more");
             }
         })?;
-        Ok(Metrics { _thread: thread, address: bound.address, socket: bound.socket })
+        Ok(MetricsListener { _thread: thread, address: bound.address, socket: bound.socket })
     }
 }
 
