@@ -18,7 +18,7 @@ pub enum OpenErrorKind {
     Key,
     /// Something in the store isn't as it was written.
     Damaged,
-    /// The [flush file](ObjectOptions::flush_file) can't be used, has what can't be put into the
+    /// The [flush file](crate::ObjectOptions::flush_file) can't be used, has what can't be put into the
     /// store any more, or lacks what the last server flushed.
     FlushFile,
 }
