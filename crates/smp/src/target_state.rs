@@ -342,7 +342,7 @@ pub enum CpuState {
     Offline,
     /// It takes none, for good: the handle is shut down.
     Stopped,
-    /// It takes none, for good: its [`CallTarget`](crate::CallTarget) was dropped.
+    /// It takes none, for good: its call target was dropped.
     Abandoned,
 }
 
