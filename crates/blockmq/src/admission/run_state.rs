@@ -33,7 +33,7 @@ pub enum Claim {
     /// The caller is the runner now, and has to call [`RunState::end`] or [`RunState::hand_over`].
     Runner,
     /// Somebody else is the runner and will look again after this moment: the caller may leave.
-    TagUsers,
+    Joined,
 }
 
 /// What a runner that wants to end is told.
@@ -78,7 +78,7 @@ impl RunState {
             // it. That holds only for a read-modify-write, so it is done even where
             // RERUN is set already.
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if running => return Claim::TagUsers,
+                Ok(_) if running => return Claim::Joined,
                 Ok(_) => return Claim::Runner,
                 Err(now) => word = now,
             }
@@ -208,9 +208,9 @@ pub trait Source {
 #[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
 pub enum RunOutcome {
     /// Nothing to run, or the queue is quiesced; its opener will look.
-    RefusedRequest,
+    Refused,
     /// Somebody else is running and looks again.
-    TagUsers,
+    Joined,
     /// The caller ran the queue, in this many passes.
     Done {
         /// Passes made; 0 where the gate closed in the last moment.
@@ -256,11 +256,11 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     recheck: &impl Recheck,
 ) -> RunOutcome {
     if !gate.must_run_by(recheck, || published || source.has_pending()) {
-        return RunOutcome::RefusedRequest;
+        return RunOutcome::Refused;
     }
     match state.claim() {
         Claim::Runner => {}
-        Claim::TagUsers => return RunOutcome::TagUsers,
+        Claim::Joined => return RunOutcome::Joined,
     }
     run_claimed(gate, state, grace, source, budget)
 }
@@ -328,8 +328,8 @@ mod tests {
     fn the_second_claim_joins_and_makes_the_runner_look_again() {
         let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
-        assert_eq!(state.claim(), Claim::TagUsers);
-        assert_eq!(state.claim(), Claim::TagUsers);
+        assert_eq!(state.claim(), Claim::Joined);
+        assert_eq!(state.claim(), Claim::Joined);
         assert_eq!(state.end(), EndOfRun::Again);
         assert_eq!(state.end(), EndOfRun::Ended { wake: false });
         assert_eq!(state.claim(), Claim::Runner);
@@ -348,7 +348,7 @@ mod tests {
     fn a_hand_over_ends_even_where_somebody_came() {
         let state = RunState::new();
         assert_eq!(state.claim(), Claim::Runner);
-        assert_eq!(state.claim(), Claim::TagUsers);
+        assert_eq!(state.claim(), Claim::Joined);
         assert!(!state.hand_over());
         assert_eq!(state.claim(), Claim::Runner);
         assert_eq!(state.end(), EndOfRun::Ended { wake: false }, "RERUN went with the hand-over");

@@ -147,7 +147,7 @@ impl Hctx {
             // Nobody will tell us, so we have to ask again, though not with a core of our own.
             // A submitter asks meanwhile too, and so does a completion.
             RunOutcome::Busy { .. } => self.run_after(core, BUSY_PAUSE),
-            RunOutcome::RefusedRequest | RunOutcome::TagUsers | RunOutcome::Done { .. } => {}
+            RunOutcome::Refused | RunOutcome::Joined | RunOutcome::Done { .. } => {}
         }
     }
 
@@ -185,7 +185,7 @@ impl Hctx {
         let ran = nest::dispatch(|| {
             run_state::run_by(gate, state, grace, &feed, published, budget, recheck)
         });
-        if ran != RunOutcome::TagUsers {
+        if ran != RunOutcome::Joined {
             self.decline_tag(core);
         }
         ran
@@ -201,8 +201,8 @@ impl Hctx {
     fn count(&self, core: &Core, slot: usize, ran: RunOutcome) {
         let stats = core.visitor_stats.of(slot);
         match ran {
-            RunOutcome::RefusedRequest => bump(&stats.refused),
-            RunOutcome::TagUsers => bump(&stats.joined),
+            RunOutcome::Refused => bump(&stats.refused),
+            RunOutcome::Joined => bump(&stats.joined),
             RunOutcome::HandOver { .. } | RunOutcome::Busy { .. } => bump(&stats.handed_over),
             // The runner has counted it.
             RunOutcome::Done { .. } => {}
@@ -291,7 +291,7 @@ impl Hctx {
                 RunOutcome::HandOver { .. } => {}
                 // Nobody will tell, and there is no timer to ask again.
                 RunOutcome::Busy { .. } => core.give_up(),
-                RunOutcome::RefusedRequest | RunOutcome::TagUsers | RunOutcome::Done { .. } => {
+                RunOutcome::Refused | RunOutcome::Joined | RunOutcome::Done { .. } => {
                     return;
                 }
             }

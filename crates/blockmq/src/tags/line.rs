@@ -82,7 +82,7 @@ impl<const MARKS: bool> Line<MARKS> {
         loop {
             match self.turn.claim() {
                 Claim::Runner => {}
-                Claim::TagUsers => return own_got,
+                Claim::Joined => return own_got,
             }
             let mut told = Grants::default();
             let round = self.round(tags, cpu, &mut told);

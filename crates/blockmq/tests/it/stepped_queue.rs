@@ -33,7 +33,7 @@ fn stepped_requests_that_come_during_a_quiesce_run_after_the_unquiesce() {
     let queue = by_hand(&driver, 8);
     let quiesced = queue.quiesce();
     let done = submit(&*queue, block(1));
-    assert_eq!(queue.step(0), Some(RunOutcome::RefusedRequest));
+    assert_eq!(queue.step(0), Some(RunOutcome::Refused));
     assert_eq!(driver.held(), 0, "a quiesced queue dispatches nothing");
     assert_eq!(queue.inside(), 1, "and yet takes requests in");
     assert_eq!(queue.step(0), None, "nobody asks again while it is quiesced");

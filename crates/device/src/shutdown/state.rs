@@ -149,7 +149,7 @@ pub(super) enum CallerRests {
     /// Until it is woken.
     Asleep,
     /// It looks at the clock too.
-    WatchGuard,
+    Watching,
 }
 
 pub(super) struct RunningCallback {
@@ -414,7 +414,7 @@ impl ShutdownState {
             CallerStep::Wait(None)
         } else {
             // The helper that is to take these may not come: then the caller takes them after all.
-            st.caller = CallerRests::WatchGuard;
+            st.caller = CallerRests::Watching;
             CallerStep::Wait(Some(SLOW))
         }
     }
@@ -611,7 +611,7 @@ impl ShutdownState {
             helpers: st.helpers.saturating_sub(hung),
             coming: st.coming,
             cap: st.cap,
-            watched: st.watched || st.looked_at || st.caller == CallerRests::WatchGuard,
+            watched: st.watched || st.looked_at || st.caller == CallerRests::Watching,
             slow_seen: st.slow_seen,
             worth: policy::worth(st.left.saturating_sub(st.sync_left), st.took.mean()),
         };

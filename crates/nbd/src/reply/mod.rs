@@ -222,7 +222,7 @@ impl FlushRight {
     }
 
     /// BeginRound, by the holder, right before it takes from the inbox.
-    pub fn begin_round(&self) {
+    fn begin_round(&self) {
         // Acquire pairs with the Release of the Claim whose note this clears: the take that follows
         // sees that push. A plain store would clear the note without seeing the push, and
         // strand it.

@@ -350,10 +350,11 @@ impl Live {
     /// What there is to do. A mirror whose manifest names the `bitmap` that it has anyway, or names it
     /// no more, stays as it is.
     fn changes(&self, old: &Manifest, new: &Manifest) -> Changes {
+        let had = old.by_name();
         let mut alike = new.clone();
         for device in &mut alike.devices {
-            let had = old.device(&device.name).map(|device| &device.driver);
-            let (Some(Driver::Mirror(had)), Driver::Mirror(mirror)) = (had, &mut device.driver)
+            let Driver::Mirror(mirror) = &mut device.driver else { continue };
+            let Some(Driver::Mirror(had)) = had.get(&*device.name).map(|device| &device.driver)
             else {
                 continue;
             };
@@ -364,8 +365,9 @@ impl Live {
             }
         }
         let mut changes = Changes::between(old, &alike);
+        let written = new.by_name();
         for device in &mut changes.add_devices {
-            if let Some(written) = new.device(&device.name) {
+            if let Some(&written) = written.get(&*device.name) {
                 device.clone_from(written);
             }
         }
@@ -381,7 +383,8 @@ impl Live {
         change: &Change,
         changed: &mut ChangeReport,
     ) -> Result<(), Error> {
-        let restarted = changes.restarted.iter().filter_map(|name| old.device(name));
+        let had = old.by_name();
+        let restarted = changes.restarted.iter().filter_map(|name| had.get(name.as_str()));
         for device in restarted.filter(|device| device.driver.is_in_memory()) {
             let name = &device.name;
             let why = format!("device '{name}' is in memory, and its restart loses what it holds");
