@@ -1,5 +1,6 @@
-//! The target for what a server says in the transmission phase, to a volume that is its export. The first byte of an input says
-//! whether chunks were agreed on, and in pieces of which size the rest comes.
+//! The target for what a server says in the transmission phase, to a volume that is its export. The
+//! first byte of an input says whether chunks were agreed on, and in pieces of which size the rest
+//! comes.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,8 @@ use crate::seeds::Seed;
 const SIZE: u64 = 1 << 20;
 const CONTEXT: u32 = 5;
 
-/// What the volume is asked for, by the numbers of the requests. The bytes of the last one haven't left whole.
+/// What the volume is asked for, by the numbers of the requests. The bytes of the last one haven't
+/// left whole.
 fn asked() -> [Request; 8] {
     [
         Request::read(0, 4096),
@@ -79,7 +81,8 @@ struct Told {
     extents: Vec<Extent>,
 }
 
-/// What comes of the requests where the server says this in such pieces; in which order it answered, and whether the connection goes on.
+/// What comes of the requests where the server says this in such pieces; in which order it
+/// answered, and whether the connection goes on.
 fn answer(structured: bool, said: &[u8], piece: usize) -> (Vec<Told>, Vec<usize>, bool) {
     // Inputs come one at a time, except from tests that run beside each other.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -121,7 +124,8 @@ fn answer(structured: bool, said: &[u8], piece: usize) -> (Vec<Told>, Vec<usize>
 /// A server says this to some requests.
 ///
 /// # Panics
-/// Where a request ends twice or not at all, a read ends well without its bytes, or where it matters how the bytes are cut.
+/// Where a request ends twice or not at all, a read ends well without its bytes, or where it
+/// matters how the bytes are cut.
 pub fn answers(data: &[u8]) {
     let Some((&choice, said)) = data.split_first() else { return };
     let (structured, piece) = (choice & 1 != 0, usize::from(choice >> 1) + 1);

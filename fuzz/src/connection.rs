@@ -98,8 +98,8 @@ pub fn connection(data: &[u8]) {
     assert_eq!(*greeting, Handshake::greeting());
     assert!(Greeting::decode(greeting).is_ok());
 
-    // Each option that can be chosen contains the name of the export, or asks for the default one by an
-    // empty name.
+    // Each option that can be chosen contains the name of the export, or asks for the default one
+    // by an empty name.
     let names_it = data.windows(4).any(|window| window == b"disk");
     let empty_name = data
         .windows(8)

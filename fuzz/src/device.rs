@@ -8,7 +8,8 @@ use corewise_sync::Mutex;
 /// Size of the device in bytes: small, so that an input of a few kilobytes can't ask for gigabytes
 /// of replies.
 const SIZE: usize = 16 << 10;
-/// Size of a large one: its reads are worth asking for holes first, and its longest requests go in by pieces.
+/// Size of a large one: its reads are worth asking for holes first, and its longest requests go in
+/// by pieces.
 const LARGE: usize = 640 << 10;
 
 pub(crate) struct Device {

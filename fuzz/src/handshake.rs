@@ -83,7 +83,8 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
     (replies, consumed, Outcome::NeedMore)
 }
 
-/// Feeds a handshake that has TLS, byte by byte: these are in plain text up to `STARTTLS`, and what TLS gives behind it.
+/// Feeds a handshake that has TLS, byte by byte: these are in plain text up to `STARTTLS`, and what
+/// TLS gives behind it.
 fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
     let (mut machine, mut pending, mut said) =
         (Handshake::with_tls(policy).extended_headers(true), Vec::new(), Vec::new());
@@ -123,8 +124,8 @@ fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
 /// Runs a handshake over these bytes.
 ///
 /// # Panics
-/// Where the answer depends on how the bytes are cut, or on plain text before TLS, a reply is malformed, or the machine answers
-/// without bound.
+/// Where the answer depends on how the bytes are cut, or on plain text before TLS, a reply is
+/// malformed, or the machine answers without bound.
 pub fn handshake(data: &[u8]) {
     feed_to_tls(data, TlsPolicy::Allowed);
     feed_to_tls(data, TlsPolicy::Required);

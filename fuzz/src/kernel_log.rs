@@ -19,8 +19,8 @@ const OLDER: &str = "[    0.0] Linux version 4.19.0 (x)\n\
     [    1.9] foo: probe of f failed with error -12\n\
     [    2.0] foo: probe of f failed with error -9223372036854775808\n";
 
-/// Reads these bytes as a kernel log, whole and in pieces; and as a dependency file and a listing of
-/// a sysfs tree, which are then applied to it.
+/// Reads these bytes as a kernel log, whole and in pieces; and as a dependency file and a listing
+/// of a sysfs tree, which are then applied to it.
 ///
 /// # Panics
 /// Where a timeline contradicts itself, the pieces give another log, or a number of a line is none.

@@ -30,11 +30,12 @@ impl BlockDevice for Disk {
     }
 }
 
-/// Reads these bytes as a disk: as they are, and with checksums made right, so that lies get past them.
+/// Reads these bytes as a disk: as they are, and with checksums made right, so that lies get past
+/// them.
 ///
 /// # Panics
-/// Where a read leaves the disk, a partition does, two of them overlap, or the same bytes give another
-/// table.
+/// Where a read leaves the disk, a partition does, two of them overlap, or the same bytes give
+/// another table.
 pub fn partition_table(data: &[u8]) {
     let mut disk = data.to_vec();
     disk.resize(data.len().next_multiple_of(BLOCK), 0);
@@ -90,8 +91,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A disk of `blocks` blocks with these partitions, first and last block each. The smallest there can be:
-/// four entries to a copy.
+/// A disk of `blocks` blocks with these partitions, first and last block each. The smallest there
+/// can be: four entries to a copy.
 fn disk(blocks: u64, partitions: &[(u64, u64)]) -> Vec<u8> {
     let mut disk = vec![0; blocks as usize * BLOCK];
     disk[450] = 0xEE;

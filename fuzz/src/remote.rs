@@ -47,7 +47,8 @@ fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
 /// Shakes hands with a server that says this.
 ///
 /// # Panics
-/// Where an agreement doesn't follow from the bytes up to its end alone, or one is claimed without them.
+/// Where an agreement doesn't follow from the bytes up to its end alone, or one is claimed without
+/// them.
 pub fn remote(data: &[u8]) {
     let (agreed, read) = shake(data);
     let Ok(agreed) = agreed else { return };

@@ -167,8 +167,8 @@ pub fn handshake() -> Vec<Seed> {
     ]
 }
 
-/// Seeds for the transmission phase: each with simple replies, and with structured ones; and every command in further
-/// forms.
+/// Seeds for the transmission phase: each with simple replies, and with structured ones; and every
+/// command in further forms.
 pub fn transmission() -> Vec<Seed> {
     let with = |form: u8, bytes: &[u8]| [&[form], bytes].concat();
     let mut seeds = Vec::new();

@@ -1,5 +1,5 @@
-//! The target for the transmission phase: a real session, held against a model. The first byte of an input says what the
-//! client has chosen, and from which export.
+//! The target for the transmission phase: a real session, held against a model. The first byte of
+//! an input says what the client has chosen, and from which export.
 
 use corewise_blockmq::BlockDevice;
 use corewise_nbd::model::{

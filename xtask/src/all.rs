@@ -8,8 +8,9 @@ use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How many steps run at the same time. Each may use all CPUs; a second one uses those that the first leaves idle,
-/// while it links, waits or fetches. Cargo has one of two builds in the same folder wait, but for no test that runs.
+/// How many steps run at the same time. Each may use all CPUs; a second one uses those that the
+/// first leaves idle, while it links, waits or fetches. Cargo has one of two builds in the same
+/// folder wait, but for no test that runs.
 const AT_ONCE: usize = 2;
 
 /// So many lines of a failed step's log stand at the end, too.
@@ -126,8 +127,8 @@ fn sum_up(done: &[Done], took: Duration) -> bool {
     sum.failed == 0
 }
 
-/// The lines of a log that say why, at most [`REASONS`]: they are told once more at the end, which may be all that a
-/// reader has.
+/// The lines of a log that say why, at most [`REASONS`]: they are told once more at the end, which
+/// may be all that a reader has.
 fn reasons(log: &str) -> Vec<&str> {
     let says = |line: &str| {
         let line = line.trim_start();

@@ -4,26 +4,27 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Behind the package that a step builds: the crates of others then have the features that they have in all tests, and are
-/// built once for both. Nothing of this second package is built.
+/// Behind the package that a step builds: the crates of others then have the features that they
+/// have in all tests, and are built once for both. Nothing of this second package is built.
 pub(crate) const AS_IN_TESTS: &[&str] =
     &["-p", "bench-peers", "--features", "bench-peers/as-in-tests"];
 
-/// Has `cargo` leave programs in a folder of that name, as those of all tests have the same names. Crates lie where those of
-/// all tests do. (A Cargo before 1.91 builds them again.)
+/// Has `cargo` leave programs in a folder of that name, as those of all tests have the same names.
+/// Crates lie where those of all tests do. (A Cargo before 1.91 builds them again.)
 pub(crate) fn apart(cargo: &mut Command, folder: &str, target: &Path) {
     cargo.env("CARGO_TARGET_DIR", target.join(folder)).env("CARGO_BUILD_BUILD_DIR", target);
 }
 
-/// A program to give to cargo as `RUSTC_WORKSPACE_WRAPPER`: the workspace's crates are then built for this backend, where they
-/// are built for all tests. The crates of others are the same there, and built once, if their features are the same.
+/// A program to give to cargo as `RUSTC_WORKSPACE_WRAPPER`: the workspace's crates are then built
+/// for this backend, where they are built for all tests. The crates of others are the same there,
+/// and built once, if their features are the same.
 ///
 /// # Errors
 ///
 /// It can't be written below the target folder.
 pub(crate) fn compiler(backend: &str, target: &Path) -> Result<PathBuf, String> {
-    // Cargo keeps apart what such a program compiles, by its name. It also asks it for what is configured, so that
-    // dependencies may depend on that.
+    // Cargo keeps apart what such a program compiles, by its name. It also asks it for what is
+    // configured, so that dependencies may depend on that.
     let folder = target.join("backends");
     let program = folder.join(backend);
     let text = format!("#!/bin/sh\nexec \"$@\" --cfg {backend}\n");

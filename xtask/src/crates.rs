@@ -1,19 +1,22 @@
-//! The library crates as their users take them: packed for a registry, with few features, and with a lock file of their own.
+//! The library crates as their users take them: packed for a registry, with few features, and with
+//! a lock file of their own.
 
 use std::path::Path;
 
 use crate::run::Run;
 use crate::{oldest, workspace};
 
-/// What a program that takes a library finds in its lock file never: what only the tests of Corewise need.
+/// What a program that takes a library finds in its lock file never: what only the tests of
+/// Corewise need.
 const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
 
 /// What one that takes the workqueue alone doesn't find there either.
 const OF_OTHERS: [&str; 6] =
     ["corewise-kernel-log", "corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
 
-/// Packs each library crate, compiles the facade with each feature alone by the oldest compiler that is promised, and looks
-/// at users' lock files. A long run also builds each crate from its package, and compiles the program with that compiler.
+/// Packs each library crate, compiles the facade with each feature alone by the oldest compiler
+/// that is promised, and looks at users' lock files. A long run also builds each crate from its
+/// package, and compiles the program with that compiler.
 ///
 /// # Errors
 ///
@@ -79,7 +82,8 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The lock file of a program that takes one library, by its path. Versions are those of the workspace.
+/// The lock file of a program that takes one library, by its path. Versions are those of the
+/// workspace.
 fn lock_file_of_user(run: &mut Run, library: &str, folder: &Path) -> Result<String, String> {
     let user = run.target().join("user").join(library);
     let failed = |e: std::io::Error| format!("cannot make a program at {}: {e}", user.display());

@@ -1,4 +1,5 @@
-//! `cargo xtask deb`: the Debian package of the program, by `dpkg-deb` over a tree that is laid out here.
+//! `cargo xtask deb`: the Debian package of the program, by `dpkg-deb` over a tree that is laid out
+//! here.
 //!
 //! cargo-deb would do, too: it takes minutes to build, and as many lines to say the same.
 
@@ -117,7 +118,8 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
     Ok(package)
 }
 
-/// The step: the package can be built and has what it should have, its units are right; in a long run it is used in a clean root, and in a virtual machine.
+/// The step: the package can be built and has what it should have, its units are right; in a long
+/// run it is used in a clean root, and in a virtual machine.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let program = crate::steps::program(run)?;
     let package = build(run, &program)?;
@@ -205,7 +207,8 @@ fn clean_root(run: &mut Run, package: &Path) -> Result<(), String> {
     fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
 }
 
-/// Boots a virtual machine whose systemd runs the units: some four minutes on an emulated processor.
+/// Boots a virtual machine whose systemd runs the units: some four minutes on an emulated
+/// processor.
 fn machine(run: &mut Run, package: &Path) -> Result<(), String> {
     let include = "systemd,systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,initramfs-tools,dmsetup,nbd-client,e2fsprogs,fish,zsh";
     let root = debian(run, include, package)?;

@@ -1,4 +1,5 @@
-//! The project's own tasks: `cargo xtask test` runs every test, `cargo xtask sim` a workload on a simulated machine.
+//! The project's own tasks: `cargo xtask test` runs every test, `cargo xtask sim` a workload on a
+//! simulated machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a program for the terminal
 
 mod all;

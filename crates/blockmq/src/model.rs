@@ -1,8 +1,8 @@
-//! For models, for tests that choose the order of events themselves, and for benchmarks of single steps: no part of the
-//! interface, and hidden from its documentation.
+//! For models, for tests that choose the order of events themselves, and for benchmarks of single
+//! steps: no part of the interface, and hidden from its documentation.
 //!
-//! Here are the protocol types of the queue, each small enough to be model-checked (`README.md` beside this file argues
-//! them), and how a queue is stepped by hand.
+//! Here are the protocol types of the queue, each small enough to be model-checked (`README.md`
+//! beside this file argues them), and how a queue is stepped by hand.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub use crate::tags::{FreeResult, TagBatch, TagUser, TagWaiter, Tags};
 
 /// How a queue is built that nothing runs but its holder.
 pub trait BuildByHand {
-    /// Builds a queue that nothing runs but [`ByHand::step`]. It follows the machine too. May block, as
-    /// [`QueueBuilder::build`].
+    /// Builds a queue that nothing runs but [`ByHand::step`]. It follows the machine too. May
+    /// block, as [`QueueBuilder::build`].
     fn build_by_hand(self) -> Arc<Queue>;
 }
 
@@ -41,20 +41,20 @@ impl BuildByHand for QueueBuilder {
 
 /// What the holder of a queue does that was built by hand, and what a benchmark does with any.
 pub trait ByHand {
-    /// One bounded step of hardware queue `hctx`, on this thread. `None` where nobody has wanted a run since the last
-    /// step. Panics where there is no such hardware queue.
+    /// One bounded step of hardware queue `hctx`, on this thread. `None` where nobody has wanted a
+    /// run since the last step. Panics where there is no such hardware queue.
     fn step(&self, hctx: usize) -> Option<RunOutcome>;
 
-    /// As if the timer of a queue with timeouts fired at `now`: asks the driver about each request whose time is up
-    /// then, and says how many there were.
+    /// As if the timer of a queue with timeouts fired at `now`: asks the driver about each request
+    /// whose time is up then, and says how many there were.
     fn step_timeouts(&self, now: Stamp) -> usize;
 
     /// As [`BlockDevice::submit`](crate::BlockDevice::submit), as if called on `cpu`.
     fn submit_on(&self, cpu: CpuId, rq: Request);
 
-    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there is no need.
-    /// For measuring what that costs, and what a lock there would: never for a queue that may be quiesced,
-    /// unless the second look is as good as the queue's own.
+    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there
+    /// is no need. For measuring what that costs, and what a lock there would: never for a queue
+    /// that may be quiesced, unless the second look is as good as the queue's own.
     fn run_by(&self, hctx: usize, recheck: &impl Recheck);
 }
 

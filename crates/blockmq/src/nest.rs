@@ -1,13 +1,14 @@
-//! How deep ends of requests, and dispatches, nest on a thread. A completion function may submit, what it submits may end on the
-//! spot, and so on; a drop may do the same. Beyond a bound the next end is put off until the thread is back in the
-//! outermost one, so that no chain of them needs a deep stack. (The kernel makes a list of what is submitted
-//! inside a submission, `bio_list`, and of what ends in an interrupt.)
+//! How deep ends of requests, and dispatches, nest on a thread. A completion function may submit,
+//! what it submits may end on the spot, and so on; a drop may do the same. Beyond a bound the next
+//! end is put off until the thread is back in the outermost one, so that no chain of them needs a
+//! deep stack. (The kernel makes a list of what is submitted inside a submission, `bio_list`, and
+//! of what ends in an interrupt.)
 //!
-//! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound a worker makes
-//! the next one.
+//! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound
+//! a worker makes the next one.
 //!
-//! A request that is put off keeps its tag and stays inside its queue. It waits for nothing but this thread's way back,
-//! which doesn't block: completion functions run in atomic sections.
+//! A request that is put off keeps its tag and stays inside its queue. It waits for nothing but
+//! this thread's way back, which doesn't block: completion functions run in atomic sections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,8 +23,8 @@ use corewise_sync::per_thread;
 /// Dispatches that nest on a thread at most, before a worker makes the next one.
 const NESTED_DISPATCHES: u32 = 64;
 
-/// Ends of requests that nest on a thread at most, before the next one is put off: more than there are devices in a
-/// stack of them, and far from what fills a small thread's stack.
+/// Ends of requests that nest on a thread at most, before the next one is put off: more than there
+/// are devices in a stack of them, and far from what fills a small thread's stack.
 const NESTED_ENDS: u32 = 16;
 
 /// An end, or what follows a burst, that runs later on this thread.
@@ -36,12 +37,13 @@ per_thread! {
     static PASS: Cell<*const InPass> = Cell::new(ptr::null());
     /// O: how many dispatches it is in.
     static DISPATCHES: Cell<u32> = Cell::new(0);
-    /// O: what was put off. Never dropped, so that it is there while other variables of the thread are; it
-    /// owns nothing once the thread is out of all ends.
+    /// O: what was put off. Never dropped, so that it is there while other variables of the thread
+    /// are; it owns nothing once the thread is out of all ends.
     static PUT_OFF: ManuallyDrop<RefCell<VecDeque<Deferred>>> = ManuallyDrop::new(RefCell::new(VecDeque::new()));
 }
 
-/// Ends a request: now, or, where the thread is deep in other ends, before the outermost of them is over.
+/// Ends a request: now, or, where the thread is deep in other ends, before the outermost of them is
+/// over.
 #[inline]
 pub(crate) fn end(end: impl FnOnce() + 'static) {
     let depth = DEPTH.with(Cell::get);
@@ -112,7 +114,8 @@ pub(crate) fn pass<T: Runs, R>(hctx: &T, f: impl FnOnce() -> R) -> R {
 #[inline]
 pub(crate) fn is_in_pass_of<T: Runs>(hctx: &T) -> bool {
     let mut at = PASS.with(Cell::get);
-    // SAFETY: each lies in a call of `pass` that this thread is in: it is taken out before that returns or unwinds.
+    // SAFETY: each lies in a call of `pass` that this thread is in: it is taken out before that
+    // returns or unwinds.
     while let Some(pass) = unsafe { at.as_ref() } {
         if ptr::eq(pass.of, ptr::from_ref(hctx).cast()) {
             return true;
@@ -161,8 +164,9 @@ fn next() -> Option<Deferred> {
     })
 }
 
-// Bursts: a thread that completes several requests in a row tells their callers' layer, which may do once for all
-// what it would do for each. (The kernel's network receive path gathers packets the same way, NAPI with GRO.)
+// Bursts: a thread that completes several requests in a row tells their callers' layer, which may
+// do once for all what it would do for each. (The kernel's network receive path gathers packets the
+// same way, NAPI with GRO.)
 
 per_thread! {
     /// O: the thread is in a burst.
@@ -171,11 +175,12 @@ per_thread! {
     static BEHIND_BURST: RefCell<Vec<Deferred>> = RefCell::new(Vec::new());
 }
 
-/// Calls `f` at once; or, where this thread completes several requests in a row, as a ring's does, when it has completed the last of
-/// them. For completion functions: what can be done once for many, such as sending the replies that have gathered.
+/// Calls `f` at once; or, where this thread completes several requests in a row, as a ring's does,
+/// when it has completed the last of them. For completion functions: what can be done once for
+/// many, such as sending the replies that have gathered.
 ///
-/// Until then some 30 requests are completed and submitted at most, and nothing is waited for. `f` runs on this thread, in an
-/// atomic section; a panic in it is caught.
+/// Until then some 30 requests are completed and submitted at most, and nothing is waited for. `f`
+/// runs on this thread, in an atomic section; a panic in it is caught.
 pub fn behind_burst(f: impl FnOnce() + 'static) {
     if IN_BURST.try_with(Cell::get).unwrap_or(false) {
         BEHIND_BURST.with(|later| later.borrow_mut().push(Box::new(f)));
@@ -184,8 +189,8 @@ pub fn behind_burst(f: impl FnOnce() + 'static) {
     }
 }
 
-/// A burst of this thread: several requests that it completes in a row. Dropped, it calls what [`behind_burst`] has left for
-/// its end.
+/// A burst of this thread: several requests that it completes in a row. Dropped, it calls what
+/// [`behind_burst`] has left for its end.
 #[derive(Debug)]
 #[must_use = "the burst ends when it is dropped"]
 pub struct Burst {

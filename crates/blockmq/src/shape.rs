@@ -13,23 +13,25 @@ use crate::state::pending::Pending;
 use crate::state::request::Request;
 use crate::state::whole::{HeldRequest, PartDone, Whole};
 
-// Flushes: one in the driver at a time for however many wait, and a change that has to be durable by itself
-// where the driver can't do that: it is made, and then flushed. Waits for flushes: `admission/flusher.rs`.
+// Flushes: one in the driver at a time for however many wait, and a change that has to be durable
+// by itself where the driver can't do that: it is made, and then flushed. Waits for flushes:
+// `admission/flusher.rs`.
 
 /// Whether a change with `fua` is made without, and then flushed.
 pub(crate) fn emulates_fua(driver: &Geometry) -> bool {
     driver.can_flush && !driver.can_fua
 }
 
-/// Has a request that is inside wait for a flush, which then ends it. Says which hardware queue the caller then
-/// runs; `None` where a flush is under way already.
+/// Has a request that is inside wait for a flush, which then ends it. Says which hardware queue the
+/// caller then runs; `None` where a flush is under way already.
 pub(crate) fn wait_for_flush(pending: Box<Pending>) -> Option<usize> {
     let (core, slot) = (Arc::clone(&pending.core), pending.slot);
     let batch = core.flusher.ask(pending)?;
     send_flush(core, slot, batch)
 }
 
-/// Sends a flush for those in `batch`: a request of the queue's own, which isn't counted, since they are.
+/// Sends a flush for those in `batch`: a request of the queue's own, which isn't counted, since
+/// they are.
 fn send_flush(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option<usize> {
     // Nobody may run a queue any more that is gone.
     while core.is_dead() {
@@ -76,11 +78,12 @@ pub(crate) fn flush_behind(pending: &mut Pending) {
 
 // Splitting: a request over the driver's limits goes to it in parts.
 //
-// The request itself stays inside, counted in, and is the [`Whole`] of its parts; those are of the queue's own
-// making and not counted, so that a freeze waits for all of them by waiting for the one. Not more than
-// [`AHEAD`] parts are under way at a time, since a large discard may have millions: each that ends sends the
-// next one. The work that the kernel's `bio_split` does in the submitter's thread, which may wait there for memory and
-// tags, is done here by the completer: the submitter has gone on.
+// The request itself stays inside, counted in, and is the [`Whole`] of its parts; those are of the
+// queue's own making and not counted, so that a freeze waits for all of them by waiting for the
+// one. Not more than [`AHEAD`] parts are under way at a time, since a large discard may have
+// millions: each that ends sends the next one. The work that the kernel's `bio_split` does in the
+// submitter's thread, which may wait there for memory and tags, is done here by the completer: the
+// submitter has gone on.
 
 /// Parts of a request that are under way at once, at most.
 const AHEAD: u32 = 32;
@@ -91,7 +94,8 @@ struct Split {
     whole: Whole,
     core: Arc<Core>,
     slot: usize,
-    /// L: is the lock, for some nanoseconds; guards where the next part begins, `None` behind the last.
+    /// L: is the lock, for some nanoseconds; guards where the next part begins, `None` behind the
+    /// last.
     next: SpinLock<Option<u64>>,
 }
 
@@ -109,7 +113,8 @@ pub(crate) fn split(pending: Box<Pending>) -> Option<usize> {
 }
 
 impl Split {
-    /// Sends the next part; says which hardware queue the caller then runs. `None` behind the last one.
+    /// Sends the next part; says which hardware queue the caller then runs. `None` behind the last
+    /// one.
     fn send_next(self: &Arc<Self>) -> Option<usize> {
         let part = self.next_part()?;
         let pending = self.core.pack(part, self.slot).uncounted();

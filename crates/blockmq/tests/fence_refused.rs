@@ -1,5 +1,5 @@
-//! Freeze and quiesce against submitters that don't stop, with `membarrier`, while it comes to be refused, and
-//! without it. One process, one test: the refusal is for good.
+//! Freeze and quiesce against submitters that don't stop, with `membarrier`, while it comes to be
+//! refused, and without it. One process, one test: the refusal is for good.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -33,11 +33,13 @@ impl Driver for Noting {
     }
 }
 
-/// Room for so many requests through each CPU. Without a bound what waits outside of a frozen queue would grow while that
-/// is drained, and would have to be drained the next time: where pushing is quicker than dispatch, for ever.
+/// Room for so many requests through each CPU. Without a bound what waits outside of a frozen queue
+/// would grow while that is drained, and would have to be drained the next time: where pushing is
+/// quicker than dispatch, for ever.
 const ROOM: u32 = 1024;
 
-/// Ends the submitters, also where the freezer fails: they would fill the memory of a test whose message nobody sees.
+/// Ends the submitters, also where the freezer fails: they would fill the memory of a test whose
+/// message nobody sees.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -46,8 +48,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and nothing is
-/// lost.
+/// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and
+/// nothing is lost.
 fn storm(queue: &Arc<Queue>, driver: &Noting, rounds: usize, midway: impl Fn()) {
     let over = AtomicBool::new(false);
     let sent_by_all = AtomicU64::new(0);

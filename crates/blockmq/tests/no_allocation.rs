@@ -54,7 +54,8 @@ fn a_request_allocates_nothing_once_its_box_is_there() {
         driver.finish_all();
         while queue.step(0).is_some() {}
     };
-    // Each CPU on which requests end has times of its own, which it makes when the first one ends there.
+    // Each CPU on which requests end has times of its own, which it makes when the first one ends
+    // there.
     let here = current_cpu().expect("a test's thread is on a CPU");
     pin_current_thread(&CpuSet::from_iter([here])).unwrap();
     // The lists grow to what they need.

@@ -1,5 +1,5 @@
-//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: what a running `corewise up`
-//! has is changed while it serves.
+//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: what a running
+//! `corewise up` has is changed while it serves.
 
 use std::io::Write;
 use std::path::Path;

@@ -100,7 +100,8 @@ pub(crate) mod tests {
         assert!(matches!(super::json("{\n}"), Cow::Borrowed(_)));
     }
 
-    /// What a strict parser finds: keys with their values, words without one. `None`: it isn't logfmt.
+    /// What a strict parser finds: keys with their values, words without one. `None`: it isn't
+    /// logfmt.
     pub(crate) fn parsed(line: &str) -> Option<Vec<(String, Option<String>)>> {
         let mut chars = line.chars().peekable();
         let mut pairs = Vec::new();

@@ -40,7 +40,8 @@ type LogListener = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
 static LISTENER: OnceLock<LogListener> = OnceLock::new();
 
-/// Has somebody told of warnings and errors, too, from now on, by the thread that tells them. Called once.
+/// Has somebody told of warnings and errors, too, from now on, by the thread that tells them.
+/// Called once.
 pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
     let _ = LISTENER.set(Box::new(tell));
 }
@@ -121,8 +122,8 @@ pub(crate) fn start(log: &Log, bars: Bars) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the manifest's
-    // line, and legs that a mirror does without, with the mirror.
+    // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the
+    // manifest's line, and legs that a mirror does without, with the mirror.
     let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
     let events = if level <= LevelFilter::WARN { LevelFilter::OFF } else { level };
     let targets = Targets::new()
@@ -156,14 +157,15 @@ pub(crate) fn start(log: &Log, bars: Bars) {
     }
 }
 
-/// Whether stderr is what the journal's variable names, by device and inode: a program may have been started with another one.
+/// Whether stderr is what the journal's variable names, by device and inode: a program may have
+/// been started with another one.
 fn is_stderr(stream: &str) -> bool {
     let found = rustix::fs::fstat(io::stderr().as_fd());
     found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// A line of text: time and level, the message, and the rest in pairs. The journal has the time itself, and is told the level by a
-/// number in front of the line.
+/// A line of text: time and level, the message, and the rest in pairs. The journal has the time
+/// itself, and is told the level by a number in front of the line.
 struct Line(Form);
 
 impl<S, N> FormatEvent<S, N> for Line

@@ -1,5 +1,6 @@
-//! stdout and stderr, for a server: it doesn't depend on their readers. One that has stopped reading (a pipe is full, a terminal
-//! was stopped) is waited for once. Lines that come after that are left out until it takes some again, and then it is told of them.
+//! stdout and stderr, for a server: it doesn't depend on their readers. One that has stopped
+//! reading (a pipe is full, a terminal was stopped) is waited for once. Lines that come after that
+//! are left out until it takes some again, and then it is told of them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

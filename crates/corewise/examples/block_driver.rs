@@ -1,8 +1,9 @@
 //! A block driver of one's own, and a filter that stands on it.
 //!
-//! `Disk` is the driver at the bottom: a thread that has the bytes, and to which requests are handed over. They complete
-//! there, a moment later and in whatever order it likes. `Scramble` is a filter, a driver that stands on any block device:
-//! what lies below is scrambled. It changes the bytes of a read where they are, and gives a write a buffer of its own.
+//! `Disk` is the driver at the bottom: a thread that has the bytes, and to which requests are
+//! handed over. They complete there, a moment later and in whatever order it likes. `Scramble` is a
+//! filter, a driver that stands on any block device: what lies below is scrambled. It changes the
+//! bytes of a read where they are, and gives a write a buffer of its own.
 //!
 //! `cargo run --release -p corewise --example block_driver`
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
@@ -35,7 +36,8 @@ impl Disk {
     }
 }
 
-/// The disk's own thread. It ends when the driver is dropped, and with it the queue that had requests for it.
+/// The disk's own thread. It ends when the driver is dropped, and with it the queue that had
+/// requests for it.
 fn serve(requests: &Receiver<Started>) {
     let mut blocks: HashMap<u64, Box<[u8]>> = HashMap::new();
     for mut rq in requests {
@@ -53,7 +55,8 @@ fn serve(requests: &Receiver<Started>) {
                 blocks.extend(numbers.zip(bytes.chunks_exact(BLOCK).map(Box::from)));
             }
             Op::Discard | Op::WriteZeroes => blocks.retain(|number, _| !numbers.contains(number)),
-            // A flush: nothing survives it anyway. Extents and prefetches: it says nothing of the former, and has no cache.
+            // A flush: nothing survives it anyway. Extents and prefetches: it says nothing of the
+            // former, and has no cache.
             _ => {}
         }
         rq.complete(Ok(()));
@@ -70,10 +73,12 @@ impl Driver for Disk {
         }
     }
 
-    /// Called inside an atomic section, by one thread at a time for each hardware queue: it hands over, and doesn't wait.
+    /// Called inside an atomic section, by one thread at a time for each hardware queue: it hands
+    /// over, and doesn't wait.
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         if let Some(requests) = &self.requests {
-            // Where the thread has died the request comes back as an error, and is dropped: then it completes as gone.
+            // Where the thread has died the request comes back as an error, and is dropped: then it
+            // completes as gone.
             drop(requests.send(rq));
         }
         Dispatch::Started
@@ -120,7 +125,8 @@ impl Driver for Scramble {
         let (key, offset, len) = (self.key, rq.offset(), rq.len());
         match rq.op() {
             Op::Read => {
-                // The device below fills the caller's own memory; then each piece of it is unscrambled there.
+                // The device below fills the caller's own memory; then each piece of it is
+                // unscrambled there.
                 let whole = Whole::with(rq, move |mut rq, result| {
                     let mut at = offset;
                     for bytes in rq.filled_mut() {
@@ -153,7 +159,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let disk = Queue::builder(&machine, Arc::new(Disk::new(64 << 20)?)).build(&queue);
     let filter = Scramble { below: Arc::clone(&disk) as _, key: Key(42) };
-    // A thread that submits faster than the disk takes waits while so many of its requests are inside: their bytes take memory.
+    // A thread that submits faster than the disk takes waits while so many of its requests are
+    // inside: their bytes take memory.
     let volume =
         Queue::builder(&machine, Arc::new(filter)).name("volume").nr_requests(256).build(&queue);
 

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p corewise --example build_graph`
 //!
-//! No worker ever waits for another target: each has a count of what it still needs, and the worker that
-//! builds the last of that spawns it. The scope lets all of them borrow the graph.
+//! No worker ever waits for another target: each has a count of what it still needs, and the worker
+//! that builds the last of that spawns it. The scope lets all of them borrow the graph.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::collections::HashMap;

@@ -74,8 +74,8 @@ fn pass(queue: &Workqueue, part: &mut Part, each: impl Fn(&mut [u64]) + Sync) ->
 fn main() -> Result<(), Box<dyn Error>> {
     let Options { machine, mib } = options()?;
     let pools = WorkerPools::new(&machine);
-    // A pod is a whole node, and strict: a chunk that another node's idle worker took over would lie
-    // on the wrong node.
+    // A pod is a whole node, and strict: a chunk that another node's idle worker took over would
+    // lie on the wrong node.
     let queue = Workqueue::builder("warmer").scope(AffinityScope::Numa).strict(true);
     let queue = queue.build(&pools)?;
 

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p corewise --example checksums -- [FILE]`
 //!
-//! `Workqueue::map` calls a function with each block, in parallel, and returns the results in the order of the blocks.
-//! Meanwhile `Workqueue::every` prints how far it is. `Workqueue::reduce` makes one value of all results.
+//! `Workqueue::map` calls a function with each block, in parallel, and returns the results in the
+//! order of the blocks. Meanwhile `Workqueue::every` prints how far it is. `Workqueue::reduce`
+//! makes one value of all results.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! A rate-limited crawler: it walks a web site on loopback, over real sockets, with few requests at once,
-//! a pause between two of them, and patience with a server that says "later".
+//! A rate-limited crawler: it walks a web site on loopback, over real sockets, with few requests at
+//! once, a pause between two of them, and patience with a server that says "later".
 //!
 //! `cargo run --release -p corewise --example crawler`
 //!

@@ -1,11 +1,11 @@
-//! Use from inside tokio: its tasks await closures and futures that run on a workqueue, and futures on
-//! the workqueue await tokio's channels.
+//! Use from inside tokio: its tasks await closures and futures that run on a workqueue, and futures
+//! on the workqueue await tokio's channels.
 //!
 //! `cargo run --release -p corewise --example inside_tokio`
 //!
-//! A small service in tokio takes requests. Short work and waits stay there. Computation goes
-//! to a workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for
-//! I/O: a task that awaits a [`JoinHandle`] holds no thread at all. The workers' threads are the program's
+//! A small service in tokio takes requests. Short work and waits stay there. Computation goes to a
+//! workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for I/O: a
+//! task that awaits a [`JoinHandle`] holds no thread at all. The workers' threads are the program's
 //! own: a spawn handler makes them inside the runtime.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
@@ -97,7 +97,8 @@ async fn run(queue: Workqueue) -> Result<(), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     // One thread is enough for what only waits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    // A worker is inside the runtime for as long as it lives, so that a closure may spawn tasks there.
+    // A worker is inside the runtime for as long as it lives, so that a closure may spawn tasks
+    // there.
     let tokio = runtime.handle().clone();
     let pools = WorkerPools::builder(&Machine::live()?)
         .max_threads(64)

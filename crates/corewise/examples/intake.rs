@@ -1,11 +1,13 @@
-//! The intake of a server: it takes as many jobs as it can hold, and refuses the others at once. It reads its configuration
-//! again when that has changed and settled, and prints a line on its work each 20 ms.
+//! The intake of a server: it takes as many jobs as it can hold, and refuses the others at once. It
+//! reads its configuration again when that has changed and settled, and prints a line on its work
+//! each 20 ms.
 //!
 //! `cargo run --release -p corewise --example intake`
 //!
-//! It uses of a workqueue: a capacity and `try_spawn` (the queue gives a job back instead of growing), `mod_delayed` (each
-//! change puts the reload off: a debounce), `every` (a tick, until its handle is dropped), a `Work` with a state of its own,
-//! `wait_timeout` and `abort_on_drop` (a job that takes too long is dropped).
+//! It uses of a workqueue: a capacity and `try_spawn` (the queue gives a job back instead of
+//! growing), `mod_delayed` (each change puts the reload off: a debounce), `every` (a tick, until
+//! its handle is dropped), a `Work` with a state of its own, `wait_timeout` and `abort_on_drop` (a
+//! job that takes too long is dropped).
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -46,7 +48,8 @@ impl Server {
         let queue = Workqueue::builder("jobs").capacity(CAPACITY).build(pools)?;
         let (rounds, done) = (Arc::new(AtomicUsize::new(1_000)), Arc::new(Counter::new()));
 
-        // The function of a `Work` may have a state of its own, without a lock: its runs never overlap.
+        // The function of a `Work` may have a state of its own, without a lock: its runs never
+        // overlap.
         let (file, its_rounds, mut reloads) = (configuration.clone(), Arc::clone(&rounds), 0);
         let reload = Work::new(move || {
             reloads += 1;
@@ -110,7 +113,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         for client in 0..4 {
             let server = &server;
             clients.spawn(move || {
-                // Each asks for 25 jobs at a time, and goes without those that the server has no room for.
+                // Each asks for 25 jobs at a time, and goes without those that the server has no
+                // room for.
                 for round in 0..10 {
                     let ask = |n| server.submit(format!("{client}/{round}/{n}")).ok();
                     let answers: Vec<_> = (0..25).filter_map(ask).collect();

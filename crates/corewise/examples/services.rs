@@ -1,12 +1,14 @@
-//! A web of 200 asynchronous services, started and stopped from tokio in the order of what they need.
+//! A web of 200 asynchronous services, started and stopped from tokio in the order of what they
+//! need.
 //!
 //! `cargo run --release -p corewise --example services`
 //!
-//! A server has connections to other machines, shards of data that need some of these, and listeners
-//! that need shards. Each is a task of tokio with an inbox, and each takes its time to come up and to
-//! drain. The device manager knows who needs whom: it starts each as soon as what it needs is up, and
-//! stops each as soon as nobody needs it any more. A probe and a shutdown are *begun* on a worker and
-//! finished later, from tokio: so no thread waits for any of them, however many there are.
+//! A server has connections to other machines, shards of data that need some of these, and
+//! listeners that need shards. Each is a task of tokio with an inbox, and each takes its time to
+//! come up and to drain. The device manager knows who needs whom: it starts each as soon as what it
+//! needs is up, and stops each as soon as nobody needs it any more. A probe and a shutdown are
+//! *begun* on a worker and finished later, from tokio: so no thread waits for any of them, however
+//! many there are.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -77,7 +79,8 @@ impl Driver for Services {
             (Ok(takes), Ok(needs)) => (*takes, needs),
             (Err(error), _) | (_, Err(error)) => return done.finish(Err(error)),
         };
-        // Their inboxes, and not the services: those belong to the manager, which drops them in order.
+        // Their inboxes, and not the services: those belong to the manager, which drops them in
+        // order.
         let needs: Vec<Inbox> = needs.iter().map(|service| service.inbox.clone()).collect();
         let name = cx.name().to_string();
         self.runtime.spawn(async move {

@@ -1,5 +1,5 @@
-//! The program of docs/tutorial.md: a key-value service that starts by devices, works by work items and calls, and
-//! stops in dependency order.
+//! The program of docs/tutorial.md: a key-value service that starts by devices, works by work items
+//! and calls, and stops in dependency order.
 //!
 //! `cargo run --release -p corewise --example tutorial`
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its user")]
@@ -27,7 +27,8 @@ const STALL: Duration = Duration::from_secs(2);
 /// One shard of the store: the keys of one CPU, and their values.
 type Shard = HashMap<String, String>;
 
-/// The store. Only functions that run on a CPU's call target touch the shard of that CPU, so its lock is always free.
+/// The store. Only functions that run on a CPU's call target touch the shard of that CPU, so its
+/// lock is always free.
 struct Store {
     smp: Smp,
     cpus: Vec<CpuId>,

@@ -38,7 +38,8 @@
 //!
 //! # Calls
 //!
-//! A function runs on the CPU that you name, whatever that CPU is busy with. A waiter gives its own core back.
+//! A function runs on the CPU that you name, whatever that CPU is busy with. A waiter gives its own
+//! core back.
 //!
 //! ```
 //! use corewise::prelude::*;
@@ -56,8 +57,8 @@
 //!
 //! # Devices
 //!
-//! A device is anything that needs others: a listener, a shard, a connection. Each comes up as soon as
-//! the devices that it needs are up, and goes down once no device needs it any more.
+//! A device is anything that needs others: a listener, a shard, a connection. Each comes up as soon
+//! as the devices that it needs are up, and goes down once no device needs it any more.
 //!
 //! ```
 //! use corewise::device::{
@@ -100,24 +101,26 @@
 //!
 //! # More
 //!
-//! Nine small programs in `examples/` show it at work (`cargo run --release -p corewise --example NAME`): `tutorial` (a
-//! service that starts, works and stops; docs/tutorial.md builds it step by step), `build_graph` (a parallel build of a
-//! dependency graph), `crawler` (limits, pauses and real sockets), `cache_warmer` (memory and work on the same node),
-//! `checksums` (the blocks of a file in parallel), `intake` (a queue that refuses, a debounced reload, a tick),
-//! `inside_tokio`, `services` (200 of tokio's tasks, started and stopped in the order of their needs), and
-//! `block_driver` (a block driver of one's own, and a filter on top of it). The guide on
-//! the front page of [`workqueue`] says which queue suits which work.
+//! Nine small programs in `examples/` show it at work
+//! (`cargo run --release -p corewise --example NAME`): `tutorial` (a service that starts, works and
+//! stops; docs/tutorial.md builds it step by step), `build_graph` (a parallel build of a dependency
+//! graph), `crawler` (limits, pauses and real sockets), `cache_warmer` (memory and work on the same
+//! node), `checksums` (the blocks of a file in parallel), `intake` (a queue that refuses, a
+//! debounced reload, a tick), `inside_tokio`, `services` (200 of tokio's tasks, started and stopped
+//! in the order of their needs), and `block_driver` (a block driver of one's own, and a filter on
+//! top of it). The guide on the front page of [`workqueue`] says which queue suits which work.
 //!
-//! Each module but [`topology`] and [`sync`] is a feature of its name. `workqueue`, `smp`, `device` (with
-//! [`timeline`]) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `timeline` (its JSON, HTML
-//! and traces), `serde` ([`device::History`] can be written and read), `xml` ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it
-//! compiles C) are asked for. A program that only queues work takes
-//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and compiles no
-//! other.
+//! Each module but [`topology`] and [`sync`] is a feature of its name. `workqueue`, `smp`, `device`
+//! (with [`timeline`]) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `timeline`
+//! (its JSON, HTML and traces), `serde` ([`device::History`] can be written and read), `xml`
+//! ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it compiles C)
+//! are asked for. A program that only queues work takes
+//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and
+//! compiles no other.
 //!
-//! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on a
-//! worker lets its pool start other work. No handle is global: several machines, pools and servers
-//! may live in one process.
+//! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on
+//! a worker lets its pool start other work. No handle is global: several machines, pools and
+//! servers may live in one process.
 
 #[cfg(feature = "blockmq")]
 pub use corewise_blockmq as blockmq;

@@ -1,5 +1,6 @@
-//! Which of the automatic traits each public type has. None of them stands in a type's source: a private field that is changed
-//! takes them away from users without a word. `docs/api/auto-traits.txt` has them, a line a type.
+//! Which of the automatic traits each public type has. None of them stands in a type's source: a
+//! private field that is changed takes them away from users without a word.
+//! `docs/api/auto-traits.txt` has them, a line a type.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -134,7 +135,8 @@ fn the_automatic_traits_of_each_public_type_are_as_they_were_written_down() {
     );
 }
 
-/// The names of types that a module has: words of its `pub use`, if a line of the crate's API declares them.
+/// The names of types that a module has: words of its `pub use`, if a line of the crate's API
+/// declares them.
 fn types(library: &str, module: &str) -> BTreeSet<String> {
     let read = |path: String| fs::read_to_string(root().join(path)).expect("it is there");
     let api = read(format!("docs/api/{library}.txt"));

@@ -1,5 +1,5 @@
-//! What a probe makes of a device: an object that is bound, and shut down in the end by a callback, which may be over
-//! later and elsewhere.
+//! What a probe makes of a device: an object that is bound, and shut down in the end by a callback,
+//! which may be over later and elsewhere.
 
 use crate::error::{ShutdownError, caught};
 use crate::graph::DeviceId;
@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 /// A device that is up: what its consumers use, and what is called at shutdown.
 ///
-/// Consumers get at the concrete type with [`ProbeContext::supplier`](crate::ProbeContext::supplier); drivers that stand for one
-/// another bind the same type (a struct around `Arc<dyn BlockDevice>`, say).
+/// Consumers get at the concrete type with
+/// [`ProbeContext::supplier`](crate::ProbeContext::supplier); drivers that stand for one another
+/// bind the same type (a struct around `Arc<dyn BlockDevice>`, say).
 ///
 /// The object is dropped by the thread that called
 /// [`shutdown`](crate::DeviceManager::shutdown), after the last callback has ended, each device
@@ -20,9 +21,9 @@ pub trait Bound: Any + Send + Sync {
     /// Flushes and closes, after everything that needs this device was shut down.
     ///
     /// Called at most once: on a pool worker or the caller of
-    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to do
-    /// with this one; on that caller alone where the declaration [says so](crate::DeviceDecl::async_shutdown).
-    /// It may block.
+    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to
+    /// do with this one; on that caller alone where the declaration [says
+    /// so](crate::DeviceDecl::async_shutdown). It may block.
     ///
     /// # Errors
     ///
@@ -37,8 +38,8 @@ pub trait Bound: Any + Send + Sync {
     ///
     /// It counts as over when `done` is finished, or dropped (a failure): a drop by a panic of this
     /// call is recorded as that panic. It should not keep the last handle of this object beyond
-    /// that, or the object is dropped later than promised. A synchronous device that is not over yet
-    /// holds up the other synchronous ones, but no thread.
+    /// that, or the object is dropped later than promised. A synchronous device that is not over
+    /// yet holds up the other synchronous ones, but no thread.
     fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
         done.finish(self.shutdown());
     }
@@ -55,8 +56,8 @@ pub trait Bound: Any + Send + Sync {
     }
 
     /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
-    /// without lock or queue. Asked at the end of a bring-up and, where devices have come or gone since,
-    /// when the shutdown begins.
+    /// without lock or queue. Asked at the end of a bring-up and, where devices have come or gone
+    /// since, when the shutdown begins.
     fn has_shutdown(&self) -> bool {
         true
     }
@@ -70,11 +71,13 @@ impl fmt::Debug for dyn Bound {
 
 /// The concrete object behind a bound one.
 pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
-    // Not `Arc::downcast`, for which the trait object would have to become another one: older compilers can't.
+    // Not `Arc::downcast`, for which the trait object would have to become another one: older
+    // compilers can't.
     if bound.as_ref().type_id() != TypeId::of::<T>() {
         return None;
     }
-    // SAFETY: the object is a `T`, so an `Arc` of it has the layout of an `Arc<T>`, and the pointer came from `into_raw`.
+    // SAFETY: the object is a `T`, so an `Arc` of it has the layout of an `Arc<T>`, and the pointer
+    // came from `into_raw`.
     Some(unsafe { Arc::from_raw(Arc::into_raw(bound).cast::<T>()) })
 }
 
@@ -110,8 +113,8 @@ pub(crate) trait EndSink: Send + Sync {
 /// The duty to say that a device is shut down, see
 /// [`Bound::start_shutdown`].
 ///
-/// May be sent to any thread and finished there, also within the callback. Dropped without an end it
-/// counts as a failure, so nobody waits for ever for a task that was cancelled.
+/// May be sent to any thread and finished there, also within the callback. Dropped without an end
+/// it counts as a failure, so nobody waits for ever for a task that was cancelled.
 #[must_use = "dropped, it makes the shutdown of its device a failed one"]
 pub struct ShutdownDone(Option<DoneTarget>);
 
@@ -125,9 +128,9 @@ impl ShutdownDone {
         ShutdownDone(Some(DoneTarget::Call(call)))
     }
 
-    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
-    /// manager; public so that a device can be tested without one, or wrapped into another one. A
-    /// panic in `tell` is caught and logged.
+    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by
+    /// the manager; public so that a device can be tested without one, or wrapped into another one.
+    /// A panic in `tell` is caught and logged.
     pub fn new(tell: impl FnOnce(Result<(), ShutdownError>) + Send + 'static) -> ShutdownDone {
         ShutdownDone(Some(DoneTarget::Closure(Box::new(tell))))
     }

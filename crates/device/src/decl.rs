@@ -37,9 +37,9 @@ pub struct DeviceDecl {
     pub optional_suppliers: Vec<String>,
     /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
     pub node: Option<u32>,
-    /// The shutdown callback may run on another thread, beside those of devices that neither need this
-    /// one nor are needed by it. True by default; false: in the caller's thread, one by one with
-    /// all others that say so, in reverse order of registration.
+    /// The shutdown callback may run on another thread, beside those of devices that neither need
+    /// this one nor are needed by it. True by default; false: in the caller's thread, one by one
+    /// with all others that say so, in reverse order of registration.
     pub async_shutdown: bool,
     /// How long its shutdown may take before it is named as overdue. `None`: as long as
     /// the shutdown's options say.

@@ -17,8 +17,8 @@ pub trait Driver: Send + Sync {
 
     /// Whether it may have a device. By default: the declaration names it.
     ///
-    /// Asked on the thread that adds devices or registers the driver, perhaps more than once; has to
-    /// be quick, and to say the same each time. A panic counts as no.
+    /// Asked on the thread that adds devices or registers the driver, perhaps more than once; has
+    /// to be quick, and to say the same each time. A panic counts as no.
     fn matches(&self, decl: &DeviceDecl) -> bool {
         decl.driver == self.name()
     }
@@ -228,8 +228,8 @@ impl<'a> ProbeContext<'a> {
         }
     }
 
-    /// The switch that cancels the bring-up: for a probe that goes on after its driver has returned,
-    /// see [`Driver::start_probe`].
+    /// The switch that cancels the bring-up: for a probe that goes on after its driver has
+    /// returned, see [`Driver::start_probe`].
     pub fn cancel(&self) -> &Cancel {
         self.cancel
     }
@@ -268,17 +268,18 @@ pub struct ProbeDone {
 pub(crate) type ProbeResult = Result<Arc<dyn Bound>, ProbeError>;
 
 impl ProbeDone {
-    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by the
-    /// manager; public so that a driver can be tested without one.
+    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by
+    /// the manager; public so that a driver can be tested without one.
     pub fn new(
         tell: impl FnOnce(Result<Arc<dyn Bound>, ProbeError>) + Send + 'static,
     ) -> ProbeDone {
         ProbeDone { tell: Some(Box::new(tell)) }
     }
 
-    /// The probe is over: the device is bound, or not. From any thread. Does not block; the device's
-    /// observers are told on this thread, and what waited for the device is queued. A probe that was
-    /// given up meanwhile (its deadline has passed) may have its result dropped here.
+    /// The probe is over: the device is bound, or not. From any thread. Does not block; the
+    /// device's observers are told on this thread, and what waited for the device is queued. A
+    /// probe that was given up meanwhile (its deadline has passed) may have its result dropped
+    /// here.
     pub fn finish(mut self, result: Result<Arc<dyn Bound>, ProbeError>) {
         if let Some(tell) = self.tell.take() {
             tell(result);

@@ -32,8 +32,8 @@ pub enum Error {
         /// The supplier.
         parent: String,
     },
-    /// A driver, callback or observer of this manager asked for something that waits for devices: it
-    /// might wait for itself.
+    /// A driver, callback or observer of this manager asked for something that waits for devices:
+    /// it might wait for itself.
     InsideProbe,
     /// The probe's context was made without a manager, for a test.
     NoManager,
@@ -145,8 +145,8 @@ impl ProbeError {
     /// What the device needs is not there yet, and its declaration doesn't name it: call the driver
     /// again when some other device has been bound. Say what is missing.
     ///
-    /// What can be named in the declaration should be: such a device is not probed in vain. See also
-    /// [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up some time.
+    /// What can be named in the declaration should be: such a device is not probed in vain. See
+    /// also [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up some time.
     pub fn defer(reason: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
     }

@@ -1,4 +1,5 @@
-//! What a caller gives a bring-up or a shutdown: an observer that is told, and a switch that stops it.
+//! What a caller gives a bring-up or a shutdown: an observer that is told, and a switch that stops
+//! it.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -64,8 +65,9 @@ impl<'a> Event<'a> {
 /// quick: the thread has work to do. A call that waits for devices is refused there
 /// ([`Error::InsideProbe`](crate::Error)). A panic in it is caught and logged.
 ///
-/// Its time counts into the deadline of the device whose start it is told, and in a shutdown, after an
-/// end, into that of the thread's next one. So one that hangs is found out, in that device's name.
+/// Its time counts into the deadline of the device whose start it is told, and in a shutdown, after
+/// an end, into that of the thread's next one. So one that hangs is found out, in that device's
+/// name.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
 /// Tells the observer, if there is one; its panic harms nobody.

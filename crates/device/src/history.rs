@@ -11,10 +11,10 @@ const FORGET_AFTER: u32 = 20;
 /// first.
 ///
 /// For each it keeps a *decaying maximum*: a longer time counts at once, a shorter one takes a
-/// quarter of the difference away. A device that is started too early costs nothing, one that is started
-/// too late costs the whole of its length; so a device that was slow now and then is taken as slow,
-/// and one that has become quick is after some runs. A median would put those last that are slow
-/// every third time.
+/// quarter of the difference away. A device that is started too early costs nothing, one that is
+/// started too late costs the whole of its length; so a device that was slow now and then is taken
+/// as slow, and one that has become quick is after some runs. A median would put those last that
+/// are slow every third time.
 ///
 /// Plain data: nothing here blocks. With the feature `serde` a program can keep it from run to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

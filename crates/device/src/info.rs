@@ -1,4 +1,5 @@
-//! What a device is at, what it waits for, what probing it has cost and what became of it, as plain data.
+//! What a device is at, what it waits for, what probing it has cost and what became of it, as plain
+//! data.
 
 use crate::error::ProbeError;
 use crate::graph::GraphError;
@@ -220,7 +221,8 @@ pub enum ProbeOutcome {
     Bound,
     /// Its probe failed.
     Failed(ProbeError),
-    /// It was not probed: something that it needs did not come up. It will be if that comes up later.
+    /// It was not probed: something that it needs did not come up. It will be if that comes up
+    /// later.
     Skipped {
         /// The device at the root of it, which failed or was rejected itself.
         culprit: String,

@@ -2,10 +2,12 @@
 //!
 //! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
 //! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
-//! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their real
-//! dependencies alone. Where nothing can be gained, as on one CPU, that takes a few percent longer than one by one. A user that needs them one by one says so: a driver by its
-//! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of them by
-//! [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both leave a [`Timeline`](corewise_timeline::Timeline).
+//! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their
+//! real dependencies alone. Where nothing can be gained, as on one CPU, that takes a few percent
+//! longer than one by one. A user that needs them one by one says so: a driver by its
+//! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of
+//! them by [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both leave a
+//! [`Timeline`](corewise_timeline::Timeline).
 //!
 //! ```
 //! use corewise_device::{
@@ -54,12 +56,12 @@
 //!
 //! # Services of an asynchronous runtime
 //!
-//! A device is whatever has to be up before something else and down after it: a connection, a shard,
-//! a listener. Where that is a task of tokio or another runtime, no thread should wait for it. So a
-//! probe may only *begin*: [`Driver::start_probe`] takes what it needs, hands its [`ProbeDone`] to
-//! the task and returns; the device is up when the task finishes that. A shutdown is the same with
-//! [`Bound::start_shutdown`] and [`ShutdownDone`]. A handle that is dropped (the task was aborted, the
-//! runtime has ended) counts as a failure, so that nobody waits for ever.
+//! A device is whatever has to be up before something else and down after it: a connection, a
+//! shard, a listener. Where that is a task of tokio or another runtime, no thread should wait for
+//! it. So a probe may only *begin*: [`Driver::start_probe`] takes what it needs, hands its
+//! [`ProbeDone`] to the task and returns; the device is up when the task finishes that. A shutdown
+//! is the same with [`Bound::start_shutdown`] and [`ShutdownDone`]. A handle that is dropped (the
+//! task was aborted, the runtime has ended) counts as a failure, so that nobody waits for ever.
 //!
 //! ```
 //! # use corewise_device::{
@@ -157,18 +159,18 @@
 //!
 //! # What is promised
 //!
-//! * A probe is called after all that its device needs is bound, and never twice at once; nobody waits
-//!   in a worker for another device. A device that cannot come up is skipped, says because of which one, and comes
-//!   up when that does.
+//! * A probe is called after all that its device needs is bound, and never twice at once; nobody
+//!   waits in a worker for another device. A device that cannot come up is skipped, says because of
+//!   which one, and comes up when that does.
 //! * A shutdown callback is called at most once, after those of all children and consumers. A
 //!   device that never came up counts as done. Nothing can be added once a shutdown has begun.
-//! * Probes and callbacks of devices that don't need each other may run at the same time; what must not
-//!   is declared.
+//! * Probes and callbacks of devices that don't need each other may run at the same time; what must
+//!   not is declared.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
 //! * A shutdown lets go of the bound objects and then of the drivers. A driver or an object that
 //!   keeps an `Arc` of its manager keeps the manager until then, and no longer.
-//! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are quick, or
-//!   fewer than two are asynchronous.
+//! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are
+//!   quick, or fewer than two are asynchronous.
 //!
 //! The protocols and their proofs: `src/registry/README.md`, `src/deferred/README.md`,
 //! `src/counters/README.md`, `src/shutdown/README.md` and

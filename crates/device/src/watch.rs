@@ -50,8 +50,8 @@ impl Watch {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There is no timer or no thread to be had. There never is in shuttle's schedules, which can't see a thread
-    /// wait for the system: it would hold up all the others.
+    /// There is no timer or no thread to be had. There never is in shuttle's schedules, which can't
+    /// see a thread wait for the system: it would hold up all the others.
     pub(crate) fn start() -> io::Result<Watch> {
         let timer = Timer::new()?;
         let shared = Arc::new(WatchShared {
@@ -80,8 +80,8 @@ impl Watch {
 impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        // The timer is left as it is: setting it costs more than the one wake-up for nothing that it
-        // may lead to, afterwards and elsewhere.
+        // The timer is left as it is: setting it costs more than the one wake-up for nothing that
+        // it may lead to, afterwards and elsewhere.
         let watched = state.watched.take();
         drop(state);
         drop(watched);

@@ -1,4 +1,5 @@
-//! Devices and drivers that come and go, on real threads: for two seconds, or a minute with `COREWISE_LONG`.
+//! Devices and drivers that come and go, on real threads: for two seconds, or a minute with
+//! `COREWISE_LONG`.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../../workqueue/tests/support/chance.rs"]

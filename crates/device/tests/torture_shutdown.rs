@@ -1,6 +1,6 @@
-//! Shutdowns of random graphs of many quick callbacks, on the worker pools of this machine, against a plain
-//! model: for two seconds, or a minute with `COREWISE_LONG`. A seed (`COREWISE_TORTURE_SEED`) repeats the
-//! choices, not the schedule.
+//! Shutdowns of random graphs of many quick callbacks, on the worker pools of this machine, against
+//! a plain model: for two seconds, or a minute with `COREWISE_LONG`. A seed
+//! (`COREWISE_TORTURE_SEED`) repeats the choices, not the schedule.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -130,8 +130,8 @@ impl Web {
         self.callbacks.iter().filter(|its| **its == callback).count()
     }
 
-    /// Every callback that began did so after those of all that need its device, through devices without a callback
-    /// too; and each was called once, unless the shutdown was aborted.
+    /// Every callback that began did so after those of all that need its device, through devices
+    /// without a callback too; and each was called once, unless the shutdown was aborted.
     fn check(&self, report: &ShutdownReport, told: Option<usize>) {
         let seen = self.seen.lock().unwrap();
         let aborted = self.aborts_at.is_some_and(|at| self.begun.load(Ordering::SeqCst) > at);

@@ -3,11 +3,11 @@
 //!
 //! A request that comes goes into an inbox; the push that finds it empty has a worker look. The
 //! work item alone owns the requests that wait, ordered by their time, and never runs twice at
-//! once: so there is no lock that a submitter could meet. It takes the inbox, passes on what is due and sets
-//! its own timer for the next one. A push that comes while it runs queues it once more.
+//! once: so there is no lock that a submitter could meet. It takes the inbox, passes on what is due
+//! and sets its own timer for the next one. A push that comes while it runs queues it once more.
 //!
-//! Where the workers are gone for good there is no timer: what waits is passed on at once, by the next thread that comes
-//! (`../end.rs`).
+//! Where the workers are gone for good there is no timer: what waits is passed on at once, by the
+//! next thread that comes (`../end.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -61,9 +61,10 @@ impl Delays {
 
 /// A slow device over another one. Requests without a delay are passed on at once.
 ///
-/// A request never waits less than it should, unless the worker pools are shut down meanwhile; how much more is up to the timers of the workqueue,
-/// some tens of microseconds where a core is free. Requests that wait take a tag each, as in a slow
-/// disk: a deep queue needs a deep enough one here.
+/// A request never waits less than it should, unless the worker pools are shut down meanwhile; how
+/// much more is up to the timers of the workqueue, some tens of microseconds where a core is free.
+/// Requests that wait take a tag each, as in a slow disk: a deep queue needs a deep enough one
+/// here.
 pub struct Delay {
     line: Arc<Line>,
     /// Has the line told of the end of the workers.

@@ -205,7 +205,8 @@ impl Driver for Faulty {
     }
 }
 
-// Numbers by chance that are the same in each run with the same seed, in each order of askers. Pure.
+// Numbers by chance that are the same in each run with the same seed, in each order of askers.
+// Pure.
 
 /// A number that depends on `seed` and `n` only, and looks like chance: splitmix64, by Sebastiano
 /// Vigna.

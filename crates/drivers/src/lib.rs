@@ -1,8 +1,9 @@
 //! The block drivers of Corewise: memory, files, stripes, mirrors, partitions and injectors.
 //!
-//! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts to work. [`Null`] and [`Memory`]
-//! finish requests on the spot, [`FileDriver`] asks the kernel (io_uring, or plain reads and writes if that is refused).
-//! [`Stripe`], [`Mirror`], [`Partition`] and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
+//! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
+//! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
+//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`]
+//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,8 +34,9 @@
 //!
 //! # Workers
 //!
-//! If the worker pools were shut down, a request to a file on threads, or one that changes a mirror's record, completes with
-//! [`Gone`](corewise_blockmq::IoErrorKind::Gone). Requests that a [`Delay`] holds go on at once.
+//! If the worker pools were shut down, a request to a file on threads, or one that changes a
+//! mirror's record, completes with [`Gone`](corewise_blockmq::IoErrorKind::Gone). Requests that a
+//! [`Delay`] holds go on at once.
 
 mod below;
 mod delay;

@@ -22,7 +22,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes per atomic word.
 const WORD: usize = 8;
-/// Discards give back whole pages, and what is known is known of pages. Where pages are larger, the kernel refuses and we write zeroes.
+/// Discards give back whole pages, and what is known is known of pages. Where pages are larger, the
+/// kernel refuses and we write zeroes.
 const PAGE: u64 = 4096;
 
 /// A device in memory. Its content is gone when it is dropped, so there is nothing to flush.
@@ -154,7 +155,8 @@ fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
 
 // Relaxed throughout: a request's words are ordered by its completion, not by each other.
 
-/// Copies out what lies at byte `at` of the words. A piece of memory may begin and end within a word.
+/// Copies out what lies at byte `at` of the words. A piece of memory may begin and end within a
+/// word.
 fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
     let bytes_of = |w: usize| words[w].load(Ordering::Relaxed).to_ne_bytes();
     let skip = at % WORD;
@@ -174,8 +176,8 @@ fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
     }
 }
 
-/// Copies `data` to byte `at` of the words, as [`load`]. A word belongs to one block, so no other request
-/// has a part of it.
+/// Copies `data` to byte `at` of the words, as [`load`]. A word belongs to one block, so no other
+/// request has a part of it.
 fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
     let patch = |w: usize, skip: usize, part: &[u8]| {
         let mut bytes = words[w].load(Ordering::Relaxed).to_ne_bytes();
@@ -279,11 +281,13 @@ impl Drop for Mapping {
     }
 }
 
-// Which pages of a memory device were written: one bit a page. Those that weren't read as zeroes and have no memory.
+// Which pages of a memory device were written: one bit a page. Those that weren't read as zeroes
+// and have no memory.
 //
-// A bit may be set without need, and must not be clear where bytes aren't zero. A write sets its bits, stores (`Store`), and
-// looks at them again (`Look`); a discard clears bits (`Clear`) and then zeroes (`Zero`). They may overlap, where a caller
-// has both in flight at once, and then either may win:
+// A bit may be set without need, and must not be clear where bytes aren't zero. A write sets its
+// bits, stores (`Store`), and looks at them again (`Look`); a discard clears bits (`Clear`) and
+// then zeroes (`Zero`). They may overlap, where a caller has both in flight at once, and then
+// either may win:
 //
 // ```text
 // write                    discard
@@ -292,8 +296,9 @@ impl Drop for Mapping {
 // Look                     Zero
 // ```
 //
-// Bytes of a write that are there when both are over were stored behind `Zero`. So `Clear` came before `Look`, by the two
-// fences, and `Look` sets the bit again. The kernel zeroes in `madvise`, behind which a store gets a fresh page.
+// Bytes of a write that are there when both are over were stored behind `Zero`. So `Clear` came
+// before `Look`, by the two fences, and `Look` sets the bit again. The kernel zeroes in `madvise`,
+// behind which a store gets a fresh page.
 
 /// Words that one request looks at, at most: 64 Ki, or 16 GiB of the device.
 const WORDS: u64 = 64 << 10;
@@ -324,7 +329,8 @@ impl UsedPages {
 
     /// Whether no page of the range was written: all of it reads as zeroes.
     pub(super) fn is_empty(&self, offset: u64, len: u64) -> bool {
-        // Relaxed: a write that has completed is ordered before by that, and of others nothing is said.
+        // Relaxed: a write that has completed is ordered before by that, and of others nothing is
+        // said.
         self.masks(offset, len).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0)
     }
 

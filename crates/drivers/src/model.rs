@@ -1,5 +1,5 @@
-//! For models: no part of the interface, and hidden from its documentation. Here are the protocol types of the drivers, each
-//! small enough to be model-checked.
+//! For models: no part of the interface, and hidden from its documentation. Here are the protocol
+//! types of the drivers, each small enough to be model-checked.
 
 pub use crate::file::lane::{LaneState, PushOutcome};
 pub use crate::file::ring::Bell;

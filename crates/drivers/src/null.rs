@@ -1,13 +1,13 @@
-//! `null`: reads zeroes and forgets writes. For measuring the queue itself, and for playing a device whose
-//! speed is known. The kernel's is `null_blk`.
+//! `null`: reads zeroes and forgets writes. For measuring the queue itself, and for playing a
+//! device whose speed is known. The kernel's is `null_blk`.
 //!
-//! Unless told otherwise, a request completes in its dispatch. With completion threads it is as with a
-//! device that has an interrupt vector for each of several CPUs: the dispatch puts the request into the
-//! inbox of a thread, chosen by its tag or in turn, and that thread completes it.
+//! Unless told otherwise, a request completes in its dispatch. With completion threads it is as
+//! with a device that has an interrupt vector for each of several CPUs: the dispatch puts the
+//! request into the inbox of a thread, chosen by its tag or in turn, and that thread completes it.
 //!
-//! A completion thread alone owns the requests that wait for their time, and they come in the order in
-//! which they are due, since all take equally long. It sleeps until the first is due, or until a push finds
-//! its inbox empty and wakes it.
+//! A completion thread alone owns the requests that wait for their time, and they come in the order
+//! in which they are due, since all take equally long. It sleeps until the first is due, or until a
+//! push finds its inbox empty and wakes it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,7 +32,8 @@ use corewise_sync::{CachePadded, Parker, Unparker};
 /// What is done on each completion thread when it begins: told its number.
 type StartHook = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// About what a step of [`CompletionCost::Work`] takes, for a machine that doesn't find out by itself.
+/// About what a step of [`CompletionCost::Work`] takes, for a machine that doesn't find out by
+/// itself.
 const STEP: Duration = Duration::from_nanos(1);
 
 /// What a request costs its completer.
@@ -81,8 +82,8 @@ pub struct NullOptions {
 }
 
 impl NullOptions {
-    /// A device of `size` bytes, rounded down to whole blocks of 512, whose requests complete in their
-    /// dispatch and cost nothing.
+    /// A device of `size` bytes, rounded down to whole blocks of 512, whose requests complete in
+    /// their dispatch and cost nothing.
     pub fn new(size: u64) -> Self {
         Self {
             size: size & !511,
@@ -97,33 +98,36 @@ impl NullOptions {
         }
     }
 
-    /// How long each request keeps the CPU that completes it busy, as an interrupt handler would. By the
-    /// clock: to some 50 ns, and time in which the thread is preempted counts. Replaces
+    /// How long each request keeps the CPU that completes it busy, as an interrupt handler would.
+    /// By the clock: to some 50 ns, and time in which the thread is preempted counts. Replaces
     /// [`NullOptions::work`].
     pub fn cost(mut self, each: Duration) -> Self {
         self.cost = if each.is_zero() { CompletionCost::None } else { CompletionCost::Time(each) };
         self
     }
 
-    /// As [`NullOptions::cost`], as a number of multiplications, each of which needs the one before: some
-    /// nanoseconds each, which no preemption shortens.
+    /// As [`NullOptions::cost`], as a number of multiplications, each of which needs the one
+    /// before: some nanoseconds each, which no preemption shortens.
     pub fn work(mut self, steps: u32) -> Self {
         self.cost = if steps == 0 { CompletionCost::None } else { CompletionCost::Work(steps) };
         self
     }
 
-    /// Reads leave the memory as it is and succeed, so that what is measured isn't the time to write zeroes.
+    /// Reads leave the memory as it is and succeed, so that what is measured isn't the time to
+    /// write zeroes.
     ///
     /// # Safety
-    /// All reads, also those of a device that stands on this one, go to memory that is initialized: an
-    /// [`AlignedBuf::zeroed`](corewise_blockmq::AlignedBuf::zeroed) that was cleared, for instance.
+    /// All reads, also those of a device that stands on this one, go to memory that is initialized:
+    /// an [`AlignedBuf::zeroed`](corewise_blockmq::AlignedBuf::zeroed) that was cleared, for
+    /// instance.
     pub unsafe fn leave_reads(mut self) -> Self {
         self.leave_reads = true;
         self
     }
 
-    /// How long a request takes at least. Nobody's CPU is busy meanwhile; how much later it completes is up
-    /// to the system's timers. Takes one completion thread where no number of them was set.
+    /// How long a request takes at least. Nobody's CPU is busy meanwhile; how much later it
+    /// completes is up to the system's timers. Takes one completion thread where no number of them
+    /// was set.
     pub fn latency(mut self, each: Duration) -> Self {
         self.latency = each;
         self
@@ -135,15 +139,15 @@ impl NullOptions {
         self
     }
 
-    /// Completion threads take requests in turn, `batch` in a row, whatever their tags: as drivers do that
-    /// spread a busy device over its vectors (megaraid_sas: 16 in a row). 0: by their tags.
+    /// Completion threads take requests in turn, `batch` in a row, whatever their tags: as drivers
+    /// do that spread a busy device over its vectors (megaraid_sas: 16 in a row). 0: by their tags.
     pub fn in_turn(mut self, batch: usize) -> Self {
         self.in_turn = batch;
         self
     }
 
-    /// What each completion thread does first, given its number: set its priority, say, or its CPU. A panic
-    /// there is caught.
+    /// What each completion thread does first, given its number: set its priority, say, or its CPU.
+    /// A panic there is caught.
     pub fn at_thread_start(mut self, f: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.at_start = Some(Arc::new(f));
         self
@@ -172,7 +176,8 @@ impl NullOptions {
         if rq.op() == Op::Read {
             let len = rq.len();
             if self.leave_reads {
-                // SAFETY: as `leave_reads` was promised; nothing is filled yet, and `len` is all there is.
+                // SAFETY: as `leave_reads` was promised; nothing is filled yet, and `len` is all
+                // there is.
                 unsafe { rq.advance(len) };
             } else {
                 rq.put_zeroes(len);
@@ -203,8 +208,8 @@ pub struct Null {
 }
 
 impl Null {
-    /// A null device of `size` bytes, rounded down to whole blocks of 512, whose requests complete before
-    /// their dispatch ends.
+    /// A null device of `size` bytes, rounded down to whole blocks of 512, whose requests complete
+    /// before their dispatch ends.
     pub fn new(size: u64) -> Self {
         Self { options: NullOptions::new(size), vectors: Vec::new(), turn: CachePadded::default() }
     }
@@ -285,7 +290,8 @@ impl CompletionThread {
                 }
             }
             if !options.latency.is_zero() {
-                // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it does.
+                // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it
+                // does.
                 let _ = wake_on_time();
             }
             theirs.run(&parker, &options);
@@ -338,7 +344,8 @@ impl Vector {
                 Some((due, _)) => Some(due.since(now)),
                 None => None,
             };
-            // A thread that pushes while this is awake leaves a token, and then nothing is slept through.
+            // A thread that pushes while this is awake leaves a token, and then nothing is slept
+            // through.
             match next {
                 Some(next) => {
                     parker.park_timeout(next);

@@ -179,7 +179,8 @@ impl Driver for Stripe {
 struct ExtentsRequest {
     layout: Layout,
     offset: u64,
-    /// L: is the lock, taken once by each child's answer; guards the request until the last of them.
+    /// L: is the lock, taken once by each child's answer; guards the request until the last of
+    /// them.
     state: SpinLock<ExtentsState>,
 }
 
@@ -242,7 +243,8 @@ impl ExtentsRequest {
     }
 }
 
-/// Gives the extents of a range of the device, as long as they are wanted and each child has said something. Pure.
+/// Gives the extents of a range of the device, as long as they are wanted and each child has said
+/// something. Pure.
 fn merge(
     layout: Layout,
     range: std::ops::Range<u64>,
@@ -267,7 +269,8 @@ fn merge(
         let child = (chunk % layout.n) as usize;
         let Some(here) = rest[child].0.first() else { return };
         let kind: ExtentKind = here.kind;
-        // A whole stretch at once where all children have the same there, or have nothing more in the range.
+        // A whole stretch at once where all children have the same there, or have nothing more in
+        // the range.
         let mut to = range.end;
         let mut all_alike = true;
         for (n, (list, from)) in (0..).zip(&rest) {

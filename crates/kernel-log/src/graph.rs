@@ -72,8 +72,8 @@ impl DeviceGraph {
         &self.edges
     }
 
-    /// Adds an edge. A device does not depend on itself: such an edge is passed over. An edge that was
-    /// added twice counts once.
+    /// Adds an edge. A device does not depend on itself: such an edge is passed over. An edge that
+    /// was added twice counts once.
     pub fn add(
         &mut self,
         supplier: impl Into<String>,

@@ -1,10 +1,10 @@
 //! Reads kernel logs: what booting and shutting down cost, device by device.
 //!
-//! A [`Reader`] takes the bytes of a log as they come, in any pieces, and gives a [`KernelLog`].
-//! It knows the lines that a kernel prints with `initcall_debug`, those that its driver core prints
+//! A [`Reader`] takes the bytes of a log as they come, in any pieces, and gives a [`KernelLog`]. It
+//! knows the lines that a kernel prints with `initcall_debug`, those that its driver core prints
 //! with dynamic debugging, and those of a few patches ([`Form`]), behind whatever the program that
-//! saved the log put before them ([`Prefix`]). Any excerpt will do: nothing has to begin at a
-//! boot, or end with one. A line that looks like one of the forms and is none is kept with the number of
+//! saved the log put before them ([`Prefix`]). Any excerpt will do: nothing has to begin at a boot,
+//! or end with one. A line that looks like one of the forms and is none is kept with the number of
 //! its line ([`SuspiciousLine`]); nothing is dropped silently.
 //!
 //! ```
@@ -41,15 +41,16 @@
 //!   ([`nesting`]). It may have run on another thread, so what follows from that is marked
 //!   ([`may_be_nested`](corewise_timeline::Span::may_be_nested)).
 //! * **An order in time** needs stamps below the second that are the kernel's own. Without one
-//!   ([`Unplaced`](corewise_timeline::Unplaced)) only what the lines themselves print is known. A journal's own
-//!   stamps tell when it got a line, and count only where init calls show that they keep up.
+//!   ([`Unplaced`](corewise_timeline::Unplaced)) only what the lines themselves print is known. A
+//!   journal's own stamps tell when it got a line, and count only where init calls show that they
+//!   keep up.
 //! * **Shutdowns** have one line, at their beginning. The end is the beginning of the next one of
 //!   the same thread ([`Certainty::UpperBound`]). Where lines name no thread, a kernel that shuts
 //!   down asynchronously makes that wrong, and the log does not tell; notes say so.
 //! * **A line that is there twice**, with the same exact stamp and the same text, is one event.
 //! * **The graph** comes from device links, deferrals, parents that lines name, PCI bridges and
-//!   names that are paths ([`EdgeSource`]). More can be [applied](KernelLog::apply): that of a sysfs
-//!   tree ([`sysfs`]), or one that was written down ([`DeviceGraph::from_text`]).
+//!   names that are paths ([`EdgeSource`]). More can be [applied](KernelLog::apply): that of a
+//!   sysfs tree ([`sysfs`]), or one that was written down ([`DeviceGraph::from_text`]).
 //!
 //! # Memory
 //!

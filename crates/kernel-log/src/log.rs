@@ -143,7 +143,8 @@ pub struct Split {
     pub span: SpanId,
     /// How long it took.
     pub total: Length,
-    /// What ran inside it, by device, the longest first. Where they ran side by side, these add up to more than the total.
+    /// What ran inside it, by device, the longest first. Where they ran side by side, these add up
+    /// to more than the total.
     pub shares: Vec<SplitShare>,
     /// The time in which none of them ran.
     pub rest: Length,

@@ -49,7 +49,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Whether these may be two connections of one client: its certificate says that, or, without one, where it comes from.
+    /// Whether these may be two connections of one client: its certificate says that, or, without
+    /// one, where it comes from.
     pub(crate) fn may_be(&self, other: &Identity) -> bool {
         match self.names.is_empty() && other.names.is_empty() {
             true => self.peer == other.peer,
@@ -95,8 +96,8 @@ impl Access {
 /// What a bucket holds: as much as so many nanoseconds fill.
 const BURST: u64 = 1_000_000_000;
 
-/// How much may go through in a second; `None`: as much as there is. Where a second's worth has been saved up, it goes through at
-/// once.
+/// How much may go through in a second; `None`: as much as there is. Where a second's worth has
+/// been saved up, it goes through at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Requests of any kind, at least 1.
@@ -112,8 +113,9 @@ impl Rate {
     }
 }
 
-/// When a bucket is full again that would have been at `full`, after something that takes `per_second` of them a second has taken
-/// `cost`, and when that may go through. All in nanoseconds. Pure.
+/// When a bucket is full again that would have been at `full`, after something that takes
+/// `per_second` of them a second has taken `cost`, and when that may go through. All in
+/// nanoseconds. Pure.
 fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
     let full = full.max(now);
     let takes = u128::from(cost) * u128::from(BURST) / u128::from(per_second.max(1));
@@ -126,7 +128,8 @@ fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
 pub(crate) struct Limiter {
     rate: Rate,
     made: Instant,
-    /// A: when there will be a second's worth of requests again, in nanoseconds since `made`. Relaxed: a number.
+    /// A: when there will be a second's worth of requests again, in nanoseconds since `made`.
+    /// Relaxed: a number.
     requests: AtomicU64,
     /// A: of bytes, likewise.
     bytes: AtomicU64,

@@ -1,8 +1,10 @@
-//! The lines that clients cause in the log: each kind of trouble once, then by rate, and no more than so many lines for one peer,
-//! however it tries. All others are counted, and told with the next line of their kind, or when a connection of the peer ends.
+//! The lines that clients cause in the log: each kind of trouble once, then by rate, and no more
+//! than so many lines for one peer, however it tries. All others are counted, and told with the
+//! next line of their kind, or when a connection of the peer ends.
 //!
-//! A peer is a user of this machine, an address, or a network of the smallest size that IPv6 hands out: a client that comes again has no
-//! new allowance. The memory for this is bounded; where more peers than [`PEERS`] make trouble together, the later ones share one place.
+//! A peer is a user of this machine, an address, or a network of the smallest size that IPv6 hands
+//! out: a client that comes again has no new allowance. The memory for this is bounded; where more
+//! peers than [`PEERS`] make trouble together, the later ones share one place.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -193,8 +195,8 @@ impl PeerAccount {
         Arc::new(PeerAccount { peer, lines, none: Throttles::new(), exports: Mutex::default() })
     }
 
-    /// The account at an export. Where the peer has been at too many, one that nobody uses and that has nothing to tell makes
-    /// way; where there is none, that of no export does for it.
+    /// The account at an export. Where the peer has been at too many, one that nobody uses and that
+    /// has nothing to tell makes way; where there is none, that of no export does for it.
     fn at(&self, export: &str) -> Arc<Throttles> {
         let mut exports = self.exports.lock();
         if let Some((_, kinds)) = exports.iter().find(|(name, _)| name == export) {
@@ -335,7 +337,8 @@ impl ClientLog {
         tell(|| self.kinds.of(what).tell_within(&self.host.lines, line));
     }
 
-    /// The connection is over: tells what was left out of its peer. Where that has had its lines it stays counted.
+    /// The connection is over: tells what was left out of its peer. Where that has had its lines it
+    /// stays counted.
     pub(crate) fn over(&self) {
         let left_out = self.kinds.take_left_out();
         if left_out.is_empty() {

@@ -151,8 +151,8 @@ impl Connection {
         self.receive_with(buffer, usize::MAX, RecvFlags::empty())
     }
 
-    /// As [`Connection::receive`], until `len` bytes are there, the stream ends, or the time is over. The buffer has
-    /// room.
+    /// As [`Connection::receive`], until `len` bytes are there, the stream ends, or the time is
+    /// over. The buffer has room.
     pub(crate) fn receive_all(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
         self.receive_with(buffer, len, RecvFlags::WAITALL)
     }
@@ -162,9 +162,11 @@ impl Connection {
         self.receive_with(buffer, len, RecvFlags::DONTWAIT)
     }
 
-    /// How long a [`Connection::receive`] waits before it answers `WouldBlock`; `None`: as long as it takes.
+    /// How long a [`Connection::receive`] waits before it answers `WouldBlock`; `None`: as long as
+    /// it takes.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) {
-        // Fails only where the time is beyond what the kernel counts, and then nobody waits for its end.
+        // Fails only where the time is beyond what the kernel counts, and then nobody waits for its
+        // end.
         let _ = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, patience);
     }
 
@@ -322,8 +324,9 @@ impl Connection {
             && socket[0].revents() == PollFlags::IN
     }
 
-    /// Whether nobody waits for the end of a request any more. A client that has only closed its sending side may wait for
-    /// data, though not for the end of zeroes. In a drain we may have closed that side. Never blocks.
+    /// Whether nobody waits for the end of a request any more. A client that has only closed its
+    /// sending side may wait for data, though not for the end of zeroes. In a drain we may have
+    /// closed that side. Never blocks.
     pub(crate) fn has_left(&self, op: Op) -> bool {
         let mut signs = PollFlags::HUP | PollFlags::ERR;
         if !op.has_bytes() && !self.load.snapshot().draining {
@@ -351,8 +354,8 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Read);
     }
 
-    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Replies owed at
-    /// that moment. `why`: it is cut, which counts where it wasn't cut before.
+    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Replies owed
+    /// at that moment. `why`: it is cut, which counts where it wasn't cut before.
     pub(crate) fn cut(&self, why: impl FnOnce() -> String) -> Snapshot {
         let mut cause = self.cause.lock();
         let was = self.load.snapshot();
@@ -387,8 +390,8 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Takes memory of the pool for a request; blocks until it is there. False where the connection is cut or drained
-    /// before that, and nothing was taken. Reader only.
+    /// Takes memory of the pool for a request; blocks until it is there. False where the connection
+    /// is cut or drained before that, and nothing was taken. Reader only.
     pub(crate) fn take_memory(&self, parker: &Parker, bytes: u64) -> bool {
         self.pool.queue(bytes, self.id, self.load.unparker());
         loop {

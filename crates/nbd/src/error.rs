@@ -17,15 +17,16 @@ pub enum Error {
     NameTaken(Box<Export>),
     /// There is a default export already. The new one is given back.
     DefaultTaken(Box<Export>),
-    /// The device's [`Geometry`](corewise_blockmq::Geometry) has a field out of the range that its documentation says. The export
-    /// is given back.
+    /// The device's [`Geometry`](corewise_blockmq::Geometry) has a field out of the range that its
+    /// documentation says. The export is given back.
     BadDevice {
         /// It.
         export: Box<Export>,
         /// Which field, and what to do.
         why: String,
     },
-    /// There is no export of this name with this device, or it is being removed. The new one is given back.
+    /// There is no export of this name with this device, or it is being removed. The new one is
+    /// given back.
     NotReplaced(Box<Export>),
     /// What TLS was to be made of is no good.
     Tls {

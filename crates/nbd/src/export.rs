@@ -52,8 +52,9 @@ pub(crate) struct ExportShared {
     /// Size of the device's blocks in bytes, a power of two.
     pub(crate) block: u64,
     pub(crate) turns: Arc<Turns>,
-    /// A: a client has changed something, so that an end needs a flush. Relaxed: it is set before the request comes to the device, and asked
-    /// when the client is off the books, which have a lock.
+    /// A: a client has changed something, so that an end needs a flush. Relaxed: it is set before
+    /// the request comes to the device, and asked when the client is off the books, which have a
+    /// lock.
     changed: AtomicBool,
     pub(crate) edges: Arc<Edges<Request>>,
     pub(crate) losses: Losses,
@@ -129,17 +130,17 @@ impl Export {
         self
     }
 
-    /// Lets in these users of this machine, by their numbers, on Unix sockets: with [`Export::allow_certificates`] any of
-    /// either. Others don't see it in lists, and are told that it isn't for them. Without either it is for
-    /// everybody.
+    /// Lets in these users of this machine, by their numbers, on Unix sockets: with
+    /// [`Export::allow_certificates`] any of either. Others don't see it in lists, and are told
+    /// that it isn't for them. Without either it is for everybody.
     #[must_use]
     pub fn allow_uids(mut self, uids: impl IntoIterator<Item = u32>) -> Export {
         self.access.uids.get_or_insert_default().extend(uids);
         self
     }
 
-    /// Lets in clients with one of these names in their certificate, as [`Export::allow_uids`] does users: a DNS name, a URI, or
-    /// the common name, letter by letter.
+    /// Lets in clients with one of these names in their certificate, as [`Export::allow_uids`] does
+    /// users: a DNS name, a URI, or the common name, letter by letter.
     #[must_use]
     pub fn allow_certificates<S: Into<String>>(
         mut self,
@@ -149,8 +150,8 @@ impl Export {
         self
     }
 
-    /// Makes it the one that clients mean by the empty name; of one server only one can be. Without it
-    /// they mean the only one that there is for them.
+    /// Makes it the one that clients mean by the empty name; of one server only one can be. Without
+    /// it they mean the only one that there is for them.
     #[must_use]
     pub fn default_export(mut self, is_default: bool) -> Export {
         self.is_default = is_default;
@@ -161,7 +162,8 @@ impl Export {
         self.is_default
     }
 
-    /// Limits what all its clients together may do in a second. One that asks for more waits, and isn't read from meanwhile.
+    /// Limits what all its clients together may do in a second. One that asks for more waits, and
+    /// isn't read from meanwhile.
     #[must_use]
     pub fn rate(mut self, rate: Rate) -> Export {
         self.limiter = Limiter::new(rate).map(Arc::new);

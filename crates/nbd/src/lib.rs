@@ -32,7 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Any [`BlockDevice`](corewise_blockmq::BlockDevice) will do; the example `serve_memory` has one of its own.
+//! Any [`BlockDevice`](corewise_blockmq::BlockDevice) will do; the example `serve_memory` has one
+//! of its own.
 //!
 //! In reading order:
 //!
@@ -56,19 +57,23 @@
 //! | `client` | the other way round: [`Remote`], a driver of volumes that are somebody else's exports |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
-//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STRUCTURED_REPLY`,
-//! `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies, `READ`, `WRITE`, `FLUSH`, `TRIM`,
-//! `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several
-//! connections to one export; `CACHE` and the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
-//! `STARTTLS`, and extended headers where [`Options::extended_headers`] lets clients have them. Not spoken: resizing; clients are
-//! told so and go on without.
+//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
+//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies,
+//! `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`,
+//! the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several connections to one export; `CACHE` and
+//! the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
+//! `STARTTLS`, and extended headers where [`Options::extended_headers`] lets clients have them. Not
+//! spoken: resizing; clients are told so and go on without.
 //!
-//! A client may read and write any bytes: what covers a block of the device in part is read, changed and written, one after the
-//! other with all other changes of that block by any client. Where blocks are larger than 64 KiB only whole ones are taken.
+//! A client may read and write any bytes: what covers a block of the device in part is read,
+//! changed and written, one after the other with all other changes of that block by any client.
+//! Where blocks are larger than 64 KiB only whole ones are taken.
 //!
-//! Holes are what the device knows of them ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells
-//! them, and a read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities are asked of the
-//! device at each handshake: a device that grew shows it to clients that connect from then on.
+//! Holes are what the device knows of them
+//! ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells them, and a
+//! read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities
+//! are asked of the device at each handshake: a device that grew shows it to clients that connect
+//! from then on.
 
 mod access;
 mod client;

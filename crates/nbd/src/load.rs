@@ -51,7 +51,8 @@ const DRAINING: u64 = 1 << 62;
 /// The connection is given up: replies are dropped. Set once; never cleared.
 const CUT: u64 = 1 << 63;
 
-/// Where the bytes of a request are counted: in the connection's own share, or in the server's pool.
+/// Where the bytes of a request are counted: in the connection's own share, or in the server's
+/// pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
     own: u32,
@@ -154,8 +155,9 @@ pub struct Load {
 }
 
 impl Load {
-    /// Nothing is owed. The parker belongs to the reader thread, the only one that may wait. `share`: how many
-    /// bytes of its requests the connection has for itself; what goes beyond is the pool's.
+    /// Nothing is owed. The parker belongs to the reader thread, the only one that may wait.
+    /// `share`: how many bytes of its requests the connection has for itself; what goes beyond is
+    /// the pool's.
     pub fn new(budget: Budget, share: u64) -> (Load, Parker) {
         let parker = Parker::new();
         // Half of what the fields of the word hold, so that one request above the budget fits too.
@@ -169,8 +171,8 @@ impl Load {
         Snapshot::of(self.word.load(Ordering::Acquire))
     }
 
-    /// Where a request of `bytes` would be counted: `None` where the budget has no room for it. It holds until the reader
-    /// adds. Reader only.
+    /// Where a request of `bytes` would be counted: `None` where the budget has no room for it. It
+    /// holds until the reader adds. Reader only.
     pub fn charge(&self, bytes: u64) -> Option<Charge> {
         let load = self.snapshot();
         if !self.budget.has_room(load, bytes) {
@@ -216,8 +218,8 @@ impl Load {
         self.word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// The replies of `requests` requests, of `charge` together, were sent, or dropped for good. True
-    /// where nothing is owed any more and the connection is being drained: the caller then
+    /// The replies of `requests` requests, of `charge` together, were sent, or dropped for good.
+    /// True where nothing is owed any more and the connection is being drained: the caller then
     /// stops the reading side. The caller gives the pool its part back. Any context; never blocks.
     #[must_use]
     pub fn settle(&self, requests: u32, charge: Charge) -> bool {
@@ -232,8 +234,8 @@ impl Load {
         load.requests == 0 && load.draining
     }
 
-    /// Refuses new requests from now on; what was owed at that moment. Wakes the reader where it waits for memory: a
-    /// request that is refused needs none. Any context.
+    /// Refuses new requests from now on; what was owed at that moment. Wakes the reader where it
+    /// waits for memory: a request that is refused needs none. Any context.
     pub fn drain(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel));
         self.unparker.unpark();
@@ -366,16 +368,17 @@ impl PartialRequest {
     }
 }
 
-/// What clients have been answered, by operation. An operation's `latency` goes from the arrival of a request to the moment
-/// when all of its reply was given to the system, waiting for limits and for memory included.
+/// What clients have been answered, by operation. An operation's `latency` goes from the arrival of
+/// a request to the moment when all of its reply was given to the system, waiting for limits and
+/// for memory included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     ops: [OpStats; Op::ALL.len()],
 }
 
 impl Traffic {
-    /// Those of one operation. A trim is a [`Discard`](Op::Discard), block status is [`Extents`](Op::Extents), and `CACHE` is
-    /// a [`Prefetch`](Op::Prefetch).
+    /// Those of one operation. A trim is a [`Discard`](Op::Discard), block status is
+    /// [`Extents`](Op::Extents), and `CACHE` is a [`Prefetch`](Op::Prefetch).
     pub fn of(&self, op: Op) -> &OpStats {
         &self.ops[op as usize]
     }
@@ -401,7 +404,8 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// What there is to settle when the request has been answered: `done` bytes, or failed; without an operation it isn't counted.
+    /// What there is to settle when the request has been answered: `done` bytes, or failed; without
+    /// an operation it isn't counted.
     pub(crate) fn due(self, op: Option<Op>, done: Option<u64>) -> Settlement {
         Settlement { cost: self, op, done }
     }

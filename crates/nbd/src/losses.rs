@@ -1,13 +1,18 @@
 //! Which client knows of which loss of its device.
 //!
-//! A device tells once what it has lost, to the flush that comes first: a file of Linux does, and a volume of another server. All clients of the
-//! device lose it, so a flush of each fails, as `errseq_t` has it in the kernel for each open file. A count
-//! ([`BlockDevice::losses`](corewise_blockmq::BlockDevice::losses)) says how much there is to tell; each client has how much of that it was told.
+//! A device tells once what it has lost, to the flush that comes first: a file of Linux does, and a
+//! volume of another server. All clients of the device lose it, so a flush of each fails, as
+//! `errseq_t` has it in the kernel for each open file. A count
+//! ([`BlockDevice::losses`](corewise_blockmq::BlockDevice::losses)) says how much there is to tell;
+//! each client has how much of that it was told.
 //!
-//! That much would lose what the kernel loses, and PostgreSQL found: a client that opens anew between the loss and its flush takes for durable
-//! what it wrote before. An NBD client does that without its user's knowing, whenever its connection breaks. So what a client knows is inherited
-//! by the next one that comes from the same place, or with the same certificate: see [`Losses::join`]. It may be another one, whose flush then
-//! fails once for nothing; that costs less than the silence. A client that comes again from elsewhere, without a certificate, isn't known.
+//! That much would lose what the kernel loses, and PostgreSQL found: a client that opens anew
+//! between the loss and its flush takes for durable what it wrote before. An NBD client does that
+//! without its user's knowing, whenever its connection breaks. So what a client knows is inherited
+//! by the next one that comes from the same place, or with the same certificate: see
+//! [`Losses::join`]. It may be another one, whose flush then fails once for nothing; that costs
+//! less than the silence. A client that comes again from elsewhere, without a certificate, isn't
+//! known.
 
 use std::sync::Arc;
 
@@ -20,10 +25,12 @@ use crate::policy;
 /// What one client knows of its device's losses.
 #[derive(Debug)]
 pub(crate) struct KnownLosses {
-    /// A: how many its last flush has told, as all here: Relaxed. The end of a flush comes behind its beginning, and others ask under the lock of
-    /// `Losses`, where being a moment late is a failure told for nothing, or the order of two events that have none.
+    /// A: how many its last flush has told, as all here: Relaxed. The end of a flush comes behind
+    /// its beginning, and others ask under the lock of `Losses`, where being a moment late is a
+    /// failure told for nothing, or the order of two events that have none.
     now: AtomicU64,
-    /// A: how many the flush before that one has told: it has come, since the client has asked again.
+    /// A: how many the flush before that one has told: it has come, since the client has asked
+    /// again.
     sure: AtomicU64,
     /// A: its changes that don't stand for themselves; written by its reader alone.
     changes: AtomicU64,
@@ -70,9 +77,11 @@ impl KnownLosses {
 /// The clients of a device, and those that have left it with something that they may not know.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// L: is the lock, a leaf; guards all of it. Taken where a client comes or goes, a loss is told, and by flushes behind an unclean end.
+    /// L: is the lock, a leaf; guards all of it. Taken where a client comes or goes, a loss is
+    /// told, and by flushes behind an unclean end.
     table: Mutex<Table>,
-    /// A: how many have left so, ever. Relaxed: a flush that doesn't see one of them leaves it there.
+    /// A: how many have left so, ever. Relaxed: a flush that doesn't see one of them leaves it
+    /// there.
     left: AtomicU64,
 }
 
@@ -99,8 +108,8 @@ impl AbsentClient {
 }
 
 impl Losses {
-    /// A client comes to a device that has had so many losses. It knows what those know that it may have been before: one that left, or one whose
-    /// broken connection nobody has noticed yet.
+    /// A client comes to a device that has had so many losses. It knows what those know that it may
+    /// have been before: one that left, or one whose broken connection nobody has noticed yet.
     pub(crate) fn join(&self, who: &Identity, losses: u64) -> Arc<KnownLosses> {
         let mut table = self.table.lock();
         let present = table.present.iter().filter(|(other, _)| other.may_be(who));
@@ -135,7 +144,8 @@ impl Losses {
         LossScope { changes, left: self.left.load(Ordering::Relaxed) }
     }
 
-    /// A flush has succeeded behind so many losses: those that had left before it have lost nothing since they were told.
+    /// A flush has succeeded behind so many losses: those that had left before it have lost nothing
+    /// since they were told.
     pub(crate) fn durable(&self, covers: LossScope, losses: u64) {
         if covers.left == 0 {
             return;
@@ -217,7 +227,8 @@ mod tests {
             losses.leave(&writer(&losses, &a, 0), clean);
             assert_eq!([losses.untold(0), losses.untold(1)], [0, 1]);
             assert!(flush(&losses, &a, &neighbour, 1));
-            // Lost now, and told to another one from there; one that comes from elsewhere had nothing to lose.
+            // Lost now, and told to another one from there; one that comes from elsewhere had
+            // nothing to lose.
             let other = losses.join(&b, 1);
             assert!(!flush(&losses, &b, &other, 1));
             let again = [losses.join(&a, 1), losses.join(&a, 1)];
@@ -246,7 +257,8 @@ mod tests {
         losses.leave(&drained, true);
         assert!(!flush(&losses, &a, &losses.join(&a, 1), 1));
         assert!(losses.table.lock().absent.is_empty());
-        // A flush that was on its way covers less: no changes that came beside others, and no client that left meanwhile.
+        // A flush that was on its way covers less: no changes that came beside others, and no
+        // client that left meanwhile.
         let (c, early) = (writer(&losses, &a, 1), losses.flush(&b, true));
         let busy = losses.flush(&c, false);
         assert!(!c.flushed(busy, 1));

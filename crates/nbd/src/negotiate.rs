@@ -58,8 +58,9 @@ pub(crate) struct Negotiated<T> {
 
 /// Greets the client and answers its options; blocks until the deadline at most.
 ///
-/// `extended`: whether the client may have extended headers. `attach` is called before the client is told that its choice is granted: from then on nobody may
-/// take its place away; `certified` with the names in its certificate, before anything is answered in TLS.
+/// `extended`: whether the client may have extended headers. `attach` is called before the client
+/// is told that its choice is granted: from then on nobody may take its place away; `certified`
+/// with the names in its certificate, before anything is answered in TLS.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,
@@ -109,7 +110,8 @@ pub(crate) fn negotiate<T>(
                 return Err(NoAgreement::Closed(reason));
             }
             Outcome::StartTls => {
-                // Nothing is left over, says the machine; should that change, it is lost and not believed.
+                // Nothing is left over, says the machine; should that change, it is lost and not
+                // believed.
                 drop(mem::replace(&mut received, BytesMut::with_capacity(RECEIVE)));
                 let Some(tls) = tls else { return Err(NoAgreement::EndOfStream) };
                 let (stream, names) = tls.accept(connection, deadline)?;

@@ -117,10 +117,10 @@ impl Operation {
 /// - `READ` above the advertised payload: `EINVAL`, or `EOVERFLOW` where replies have chunks;
 /// - beyond the end: `ENOSPC` for writes and zeroes, else `EINVAL`;
 /// - a payload above the advertised one: the connection ends, it is never read;
-/// - with extended headers, `WRITE` without `PAYLOAD_LEN` and other commands with it: `EINVAL`. ([`with_query`] has turned a
-///   `BLOCK_STATUS` that may have it into one without);
-/// - offsets and lengths that aren't multiples of the advertised minimum, where that is more than a byte: `EINVAL`, also
-///   for clients that didn't ask for it;
+/// - with extended headers, `WRITE` without `PAYLOAD_LEN` and other commands with it: `EINVAL`.
+///   ([`with_query`] has turned a `BLOCK_STATUS` that may have it into one without);
+/// - offsets and lengths that aren't multiples of the advertised minimum, where that is more than a
+///   byte: `EINVAL`, also for clients that didn't ask for it;
 /// - `FLUSH` with an offset or a length: `EINVAL`;
 /// - `FUA` is accepted on every command where it is advertised, and means nothing on those that
 ///   change nothing.
@@ -197,7 +197,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         let chunks = limits.form.has_chunks();
         return Verdict::Refuse(if chunks { ReplyError::Overflow } else { ReplyError::Inval });
     }
-    // The sum may overflow: the offset is any 64-bit number, and with extended headers the length is.
+    // The sum may overflow: the offset is any 64-bit number, and with extended headers the length
+    // is.
     match request.offset.checked_add(request.length) {
         Some(end) if end <= limits.size => {}
         _ if change && request.command != Command::TRIM => {
@@ -229,18 +230,19 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
     })
 }
 
-/// Whether a request is a `BLOCK_STATUS` that names its contexts, and may: then its [query](with_query) is looked at.
+/// Whether a request is a `BLOCK_STATUS` that names its contexts, and may: then its
+/// [query](with_query) is looked at.
 ///
-/// There is one context. So a payload of another length names none, or one twice, or one that nobody chose, and is left to [`judge`],
-/// which refuses it.
+/// There is one context. So a payload of another length names none, or one twice, or one that
+/// nobody chose, and is left to [`judge`], which refuses it.
 pub fn has_query(request: &Request, limits: &Limits) -> bool {
     request.command == Command::BLOCK_STATUS
         && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
         && request.payload_len(limits.form) == STATUS_QUERY_LEN as u64
 }
 
-/// The request that is meant by one with this query: without its payload. One of another context has no length, and is
-/// refused for that.
+/// The request that is meant by one with this query: without its payload. One of another context
+/// has no length, and is refused for that.
 pub fn with_query(request: &Request, query: StatusQuery) -> Request {
     let length = if query.context == ALLOCATION_CONTEXT { query.length } else { 0 };
     Request { flags: request.flags.without(CommandFlags::PAYLOAD_LEN), length, ..*request }
@@ -274,10 +276,11 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
         .with_if(geometry.can_prefetch, TransmissionFlags::SEND_CACHE)
 }
 
-/// The sizes that are advertised for a device: a byte, since blocks that a request covers in part are read and written around
-/// it; the preferred size, at least a block of the device, for which that isn't needed; and the largest payload, which is
-/// [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole blocks. A device with blocks of more than 64 KiB takes
-/// only whole ones.
+/// The sizes that are advertised for a device: a byte, since blocks that a request covers in part
+/// are read and written around it; the preferred size, at least a block of the device, for which
+/// that isn't needed; and the largest payload, which is [`MAX_PAYLOAD`] or what the device takes at
+/// once, rounded down to whole blocks. A device with blocks of more than 64 KiB takes only whole
+/// ones.
 pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     let block = geometry.block_size;
     let maximum = (MAX_PAYLOAD.min(geometry.max_transfer) / block * block).max(block);
@@ -308,8 +311,8 @@ pub fn edges(offset: u64, len: u64, block: u64) -> u64 {
     blocks(around(offset, len, block)) - inside(offset, len, block).map_or(0, blocks)
 }
 
-/// Where the piece of a request ends that begins at `from`: at a multiple of `piece`, and where a block begins that the request
-/// covers in part, or ends.
+/// Where the piece of a request ends that begins at `from`: at a multiple of `piece`, and where a
+/// block begins that the request covers in part, or ends.
 pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
     // The last multiples may lie beyond all offsets.
     let next = |of: u64| (from / of * of).saturating_add(of);
@@ -321,8 +324,8 @@ pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
     if whole > from { whole } else { to }
 }
 
-/// How long a client may take to send a request of so many bytes that it began, or to take such a reply: `timeout`, and
-/// a second for each MiB of it.
+/// How long a client may take to send a request of so many bytes that it began, or to take such a
+/// reply: `timeout`, and a second for each MiB of it.
 pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
     timeout.saturating_add(Duration::from_secs(bytes >> 20))
 }
@@ -332,12 +335,14 @@ pub fn rounded(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The moment that is so long after another one; where no clock counts that far, thirty years after it.
+/// The moment that is so long after another one; where no clock counts that far, thirty years after
+/// it.
 pub fn after(moment: Instant, time: Duration) -> Instant {
     moment.checked_add(time).unwrap_or(moment + Duration::from_secs(30 * 365 * 86_400))
 }
 
-/// Clients of a device that have left, and are known by where they came from, so that they are told of what it lost: at most.
+/// Clients of a device that have left, and are known by where they came from, so that they are told
+/// of what it lost: at most.
 pub(crate) const ABSENT: usize = 256;
 
 /// Clients accepted between two looks whether the listener is to be closed.

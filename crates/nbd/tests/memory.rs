@@ -1,4 +1,5 @@
-//! What clients can make the server's memory come to: in a process of its own, since memory is the process's.
+//! What clients can make the server's memory come to: in a process of its own, since memory is the
+//! process's.
 #![cfg(not(loom))]
 
 mod common;
@@ -45,7 +46,8 @@ fn expect_memory_back(server: &Server, before: u64) {
     }
 }
 
-/// Takes the reply to a read of so many bytes, and keeps nothing: memory of the test's own would count, too.
+/// Takes the reply to a read of so many bytes, and keeps nothing: memory of the test's own would
+/// count, too.
 fn take(client: &mut Client, len: usize) {
     let mut left = SIMPLE_REPLY_LEN + len;
     let mut some = [0; 4096];
@@ -123,7 +125,8 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop(other);
 }
 
-/// Each small write is followed by a bufferful of something else, in the hope that it keeps all of that.
+/// Each small write is followed by a bufferful of something else, in the hope that it keeps all of
+/// that.
 #[test]
 fn small_writes_keep_little_of_what_came_with_them() {
     // All of them find a place in the device.

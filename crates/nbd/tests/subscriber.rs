@@ -1,4 +1,5 @@
-//! A `tracing` subscriber is the user's code: its panics keep no client from a reply, and it hears of no failure that is none.
+//! A `tracing` subscriber is the user's code: its panics keep no client from a reply, and it hears
+//! of no failure that is none.
 #![cfg(not(loom))]
 
 mod common;

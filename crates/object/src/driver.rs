@@ -1,4 +1,5 @@
-//! The driver: the CPU that asks answers from memory; all else goes to a thread with tokio's runtime.
+//! The driver: the CPU that asks answers from memory; all else goes to a thread with tokio's
+//! runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -34,16 +35,19 @@ const MOST: u32 = 4 << 20;
 /// A volume in an object store.
 ///
 /// # What a flush promises
-/// When it has completed, what was written before it is in the store. The rest is sent some seconds later, and of it
-/// a crash leaves an atomic prefix: no request is there without all that completed before it was submitted, and none in part.
-/// Where the store fails, a flush is tried for the volume's [patience](ObjectOptions::patience), and then fails; nothing
-/// is lost by that, and a later one may succeed.
+/// When it has completed, what was written before it is in the store. The rest is sent some seconds
+/// later, and of it a crash leaves an atomic prefix: no request is there without all that completed
+/// before it was submitted, and none in part. Where the store fails, a flush is tried for the
+/// volume's [patience](ObjectOptions::patience), and then fails; nothing is lost by that, and a
+/// later one may succeed.
 ///
 /// # One writer
-/// A server that opens a volume fences the one that has it: the latter's requests fail as [gone](IoErrorKind::Gone) from then on, for good. A read is
-/// answered only if within the [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
-/// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first change. So nobody is
-/// given what another server has changed since, unless clocks differ in their speed.
+/// A server that opens a volume fences the one that has it: the latter's requests fail as
+/// [gone](IoErrorKind::Gone) from then on, for good. A read is answered only if within the
+/// [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
+/// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first
+/// change. So nobody is given what another server has changed since, unless clocks differ in their
+/// speed.
 #[derive(Debug)]
 pub struct ObjectDriver {
     geometry: Geometry,
@@ -63,7 +67,8 @@ enum Message {
 }
 
 impl ObjectDriver {
-    /// Opens a volume, or makes it, and fences the server that has it. Blocks: call it on a worker or a thread of your own.
+    /// Opens a volume, or makes it, and fences the server that has it. Blocks: call it on a worker
+    /// or a thread of your own.
     ///
     /// # Errors
     /// Name the location, what was found, and what to do about it.
@@ -148,12 +153,14 @@ impl ObjectDriver {
         self.volume.damage()
     }
 
-    /// Keeps what the volume holds now: all that was written before this call, flushed or not, also where
-    /// flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile. `name` has
-    /// letters, digits, `.`, `_` and `-`, 64 at most; without one, its number is its name. Blocks.
+    /// Keeps what the volume holds now: all that was written before this call, flushed or not, also
+    /// where flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile.
+    /// `name` has letters, digits, `.`, `_` and `-`, 64 at most; without one, its number is its
+    /// name. Blocks.
     ///
     /// # Errors
-    /// The name can't be, or another snapshot has it (invalid input); or as a flush, and then the snapshot may be there later.
+    /// The name can't be, or another snapshot has it (invalid input); or as a flush, and then the
+    /// snapshot may be there later.
     pub fn snapshot(&self, name: Option<&str>) -> Result<ObjectSnapshot, IoError> {
         if let Some(name) = name {
             check_snapshot_name(name)
@@ -173,16 +180,19 @@ impl ObjectDriver {
         self.ask(Message::Snapshots)
     }
 
-    /// Gives up the snapshot of this name or number, which it returns: what only it needs is deleted. Blocks.
+    /// Gives up the snapshot of this name or number, which it returns: what only it needs is
+    /// deleted. Blocks.
     ///
     /// # Errors
-    /// There is none, or it has [clones](ObjectOptions::from_snapshot), which are named (invalid input); or as a flush, and then it may be given up later.
+    /// There is none, or it has [clones](ObjectOptions::from_snapshot), which are named (invalid
+    /// input); or as a flush, and then it may be given up later.
     pub fn delete_snapshot(&self, name: &str) -> Result<ObjectSnapshot, IoError> {
         context::might_block("ObjectDriver::delete_snapshot");
         self.ask(|told| Message::DeleteSnapshot(name.to_owned(), told))
     }
 
-    /// Whether it is a clone of the snapshot of this name or number of the volume at `parent`, a location as of
+    /// Whether it is a clone of the snapshot of this name or number of the volume at `parent`, a
+    /// location as of
     /// [`ObjectOptions::from_snapshot`]: then it opens with that, too.
     ///
     /// # Errors
@@ -209,8 +219,8 @@ impl ObjectDriver {
         answered.map_err(|_| gone())?.map_err(error)
     }
 
-    /// Returns why the store takes no writes, and since when: it refuses them, is full, or doesn't answer. Known some seconds after a write that it should have taken. Any
-    /// context.
+    /// Returns why the store takes no writes, and since when: it refuses them, is full, or doesn't
+    /// answer. Known some seconds after a write that it should have taken. Any context.
     pub fn store_refusal(&self) -> Option<StoreRefusal> {
         self.volume.refusal()
     }

@@ -18,12 +18,13 @@ pub enum OpenErrorKind {
     Key,
     /// Something in the store isn't as it was written.
     Damaged,
-    /// The [flush file](crate::ObjectOptions::flush_file) can't be used, has what can't be put into the
-    /// store any more, or lacks what the last server flushed.
+    /// The [flush file](crate::ObjectOptions::flush_file) can't be used, has what can't be put into
+    /// the store any more, or lacks what the last server flushed.
     FlushFile,
 }
 
-/// Why a volume wasn't opened, or why something for that is no good: what was asked, what was found, and what to do.
+/// Why a volume wasn't opened, or why something for that is no good: what was asked, what was
+/// found, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenError {
     kind: OpenErrorKind,

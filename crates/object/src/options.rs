@@ -21,7 +21,8 @@ use crate::volume::{ObjectEvent, Observer};
 
 /// Bytes of a batch: of a segment, as a rule.
 const BATCH: u64 = 8 << 20;
-/// Most bytes of data that lie in their record: so many take less time to send than another request does.
+/// Most bytes of data that lie in their record: so many take less time to send than another request
+/// does.
 const INLINE: u64 = 256 << 10;
 /// Bytes that may wait for the store.
 const DIRTY: u64 = 64 << 20;
@@ -53,9 +54,10 @@ pub struct ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// The volume at `location`: `s3://bucket/prefix` (with the crate's feature `s3`; keys, region and endpoint come from the
-    /// environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`, unless
-    /// a [setting](Self::setting) says otherwise), `file:///folder`, or `memory:`, which is gone with the driver.
+    /// The volume at `location`: `s3://bucket/prefix` (with the crate's feature `s3`; keys, region
+    /// and endpoint come from the environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+    /// `AWS_REGION` and `AWS_ENDPOINT`, unless a [setting](Self::setting) says otherwise),
+    /// `file:///folder`, or `memory:`, which is gone with the driver.
     pub fn new(location: &str) -> Self {
         Self {
             location: location.to_owned(),
@@ -83,52 +85,55 @@ impl ObjectOptions {
         self
     }
 
-    /// Bytes, in multiples of 4096. A volume that isn't there is made with this size; one that is there becomes so long, and never
-    /// shorter. Without it the volume has to be there.
+    /// Bytes, in multiples of 4096. A volume that isn't there is made with this size; one that is
+    /// there becomes so long, and never shorter. Without it the volume has to be there.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
         self
     }
 
-    /// For how long this server believes, after it has looked, that nobody else has opened the volume; 5 seconds where nothing is said. So
-    /// often, a read waits for a small request more; and so long, the next server waits with its first change, if this one
-    /// was killed.
+    /// For how long this server believes, after it has looked, that nobody else has opened the
+    /// volume; 5 seconds where nothing is said. So often, a read waits for a small request more;
+    /// and so long, the next server waits with its first change, if this one was killed.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long a request waits for the store before it fails; 60 seconds where nothing is said. Writes that were taken go on
-    /// being sent.
+    /// How long a request waits for the store before it fails; 60 seconds where nothing is said.
+    /// Writes that were taken go on being sent.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The method by which data is compressed before it goes to the store; none where nothing is said. Blocks that don't become shorter are
-    /// stored as they are. Data that lies there is read whichever is chosen.
+    /// The method by which data is compressed before it goes to the store; none where nothing is
+    /// said. Blocks that don't become shorter are stored as they are. Data that lies there is read
+    /// whichever is chosen.
     #[must_use]
     pub fn compression(mut self, by: Compression) -> Self {
         self.compression = by;
         self
     }
 
-    /// How the server behind `s3://` is reached, instead of the environment: `endpoint`, `region`, `access_key_id` and
-    /// others, named as the environment's variables are without their `AWS_`. An endpoint that begins with `http://` needs no `allow_http`. Other
-    /// locations have none.
+    /// How the server behind `s3://` is reached, instead of the environment: `endpoint`, `region`,
+    /// `access_key_id` and others, named as the environment's variables are without their `AWS_`.
+    /// An endpoint that begins with `http://` needs no `allow_http`. Other locations have none.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Keeps flushes in this file: a flush is answered once what was written is there for good, and the store gets it some seconds later. The
-    /// file is made where it isn't there, of some 130 MiB, and locked. After a crash of the program or the system, what only the file has is put
-    /// into the store when the volume is opened with it. The file is refused if another server has opened the volume meanwhile. **A change that isn't in
-    /// the store is lost with the machine, or its disk**, and another machine doesn't see it.
+    /// Keeps flushes in this file: a flush is answered once what was written is there for good, and
+    /// the store gets it some seconds later. The file is made where it isn't there, of some 130
+    /// MiB, and locked. After a crash of the program or the system, what only the file has is put
+    /// into the store when the volume is opened with it. The file is refused if another server has
+    /// opened the volume meanwhile. **A change that isn't in the store is lost with the machine, or
+    /// its disk**, and another machine doesn't see it.
     ///
     /// A volume whose last server kept flushes in a file and didn't
     /// [close](crate::ObjectDriver::close) it opens with that file only, also where the next one
@@ -149,34 +154,39 @@ impl ObjectOptions {
         self
     }
 
-    /// Calls this for each event, on the volume's thread: it mustn't block. It is dropped there, too.
+    /// Calls this for each event, on the volume's thread: it mustn't block. It is dropped there,
+    /// too.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
         self.observer = Observer::new(observer);
         self
     }
 
-    /// The key by which the volume is encrypted, of which it has nothing in the store. A volume that isn't there is made with it; one that is
-    /// there opens by the key that it was made with, and by no other. Without a key nothing is encrypted. The documentation of the
-    /// driver says what is still visible (`docs/object.md`).
+    /// The key by which the volume is encrypted, of which it has nothing in the store. A volume
+    /// that isn't there is made with it; one that is there opens by the key that it was made with,
+    /// and by no other. Without a key nothing is encrypted. The documentation of the driver says
+    /// what is still visible (`docs/object.md`).
     #[must_use]
     pub fn key(mut self, key: ObjectKey) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// Bytes of memory that keep blocks that were read, 64 MiB where nothing is said; 0: none are kept, and nothing is fetched ahead. Each of up to
-    /// eight readers in a row has a sixteenth of it fetched ahead, and 16 MiB at most.
+    /// Bytes of memory that keep blocks that were read, 64 MiB where nothing is said; 0: none are
+    /// kept, and nothing is fetched ahead. Each of up to eight readers in a row has a sixteenth of
+    /// it fetched ahead, and 16 MiB at most.
     #[must_use]
     pub fn read_cache(mut self, bytes: u64) -> Self {
         self.read_cache = bytes;
         self
     }
 
-    /// Makes the volume, if it isn't there, as a clone of a snapshot of another one: it begins with what that has, and shares the data that
-    /// neither of the two overwrites. `parent` is the other one's location, in the same bucket, or in a folder beside this one's; `snapshot` is
-    /// the snapshot's name or number. The parent may be served meanwhile, and is not asked. A clone of an encrypted volume opens by the same
-    /// [key](Self::key). Without a [size](Self::size) it has the snapshot's. A volume that is there has to be that clone.
+    /// Makes the volume, if it isn't there, as a clone of a snapshot of another one: it begins with
+    /// what that has, and shares the data that neither of the two overwrites. `parent` is the other
+    /// one's location, in the same bucket, or in a folder beside this one's; `snapshot` is the
+    /// snapshot's name or number. The parent may be served meanwhile, and is not asked. A clone of
+    /// an encrypted volume opens by the same [key](Self::key). Without a [size](Self::size) it has
+    /// the snapshot's. A volume that is there has to be that clone.
     #[must_use]
     pub fn from_snapshot(mut self, parent: &str, snapshot: &str) -> Self {
         self.from = Some((parent.to_owned(), snapshot.to_owned()));
@@ -387,7 +397,8 @@ fn place(location: &str) -> Result<(Root, Path), String> {
     Err("a location is s3://bucket/prefix, file:///folder or memory:".into())
 }
 
-/// Also of a folder that isn't there: a clone that needs nothing of its parent any more may still say whose it was.
+/// Also of a folder that isn't there: a clone that needs nothing of its parent any more may still
+/// say whose it was.
 fn canonical(folder: &FilePath) -> std::io::Result<PathBuf> {
     match (folder.canonicalize(), folder.parent(), folder.file_name()) {
         (Err(_), Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -402,8 +413,8 @@ fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore
     // An error: there is one already, which does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    // A request that fails is ours to repeat, and one that lasts too long ours to end: else a client would wait for
-    // both, one inside the other.
+    // A request that fails is ours to repeat, and one that lasts too long ours to end: else a
+    // client would wait for both, one inside the other.
     let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     let limit = format!("{}s", 2 * TRY.as_secs());
     let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);

@@ -12,8 +12,8 @@ use crate::drivers::file::{other_size, refuse_what_is_no_disk};
 use crate::manifest::{At, Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{room, store_check, tls};
 
-/// Returns what is wrong with the files and the NUMA nodes that the manifest names, and with ranges of
-/// faults. Nothing is opened but the files of certificates and keys.
+/// Returns what is wrong with the files and the NUMA nodes that the manifest names, and with ranges
+/// of faults. Nothing is opened but the files of certificates and keys.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let mut problems = match Machine::live() {
         Ok(machine) => missing_nodes(&manifest.devices, machine.topology()),

@@ -78,8 +78,8 @@ impl Identity {
 }
 
 impl Cleanup {
-    /// Makes the part of one server. It removes its own things when that server ends; those of other
-    /// servers stay. The whole removes all of them.
+    /// Makes the part of one server. It removes its own things when that server ends; those of
+    /// other servers stay. The whole removes all of them.
     pub(crate) fn part_of(whole: &Arc<Cleanup>) -> Arc<Cleanup> {
         let part = Cleanup { whole: Some(Arc::clone(whole)), ..Cleanup::default() };
         let part = Arc::new(part);
@@ -151,7 +151,8 @@ impl Cleanup {
         held.let_go_of(device, self.whole.as_deref())
     }
 
-    /// These devices come up together or not at all: until it is known the files that are made for them are nobody's.
+    /// These devices come up together or not at all: until it is known the files that are made for
+    /// them are nobody's.
     pub(crate) fn begin_together(&self, devices: impl IntoIterator<Item = String>) {
         self.held.lock().together = devices.into_iter().collect();
     }
@@ -166,8 +167,8 @@ impl Cleanup {
 
     /// `device` isn't up, and won't be: the file that was made for it goes.
     pub(crate) fn give_up(&self, device: &str) {
-        // Under the lock, so that nobody removes it at the same time. A file that can't be removed is left to nobody:
-        // the device's own failure is told, and that is what matters.
+        // Under the lock, so that nobody removes it at the same time. A file that can't be removed
+        // is left to nobody: the device's own failure is told, and that is what matters.
         let mut held = self.held.lock();
         for CreatedFile { file, identity, .. } in
             held.new_files.remove(device).into_iter().flatten()
@@ -185,7 +186,8 @@ impl Cleanup {
         held.let_go(self.whole.as_deref())
     }
 
-    /// Removes all of it, the newest first. A file that can't be removed is returned with the reason.
+    /// Removes all of it, the newest first. A file that can't be removed is returned with the
+    /// reason.
     pub fn run(&self) -> Vec<(PathBuf, io::Error)> {
         let mut held = self.held.lock();
         let (things, files) =

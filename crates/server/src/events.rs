@@ -1,7 +1,8 @@
 //! What happens on a server, told to those that listen on the control socket.
 //!
-//! Telling never waits: each listener has an inbox with room for so many lines; where that is full lines are left out, and the
-//! listener is told how many. Without listeners it costs a look at one word.
+//! Telling never waits: each listener has an inbox with room for so many lines; where that is full
+//! lines are left out, and the listener is told how many. Without listeners it costs a look at one
+//! word.
 
 use std::collections::VecDeque;
 use std::io;

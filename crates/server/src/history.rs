@@ -25,8 +25,8 @@ pub(crate) struct ShutdownHistory {
 }
 
 impl ShutdownHistory {
-    /// What that folder has; nothing where there is none. A damaged file is warned about, and will be
-    /// replaced.
+    /// What that folder has; nothing where there is none. A damaged file is warned about, and will
+    /// be replaced.
     pub(crate) fn load(folder: Option<&Path>, report: Report) -> ShutdownHistory {
         let (history, damage) = folder.map(load).unwrap_or_default();
         if let Some(damage) = damage {
@@ -44,7 +44,8 @@ impl ShutdownHistory {
         Arc::clone(&self.history)
     }
 
-    /// Keeps what a run did. A run that can't keep it has done its work all the same: that is warned about.
+    /// Keeps what a run did. A run that can't keep it has done its work all the same: that is
+    /// warned about.
     pub(crate) fn keep(&self, timelines: &[&Timeline]) {
         let Some(folder) = &self.folder else { return };
         let mut history = History::clone(&self.history);
@@ -59,8 +60,8 @@ impl ShutdownHistory {
 
 /// Reads the history of a folder; an empty one where there is none. Blocks on the file.
 ///
-/// A file that can't be read or understood doesn't keep the server from starting: the history is empty
-/// then, and the text says what is wrong. The next [`save`] replaces the file.
+/// A file that can't be read or understood doesn't keep the server from starting: the history is
+/// empty then, and the text says what is wrong. The next [`save`] replaces the file.
 fn load(folder: &Path) -> (History, Option<String>) {
     let file = folder.join(FILE);
     let text = match read(&file) {
@@ -95,9 +96,9 @@ fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a history into a folder, which is made if there is none. The file is replaced as a whole: a
-/// process that reads it sees the old one or the new one. After an error the old file is as it was.
-/// Blocks on the disk.
+/// Writes a history into a folder, which is made if there is none. The file is replaced as a whole:
+/// a process that reads it sees the old one or the new one. After an error the old file is as it
+/// was. Blocks on the disk.
 fn save(history: &History, folder: &Path) -> io::Result<()> {
     write(history, folder).map_err(|error| {
         let said = format!("cannot save the device history in {}: {error}", folder.display());

@@ -1,8 +1,10 @@
-//! The listener of the metrics: as much of HTTP/1.1 as a scraper of Prometheus needs, on one thread, if the manifest asks for it.
+//! The listener of the metrics: as much of HTTP/1.1 as a scraper of Prometheus needs, on one
+//! thread, if the manifest asks for it.
 //!
-//! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, each has [`PATIENCE`] to ask and to take its answer,
-//! and the metrics are made anew at most ten times a second. Nor each other: a newcomer gets the place of the one that has
-//! been silent for longest, and waits in the system's queue only where all others are being answered.
+//! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, each has [`PATIENCE`]
+//! to ask and to take its answer, and the metrics are made anew at most ten times a second. Nor
+//! each other: a newcomer gets the place of the one that has been silent for longest, and waits in
+//! the system's queue only where all others are being answered.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -273,7 +275,8 @@ impl Serving {
                 let until = self.clock.now() + PATIENCE;
                 let mut new = Scraper { stream, head: Vec::new(), answer: None, until };
                 let (made, text) = (&mut self.made, &self.text);
-                // At once, as most have asked by now: those that come behind it can't take its place first.
+                // At once, as most have asked by now: those that come behind it can't take its
+                // place first.
                 if !new.attend(|| fresh(made, text)) {
                     return;
                 }

@@ -38,7 +38,8 @@ impl Plan {
     pub(crate) fn new(manifest: &Manifest) -> Plan {
         let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
         for device in &manifest.devices {
-            // A file device that fails to come up fails for its file; a partition, that there is none.
+            // A file device that fails to come up fails for its file; a partition, that there is
+            // none.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
                 Driver::Partition(asked) => asked.partition.place,

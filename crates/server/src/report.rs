@@ -274,7 +274,8 @@ impl Report {
         self.event("file", || json!({"device": device, "what": what, "why": why}));
     }
 
-    /// Something happened to the connections of the device `device`, which the log has in words. From any thread.
+    /// Something happened to the connections of the device `device`, which the log has in words.
+    /// From any thread.
     pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {
         let (what, rest) = match happened {
             RemoteEvent::Lost { why, requests, unflushed } => {
@@ -293,7 +294,8 @@ impl Report {
         });
     }
 
-    /// Something happened to the device `device` in an object store, which the log has in words. From any thread.
+    /// Something happened to the device `device` in an object store, which the log has in words.
+    /// From any thread.
     #[cfg(feature = "object")]
     pub(crate) fn object(&self, device: &str, happened: &corewise_object::ObjectEvent) {
         let (what, why) = match happened {
@@ -322,7 +324,8 @@ impl Report {
         self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
     }
 
-    /// A warning or an error of the log, which limits how many there are. From any thread, in any context.
+    /// A warning or an error of the log, which limits how many there are. From any thread, in any
+    /// context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
         if self.events.are_heard() {
             let mut rest = Logged(json!({"level": line.metadata().level().as_str()}));

@@ -1,9 +1,11 @@
 //! The service manager, systemd's protocol: what it is told. Where there is none, nothing happens
 //! here.
 //!
-//! What it is told comes from a thread, `service`. That wakes as often as the watchdog asks for it, and else now and then to see whether the
-//! status changed. A watchdog's beat says that the server gets on: before each one a work item has run on the queue of the
-//! volumes, and the locks of the server and of the mirrors were to be had. A volume whose disk hangs doesn't stop it, since others are served.
+//! What it is told comes from a thread, `service`. That wakes as often as the watchdog asks for it,
+//! and else now and then to see whether the status changed. A watchdog's beat says that the server
+//! gets on: before each one a work item has run on the queue of the volumes, and the locks of the
+//! server and of the mirrors were to be had. A volume whose disk hangs doesn't stop it, since
+//! others are served.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +27,8 @@ use crate::units::count;
 
 /// How often the status is looked at without a watchdog.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a message may wait for the manager to read earlier ones: as long as systemd's own library lets it.
+/// How long a message may wait for the manager to read earlier ones: as long as systemd's own
+/// library lets it.
 const UNREAD: Duration = Duration::from_secs(5);
 /// What a shutdown that gets on asks for beyond what its clients may take.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -90,7 +93,8 @@ impl Drop for Reloading {
     }
 }
 
-/// The thread that tells the manager. It goes on to the end of the process, and ends when this is dropped.
+/// The thread that tells the manager. It goes on to the end of the process, and ends when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// `None`: there is no manager.
@@ -99,7 +103,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The server is up. `status` and `remaining` (devices that aren't shut down) are asked on the thread.
+    /// The server is up. `status` and `remaining` (devices that aren't shut down) are asked on the
+    /// thread.
     pub(crate) fn start(
         workqueue: &Workqueue,
         settings: Arc<Settings>,

@@ -1,6 +1,6 @@
 //! Text that a user names: a manifest comes from a file, stdin, or the program itself. Each kind of
-//! file has a longest size, so the server refuses a disk that was named by mistake instead of taking
-//! it into memory.
+//! file has a longest size, so the server refuses a disk that was named by mistake instead of
+//! taking it into memory.
 
 use std::fmt;
 use std::fs::File;

@@ -7,8 +7,8 @@ use corewise::topology::{CpuId, CpuSet};
 /// The moment so many seconds after 1970 began, in UTC: its day, hour, minute and second.
 pub fn utc(seconds: u64) -> (String, [u64; 3]) {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the leap day ends one; 400 of them have a fixed length (Howard Hinnant's
-    // `civil_from_days`).
+    // Years begin in March here, so that the leap day ends one; 400 of them have a fixed length
+    // (Howard Hinnant's `civil_from_days`).
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -81,7 +81,8 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Bytes in the largest unit of which there is at least one, with one digit behind the point: `5.7 GiB`.
+/// Bytes in the largest unit of which there is at least one, with one digit behind the point:
+/// `5.7 GiB`.
 pub fn about(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >= 1 << shift) {

@@ -1,5 +1,5 @@
-//! The handles of calls: that of a call to one CPU, and that of a call to many, which waits for all of them,
-//! with what they answered.
+//! The handles of calls: that of a call to one CPU, and that of a call to many, which waits for all
+//! of them, with what they answered.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,8 +18,8 @@ use crate::watch;
 /// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a
 /// worker the pool starts other work; as a future nothing is held at all.
 ///
-/// A value that nobody takes is dropped by the side that lets go of the call last: the caller, or the
-/// target inside its handler.
+/// A value that nobody takes is dropped by the side that lets go of the call last: the caller, or
+/// the target inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
     cpu: CpuId,

@@ -1,7 +1,7 @@
 //! Everything about call targets at one moment, as plain data.
 //!
-//! Collected by reading: nothing stops for it. Each figure is true of its own moment, and those of one
-//! dump lie close together.
+//! Collected by reading: nothing stops for it. Each figure is true of its own moment, and those of
+//! one dump lie close together.
 
 use corewise_topology::CpuId;
 use std::fmt;
@@ -42,8 +42,8 @@ pub struct CpuDump {
     pub cpu: CpuId,
     /// Whether it takes calls.
     pub state: CpuState,
-    /// The priority that its thread got; `None` where it has no thread of ours. One that spins for long gives
-    /// it up until it sleeps.
+    /// The priority that its thread got; `None` where it has no thread of ours. One that spins for
+    /// long gives it up until it sleeps.
     pub priority: Option<Priority>,
     /// The kernel's number of that thread, for a debugger or `/proc`.
     pub thread: Option<u32>,
@@ -54,13 +54,13 @@ pub struct CpuDump {
     /// From a call's push to its start. A call that found the target asleep is measured, and of the
     /// others one in sixteen, which counts for all; what took more than 32 ms is always counted.
     pub delivery: Latencies,
-    /// How long the target was at each call: the function, and telling the waiter, which takes a system
-    /// call where that sleeps. Measured as `delivery`.
+    /// How long the target was at each call: the function, and telling the waiter, which takes a
+    /// system call where that sleeps. Measured as `delivery`.
     pub handlers: Latencies,
 }
 
-/// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. A call that nobody waits for
-/// counts until it begins.
+/// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. A call that nobody
+/// waits for counts until it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutstandingCall {
@@ -97,9 +97,9 @@ impl CpuDump {
 }
 
 impl Smp {
-    /// What each call target does and has done, which calls are under way, and which waits took long.
-    /// Reads, and stops nothing; any context, but it allocates, and reads every cell that was ever in
-    /// use at once.
+    /// What each call target does and has done, which calls are under way, and which waits took
+    /// long. Reads, and stops nothing; any context, but it allocates, and reads every cell that was
+    /// ever in use at once.
     pub fn dump(&self) -> Dump {
         let shared = &self.shared;
         let now = Stamp::precise();

@@ -25,9 +25,10 @@
 //!   a future it holds nothing.
 //! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU
 //!   is just leaving; a call that can't be accepted is refused at once and its function given back.
-//!   Never silent. Where the process loses the CPU itself (a cpuset or `taskset --all-tasks` narrows its
-//!   threads, the system takes the CPU offline), the target sees that at its next call, says so (`tracing`,
-//!   at `warn`), and is offline for calls from then on; what it had accepted runs in its thread, elsewhere.
+//!   Never silent. Where the process loses the CPU itself (a cpuset or `taskset --all-tasks`
+//!   narrows its threads, the system takes the CPU offline), the target sees that at its next call,
+//!   says so (`tracing`, at `warn`), and is offline for calls from then on; what it had accepted
+//!   runs in its thread, elsewhere.
 //! * **Nothing locks or spins between choosing the target and pushing**, and the target can't be
 //!   declared dead in between (`src/README.md` proves it).
 //! * **Calls that somebody waits for run first**; within those, and within the others, one caller's
@@ -36,10 +37,10 @@
 //!   visible after the wait.
 //! * Functions run in an atomic section: they must be short, and one that blocks is reported with
 //!   both sites. One that panics hurts nobody but its caller, which is told.
-//! * **A long wait is explained**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a future's
-//!   wait is reported with source, function and site, and of each CPU that hasn't answered whether its
-//!   target is on the call, before it, or never saw it. [`Smp::dump`] tells what each target runs and has
-//!   done at any moment, with histograms of delivery and of handlers.
+//! * **A long wait is explained**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a
+//!   future's wait is reported with source, function and site, and of each CPU that hasn't answered
+//!   whether its target is on the call, before it, or never saw it. [`Smp::dump`] tells what each
+//!   target runs and has done at any moment, with histograms of delivery and of handlers.
 //! * **Targets run ahead of ordinary work** on their CPUs where the program asks for that
 //!   ([`SmpBuilder::priority`]) and the process may have it, and say once where it may not.
 //!

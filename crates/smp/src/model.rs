@@ -1,5 +1,5 @@
-//! For tests that choose the order of events themselves, and for the crate's own models: no part of the
-//! interface, and hidden from its documentation.
+//! For tests that choose the order of events themselves, and for the crate's own models: no part of
+//! the interface, and hidden from its documentation.
 
 use crate::smp::{Smp, SmpBuilder};
 

@@ -6,11 +6,12 @@ use std::iter::Sum;
 use corewise_sync::CachePadded;
 use corewise_topology::{CpuId, Machine, current_cpu};
 
-/// One value for each CPU of a machine, each on cache lines of its own: what threads on different CPUs
-/// write doesn't meet.
+/// One value for each CPU of a machine, each on cache lines of its own: what threads on different
+/// CPUs write doesn't meet.
 ///
-/// There is a value for every CPU of the topology, online or not. It is made with the variable and stays where
-/// it is while its CPU leaves and comes back, so a sum loses nothing and a reference is never too old.
+/// There is a value for every CPU of the topology, online or not. It is made with the variable and
+/// stays where it is while its CPU leaves and comes back, so a sum loses nothing and a reference is
+/// never too old.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -30,14 +31,14 @@ use corewise_topology::{CpuId, Machine, current_cpu};
 /// ```
 ///
 /// # Access to a value
-/// Anybody: a thread may be moved to another CPU right after it asked where it is, and on a machine that is
-/// described and not real the CPUs are only names. So values are shared, and such that can be
-/// (`T: Sync`): atomics, mostly. They save not the locked instruction but the wait for a cache line
-/// that another CPU has. Code that may touch a CPU's value alone is code that runs on its call target:
-/// [`Smp::call`](crate::Smp::call) runs one function at a time there.
+/// Anybody: a thread may be moved to another CPU right after it asked where it is, and on a machine
+/// that is described and not real the CPUs are only names. So values are shared, and such that can
+/// be (`T: Sync`): atomics, mostly. They save not the locked instruction but the wait for a cache
+/// line that another CPU has. Code that may touch a CPU's value alone is code that runs on its call
+/// target: [`Smp::call`](crate::Smp::call) runs one function at a time there.
 ///
-/// What is only counted has a [`Counter`](corewise_sync::Counter): it has a count for each thread, needs no machine, and
-/// costs a third.
+/// What is only counted has a [`Counter`](corewise_sync::Counter): it has a count for each thread,
+/// needs no machine, and costs a third.
 ///
 /// This is the kernel's `DEFINE_PER_CPU`, without its promise that nobody is moved meanwhile.
 pub struct PerCpu<T> {
@@ -50,8 +51,8 @@ pub struct PerCpu<T> {
 }
 
 impl<T> PerCpu<T> {
-    /// A value for each CPU of the machine's topology: `init` is called with the number of each, in order,
-    /// on this thread.
+    /// A value for each CPU of the machine's topology: `init` is called with the number of each, in
+    /// order, on this thread.
     pub fn new(machine: &Machine, mut init: impl FnMut(CpuId) -> T) -> Self {
         let cpus: Box<[CpuId]> = machine.topology().cpu_set().iter().collect();
         let values = cpus.iter().map(|&cpu| CachePadded::new(init(cpu))).collect();
@@ -62,11 +63,12 @@ impl<T> PerCpu<T> {
         PerCpu { values, cpus, positions: positions.into() }
     }
 
-    /// The value of the CPU that the caller is on at this moment; a moment later it may be on another. A few
-    /// nanoseconds. Never blocks; any context.
+    /// The value of the CPU that the caller is on at this moment; a moment later it may be on
+    /// another. A few nanoseconds. Never blocks; any context.
     ///
-    /// Where that CPU isn't in the topology (it was plugged in since, the machine is a described one, or
-    /// the system doesn't tell) it is the value of one that is: always the same one for a CPU.
+    /// Where that CPU isn't in the topology (it was plugged in since, the machine is a described
+    /// one, or the system doesn't tell) it is the value of one that is: always the same one for a
+    /// CPU.
     #[inline]
     pub fn local(&self) -> &T {
         let cpu = current_cpu().map_or(0, CpuId::index);
@@ -89,8 +91,8 @@ impl<T> PerCpu<T> {
         self.cpus.iter().copied().zip(self.values.iter().map(|value| &**value))
     }
 
-    /// The sum of what `part` finds in each value. While others write it is the sum of values that didn't all
-    /// exist at one moment.
+    /// The sum of what `part` finds in each value. While others write it is the sum of values that
+    /// didn't all exist at one moment.
     pub fn sum<N: Sum<N>>(&self, part: impl FnMut(&T) -> N) -> N {
         self.values.iter().map(|value| &**value).map(part).sum()
     }

@@ -2,7 +2,8 @@
 //!
 //! A call to a CPU is only as prompt as the target's thread there: on a core that is busy with
 //! ordinary work it has to get in first. The kernel's threaded interrupt handlers run at
-//! `SCHED_FIFO` 50 for the same reason. A library doesn't take that by itself: a program asks for it.
+//! `SCHED_FIFO` 50 for the same reason. A library doesn't take that by itself: a program asks for
+//! it.
 
 use std::fmt;
 use std::io;
@@ -15,12 +16,13 @@ use corewise_sync::sys::{self, Limits, Policy};
 #[non_exhaustive]
 pub enum Priority {
     /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). It runs ahead of
-    /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such threads
-    /// from more than 95 % of a second together, unless it was told otherwise
-    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target to which calls come without a gap for 150 us, whether it
-    /// spins between them or finds the next one in its queue, goes on as an ordinary thread until none comes
-    /// any more: a call that comes while another thread has the CPU then waits for that one's slice, some milliseconds.
-    /// A priority that somebody gives its thread from outside meanwhile (`chrt`, `renice`) is lost when it takes its own back.
+    /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such
+    /// threads from more than 95 % of a second together, unless it was told otherwise
+    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target to which calls come without a gap for 150
+    /// us, whether it spins between them or finds the next one in its queue, goes on as an ordinary
+    /// thread until none comes any more: a call that comes while another thread has the CPU then
+    /// waits for that one's slice, some milliseconds. A priority that somebody gives its thread
+    /// from outside meanwhile (`chrt`, `renice`) is lost when it takes its own back.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).
@@ -30,8 +32,8 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// That of the kernel's threaded interrupt handlers. Ask for it where calls have to be prompt on
-    /// CPUs that are busy with ordinary work, and every handler is short.
+    /// That of the kernel's threaded interrupt handlers. Ask for it where calls have to be prompt
+    /// on CPUs that are busy with ordinary work, and every handler is short.
     pub const OF_INTERRUPT_THREADS: Priority = Priority::Fifo(50);
 
     /// The same, within the ranges that the system knows.

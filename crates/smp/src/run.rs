@@ -1,9 +1,9 @@
 //! Calls whose caller stays until they are over, and whose functions may borrow from it.
 //!
 //! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
-//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], by no
-//! way, before the last target is done with it: not by a panic of a subscriber that is told that the thread
-//! blocks either ([`WaitGuard`]).
+//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], by no way,
+//! before the last target is done with it: not by a panic of a subscriber that is told that the
+//! thread blocks either ([`WaitGuard`]).
 
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;

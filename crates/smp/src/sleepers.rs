@@ -1,5 +1,5 @@
-//! The targets of a call to many that nobody has woken yet: the caller lists them, and it and the targets that have begun
-//! wake them. `README.md`, race 5; `tests/loom/sleepers.rs`.
+//! The targets of a call to many that nobody has woken yet: the caller lists them, and it and the
+//! targets that have begun wake them. `README.md`, race 5; `tests/loom/sleepers.rs`.
 
 #![allow(unreachable_pub, reason = "only the models reach it")]
 
@@ -13,8 +13,8 @@ use corewise_sync::atomic::{AtomicPtr, Ordering};
 pub struct Sleeper {
     /// I: wakes it.
     unparker: Unparker,
-    /// A: `UNLISTED`, or while it is in a list, the one below it. Written by the caller that listed it, and by the thread
-    /// that takes it out.
+    /// A: `UNLISTED`, or while it is in a list, the one below it. Written by the caller that listed
+    /// it, and by the thread that takes it out.
     below: AtomicPtr<Sleeper>,
 }
 
@@ -33,8 +33,8 @@ impl Sleeper {
         self.unparker.unpark();
     }
 
-    /// Whether it is the caller's to list: it is in no other list. A target that was woken by somebody else may be
-    /// asleep again before the list that it is in has got to it.
+    /// Whether it is the caller's to list: it is in no other list. A target that was woken by
+    /// somebody else may be asleep again before the list that it is in has got to it.
     fn is_claimed(&self) -> bool {
         // Acquire pairs with the Release of `wake_all`.
         let (now, mine) = (UNLISTED, ptr::null_mut());
@@ -49,14 +49,15 @@ impl Sleeper {
 
 /// See the head of the file.
 pub struct Sleepers {
-    /// A: the sleeper that was listed last, and `WAKING` and `HELPED`. All zero as long as no target was found asleep: so
-    /// calls to targets that are awake don't write it.
+    /// A: the sleeper that was listed last, and `WAKING` and `HELPED`. All zero as long as no
+    /// target was found asleep: so calls to targets that are awake don't write it.
     pub(crate) top: AtomicPtr<Sleeper>,
 }
 
 /// The caller has found one asleep, and woken it.
 const WAKING: usize = 1;
-/// A target has begun its share since then, and wakes those that are listed: the caller lists all others.
+/// A target has begun its share since then, and wakes those that are listed: the caller lists all
+/// others.
 const HELPED: usize = 2;
 const FLAGS: usize = WAKING | HELPED;
 const _: () = assert!(align_of::<Sleeper>() > FLAGS);
@@ -79,7 +80,8 @@ impl Sleepers {
         self.top.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Wakes a target that the caller's push found asleep; or lists it, if there is help. Only for the caller.
+    /// Wakes a target that the caller's push found asleep; or lists it, if there is help. Only for
+    /// the caller.
     #[inline]
     pub fn wake_or_list(&self, sleeper: &Sleeper) {
         // Relaxed: a caller that learns late wakes one more by itself.
@@ -99,7 +101,8 @@ impl Sleepers {
         let with = ptr::from_ref(sleeper).cast_mut().map_addr(|sleeper| sleeper | FLAGS);
         loop {
             sleeper.below.store(first_of(top), Ordering::Relaxed);
-            // Release pairs with the Acquire of `wake_all`: the link, and the push of the sleeper's share.
+            // Release pairs with the Acquire of `wake_all`: the link, and the push of the sleeper's
+            // share.
             match self.top.compare_exchange(top, with, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(found) => top = found,
@@ -116,7 +119,8 @@ impl Sleepers {
         let top = self.top.load(Ordering::Relaxed);
         if top.addr() == WAKING {
             let helped = top.map_addr(|top| top | HELPED);
-            // Relaxed: nothing is listed before it is set. Another may have set it, which is as good.
+            // Relaxed: nothing is listed before it is set. Another may have set it, which is as
+            // good.
             let _ = self.top.compare_exchange(top, helped, Ordering::Relaxed, Ordering::Relaxed);
         }
         // SAFETY: the caller promises it.

@@ -1,19 +1,22 @@
 //! How targets and waiters spin before they sleep, and learn whether that pays.
 //!
-//! A waiter looks for two to five microseconds before it sleeps. Where it has paid lately, it spins for up to 50 us until its
-//! answer is there, and a target until the next call comes: about as long as a wake-up costs where the system is a guest. Neither
-//! does where that is in vain: it is tried again only after more and more calls for which it would have paid.
+//! A waiter looks for two to five microseconds before it sleeps. Where it has paid lately, it spins
+//! for up to 50 us until its answer is there, and a target until the next call comes: about as long
+//! as a wake-up costs where the system is a guest. Neither does where that is in vain: it is tried
+//! again only after more and more calls for which it would have paid.
 //!
-//! A waiter that spins may be preempted, as it would be at any other work; one on a worker's thread, for whose
-//! core its pool has other work, or on its target's own CPU, doesn't spin so long. On a synthetic machine targets
-//! never spin.
+//! A waiter that spins may be preempted, as it would be at any other work; one on a worker's
+//! thread, for whose core its pool has other work, or on its target's own CPU, doesn't spin so
+//! long. On a synthetic machine targets never spin.
 //!
-//! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has others that want its CPU
-//! share it. A target of a real-time priority ([`Priority::Fifo`]) or a niceness below 0 would keep
-//! it from them: so after 150 us that one goes on as an ordinary thread, and takes its priority back before it sleeps. Where it
-//! couldn't take it back (the process has given up the right to it), or its thread is the program's, it sleeps after 150 us, and for
-//! as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep ends with a call. (It looks at the clock
-//! once in 16 calls that it spun for: where their functions take long it is later by those.)
+//! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has
+//! others that want its CPU share it. A target of a real-time priority ([`Priority::Fifo`]) or a
+//! niceness below 0 would keep it from them: so after 150 us that one goes on as an ordinary
+//! thread, and takes its priority back before it sleeps. Where it couldn't take it back (the
+//! process has given up the right to it), or its thread is the program's, it sleeps after 150 us,
+//! and for as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep
+//! ends with a call. (It looks at the clock once in 16 calls that it spun for: where their
+//! functions take long it is later by those.)
 
 use std::time::Duration;
 
@@ -61,8 +64,8 @@ impl Spinner {
         }
     }
 
-    /// A step has run something. Where none finds nothing, the target never rests: an urgent one would keep its CPU
-    /// from others for as long.
+    /// A step has run something. Where none finds nothing, the target never rests: an urgent one
+    /// would keep its CPU from others for as long.
     #[inline]
     pub(crate) fn works(&mut self) {
         self.worked += 1;
@@ -125,8 +128,8 @@ impl Spinner {
         can && self.lowered
     }
 
-    /// Raise: it is about to sleep, and has to be woken at once. False: the system refuses, since it was given fewer rights
-    /// meanwhile; that is said.
+    /// Raise: it is about to sleep, and has to be woken at once. False: the system refuses, since
+    /// it was given fewer rights meanwhile; that is said.
     #[inline]
     pub(crate) fn raises(&mut self) -> bool {
         !self.lowered || self.raise()
@@ -187,8 +190,8 @@ impl Spinner {
     }
 }
 
-/// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for, it only keeps
-/// that from answering.
+/// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for,
+/// it only keeps that from answering.
 pub(crate) fn brief_looks(on_target: bool) -> u32 {
     match on_target {
         _ if hint::EVERY_SCHEDULE => 1,
@@ -200,33 +203,35 @@ pub(crate) fn brief_looks(on_target: bool) -> u32 {
 /// Two to five microseconds.
 const BRIEF_LOOKS: u32 = 128;
 
-/// Whether a waiter that has looked in vain may spin for as long as a wake-up costs: where that is proved, its pool
-/// has no other work for the core, and it doesn't stand in its target's way.
+/// Whether a waiter that has looked in vain may spin for as long as a wake-up costs: where that is
+/// proved, its pool has no other work for the core, and it doesn't stand in its target's way.
 pub(crate) fn waits_by_spinning(proof: Proof, on_target: bool, observed: bool) -> bool {
     proof.is_given() && !on_target && !observed
 }
 
-/// How long a target or a waiter spins that has reason to: until a caller that was woken by its answer has called
-/// again; until a target that was woken has answered. A wake-up costs 2 to 5 us, and 30 and more where the system
-/// runs as a guest.
+/// How long a target or a waiter spins that has reason to: until a caller that was woken by its
+/// answer has called again; until a target that was woken has answered. A wake-up costs 2 to 5 us,
+/// and 30 and more where the system runs as a guest.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was woken, and as
-/// much again until it ran.
+/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
+/// woken, and as much again until it ran.
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// How long a target stays awake without a sleep before it is asked whether others get its CPU meanwhile, and goes on as
-/// an ordinary thread; and how long one that can't then doesn't spin: so it spins half of the time at most. It is no share for
-/// the others: calls without a gap end each sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO
-/// take 7.35 us for 0.82 at p99, and 1.48 of the CPU time; 9686cbc.)
+/// How long a target stays awake without a sleep before it is asked whether others get its CPU
+/// meanwhile, and goes on as an ordinary thread; and how long one that can't then doesn't spin: so
+/// it spins half of the time at most. It is no share for the others: calls without a gap end each
+/// sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO take
+/// 7.35 us for 0.82 at p99, and 1.48 of the CPU time; 9686cbc.)
 pub(super) const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
-/// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one to call from.
+/// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one
+/// to call from.
 pub(crate) fn targets_spin(synthetic: bool, cpus: usize) -> bool {
     !synthetic && cpus > 1
 }
 
-/// Whether a target spins before it sleeps: only while calls come in faster than it could be woken, and within a budget
-/// where it keeps its CPU from others.
+/// Whether a target spins before it sleeps: only while calls come in faster than it could be woken,
+/// and within a budget where it keeps its CPU from others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpinHabit {
     proof: Proof,
@@ -247,8 +252,8 @@ impl SpinHabit {
         self.until
     }
 
-    /// It was woken, at last, by a call from its own CPU (`from_here`) or another one. A caller on its own
-    /// CPU can't call while it spins there.
+    /// It was woken, at last, by a call from its own CPU (`from_here`) or another one. A caller on
+    /// its own CPU can't call while it spins there.
     pub(crate) fn woken(&mut self, slept: Duration, from_here: bool, now: Stamp) {
         self.proof.slept(slept <= SHORT_SLEEP && !from_here);
         let spins = self.proof.is_given() && now >= self.not_before;
@@ -266,8 +271,9 @@ impl SpinHabit {
         self.until = None;
     }
 
-    /// Its burst is over: the end of the next one, if that follows. Where it shares its CPU the scheduler sees to those
-    /// that want it. Else it makes a pause, as long as it was awake, should that have been longer.
+    /// Its burst is over: the end of the next one, if that follows. Where it shares its CPU the
+    /// scheduler sees to those that want it. Else it makes a pause, as long as it was awake, should
+    /// that have been longer.
     pub(crate) fn ends(&mut self, now: Stamp, shares_its_cpu: bool) -> Option<Stamp> {
         let over = self.until.take().map_or(Duration::ZERO, |until| now.since(until));
         if shares_its_cpu {
@@ -284,7 +290,8 @@ const WAITER_LOOKS: u32 = 32;
 
 /// What the waiters of one source CPU have learned.
 pub(crate) struct WaiterHabit {
-    /// A: a [`Proof`]. Relaxed, and what one writes may be lost to another: it is experience, and orders nothing.
+    /// A: a [`Proof`]. Relaxed, and what one writes may be lost to another: it is experience, and
+    /// orders nothing.
     proof: AtomicU32,
 }
 
@@ -298,8 +305,8 @@ impl WaiterHabit {
         WaiterHabit { proof: AtomicU32::new(Proof::NEW.pack()) }
     }
 
-    /// Looks, as often as may be: `None` where it has happened; else the caller sleeps, and says after that it
-    /// [has](WaiterHabit::slept).
+    /// Looks, as often as may be: `None` where it has happened; else the caller sleeps, and says
+    /// after that it [has](WaiterHabit::slept).
     #[inline]
     pub(crate) fn spin(&self, signal: &Signal, on_target: bool) -> Option<Wait> {
         if signal.spin(brief_looks(on_target)) {

@@ -1,11 +1,11 @@
 //! What each CPU's call target has done: counters, and how long delivery and handlers took.
 //!
-//! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no locked
-//! operation. It decides nothing.
+//! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no
+//! locked operation. It decides nothing.
 //!
-//! And what it runs, for those who look at it from outside: the watchdog and the dump. Written by the
-//! target alone, with plain stores. A reader that meets it in the middle of a change
-//! looks again (a sequence lock); nobody waits for a reader.
+//! And what it runs, for those who look at it from outside: the watchdog and the dump. Written by
+//! the target alone, with plain stores. A reader that meets it in the middle of a change looks
+//! again (a sequence lock); nobody waits for a reader.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use corewise_topology::CpuId;
 
 /// One call in so many is timed to the nanosecond, and stands for the others in the histograms.
 ///
-/// A precise clock takes 25 to 50 ns to read, three times a call: as much as a call between two cores
-/// that both spin. One in 16 is below 5 ns a call.
+/// A precise clock takes 25 to 50 ns to read, three times a call: as much as a call between two
+/// cores that both spin. One in 16 is below 5 ns a call.
 pub(crate) const SAMPLED: u32 = 16;
 
 /// How many calls a call stands for in the histograms.
 ///
-/// One that finds its target asleep costs a wake-up anyhow, so it is timed and stands for itself. Of the
-/// others it is every sixteenth use of a cell.
+/// One that finds its target asleep costs a wake-up anyhow, so it is timed and stands for itself.
+/// Of the others it is every sixteenth use of a cell.
 pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     if target_sleeps {
         1
@@ -40,8 +40,8 @@ pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
 /// What took so long is counted whether it was sampled or not: some ticks of the coarse clock.
 const LONG: Duration = Duration::from_millis(32);
 
-/// How often a time is counted, of a call of this weight. So the rare long ones are all there, and each
-/// counts once.
+/// How often a time is counted, of a call of this weight. So the rare long ones are all there, and
+/// each counts once.
 pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
     if took >= LONG { 1 } else { weight }
 }
@@ -187,8 +187,8 @@ pub(crate) struct Timing {
     outer: Option<RunSnapshot>,
 }
 
-/// When a call was queued, how many calls it stands for in the histograms, and whether a future awaits it;
-/// one word.
+/// When a call was queued, how many calls it stands for in the histograms, and whether a future
+/// awaits it; one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Queued(u64);
 
@@ -205,7 +205,8 @@ impl Queued {
 }
 
 impl Queued {
-    /// Now. A weight of 0: it is timed in passing, and counts only where that shows that it took long.
+    /// Now. A weight of 0: it is timed in passing, and counts only where that shows that it took
+    /// long.
     #[inline]
     pub(crate) fn now(weight: u32) -> Queued {
         debug_assert!(weight < 1 << WEIGHT_BITS);
@@ -333,7 +334,8 @@ impl Running {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// It is over, and another one goes on that had called it in place. Only the target itself calls it.
+    /// It is over, and another one goes on that had called it in place. Only the target itself
+    /// calls it.
     #[inline]
     pub(crate) fn ends(&self, outer: Option<RunSnapshot>) {
         match outer {

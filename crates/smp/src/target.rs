@@ -92,8 +92,8 @@ impl Target {
         *self.own_thread.lock()
     }
 
-    /// Wakes the target, though nothing is new: the thread that was to do so may have been preempted before it did, and
-    /// nobody who pushes meanwhile knows.
+    /// Wakes the target, though nothing is new: the thread that was to do so may have been
+    /// preempted before it did, and nobody who pushes meanwhile knows.
     pub(crate) fn wake_again(&self) {
         self.sleeper.wake_anyway();
     }
@@ -102,8 +102,8 @@ impl Target {
         &self.state
     }
 
-    /// Steps Push and Wake of the protocol: the message is accepted and will be run, or given back with the
-    /// reason. Never blocks, never spins.
+    /// Steps Push and Wake of the protocol: the message is accepted and will be run, or given back
+    /// with the reason. Never blocks, never spins.
     #[inline]
     pub(crate) fn deliver(&self, message: Message) -> Result<(), (SkipReason, Message)> {
         if let Some(sleeper) = self.push(message)? {
@@ -350,7 +350,8 @@ impl CallTarget {
         }
     }
 
-    /// Before each call: whether somebody has moved the thread to another CPU. A load, where all is well.
+    /// Before each call: whether somebody has moved the thread to another CPU. A load, where all is
+    /// well.
     #[inline]
     fn look_where_it_is(&self) {
         let astray = self.pinned && current_cpu().is_some_and(|here| here != self.target.cpu);
@@ -359,8 +360,8 @@ impl CallTarget {
         }
     }
 
-    /// Pins the thread to its CPU once more, if it may still use that one. A mask without it was set by
-    /// somebody who wants the process elsewhere: that is respected.
+    /// Pins the thread to its CPU once more, if it may still use that one. A mask without it was
+    /// set by somebody who wants the process elsewhere: that is respected.
     #[cold]
     fn goes_back(&self) -> bool {
         let cpu = self.target.cpu;
@@ -369,8 +370,8 @@ impl CallTarget {
         may && pin_current_thread(&CpuSet::from_iter([cpu])).is_ok() && current_cpu() == Some(cpu)
     }
 
-    /// The process has lost the CPU: Close, and says so, where that wasn't done already. An accepted call
-    /// runs in this thread, as it would where the CPU leaves.
+    /// The process has lost the CPU: Close, and says so, where that wasn't done already. An
+    /// accepted call runs in this thread, as it would where the CPU leaves.
     #[cold]
     fn lose_cpu(&self) {
         if self.target.lost.swap(true, Ordering::Relaxed) {

@@ -1,12 +1,12 @@
 //! The one word of a call target: may calls come in, which have come in, and does the owner sleep.
 //!
-//! Everything that decides between "accepted" and "refused" is in the word that a call is pushed onto,
-//! and each side changes it with a compare-exchange. So the look and the push are one step, there is
-//! nothing between them that could go wrong, and no publish-then-check pair that would need a fence:
-//! see `README.md` beside this file.
+//! Everything that decides between "accepted" and "refused" is in the word that a call is pushed
+//! onto, and each side changes it with a compare-exchange. So the look and the push are one step,
+//! there is nothing between them that could go wrong, and no publish-then-check pair that would
+//! need a fence: see `README.md` beside this file.
 //!
-//! The word is the address of the cell pushed last (or null), and flags in the bits that its alignment
-//! leaves free:
+//! The word is the address of the cell pushed last (or null), and flags in the bits that its
+//! alignment leaves free:
 //!
 //! | bit | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
@@ -16,7 +16,8 @@
 //! | 3 | `ABANDONED` | nobody will step this target any more | `abandon` | nobody |
 //! | 4 | `PARKED` | the owner sleeps, or is about to, and wants a token | `announce_park` | `push`, `begin_close`, `abandon`: who clears it leaves the token |
 //!
-//! Neither `ONLINE` nor `CLOSING`: the target is offline. No cells are added but where it is `ONLINE`.
+//! Neither `ONLINE` nor `CLOSING`: the target is offline. No cells are added but where it is
+//! `ONLINE`.
 
 use std::fmt;
 use std::ptr;
@@ -37,7 +38,8 @@ const _: () = assert!(std::mem::align_of::<Cell>() > FLAGS);
 
 /// The word. See the module's table.
 pub(crate) struct TargetState {
-    /// A: flags, and the cells pushed and not yet taken. RMWs only, but for the looks that are named so.
+    /// A: flags, and the cells pushed and not yet taken. RMWs only, but for the looks that are
+    /// named so.
     word: AtomicPtr<Cell>,
 }
 
@@ -97,14 +99,15 @@ impl TargetState {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Whether a call would be refused now. A look: saves the caller a cell. Relaxed, since nothing is
-    /// decided by it but an early "no".
+    /// Whether a call would be refused now. A look: saves the caller a cell. Relaxed, since nothing
+    /// is decided by it but an early "no".
     pub(crate) fn hint_refusal(&self) -> Option<SkipReason> {
         let now = Snapshot(self.word.load(Ordering::Relaxed));
         (!now.is_online()).then(|| now.refusal())
     }
 
-    /// Push: adds a message if the target is online. A pusher that clears `PARKED` with it has to wake. Lock-free.
+    /// Push: adds a message if the target is online. A pusher that clears `PARKED` with it has to
+    /// wake. Lock-free.
     ///
     /// # Errors
     /// The target isn't online: why, and the message.
@@ -122,8 +125,8 @@ impl TargetState {
             // SAFETY: nobody else has it before the exchange below.
             unsafe { cell.as_ref().set_next(now.newest()) };
             let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
-            // Release pairs with the Acquire of `take`: what the caller wrote is seen by the function.
-            // Each push is a read-modify-write, so the take acquires them all.
+            // Release pairs with the Acquire of `take`: what the caller wrote is seen by the
+            // function. Each push is a read-modify-write, so the take acquires them all.
             match self.exchange(now, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(()) if now.is_parked() => return Ok(Wake::Owner),
                 Ok(()) => return Ok(Wake::Nobody),
@@ -148,7 +151,8 @@ impl TargetState {
             let next = ptr::without_provenance_mut(now.flags());
             match self.exchange(now, next, Ordering::Acquire, Ordering::Acquire) {
                 Ok(()) => {
-                    // SAFETY: the exchange made the chain ours; each cell in it was given up by a push.
+                    // SAFETY: the exchange made the chain ours; each cell in it was given up by a
+                    // push.
                     let taken = unsafe { Queue::from_newest(now.newest()) };
                     return (taken, Snapshot(next));
                 }
@@ -157,18 +161,20 @@ impl TargetState {
         }
     }
 
-    /// Whether the word is another than that one. For a spinning thread: a look, and relaxed, for a take follows.
+    /// Whether the word is another than that one. For a spinning thread: a look, and relaxed, for a
+    /// take follows.
     #[inline]
     pub(crate) fn differs_from(&self, seen: Snapshot) -> bool {
         self.word.load(Ordering::Relaxed) != seen.0
     }
 
-    /// Announce: the owner will sleep until there is a token, unless the word isn't what it saw last any
-    /// more, with nothing in it.
+    /// Announce: the owner will sleep until there is a token, unless the word isn't what it saw
+    /// last any more, with nothing in it.
     pub(crate) fn announce_park(&self, seen: Snapshot) -> bool {
         debug_assert!(seen.newest().is_null(), "sleeps although there are calls");
         let next = seen.0.map_addr(|word| word | PARKED);
-        // Relaxed: it says nothing but itself; the thread that clears it leaves a token, which orders.
+        // Relaxed: it says nothing but itself; the thread that clears it leaves a token, which
+        // orders.
         self.exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -224,8 +230,8 @@ impl TargetState {
         }
     }
 
-    /// Declare dead: the target is offline. Only for the target's owner, after it took while the word was
-    /// closing, and has run all that it took.
+    /// Declare dead: the target is offline. Only for the target's owner, after it took while the
+    /// word was closing, and has run all that it took.
     pub(crate) fn finish_close(&self) {
         let mut now = self.snapshot();
         loop {
@@ -270,7 +276,8 @@ impl TargetState {
 }
 
 impl Drop for TargetState {
-    /// The owner side was dropped before, and took what was in; but a target that never had one to lose.
+    /// The owner side was dropped before, and took what was in; but a target that never had one to
+    /// lose.
     fn drop(&mut self) {
         drop(self.abandon());
     }
@@ -290,7 +297,8 @@ impl Snapshot {
         self.0.addr() & ONLINE != 0
     }
 
-    /// No call is accepted, and the target isn't dead yet: what a take finds now is all there will be.
+    /// No call is accepted, and the target isn't dead yet: what a take finds now is all there will
+    /// be.
     pub(crate) fn is_closing(self) -> bool {
         self.0.addr() & CLOSING != 0
     }

@@ -37,8 +37,8 @@ static COUNTING: Counting = Counting;
 
 const CALLS: u64 = 500;
 
-/// How many allocations so many calls make, after some to warm up: pools grow, and threads start whenever the
-/// system has them start. So the least of some rounds.
+/// How many allocations so many calls make, after some to warm up: pools grow, and threads start
+/// whenever the system has them start. So the least of some rounds.
 fn allocations(mut call: impl FnMut(u64)) -> u64 {
     let mut round = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);

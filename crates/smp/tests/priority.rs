@@ -31,8 +31,8 @@ fn renounce() {
     set_capabilities(None, CapabilitySets { effective, ..have }).expect("one may renounce");
 }
 
-/// Whether the system lets a thread of this process have that priority: tried, in a thread of its own. (A
-/// capability isn't enough where a control group has no time for such threads.)
+/// Whether the system lets a thread of this process have that priority: tried, in a thread of its
+/// own. (A capability isn't enough where a control group has no time for such threads.)
 fn permitted(fifo: i32) -> bool {
     let test = std::thread::spawn(move || {
         // The kernel's `sched_param` is one number.
@@ -181,8 +181,8 @@ fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_
     assert_eq!(asleep, (FIFO, 50));
 }
 
-/// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is no other one, or no
-/// target is raised, or all would be by the limits alone.
+/// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is
+/// no other one, or no target is raised, or all would be by the limits alone.
 fn urgent_target() -> Option<(Smp, CpuId)> {
     let machine = Machine::live().expect("Linux");
     let online: Vec<CpuId> = machine.online().iter().collect();

@@ -1,4 +1,5 @@
-//! A `tracing` subscriber is the user's code: its panics end no target, and nothing of a call is lost by them.
+//! A `tracing` subscriber is the user's code: its panics end no target, and nothing of a call is
+//! lost by them.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Every kind of cross-CPU call at once, while CPUs leave and join: for five seconds, or a minute with
-//! `COREWISE_LONG`. Half of it on the live machine, whose last CPU the system takes offline again and
-//! again where the process may do that. In a binary of its own, for it pulls a CPU from under whatever
-//! runs beside it. A seed decides what each thread does, though not when: one that failed is
-//! printed, and `COREWISE_TORTURE_SEED` sets it.
+//! Every kind of cross-CPU call at once, while CPUs leave and join: for five seconds, or a minute
+//! with `COREWISE_LONG`. Half of it on the live machine, whose last CPU the system takes offline
+//! again and again where the process may do that. In a binary of its own, for it pulls a CPU from
+//! under whatever runs beside it. A seed decides what each thread does, though not when: one that
+//! failed is printed, and `COREWISE_TORTURE_SEED` sets it.
 #![cfg(not(loom))]
 
 mod torture;

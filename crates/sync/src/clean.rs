@@ -1,8 +1,8 @@
 //! When a list of what others keep is cleaned.
 
-/// Says when a list that only grows is cleaned of what is gone: whenever it is twice as long as it was behind the
-/// last time. So an entry that comes walks the list once in a while and not each time, and the list is never longer
-/// than twice what there was, and some.
+/// Says when a list that only grows is cleaned of what is gone: whenever it is twice as long as it
+/// was behind the last time. So an entry that comes walks the list once in a while and not each
+/// time, and the list is never longer than twice what there was, and some.
 ///
 /// ```
 /// use std::sync::{Arc, Weak};

@@ -41,8 +41,8 @@ const SPINS: u32 = if hint::IN_MODEL { 1 } else { 128 };
 pub struct Completion {
     /// A: `DONE` and `WAITERS`.
     state: AtomicU32,
-    /// L: is the lock; guards the wakers of those who wait. In a box, since most events have none: so
-    /// they are small.
+    /// L: is the lock; guards the wakers of those who wait. In a box, since most events have none:
+    /// so they are small.
     waiters: Mutex<Option<Box<Waiters>>>,
 }
 
@@ -124,8 +124,8 @@ impl Completion {
         }
     }
 
-    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For a thread that is
-    /// about to wait in a way of his own.
+    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For a
+    /// thread that is about to wait in a way of his own.
     pub fn spin(&self) -> bool {
         for _ in 0..SPINS {
             if self.is_complete() {

@@ -88,8 +88,8 @@ impl AtomicSection {
         AtomicSection::enter_for(Site { what, location: Location::caller() })
     }
 
-    /// As [`enter`](AtomicSection::enter), for a loop that runs what others gave it: `site` names one of these, and where it
-    /// was given.
+    /// As [`enter`](AtomicSection::enter), for a loop that runs what others gave it: `site` names
+    /// one of these, and where it was given.
     pub fn enter_for(site: Site) -> AtomicSection {
         AtomicSection { outer: SECTION.with(|s| s.replace(Some(site))), not_send: PhantomData }
     }
@@ -189,11 +189,12 @@ impl Drop for ObserverGuard {
     }
 }
 
-/// Runs `f`, which is expected to block, on this thread: files, sockets, a `Mutex` that is held for long, a call
-/// into another library. On a worker the pool is told before, so that it can start other work, and told after;
-/// regions nest and only the outermost tells. Elsewhere it just runs `f`. The waits of Corewise do it by themselves.
-/// Nothing moves to another thread (as it does in tokio's `block_in_place`), so thread-locals and the placement stay.
-/// Inside an atomic section this is a violation of the name `what`, as with [`might_block`], and runs `f` all the same.
+/// Runs `f`, which is expected to block, on this thread: files, sockets, a `Mutex` that is held for
+/// long, a call into another library. On a worker the pool is told before, so that it can start
+/// other work, and told after; regions nest and only the outermost tells. Elsewhere it just runs
+/// `f`. The waits of Corewise do it by themselves. Nothing moves to another thread (as it does in
+/// tokio's `block_in_place`), so thread-locals and the placement stay. Inside an atomic section
+/// this is a violation of the name `what`, as with [`might_block`], and runs `f` all the same.
 #[track_caller]
 pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);
@@ -206,10 +207,11 @@ pub fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Runs `f`, which may compute or sleep for long, on this thread. On a worker the pool is told, so that
-/// others start beside it; what blocks inside is told to it too, if it says so. Inside a blocking region
-/// or another one of these it just runs `f`. Inside an atomic section this is a violation, as with
-/// [`might_block`]. The kernel's counterpart is a work item of a queue that is `WQ_CPU_INTENSIVE`.
+/// Runs `f`, which may compute or sleep for long, on this thread. On a worker the pool is told, so
+/// that others start beside it; what blocks inside is told to it too, if it says so. Inside a
+/// blocking region or another one of these it just runs `f`. Inside an atomic section this is a
+/// violation, as with [`might_block`]. The kernel's counterpart is a work item of a queue that is
+/// `WQ_CPU_INTENSIVE`.
 #[track_caller]
 pub fn long_running<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);
@@ -251,15 +253,15 @@ pub fn is_observed() -> bool {
     OBSERVER.try_with(|o| o.borrow().is_some()).unwrap_or(false)
 }
 
-/// Has `f` called once, on this thread, when it next enters a blocking region; `None` takes that back. For
-/// what the thread has put off and others may wait for, as the kernel's plug. There is one such function. Where `f`
-/// asks for another call, that is made too before the thread blocks.
+/// Has `f` called once, on this thread, when it next enters a blocking region; `None` takes that
+/// back. For what the thread has put off and others may wait for, as the kernel's plug. There is
+/// one such function. Where `f` asks for another call, that is made too before the thread blocks.
 pub fn before_blocking(f: Option<fn()>) {
     BEFORE.with(|before| before.set(f));
 }
 
-/// How this thread puts things off, for which [`before_blocking`] is: a word of the crate that does so, which counts its
-/// guards in it; 0 where the thread does all at once.
+/// How this thread puts things off, for which [`before_blocking`] is: a word of the crate that does
+/// so, which counts its guards in it; 0 where the thread does all at once.
 #[inline]
 pub fn puts_off() -> u32 {
     PUTS_OFF.with(Cell::get)
@@ -271,8 +273,8 @@ pub fn set_puts_off(word: u32) -> u32 {
     PUTS_OFF.with(|puts_off| puts_off.replace(word))
 }
 
-/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). All that this thread has put off
-/// is done before: `f` may wait for it.
+/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). All
+/// that this thread has put off is done before: `f` may wait for it.
 pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(u32);
     impl Drop for Restore {
@@ -320,7 +322,8 @@ impl Drop for Region {
     }
 }
 
-/// Where the running task was placed. Code that would place it again sees the token and runs inline.
+/// Where the running task was placed. Code that would place it again sees the token and runs
+/// inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placement {
     /// The NUMA node, where it is known.
@@ -355,7 +358,8 @@ impl Drop for PlacementGuard {
     }
 }
 
-/// What a thread holds: the atomic section it is in, how deep it is inside blocking regions, and whether it puts things off.
+/// What a thread holds: the atomic section it is in, how deep it is inside blocking regions, and
+/// whether it puts things off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standing {
@@ -372,7 +376,8 @@ pub struct Leak {
     pub section: Option<Site>,
     /// Blocking regions that it entered and didn't leave; negative: left, and never entered.
     pub blocking: i64,
-    /// It put things off, or fewer than before: a plug of a block queue was not dropped. They are done now.
+    /// It put things off, or fewer than before: a plug of a block queue was not dropped. They are
+    /// done now.
     pub puts_off: bool,
 }
 
@@ -395,8 +400,8 @@ impl Standing {
         if now.is(self) { None } else { Some(self.restore_from(now)) }
     }
 
-    /// Whether they are the same, to the letter: what stands in two places, and reads the same, isn't
-    /// compared.
+    /// Whether they are the same, to the letter: what stands in two places, and reads the same,
+    /// isn't compared.
     #[inline]
     fn is(self, other: Standing) -> bool {
         let place = |site: Site| (site.what.as_ptr(), ptr::from_ref(site.location));

@@ -7,11 +7,13 @@ use crate::facade::atomic::{AtomicU64, Ordering};
 use crate::facade::backend::constructor;
 use crate::own::{self, Slot, Slots};
 
-/// A counter that is added to all the time, by any number of threads that don't slow each other down, and read now and
-/// then: each thread has a count of its own (128 bytes), and the sum is made by those who ask.
+/// A counter that is added to all the time, by any number of threads that don't slow each other
+/// down, and read now and then: each thread has a count of its own (128 bytes), and the sum is made
+/// by those who ask.
 ///
-/// To add costs about two nanoseconds and no locked instruction; at a thread's first addition it takes a lock and
-/// allocates. A thread that ends leaves its count to the next one. Dropped, it frees all.
+/// To add costs about two nanoseconds and no locked instruction; at a thread's first addition it
+/// takes a lock and allocates. A thread that ends leaves its count to the next one. Dropped, it
+/// frees all.
 ///
 /// ```
 /// use corewise_sync::Counter;
@@ -26,12 +28,14 @@ use crate::own::{self, Slot, Slots};
 /// assert_eq!(SERVED.total(), 40);
 /// ```
 ///
-/// The kernel's `percpu_counter` has a count for each CPU. A thread of user space may be moved between its load and its
-/// store, so a count of a CPU would need a locked instruction: five nanoseconds more.
+/// The kernel's `percpu_counter` has a count for each CPU. A thread of user space may be moved
+/// between its load and its store, so a count of a CPU would need a locked instruction: five
+/// nanoseconds more.
 pub struct Counter {
     /// The counts of the threads; made at the first addition.
     counts: OnceLock<Arc<Slots<Count>>>,
-    /// A: what was added by threads that end and have no count any more. Relaxed: it orders nothing.
+    /// A: what was added by threads that end and have no count any more. Relaxed: it orders
+    /// nothing.
     rest: AtomicU64,
 }
 
@@ -39,7 +43,8 @@ pub struct Counter {
 #[derive(Default)]
 #[repr(align(128))]
 struct Count {
-    /// A: the number. Stored by the thread that has it, and by it alone; Relaxed, since it orders nothing.
+    /// A: the number. Stored by the thread that has it, and by it alone; Relaxed, since it orders
+    /// nothing.
     number: AtomicU64,
 }
 
@@ -77,8 +82,9 @@ impl Counter {
         self.rest.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The sum: at least what was added before the caller knew of it, at most what has been added when it returns (as long
-    /// as nothing wraps around). Takes a lock, and looks at as many counts as threads have added at the same time.
+    /// The sum: at least what was added before the caller knew of it, at most what has been added
+    /// when it returns (as long as nothing wraps around). Takes a lock, and looks at as many counts
+    /// as threads have added at the same time.
     pub fn total(&self) -> u64 {
         let rest = self.rest.load(Ordering::Relaxed);
         let sum = |counts: &[Arc<Count>]| {

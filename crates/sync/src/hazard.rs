@@ -1,13 +1,14 @@
 //! Hazard pointers: what a thread is in the middle of using stays, without a reference count.
 //!
-//! A thread hands over what keeps an object, and goes on using that: an instance that was pushed may be over before
-//! its queuer is back from the push, and with it all that kept the pools. So it Protects the object before: it writes
-//! the address to a slot of its own, a plain store. [`Hazards::retire`] looks at the slots (Look), and keeps what is
-//! protected in limbo until something else is retired, or until the [`Hazards`] are dropped.
+//! A thread hands over what keeps an object, and goes on using that: an instance that was pushed
+//! may be over before its queuer is back from the push, and with it all that kept the pools. So it
+//! Protects the object before: it writes the address to a slot of its own, a plain store.
+//! [`Hazards::retire`] looks at the slots (Look), and keeps what is protected in limbo until
+//! something else is retired, or until the [`Hazards`] are dropped.
 //!
-//! No fence is needed. Until the hand-over something of the user's own keeps the object, and the caller of `retire`
-//! has seen the end of that. So it sees what the user wrote before the hand-over, the slot too, or that the slot was
-//! emptied after: then the user is through.
+//! No fence is needed. Until the hand-over something of the user's own keeps the object, and the
+//! caller of `retire` has seen the end of that. So it sees what the user wrote before the
+//! hand-over, the slot too, or that the slot was emptied after: then the user is through.
 //!
 //! Models: `tests/loom/hazard.rs`.
 
@@ -37,8 +38,9 @@ struct Lists {
     limbo: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The slot of a thread, on lines of its own: two that share one write to it with each item. (A storm of which the producer's
-/// and the taker's do, on 16 simulated CPUs: 5.3 M/s for 17; caa68eb.)
+/// The slot of a thread, on lines of its own: two that share one write to it with each item. (A
+/// storm of which the producer's and the taker's do, on 16 simulated CPUs: 5.3 M/s for 17;
+/// caa68eb.)
 struct Slot {
     /// A: what it protects, or null; written by its thread.
     what: AtomicPtr<()>,
@@ -111,14 +113,16 @@ impl Hazards {
         slot
     }
 
-    /// Drops `what` once nobody protects it: now, or with something that is retired later, on that thread. A tie that
-    /// kept it for its users is over, and the caller has seen that. Takes a short lock.
+    /// Drops `what` once nobody protects it: now, or with something that is retired later, on that
+    /// thread. A tie that kept it for its users is over, and the caller has seen that. Takes a
+    /// short lock.
     pub fn retire(&self, what: Arc<dyn Any + Send + Sync>) {
         let mut free = Vec::new();
         {
             let Lists { threads, limbo } = &mut *self.lists.lock();
             limbo.push(what);
-            // Look. Acquire pairs with the Release of the thread that empties a slot, or fills it anew.
+            // Look. Acquire pairs with the Release of the thread that empties a slot, or fills it
+            // anew.
             let protected = |what: &Arc<dyn Any + Send + Sync>| {
                 let what: *const () = Arc::as_ptr(what).cast();
                 threads.iter().any(|slot| ptr::eq(slot.what.load(Ordering::Acquire), what))
@@ -149,21 +153,22 @@ impl fmt::Debug for Hazards {
 pub struct Hazard(*const CachePadded<Slot>);
 
 impl Hazard {
-    /// Calls `hand_over`, during which `what` stays, also when it is retired. Something else has to keep it until
-    /// `hand_over` gives that up. Inside of another `protect` of the thread it is counted instead.
+    /// Calls `hand_over`, during which `what` stays, also when it is retired. Something else has to
+    /// keep it until `hand_over` gives that up. Inside of another `protect` of the thread it is
+    /// counted instead.
     #[inline(always)]
     pub fn protect<T, R>(
         self,
         what: &ManuallyDrop<Arc<T>>,
         hand_over: impl FnOnce(&Arc<T>) -> R,
     ) -> R {
-        // SAFETY: null, or the thread's own, which is there until the thread ends (`own`); a pointer keeps this
-        // from being sent to another.
+        // SAFETY: null, or the thread's own, which is there until the thread ends (`own`); a
+        // pointer keeps this from being sent to another.
         let free = unsafe { self.0.as_ref() }.filter(|s| s.what.load(Ordering::Relaxed).is_null());
         let _until = match free {
             Some(slot) => {
-                // Protect. Release, as where it ends: who finds this in the slot, and not the null before,
-                // sees by it that the thread's last use is over.
+                // Protect. Release, as where it ends: who finds this in the slot, and not the null
+                // before, sees by it that the thread's last use is over.
                 slot.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
                 Until::Protected(Protected(slot))
             }

@@ -33,8 +33,8 @@ pub struct Link {
     /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
     /// broken obligation is no data race.
     next: AtomicPtr<()>,
-    /// P: as `next`; the node before it, in a list only. Of a shared node (`Arc`) it is null while that
-    /// is in no inbox or list, and only then, so that it can't be pushed twice.
+    /// P: as `next`; the node before it, in a list only. Of a shared node (`Arc`) it is null while
+    /// that is in no inbox or list, and only then, so that it can't be pushed twice.
     prev: AtomicPtr<()>,
     /// Of the accesses to both.
     witness: Witness,
@@ -222,8 +222,8 @@ impl<N: Node> Inbox<N> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             link.set_next(head.cast());
-            // Release pairs with the Acquire of `take`: the node and its `next` are seen there. SeqCst
-            // is for protocols that then load something, see `FencePolicy::implied`.
+            // Release pairs with the Acquire of `take`: the node and its `next` are seen there.
+            // SeqCst is for protocols that then load something, see `FencePolicy::implied`.
             match self.head.compare_exchange_weak(
                 head,
                 raw.as_ptr(),
@@ -264,8 +264,8 @@ impl<N: Node> Inbox<N> {
         NonNull::new(self.head.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Whether nothing is in it (a moment ago). A protocol that decides to sleep on the answer puts a
-    /// `SeqCst` read-modify-write or a full fence before the call.
+    /// Whether nothing is in it (a moment ago). A protocol that decides to sleep on the answer puts
+    /// a `SeqCst` read-modify-write or a full fence before the call.
     #[inline]
     #[track_caller]
     pub fn is_empty(&self) -> bool {

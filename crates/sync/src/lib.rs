@@ -3,11 +3,12 @@
 //!
 //! Four things live here, and nothing else:
 //!
-//! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`RwLock`], [`Condvar`], [`fence`]).
-//!   Product code takes its primitives from here, never from `std::sync::atomic`, so that the same
-//!   code runs under the [loom](https://docs.rs/loom) model checker when built with `--cfg loom`,
-//!   and in the random schedules of [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The
-//!   clock is there too ([`time`]), and the system ([`sys`]). One folder of `facade/` is one backend.
+//! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`RwLock`],
+//!   [`Condvar`], [`fence`]). Product code takes its primitives from here, never from
+//!   `std::sync::atomic`, so that the same code runs under the [loom](https://docs.rs/loom) model
+//!   checker when built with `--cfg loom`, and in the random schedules of
+//!   [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The clock is there too ([`time`]),
+//!   and the system ([`sys`]). One folder of `facade/` is one backend.
 //! * **Primitives** that several crates need: [`Parker`], [`Completion`], [`Countdown`],
 //!   [`Signal`], [`SpinLock`], [`Swap`], [`Throttle`], [`Counter`], [`Proof`], [`inbox`], [`list`],
 //!   [`ring`], [`hazard`], [`heap`], [`epoch`].
@@ -55,8 +56,8 @@ pub use completion::{Completion, Countdown};
 pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
 pub use facade::backend::Swap;
-/// Declares thread-locals: `static NAME: Type = constant;`, any number. They are the backend's: those of the
-/// system would be shared by threads that are coroutines.
+/// Declares thread-locals: `static NAME: Type = constant;`, any number. They are the backend's:
+/// those of the system would be shared by threads that are coroutines.
 pub use facade::backend::per_thread;
 pub use facade::lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use facade::spin::{SpinLock, SpinLockGuard};

@@ -76,8 +76,8 @@ impl<N: Node> List<N> {
         self.len += 1;
     }
 
-    /// Empties an inbox to the end of the list, in the order of arrival. `see` is shown each target,
-    /// in any order.
+    /// Empties an inbox to the end of the list, in the order of arrival. `see` is shown each
+    /// target, in any order.
     #[inline]
     pub fn append(&mut self, inbox: &Inbox<N>, mut see: impl FnMut(&N::Target)) {
         let Some(newest) = inbox.take_newest() else { return };

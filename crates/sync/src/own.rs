@@ -1,8 +1,9 @@
 //! A slot for each thread that uses an object: what a thread writes there, no other thread does.
 //!
-//! A thread takes a slot at its first use of the object, and gives it back when it ends, for the next thread. Each thread
-//! keeps a list of its slots, and in front of it a small table without a destructor, in which the object's address is
-//! looked up: that is a load and a compare, also in the destructors of a thread that ends.
+//! A thread takes a slot at its first use of the object, and gives it back when it ends, for the
+//! next thread. Each thread keeps a list of its slots, and in front of it a small table without a
+//! destructor, in which the object's address is looked up: that is a load and a compare, also in
+//! the destructors of a thread that ends.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -18,11 +19,12 @@ pub(crate) trait Slot: Default + Send + Sync + 'static {
     fn is_free(&self) -> bool;
 }
 
-/// All slots of one object. Its address is its name: so that addresses differ in their upper bits, it is
-/// aligned. Slots live as long as it does, and are never freed before.
+/// All slots of one object. Its address is its name: so that addresses differ in their upper bits,
+/// it is aligned. Slots live as long as it does, and are never freed before.
 #[repr(align(128))]
 pub(crate) struct Slots<S> {
-    /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by those who look at all.
+    /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by
+    /// those who look at all.
     lists: Mutex<Lists<S>>,
 }
 
@@ -83,8 +85,8 @@ per_thread! {
 struct ThreadSlots(RefCell<Vec<ThreadSlot>>);
 
 struct ThreadSlot {
-    /// Weak: a thread keeps no object alive. It keeps the address from being used for others, though,
-    /// so that the table can be asked by address.
+    /// Weak: a thread keeps no object alive. It keeps the address from being used for others,
+    /// though, so that the table can be asked by address.
     slots: Weak<dyn Owner>,
     slot: Arc<dyn Any + Send + Sync>,
 }
@@ -106,16 +108,17 @@ fn position(slots: *const ()) -> usize {
     (slots.addr() / 128) % CACHED
 }
 
-/// The calling thread's slot: it lives as long as `slots`. `None`: the thread is about to end, and can have none any
-/// more.
+/// The calling thread's slot: it lives as long as `slots`. `None`: the thread is about to end, and
+/// can have none any more.
 #[inline]
 pub(crate) fn own<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
     let asked: *const () = Arc::as_ptr(slots).cast();
     let near = TABLE.try_with(|table| table[position(asked)].get());
     match near {
-        // SAFETY: the entry was made for these very slots: the list has a `Weak` of those it was made
-        // for, so that no others can have got the address since, and clears the entry before it lets go.
-        // So it is of their kind. They live, since the caller has them, and keep the slot as long.
+        // SAFETY: the entry was made for these very slots: the list has a `Weak` of those it was
+        // made for, so that no others can have got the address since, and clears the entry before
+        // it lets go. So it is of their kind. They live, since the caller has them, and keep the
+        // slot as long.
         Ok((whose, slot)) if whose == asked => Some(unsafe { &*slot.cast::<S>() }),
         _ => look_up(slots),
     }
@@ -153,7 +156,8 @@ fn look_up<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
         let _ = TABLE.try_with(|table| table[position(asked)].set((asked, slot)));
         Some(slot)
     });
-    // SAFETY: the slot was taken from these slots, so it is of their kind, and they live and keep it.
+    // SAFETY: the slot was taken from these slots, so it is of their kind, and they live and keep
+    // it.
     found.ok().flatten().map(|slot| unsafe { &*slot.cast::<S>() })
 }
 

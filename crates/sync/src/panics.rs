@@ -1,8 +1,8 @@
 //! Panics of user code, where they are caught.
 //!
-//! Corewise calls functions that aren't its own in many places, and a panic in there ends where it is
-//! called. Its payload is the user's value too: it may panic once more when it is dropped,
-//! and that must not get out either.
+//! Corewise calls functions that aren't its own in many places, and a panic in there ends where it
+//! is called. Its payload is the user's value too: it may panic once more when it is dropped, and
+//! that must not get out either.
 
 use std::any::Any;
 use std::fmt;
@@ -53,8 +53,8 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Calls a stranger's code, and returns `None` if that panics. The payload is the stranger's too, so it is
-/// [discarded](discard).
+/// Calls a stranger's code, and returns `None` if that panics. The payload is the stranger's too,
+/// so it is [discarded](discard).
 #[inline]
 pub fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(discard).ok()

@@ -1,9 +1,9 @@
 //! A one-token parking spot for one thread.
 //!
-//! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one.
-//! The unparker's earlier writes are visible to the parked thread after. It differs from
-//! `std::thread::park` in that only an owner of it or of one of its [`Unparker`]s can leave a token, and
-//! that it can be model-checked.
+//! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one. The
+//! unparker's earlier writes are visible to the parked thread after. It differs from
+//! `std::thread::park` in that only an owner of it or of one of its [`Unparker`]s can leave a
+//! token, and that it can be model-checked.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -77,8 +77,8 @@ impl Unparker {
         self.inner.unpark();
     }
 
-    /// As [`Unparker::unpark`], also where a token is there already: for a thread that suspects that its leaver was
-    /// preempted before it woke the thread. Costs a system call in any case.
+    /// As [`Unparker::unpark`], also where a token is there already: for a thread that suspects
+    /// that its leaver was preempted before it woke the thread. Costs a system call in any case.
     pub fn unpark_anyway(&self) {
         self.inner.unpark_anyway();
     }

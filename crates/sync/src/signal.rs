@@ -1,7 +1,8 @@
-//! A one-shot event for one waiter, a thread or a task, that allocates nothing and can be used again.
+//! A one-shot event for one waiter, a thread or a task, that allocates nothing and can be used
+//! again.
 //!
-//! One word, and every change of it is a read-modify-write, so the two sides meet in its modification
-//! order and no fence is needed:
+//! One word, and every change of it is a read-modify-write, so the two sides meet in its
+//! modification order and no fence is needed:
 //!
 //! | bits | meaning | set by | cleared by |
 //! |---|---|---|---|
@@ -20,10 +21,10 @@
 //!   has SLEEPING
 //! ```
 //!
-//! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING` nor
-//! `WAKER` is. The one of the two that comes last, `complete` or `detach`, is told so by the word: it may
-//! free what the event stands in. `tests/loom/signal.rs`. (The waker's part follows the `AtomicWaker` of
-//! the futures crate.)
+//! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING`
+//! nor `WAKER` is. The one of the two that comes last, `complete` or `detach`, is told so by the
+//! word: it may free what the event stands in. `tests/loom/signal.rs`. (The waker's part follows
+//! the `AtomicWaker` of the futures crate.)
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +55,8 @@ pub struct Signal {
     slot: UnsafeCell<Option<Waker>>,
 }
 
-// SAFETY: the slot is reached by one side at a time, as the bits say; wakers may be sent and shared.
+// SAFETY: the slot is reached by one side at a time, as the bits say; wakers may be sent and
+// shared.
 unsafe impl Sync for Signal {}
 
 impl Default for Signal {
@@ -73,30 +75,33 @@ impl Signal {
     /// Makes it an event that hasn't happened, once more.
     ///
     /// # Safety
-    /// Nobody else uses it, and what they did comes before: the caller is the one who came last (see
-    /// [`Signal::complete`]), or has seen that it happened as its waiter.
+    /// Nobody else uses it, and what they did comes before: the caller is the one who came last
+    /// (see [`Signal::complete`]), or has seen that it happened as its waiter.
     #[inline]
     pub unsafe fn reset(&self) {
-        // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next one that is given it is
-        // given it by something that orders.
+        // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next one that is
+        // given it is given it by something that orders.
         self.state.word.store(0, Ordering::Relaxed);
     }
 
-    /// It happened: wakes the waiter. True where there is one still, or one may yet come; false where it
-    /// has [detached](Signal::detach): the caller is then the last to use it. Never blocks; any
-    /// context. After a true the waiter may free the event at any moment, also while this returns; the
-    /// caller sees to it that the memory is still mapped until then.
+    /// It happened: wakes the waiter. True where there is one still, or one may yet come; false
+    /// where it has [detached](Signal::detach): the caller is then the last to use it. Never
+    /// blocks; any context. After a true the waiter may free the event at any moment, also while
+    /// this returns; the caller sees to it that the memory is still mapped until then.
     ///
-    /// By its address, since a reference that is passed on would have to be valid until this returns.
+    /// By its address, since a reference that is passed on would have to be valid until this
+    /// returns.
     ///
     /// # Safety
-    /// `this` is valid until the event is complete; called once for each life of the event, from its making or reset.
+    /// `this` is valid until the event is complete; called once for each life of the event, from
+    /// its making or reset.
     #[inline]
     pub unsafe fn complete(this: *const Signal) -> bool {
-        // SAFETY: valid until the exchange, of which the word is told by a reference to its cell alone.
+        // SAFETY: valid until the exchange, of which the word is told by a reference to its cell
+        // alone.
         let word = unsafe { &(*this).state.word };
-        // Finish, for the common case that nobody has said anything yet. Release pairs with the Acquire
-        // of the waiter.
+        // Finish, for the common case that nobody has said anything yet. Release pairs with the
+        // Acquire of the waiter.
         match word.compare_exchange(0, DONE, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => true,
             // SAFETY: not complete yet.
@@ -114,7 +119,8 @@ impl Signal {
         loop {
             let claims = now & WAKER != 0;
             let next = if claims { now & !WAKER | TAKING } else { DONE };
-            // Acquire: where there is a waker, or the waiter has detached, what it did comes before.
+            // Acquire: where there is a waker, or the waiter has detached, what it did comes
+            // before.
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
             match state.word.compare_exchange(now, next, success, failure) {
                 Ok(_) if claims => {
@@ -154,8 +160,8 @@ impl Signal {
         self.is_complete()
     }
 
-    /// Waits: looks so many times, then sleeps. May block: inside an atomic section that is reported. On a
-    /// worker thread the pool is told before the thread sleeps.
+    /// Waits: looks so many times, then sleeps. May block: inside an atomic section that is
+    /// reported. On a worker thread the pool is told before the thread sleeps.
     ///
     /// # Safety
     /// One waiter at a time: nobody else waits, polls or detaches meanwhile.
@@ -177,8 +183,8 @@ impl Signal {
         unsafe { self.wait_after(|| self.spin(looks), Some(timeout)) }
     }
 
-    /// As [`Signal::wait_timeout`], for a waiter that spins in its own way: `spin` returns whether it has seen that
-    /// it happened.
+    /// As [`Signal::wait_timeout`], for a waiter that spins in its own way: `spin` returns whether
+    /// it has seen that it happened.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -194,7 +200,8 @@ impl Signal {
         spin() || unsafe { self.wait_on(timeout) }
     }
 
-    /// Sleeps on, after a wait that timed out: not one more violation where that was one. `None`: until it happens.
+    /// Sleeps on, after a wait that timed out: not one more violation where that was one. `None`:
+    /// until it happens.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -216,7 +223,8 @@ impl Signal {
                 None => None,
                 Some(end) => match end.checked_duration_since(time::now()) {
                     Some(left) if !left.is_zero() => Some(left),
-                    // SLEEPING may stay: it costs the completer a call in vain, and a later wait none.
+                    // SLEEPING may stay: it costs the completer a call in vain, and a later wait
+                    // none.
                     _ => return self.is_complete(),
                 },
             };
@@ -235,8 +243,8 @@ impl Signal {
         }
     }
 
-    /// For futures: ready where it happened, else the task is woken when it does. The waker of the last
-    /// poll counts.
+    /// For futures: ready where it happened, else the task is woken when it does. The waker of the
+    /// last poll counts.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -253,7 +261,8 @@ impl Signal {
             }
             // Store. Outside of the closure, since to clone and to drop are user code.
             let own = Some(cx.waker().clone());
-            // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the other.
+            // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the
+            // other.
             let old = self.slot.with_mut(|slot| unsafe { std::mem::replace(&mut *slot, own) });
             drop(old);
             // Release pairs with the Acquire of Claim.
@@ -269,8 +278,8 @@ impl Signal {
         }
     }
 
-    /// The waiter leaves and never comes back. True where it has happened: the caller is then the last to
-    /// use it; else the completer will be. Never blocks.
+    /// The waiter leaves and never comes back. True where it has happened: the caller is then the
+    /// last to use it; else the completer will be. Never blocks.
     ///
     /// # Safety
     /// As [`Signal::wait`]; and nobody waits, polls or detaches later in this life of the event.
@@ -278,12 +287,13 @@ impl Signal {
         if self.unstore() & DONE != 0 {
             return true;
         }
-        // Acquire: where it has happened, what came before is visible. Release: what the waiter did comes
-        // before what the completer does as the last.
+        // Acquire: where it has happened, what came before is visible. Release: what the waiter did
+        // comes before what the completer does as the last.
         self.state.word.swap(DETACHED, Ordering::AcqRel) & DONE != 0
     }
 
-    /// Unstore: takes back the waker of an earlier poll, if there is one, and returns the word without it.
+    /// Unstore: takes back the waker of an earlier poll, if there is one, and returns the word
+    /// without it.
     fn unstore(&self) -> u32 {
         let now = self.state.word.load(Ordering::Acquire);
         if now & WAKER == 0 {
@@ -296,8 +306,8 @@ impl Signal {
             Ordering::Acquire,
         ) {
             Ok(_) => {
-                // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the
-                // other.
+                // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to
+                // the other.
                 drop_quietly(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
                 now & !WAKER
             }

@@ -12,8 +12,9 @@ const BURST: u32 = 8;
 /// And one more after each such time.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Says which of many like messages go to the log: the first 8, then one every 10 seconds, which tells how many were left
-/// out before it. One for each thing that the messages are about, so that none hides another's.
+/// Says which of many like messages go to the log: the first 8, then one every 10 seconds, which
+/// tells how many were left out before it. One for each thing that the messages are about, so that
+/// none hides another's.
 ///
 /// A message that says that one was left out is as long as the one that was. So the first that is
 /// left out is held back: where it stays the only one it is told itself, late.
@@ -119,7 +120,8 @@ impl Throttle {
         Throttle::with_rate(BURST, EVERY)
     }
 
-    /// As [`Throttle::new`], with another first number, and another time between the later ones: a nanosecond at least.
+    /// As [`Throttle::new`], with another first number, and another time between the later ones: a
+    /// nanosecond at least.
     pub fn with_rate(burst: u32, every: Duration) -> Throttle {
         let count = Count::new(burst, Stamp::coarse());
         Throttle { burst, every: every.max(Duration::from_nanos(1)), count: SpinLock::new(count) }
@@ -185,7 +187,8 @@ impl Throttle {
         drop(surplus);
     }
 
-    /// Whether it is as good as new: nothing was left out that hasn't been told since, and it admits as many at once as at first.
+    /// Whether it is as good as new: nothing was left out that hasn't been told since, and it
+    /// admits as many at once as at first.
     pub fn is_rested(&self) -> bool {
         let now = Stamp::coarse();
         let mut count = self.count.lock();

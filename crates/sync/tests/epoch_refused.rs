@@ -1,5 +1,5 @@
-//! Epochs where the system refuses `membarrier`: the same on full fences. One process, one test: the refusal
-//! is for good.
+//! Epochs where the system refuses `membarrier`: the same on full fences. One process, one test:
+//! the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -66,11 +66,12 @@ fn readers_see_whole_values_that_never_go_back_and_each_is_dropped_once() {
     assert_eq!(drops.load(Ordering::Relaxed) as u64, WRITES + 1);
 }
 
-/// Store buffering, many times: a reader that went in unseen must not find what was taken away. The memory
-/// isn't freed, so that a mistake is seen and not only suffered. Before it goes in each time, a reader writes to
-/// memory that no cache holds: its next stores are seen late, and its loads aren't. (With a heavy fence that is
-/// only a full fence of the writer's own, a release build fails in one run of three on the 2 CPUs it was
-/// written on. `fence_litmus.rs` catches that in each.)
+/// Store buffering, many times: a reader that went in unseen must not find what was taken away. The
+/// memory isn't freed, so that a mistake is seen and not only suffered. Before it goes in each
+/// time, a reader writes to memory that no cache holds: its next stores are seen late, and its
+/// loads aren't. (With a heavy fence that is only a full fence of the writer's own, a release build
+/// fails in one run of three on the 2 CPUs it was written on. `fence_litmus.rs` catches that in
+/// each.)
 #[test]
 fn no_reader_finds_a_removed_object() {
     const GONE: u64 = 1 << 63;
@@ -213,7 +214,8 @@ fn a_writer_does_not_wait_for_a_reader_and_the_next_one_drops_what_that_has_read
     let new = |number| Watched::new(number, &drops);
     let cell = ReadMostly::new(new(0));
     while_somebody_reads(&cell, |let_it_end| {
-        // Each but the first was perhaps read by the reader, which is inside: it may have found any of them.
+        // Each but the first was perhaps read by the reader, which is inside: it may have found any
+        // of them.
         (1..=5).for_each(|number| cell.replace(new(number)));
         cell.update(|old| new(old.number + 1));
         assert_eq!(drops.load(Ordering::Relaxed), 0);
@@ -312,7 +314,8 @@ fn guards_may_be_dropped_in_any_order() {
     assert_eq!((one.swap(3), other.swap(4)), (1, 2));
 }
 
-/// Destructors of thread-locals may read, also those that come after the thread's slots were given back.
+/// Destructors of thread-locals may read, also those that come after the thread's slots were given
+/// back.
 #[test]
 fn a_thread_that_ends_may_still_read() {
     static CELL: ReadMostly<u64> = ReadMostly::new(1);

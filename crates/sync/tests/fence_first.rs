@@ -1,5 +1,5 @@
-//! The asymmetric fences while the kernel takes its time to register the process. One process, one test: it is
-//! registered once. (Miri has no `membarrier`, and so nobody to wait for.)
+//! The asymmetric fences while the kernel takes its time to register the process. One process, one
+//! test: it is registered once. (Miri has no `membarrier`, and so nobody to wait for.)
 #![cfg(not(any(loom, shuttle, miri)))]
 
 mod litmus;

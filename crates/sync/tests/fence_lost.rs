@@ -1,5 +1,5 @@
-//! The asymmetric fences where `membarrier` worked and then is refused, as in a sandbox that was entered
-//! while they were in use. One process, one test: the refusal is for good.
+//! The asymmetric fences where `membarrier` worked and then is refused, as in a sandbox that was
+//! entered while they were in use. One process, one test: the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 
 mod litmus;

@@ -1,5 +1,5 @@
-//! The asymmetric fences where the system refuses `membarrier` from the start. One process, one test:
-//! the refusal is for good.
+//! The asymmetric fences where the system refuses `membarrier` from the start. One process, one
+//! test: the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 
 mod litmus;

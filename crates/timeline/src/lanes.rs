@@ -39,8 +39,9 @@ impl Timeline {
         self.lanes_with(RowPacking::Tight, time, |_| true)
     }
 
-    /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says how
-    /// much room a span needs in its row (from, to), so that a renderer can keep room for labels.
+    /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says
+    /// how much room a span needs in its row (from, to), so that a renderer can keep room for
+    /// labels.
     pub(crate) fn lanes_with(
         &self,
         pack: RowPacking,

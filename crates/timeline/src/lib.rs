@@ -18,10 +18,10 @@
 //!
 //! # Renderers
 //!
-//! A timeline's `Display` and [`text::render`] serve a terminal, [`svg::render`] makes a picture. With the
-//! feature `json`, [`html::render`] makes a page to zoom into, [`json::render`] serves programs, and
-//! [`perfetto::render`] the tools that read Chrome's traces. [`markup`] is what other pictures share with
-//! them.
+//! A timeline's `Display` and [`text::render`] serve a terminal, [`svg::render`] makes a picture.
+//! With the feature `json`, [`html::render`] makes a page to zoom into, [`json::render`] serves
+//! programs, and [`perfetto::render`] the tools that read Chrome's traces. [`markup`] is what other
+//! pictures share with them.
 //!
 //! # What it is not
 //!

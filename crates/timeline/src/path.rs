@@ -119,8 +119,8 @@ impl Timeline {
     /// The chain of spans that no number of workers makes shorter: only shorter spans or fewer
     /// dependencies do. It is the one that ends last if everything is asynchronous and there is a
     /// worker for everything, so its length is what
-    /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts, none of its spans has any
-    /// [slack](Timeline::slack), and it is never longer than the makespan.
+    /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts, none of its spans has
+    /// any [slack](Timeline::slack), and it is never longer than the makespan.
     ///
     /// * Edges that were [kept](Timeline::is_kept) join its spans, and what made one known to the
     ///   other: the probe inside an init function, the next init function of a thread.

@@ -1,12 +1,12 @@
 //! Timelines as a trace in the JSON format of Chrome, which Perfetto, Speedscope and others read.
 //!
-//! Open the file at `ui.perfetto.dev` or `chrome://tracing`. Each timeline is a process, each lane a
-//! thread (and a further one where spans overlap that no thread can have run), each span a slice,
+//! Open the file at `ui.perfetto.dev` or `chrome://tracing`. Each timeline is a process, each lane
+//! a thread (and a further one where spans overlap that no thread can have run), each span a slice,
 //! each dependency that was kept an arrow, and how many ran at once a counter. The facts known of a
 //! span beyond its times is in its arguments; those on the critical path have the category
 //! `critical`. A slice that may have been over sooner has the sign of its time in its name, the
-//! category `not_exact`, and that time as `took`. A run without a place in time can't be a slice: it
-//! stands in `otherData`, with the notes, and the label of the process says that it does.
+//! category `not_exact`, and that time as `took`. A run without a place in time can't be a slice:
+//! it stands in `otherData`, with the notes, and the label of the process says that it does.
 //!
 //! The format: "Trace Event Format", by the Chromium authors. Times are in microseconds since the
 //! timeline's zero, with three decimals.

@@ -41,8 +41,8 @@ impl HiddenSpans {
     }
 }
 
-/// Whether a span needs to be seen whatever it took: it failed, or never ran. A span that ran and found
-/// nothing to do, or is tried again, doesn't.
+/// Whether a span needs to be seen whatever it took: it failed, or never ran. A span that ran and
+/// found nothing to do, or is tried again, doesn't.
 pub(crate) fn is_urgent(span: &Span) -> bool {
     needs_seeing(&span.outcome, span.took(), span.kind)
 }

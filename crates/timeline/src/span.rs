@@ -108,8 +108,8 @@ impl Timeline {
         &mut self.spans
     }
 
-    /// By how much two moments may be further apart than they seem, or nearer: what a log's stamps are
-    /// cut off to, where that is more than the kernel's microsecond. Else zero.
+    /// By how much two moments may be further apart than they seem, or nearer: what a log's stamps
+    /// are cut off to, where that is more than the kernel's microsecond. Else zero.
     pub fn resolution(&self) -> Duration {
         self.resolution
     }
@@ -140,8 +140,8 @@ impl Timeline {
         &mut self.unplaced
     }
 
-    /// Whether the length of each span is known exactly and what ran inside what too, stamps tell any
-    /// two moments apart, and there is nothing but spans: only then are sums and chains exact.
+    /// Whether the length of each span is known exactly and what ran inside what too, stamps tell
+    /// any two moments apart, and there is nothing but spans: only then are sums and chains exact.
     pub fn is_exact(&self) -> bool {
         let known = |span: &Span| span.took().is_exact() && !span.may_be_nested;
         self.unplaced.is_empty() && self.has_order() && self.spans.iter().all(known)
@@ -171,8 +171,9 @@ impl Timeline {
         self.spans.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Only what `keep` keeps, by its name and its driver, and the edges between those: as if nothing
-    /// else had been there. A span inside one that is left out is then inside the one around that.
+    /// Only what `keep` keeps, by its name and its driver, and the edges between those: as if
+    /// nothing else had been there. A span inside one that is left out is then inside the one
+    /// around that.
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
         let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
@@ -355,8 +356,8 @@ impl Span {
     }
 }
 
-/// Something that ran nobody knows when: of a log whose stamps are missing, or too coarse to tell an
-/// order in time. All that is known of it is what the log itself says.
+/// Something that ran nobody knows when: of a log whose stamps are missing, or too coarse to tell
+/// an order in time. All that is known of it is what the log itself says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unplaced {
@@ -394,7 +395,8 @@ impl Unplaced {
     }
 }
 
-/// How well a moment of a span is known. A moment that Corewise recorded is measured; a log says less.
+/// How well a moment of a span is known. A moment that Corewise recorded is measured; a log says
+/// less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Certainty {

@@ -1,6 +1,7 @@
 //! The affinity of threads: which CPUs a thread may use, which one it is on, and pinning it.
 //!
-//! CPU numbers here are those of the machine that the process runs on. Other systems than Linux refuse to pin.
+//! CPU numbers here are those of the machine that the process runs on. Other systems than Linux
+//! refuse to pin.
 
 use std::io;
 use std::path::Path;
@@ -12,9 +13,9 @@ use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::files;
 
-/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks. `None` where
-/// the system doesn't tell. Never blocks, and costs no system call where the C library has the kernel keep the number
-/// in the thread's own memory (glibc since 2.35).
+/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
+/// `None` where the system doesn't tell. Never blocks, and costs no system call where the C library
+/// has the kernel keep the number in the thread's own memory (glibc since 2.35).
 #[inline]
 #[must_use]
 pub fn current_cpu() -> Option<CpuId> {

@@ -19,9 +19,9 @@
 //! # Ok::<(), corewise_topology::TopologyError>(())
 //! ```
 //!
-//! The crate spawns no thread and keeps no global state. On other systems than Linux the live machine is
-//! [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed; topologies that were saved or described are the
-//! same everywhere.
+//! The crate spawns no thread and keeps no global state. On other systems than Linux the live
+//! machine is [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed;
+//! topologies that were saved or described are the same everywhere.
 
 mod affinity;
 mod cgroup;

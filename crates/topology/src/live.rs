@@ -1,5 +1,5 @@
-//! The machine that this process runs on: its sysfs, and what of it the process may use. Where there is no Linux, the number of
-//! CPUs.
+//! The machine that this process runs on: its sysfs, and what of it the process may use. Where
+//! there is no Linux, the number of CPUs.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ impl Topology {
     /// Reads the machine that this process runs on: sysfs for the facts; the calling thread's
     /// affinity mask (which threads that it starts inherit) and the process's cgroup cpuset for
     /// [`Topology::allowed`]. Where there is no sysfs at all (some sandboxes), the machine is taken
-    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it is as flat, and
-    /// its CPUs are numbered from 0 ([`Source::Flat`]).
+    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it
+    /// is as flat, and its CPUs are numbered from 0 ([`Source::Flat`]).
     ///
     /// Reads files, so it may block for a moment; never inside an atomic section.
     ///

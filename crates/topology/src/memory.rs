@@ -2,16 +2,17 @@
 //! `memory.max` of cgroup version 2, `memory.limit_in_bytes` of version 1, `RLIMIT_AS`,
 //! `RLIMIT_DATA`.
 //!
-//! Formats: `proc(5)`, the kernel's `admin-guide/cgroup-v2.rst`, `admin-guide/cgroup-v1/memory.rst`.
+//! Formats: `proc(5)`, the kernel's `admin-guide/cgroup-v2.rst`,
+//! `admin-guide/cgroup-v1/memory.rst`.
 
 use std::path::Path;
 
 use crate::cgroup::{self, Controller};
 use crate::files;
 
-/// How many bytes of memory this process may use: those of the machine or, where that is less, the limit of its cgroup or of one
-/// above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside what it has mapped by now.
-/// `None` where the system doesn't say. Reads files, so it may block.
+/// How many bytes of memory this process may use: those of the machine or, where that is less, the
+/// limit of its cgroup or of one above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside
+/// what it has mapped by now. `None` where the system doesn't say. Reads files, so it may block.
 pub fn memory() -> Option<u64> {
     let text = |path: &Path| files::text(path).ok().flatten();
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| total(&info));

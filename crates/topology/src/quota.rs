@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::cgroup::{self, Controller};
 use crate::files;
 
-/// The CPU time that a process may use: so much in each period, over all its threads, after which the
-/// kernel stops them until the next one.
+/// The CPU time that a process may use: so much in each period, over all its threads, after which
+/// the kernel stops them until the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CpuQuota {
     /// Neither is zero.

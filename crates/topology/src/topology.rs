@@ -13,9 +13,9 @@ use crate::error::TopologyError;
 pub enum Source {
     /// The machine that this process runs on.
     Live,
-    /// The machine that this process runs on, of which nothing is known but how many CPUs the process may use: any that
-    /// isn't Linux. Each CPU is a core, and all are in one package and one node. Their numbers are made up, and mean nothing to the
-    /// system.
+    /// The machine that this process runs on, of which nothing is known but how many CPUs the
+    /// process may use: any that isn't Linux. Each CPU is a core, and all are in one package and
+    /// one node. Their numbers are made up, and mean nothing to the system.
     Flat,
     /// A saved sysfs tree in this folder.
     Sysfs(PathBuf),

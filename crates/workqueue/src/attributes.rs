@@ -30,8 +30,8 @@ pub struct Attributes {
     /// workers keep that of the thread that made them, and that is logged once. Default: 0, which
     /// stands for the niceness of the thread that made the [`WorkerPools`](crate::WorkerPools).
     pub nice: i32,
-    /// How many instances may be active at once, in all; more than 2048 is cut to that, and 0 is no limit. See
-    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
+    /// How many instances may be active at once, in all; more than 2048 is cut to that, and 0 is no
+    /// limit. See [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
     pub max_active: usize,
 }
 
@@ -53,11 +53,12 @@ pub enum QueueKind {
     /// Its work runs in the pod that it was queued on, as soon as a worker there is free.
     #[default]
     Unbound,
-    /// Unbound, and one instance at a time, in the order in which they were queued, wherever that was. Each runs in the
-    /// pod that it was queued on. It takes no [`max_active`](crate::QueueBuilder::max_active) above 1.
+    /// Unbound, and one instance at a time, in the order in which they were queued, wherever that
+    /// was. Each runs in the pod that it was queued on. It takes no
+    /// [`max_active`](crate::QueueBuilder::max_active) above 1.
     Ordered,
-    /// Its work runs on the CPU that queued it, as the kernel's `WQ_PERCPU`. Its scope is that of a CPU, strictly, and
-    /// can't be changed. While its CPU is offline, work for it runs anywhere.
+    /// Its work runs on the CPU that queued it, as the kernel's `WQ_PERCPU`. Its scope is that of a
+    /// CPU, strictly, and can't be changed. While its CPU is offline, work for it runs anywhere.
     Bound,
 }
 
@@ -124,10 +125,12 @@ pub enum At {
     Here,
     /// In the pod of this CPU, also where the pod has no share of a CPU quota.
     Cpu(CpuId),
-    /// As `Here`, for a thread that is on this CPU: elsewhere, where the pod has no share of a CPU quota.
+    /// As `Here`, for a thread that is on this CPU: elsewhere, where the pod has no share of a CPU
+    /// quota.
     Near(CpuId),
-    /// In a pod of this node: the caller's own if that lies there, else each in turn. (The kernel's `queue_work_node`
-    /// takes the node's first CPU, and with it always the same shard.) A node without CPUs that can be used: as `Here`.
+    /// In a pod of this node: the caller's own if that lies there, else each in turn. (The kernel's
+    /// `queue_work_node` takes the node's first CPU, and with it always the same shard.) A node
+    /// without CPUs that can be used: as `Here`.
     Node(u32),
 }
 

@@ -99,7 +99,8 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// The item is pending: a run follows that sees what was written before the call, unless it is cancelled before.
+/// The item is pending: a run follows that sees what was written before the call, unless it is
+/// cancelled before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queued {
     /// By this call.
@@ -114,14 +115,14 @@ pub enum Queued {
 pub enum QueueError {
     /// The item is disabled: see [`Work::disable`](crate::Work::disable).
     Disabled,
-    /// The queue is being [drained](crate::Workqueue::drain), and this doesn't come from one of its own items. Later it
-    /// takes it again.
+    /// The queue is being [drained](crate::Workqueue::drain), and this doesn't come from one of its
+    /// own items. Later it takes it again.
     Draining,
     /// The queue was [destroyed](crate::Workqueue::destroy), or its pools were
     /// [shut down](crate::WorkerPools::shutdown). It takes nothing any more.
     Closed,
-    /// As many closures as its [capacity](crate::QueueBuilder::capacity) are waiting or running: see
-    /// [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
+    /// As many closures as its [capacity](crate::QueueBuilder::capacity) are waiting or running:
+    /// see [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
     Full,
     /// It is for later, and the system gave no thread for the timers.
     NoThread,
@@ -143,7 +144,8 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {}
 
-/// A closure that a queue didn't take, and why: see [`Workqueue::execute`](crate::Workqueue::execute) and
+/// A closure that a queue didn't take, and why: see
+/// [`Workqueue::execute`](crate::Workqueue::execute) and
 /// [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
 #[non_exhaustive]
 pub struct Refused<C> {

@@ -22,15 +22,17 @@
 //!
 //! # What happens to an item
 //!
-//! `queue` marks the item pending and counts it in the *pool_workqueue* that joins the queue with the pool of the
-//! caller's pod. Where the queue's limit has no place the item is held back until one is given up; else it goes to the CPU's
-//! list of that pool, without a lock, and a worker is woken if a core is free and nobody looks for work already. A
-//! worker takes it from there, clears the mark, runs it, and counts it out: the last one of those that a
-//! [`flush`](Workqueue::flush) waits for lets that go on. If the item is queued while it runs, it runs once more after, and
-//! never beside itself. Until it has started it can be cancelled, put off, or run by the thread that waits for it.
+//! `queue` marks the item pending and counts it in the *pool_workqueue* that joins the queue with
+//! the pool of the caller's pod. Where the queue's limit has no place the item is held back until
+//! one is given up; else it goes to the CPU's list of that pool, without a lock, and a worker is
+//! woken if a core is free and nobody looks for work already. A worker takes it from there, clears
+//! the mark, runs it, and counts it out: the last one of those that a [`flush`](Workqueue::flush)
+//! waits for lets that go on. If the item is queued while it runs, it runs once more after, and
+//! never beside itself. Until it has started it can be cancelled, put off, or run by the thread
+//! that waits for it.
 //!
-//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`, `Running`, `DeferredEnds`; the
-//! folders are rooms, and imports go one way.
+//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`,
+//! `Running`, `DeferredEnds`; the folders are rooms, and imports go one way.
 //!
 //! # At rest
 //!
@@ -39,15 +41,18 @@
 //!
 //! # What is promised
 //!
-//! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled, or a shutdown at
-//!   the same time cancels it; never on two workers at once.
-//! * An ordered queue starts its items in the order in which they were queued, from all CPUs. Items that are queued from one
-//!   CPU on a queue that is bound to one start in that order too, and what waits behind a limit is let through so; but for an
-//!   item that a waiter takes back and runs itself. (A thread that moves to another CPU in between has queued from two.)
-//! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order in which they were queued, up
-//!   to 32 at a time to a worker while they are short: those of two workers overtake each other. Where a worker loses its
-//!   CPU between two of them, another one takes the rest over: at once if it has nothing else to do, else after 400 items or four
-//!   milliseconds for each CPU of the pool, at most. The one item that a worker has in hand it starts itself.
+//! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled,
+//!   or a shutdown at the same time cancels it; never on two workers at once.
+//! * An ordered queue starts its items in the order in which they were queued, from all CPUs. Items
+//!   that are queued from one CPU on a queue that is bound to one start in that order too, and what
+//!   waits behind a limit is let through so; but for an item that a waiter takes back and runs
+//!   itself. (A thread that moves to another CPU in between has queued from two.)
+//! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order
+//!   in which they were queued, up to 32 at a time to a worker while they are short: those of two
+//!   workers overtake each other. Where a worker loses its CPU between two of them, another one
+//!   takes the rest over: at once if it has nothing else to do, else after 400 items or four
+//!   milliseconds for each CPU of the pool, at most. The one item that a worker has in hand it
+//!   starts itself.
 //! * A panic in an item is caught: the worker, the pool and the queue go on.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,

@@ -1,8 +1,8 @@
 //! What is told of worker pools and their queues, as plain data.
 //!
-//! A dump is collected by reading: nothing stops for it. It holds one lock at a time, that of a pool or of a
-//! list, for as long as it takes to copy a few numbers; each figure is true of its own moment, and
-//! those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
+//! A dump is collected by reading: nothing stops for it. It holds one lock at a time, that of a
+//! pool or of a list, for as long as it takes to copy a few numbers; each figure is true of its own
+//! moment, and those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
 
 use std::time::Duration;
 
@@ -160,7 +160,8 @@ pub struct QueueDump {
     pub nice: i32,
     /// How many of its instances may be active at once; `None`: any number.
     pub max_active: Option<usize>,
-    /// How many closures [`try_spawn`](crate::Workqueue::try_spawn) puts on it at once; `None`: any number.
+    /// How many closures [`try_spawn`](crate::Workqueue::try_spawn) puts on it at once; `None`: any
+    /// number.
     pub capacity: Option<usize>,
     /// How many closures it gave back because it was full.
     pub refused: u64,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use corewise_topology::Machine;
 use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
-/// Counts the allocations of the test's thread and of the workers, while that is wanted. Not those of
-/// the timekeeper, which allocates when it looks at a pool that has more work than it can take.
+/// Counts the allocations of the test's thread and of the workers, while that is wanted. Not those
+/// of the timekeeper, which allocates when it looks at a pool that has more work than it can take.
 struct Counting;
 
 thread_local! {

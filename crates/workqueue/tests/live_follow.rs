@@ -1,6 +1,6 @@
-//! The pools follow the machine that the tests run on: a CPU goes offline and comes back, a cpuset is
-//! narrowed. In a binary of its own, one test at a time; skipped, with the reason, where the system
-//! doesn't permit it.
+//! The pools follow the machine that the tests run on: a CPU goes offline and comes back, a cpuset
+//! is narrowed. In a binary of its own, one test at a time; skipped, with the reason, where the
+//! system doesn't permit it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::Arc;

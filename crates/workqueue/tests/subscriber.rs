@@ -1,5 +1,5 @@
-//! A `tracing` subscriber is the user's code: what it does in an event must not come to a lock that is
-//! held, and its panics must not do harm.
+//! A `tracing` subscriber is the user's code: what it does in an event must not come to a lock that
+//! is held, and its panics must not do harm.
 
 use std::cell::Cell;
 use std::io;

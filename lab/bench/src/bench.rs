@@ -1,10 +1,11 @@
-//! What a benchmark is: a table of workloads, each of which says its cases, their numbers, the runtimes they
-//! are run on, and how one run is done; and the headlines.
+//! What a benchmark is: a table of workloads, each of which says its cases, their numbers, the
+//! runtimes they are run on, and how one run is done; and the headlines.
 //!
-//! A *case* is a workload with what is varied of it, written as parts between slashes: `storm/boxed`,
-//! `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its own: a driver starts `PROGRAM
-//! WORD...` with the words `key=value` of a [`Job`], and the program prints one [`Line`] of JSON when it is done. So a
-//! runtime of any language takes part, nobody warms another's allocator, and what hangs can be ended.
+//! A *case* is a workload with what is varied of it, written as parts between slashes:
+//! `storm/boxed`, `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its
+//! own: a driver starts `PROGRAM WORD...` with the words `key=value` of a [`Job`], and the program
+//! prints one [`Line`] of JSON when it is done. So a runtime of any language takes part, nobody
+//! warms another's allocator, and what hangs can be ended.
 
 use corewise_topology::{CpuSet, Machine, Topology};
 
@@ -93,8 +94,8 @@ impl Variant {
     }
 }
 
-/// Runtimes that are called as their variants; those that begin with `corewise` have their allocations counted
-/// where `count` says so.
+/// Runtimes that are called as their variants; those that begin with `corewise` have their
+/// allocations counted where `count` says so.
 pub(crate) fn variants(names: &[&'static str], count: bool) -> Vec<Variant> {
     let variant = |name: &&'static str| Variant {
         count: count && name.starts_with("corewise"),
@@ -187,7 +188,8 @@ impl Bench {
         job
     }
 
-    /// The cells of the cases that `wanted` takes, grouped by case. It is told whether a quick call has the case.
+    /// The cells of the cases that `wanted` takes, grouped by case. It is told whether a quick call
+    /// has the case.
     pub fn cells(&'static self, on: &On, wanted: impl Fn(&str, bool) -> bool) -> Vec<Vec<Cell>> {
         let mut groups = Vec::new();
         for workload in self.workloads {
@@ -348,7 +350,8 @@ mod tests {
         ],
     ];
 
-    /// What a run reports has names and values, and what was read, ordered or answered wrongly is an error.
+    /// What a run reports has names and values, and what was read, ordered or answered wrongly is
+    /// an error.
     #[test]
     fn every_variant_runs_its_cases_small_or_says_why_not() {
         let on = On::here(&Machine::live().unwrap(), Effort::Quick);
@@ -387,8 +390,8 @@ mod tests {
         }
     }
 
-    /// For each benchmark: values of two rounds (case, variant, metric), and behind a colon the headlines that follow, `+`
-    /// where higher is better.
+    /// For each benchmark: values of two rounds (case, variant, metric), and behind a colon the
+    /// headlines that follow, `+` where higher is better.
     const HEADLINES: [(&str, &str); 5] = [
         (
             "workqueue",

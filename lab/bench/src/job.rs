@@ -1,4 +1,5 @@
-//! A run as text: words `key=value`, which a program in any language reads without a table of its own.
+//! A run as text: words `key=value`, which a program in any language reads without a table of its
+//! own.
 
 use corewise_topology::CpuId;
 use std::time::Duration;
@@ -65,8 +66,8 @@ fn at_least(value: u64, least: u64) -> bool {
 
 macro_rules! job {
     ($($(#[$doc:meta])* $word:ident: $kind:ty = $default:expr, $least:literal;)*) => {
-        /// One run: a case of a benchmark on a runtime, and every number that the program which runs it must
-        /// know. The module of its benchmark says what each means there.
+        /// One run: a case of a benchmark on a runtime, and every number that the program which
+        /// runs it must know. The module of its benchmark says what each means there.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Job {
             /// Of which benchmark.
@@ -160,8 +161,8 @@ job! {
 }
 
 impl Job {
-    /// Reads what [`Job::to_words`] writes. A key that is left out is 0, or none, or where that makes no
-    /// sense 1; `case` and `runtime` must be there.
+    /// Reads what [`Job::to_words`] writes. A key that is left out is 0, or none, or where that
+    /// makes no sense 1; `case` and `runtime` must be there.
     ///
     /// # Errors
     /// Says which word isn't understood.

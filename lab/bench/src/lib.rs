@@ -5,15 +5,19 @@
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
 //! * [`probe`]: devices that burn and wait in their probes, and where those run.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
-//! * [`blockmq`]: the block layer: what its runs cost where nothing is pending, how long holds take.
-//! * [`process`]: a run in a process of its own, [`mod@line`]: what it prints, [`meter`]: what it costs.
+//! * [`blockmq`]: the block layer: what its runs cost where nothing is pending, how long holds
+//!   take.
+//! * [`process`]: a run in a process of its own, [`mod@line`]: what it prints, [`meter`]: what it
+//!   costs.
 //! * [`start`]: threads, [`load`]: what else the machine does meanwhile.
-//! * [`rounds`]: runs variants round by round in random order, so that a drift of the machine hits all.
+//! * [`rounds`]: runs variants round by round in random order, so that a drift of the machine hits
+//!   all.
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
-//! * [`record`]: what a measurement prints, one JSON object per metric; [`names`]: what its case and
-//!   its metric say.
+//! * [`record`]: what a measurement prints, one JSON object per metric; [`names`]: what its case
+//!   and its metric say.
 //! * [`table`]: records as a table for people.
-//! * [`machine`]: what this machine costs, by itself, in nanoseconds; [`counting`]: an allocator that counts.
+//! * [`machine`]: what this machine costs, by itself, in nanoseconds; [`counting`]: an allocator
+//!   that counts.
 //!
 //! Nothing here prints: `corewise-bench` and `bench-peers` do. The comparisons that are allowed:
 //! numbers of one call of one program. Records of different calls were measured on different

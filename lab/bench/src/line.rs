@@ -36,7 +36,8 @@ impl Line {
         serde_json::to_string(self).expect("strings and numbers can always be written as JSON")
     }
 
-    /// Reads the last line of a run's output that is one. Lines that runtimes print before are passed over.
+    /// Reads the last line of a run's output that is one. Lines that runtimes print before are
+    /// passed over.
     ///
     /// # Errors
     /// Says what is wrong with it.

@@ -3,8 +3,8 @@
 use procfs::process::Process;
 use procfs::{CurrentSI, KernelStats};
 
-/// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; busy; stolen by the host; and of this process and of
-/// the children that it has waited for.
+/// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; busy; stolen by the host; and
+/// of this process and of the children that it has waited for.
 type Ticks = [u64; 4];
 
 /// CPU time in seconds.

@@ -126,8 +126,8 @@ impl Meter {
     }
 }
 
-/// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on, and the 100th as `STEM_max`. The 99.9th of
-/// fewer than 5 000 samples says nothing, and is left out.
+/// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on, and the 100th as
+/// `STEM_max`. The 99.9th of fewer than 5 000 samples says nothing, and is left out.
 pub fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
     samples.sort_unstable();
     for &percent in which {

@@ -169,7 +169,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of a machine: each scope with the default shard size, and `cache_shard` with these sizes too.
+    /// Of a machine: each scope with the default shard size, and `cache_shard` with these sizes
+    /// too.
     pub fn of(topology: &Topology, shard_sizes: &[u32]) -> Layout {
         let mut places: Vec<Place> = AffinityScope::ALL.map(Place::of).to_vec();
         places.extend(shard_sizes.iter().map(|&cores| Place::shards(cores)));

@@ -46,7 +46,8 @@ impl Record {
         Record { bench, case, variant, metric, unit, median, min, max, runs }
     }
 
-    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own name](unit()).
+    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own
+    /// name](unit()).
     pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
         let unit = unit(metric).unwrap_or("ratio");
         Record::new(bench, HEADLINE, "corewise", metric, unit, ratio.summary)

@@ -89,10 +89,11 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs the cells of each group against each other, in an order drawn anew for each round: `plan.rounds` rounds, or as many
-/// as come to an end within `budget`, and then the runs that count allocations. One round that counts is always
-/// begun; where the time is over in its middle, all groups that haven't begun do without the rest of it, but for the first.
-/// `run_one` is given the job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
+/// Runs the cells of each group against each other, in an order drawn anew for each round:
+/// `plan.rounds` rounds, or as many as come to an end within `budget`, and then the runs that count
+/// allocations. One round that counts is always begun; where the time is over in its middle, all
+/// groups that haven't begun do without the rest of it, but for the first. `run_one` is given the
+/// job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
 /// A cell that its runtime can't run is left out from then on. The series of all cells, in their
 /// order.
 ///

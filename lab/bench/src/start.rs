@@ -1,4 +1,5 @@
-//! Threads: one that is pinned, one of its own, and many that go at once, when the last is in its place; or none.
+//! Threads: one that is pinned, one of its own, and many that go at once, when the last is in its
+//! place; or none.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +22,8 @@ impl Drop for Pools {
     }
 }
 
-/// Starts a thread that is pinned to these CPUs, if any are given, and returns once it is where it is to be.
+/// Starts a thread that is pinned to these CPUs, if any are given, and returns once it is where it
+/// is to be.
 ///
 /// # Errors
 /// It couldn't be started or pinned; then `body` isn't run.
@@ -70,8 +72,8 @@ pub(crate) struct Ran<T> {
     pub(crate) ended: Instant,
 }
 
-/// A thread for each of the `names`: each gets `ready`, given its number, and does its `body` once all are. Where one
-/// can't get ready none of them does. All have ended when this returns.
+/// A thread for each of the `names`: each gets `ready`, given its number, and does its `body` once
+/// all are. Where one can't get ready none of them does. All have ended when this returns.
 pub(crate) fn together<P, T: Send>(
     names: &[String],
     ready: impl Fn(usize) -> Result<P, BenchError> + Sync,

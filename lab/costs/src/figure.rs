@@ -28,9 +28,9 @@ impl Figure {
         Figure { p10: value, p50: value, p90: value, p99: None }
     }
 
-    /// Of samples in any order, by nearest rank; `None` of nothing. A number that isn't finite counts as
-    /// largest, what is below 0 (a clock's cost taken off what took no time) as 0. Rounded to three
-    /// digits behind the point.
+    /// Of samples in any order, by nearest rank; `None` of nothing. A number that isn't finite
+    /// counts as largest, what is below 0 (a clock's cost taken off what took no time) as 0.
+    /// Rounded to three digits behind the point.
     pub fn of(samples: &[f64]) -> Option<Figure> {
         let mut sorted: Vec<f64> = samples
             .iter()

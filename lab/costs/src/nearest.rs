@@ -10,8 +10,8 @@ impl Costs {
         nearer.or_else(|| self.distance.first_key_value()).map(|(_, transfer)| transfer)
     }
 
-    /// Atomic additions by so many CPUs to one line: the file's nearest number of CPUs, the larger of
-    /// two. `None` where it has none.
+    /// Atomic additions by so many CPUs to one line: the file's nearest number of CPUs, the larger
+    /// of two. `None` where it has none.
     pub fn contended(&self, cpus: u32) -> Option<&Contended> {
         self.contended.iter().min_by_key(|one| (one.cpus.abs_diff(cpus), u32::MAX - one.cpus))
     }

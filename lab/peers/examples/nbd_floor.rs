@@ -1,8 +1,8 @@
-//! The least that an NBD server can do for a read: one call receives the request, one sends the reply. The CPU time of this
-//! server is the kernel's, and no server on sockets takes less.
+//! The least that an NBD server can do for a read: one call receives the request, one sends the
+//! reply. The CPU time of this server is the kernel's, and no server on sockets takes less.
 //!
-//! `cargo run --release -p bench-peers --example nbd_floor -- SOCKET`, and fio with `--ioengine=nbd --size=64M
-//! --uri=nbd+unix:///?socket=SOCKET`, one request at a time.
+//! `cargo run --release -p bench-peers --example nbd_floor -- SOCKET`, and fio with
+//! `--ioengine=nbd --size=64M --uri=nbd+unix:///?socket=SOCKET`, one request at a time.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

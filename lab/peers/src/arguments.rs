@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// These peers only; a name's beginning will do (tokio, go, async-executor, ...)
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
-    /// These cases only: a whole name (storm/boxed, mix/50/hint, inside/mimalloc), or the beginning of
-    /// several (storm, pingpong/cross, roundtrip)
+    /// These cases only: a whole name (storm/boxed, mix/50/hint, inside/mimalloc), or the beginning
+    /// of several (storm, pingpong/cross, roundtrip)
     #[arg(long = "workload", alias = "workloads", value_name = "A,B", value_delimiter = ',')]
     pub(crate) workloads: Vec<String>,
     /// Print the records as JSON, and no tables

@@ -1,8 +1,11 @@
 //! The workloads of `corewise-bench` against other runtimes:
-//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, `shutdown`, `fork` or `nbd`.
+//! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, `shutdown`, `fork` or
+//! `nbd`.
 //!
-//! Each run is a process of its own: this program again (`bench-peers run BENCHMARK key=value...`) for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
-//! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar. Those of `nbd` start a server.
+//! Each run is a process of its own: this program again (`bench-peers run BENCHMARK key=value...`)
+//! for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
+//! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar.
+//! Those of `nbd` start a server.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;

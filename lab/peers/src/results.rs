@@ -15,8 +15,8 @@ pub(crate) fn is_floor(name: &str) -> bool {
     ["futex", "eventfd", "serial", "fio"].contains(&name)
 }
 
-/// What was asked for, where anything was run of it: of all cases and peers that take part those against whom we
-/// stand worst.
+/// What was asked for, where anything was run of it: of all cases and peers that take part those
+/// against whom we stand worst.
 fn headline(series: &[Series], ask: &Ask) -> Option<Headline> {
     let pairs = Pairs { series, seed: 1 };
     let takes_part = |one: &&Series| {
@@ -105,8 +105,8 @@ pub(crate) struct Headline {
     pub(crate) agreed: bool,
 }
 
-/// The records of all headlines: intervals, with the ends as extremes, and what stands beside first, the agreed ones at
-/// the end.
+/// The records of all headlines: intervals, with the ends as extremes, and what stands beside
+/// first, the agreed ones at the end.
 pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
     let record = |case: &str, one: &Headline| Record {
         case: case.to_owned(),

@@ -47,7 +47,8 @@ pub(crate) enum When {
     Always,
     /// Unless others are asked for.
     Usually,
-    /// So too, but not in a look: another mode of it is faster in all that the headlines are made of.
+    /// So too, but not in a look: another mode of it is faster in all that the headlines are made
+    /// of.
     Thorough,
 }
 
@@ -90,8 +91,8 @@ pub(crate) struct Peers {
     pub(crate) allocates: fn(&[&str]) -> bool,
     /// Makes a run one that keeps a session with a dozen runtimes within its time.
     pub(crate) adapt: fn(&mut Job, &[&str], &On),
-    /// Makes it a part of that: enough for the round that is dropped, which finds programs and libraries on
-    /// the disk, and goes through all code once.
+    /// Makes it a part of that: enough for the round that is dropped, which finds programs and
+    /// libraries on the disk, and goes through all code once.
     pub(crate) small: fn(&mut Job),
     /// Whether the allocations of its items are counted, in a run of their own.
     pub(crate) counts: fn(&Runtime, &[&str]) -> bool,
@@ -104,7 +105,8 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The cases of a session, in the order in which a round goes through them, each with its cells.
+    /// The cases of a session, in the order in which a round goes through them, each with its
+    /// cells.
     pub(crate) fn cells(&self, options: &Options, on: &On) -> Vec<Vec<Cell>> {
         let named = !options.workloads.is_empty();
         let look = options.quick && !named;
@@ -138,8 +140,8 @@ impl Peers {
         groups
     }
 
-    /// Whether the words choose the case of this name: a whole name is that case alone, another word every case that
-    /// begins so. No words choose all.
+    /// Whether the words choose the case of this name: a whole name is that case alone, another
+    /// word every case that begins so. No words choose all.
     fn chosen(&self, options: &Options, name: &str) -> bool {
         let fits = |word: &String| {
             let bare = word.strip_suffix(MIMALLOC).unwrap_or(word);

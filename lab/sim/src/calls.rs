@@ -30,8 +30,9 @@ pub(crate) fn engine<R>(f: impl FnOnce(&mut Sim) -> R) -> Option<R> {
         return None;
     }
     WITHIN.set(true);
-    // SAFETY: set by `enter`, whose caller keeps the machine until `leave`. `WITHIN` was false, so nobody else has a
-    // reference: all users of it on this thread are in this function and in `drive`, which has none while a coroutine runs.
+    // SAFETY: set by `enter`, whose caller keeps the machine until `leave`. `WITHIN` was false, so
+    // nobody else has a reference: all users of it on this thread are in this function and in
+    // `drive`, which has none while a coroutine runs.
     let result = f(unsafe { &mut *sim });
     WITHIN.set(false);
     Some(result)
@@ -54,7 +55,8 @@ pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
     let outer = MACHINE.replace(sim);
     let within = WITHIN.replace(true);
     let outcome = loop {
-        // SAFETY: the caller's exclusive reference, used in no other way until this function ends; no coroutine runs now.
+        // SAFETY: the caller's exclusive reference, used in no other way until this function ends;
+        // no coroutine runs now.
         let this = unsafe { &mut *sim };
         let Some(tid) = this.pick() else {
             break Err(this.stuck());
@@ -64,7 +66,8 @@ pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
             None => unreachable!("a thread that runs has a body"),
         };
         WITHIN.set(false);
-        // SAFETY: boxed, so that it stays where it is when threads are added; only this loop takes it away, below.
+        // SAFETY: boxed, so that it stays where it is when threads are added; only this loop takes
+        // it away, below.
         let ended = unsafe { &mut *body }.resume(()).as_return().is_some();
         WITHIN.set(true);
         if ended {
@@ -123,7 +126,8 @@ pub(crate) fn lines_of(address: usize, bytes: usize) -> impl Iterator<Item = (us
     })
 }
 
-/// The access before read this value: where it is a pointer, what it points to can't be asked for earlier.
+/// The access before read this value: where it is a pointer, what it points to can't be asked for
+/// earlier.
 #[inline]
 pub fn loaded(value: usize) {
     engine(|sim| sim.loaded(value));
@@ -324,8 +328,8 @@ pub(crate) fn sleep(nanos: u64) {
     }
 }
 
-/// Sleeps on the word at `address` where `is_expected`, until it is woken or `timeout` (in nanoseconds) is over.
-/// `None` where the word had another value.
+/// Sleeps on the word at `address` where `is_expected`, until it is woken or `timeout` (in
+/// nanoseconds) is over. `None` where the word had another value.
 pub fn futex_wait(
     address: usize,
     is_expected: impl FnOnce() -> bool,
@@ -360,7 +364,8 @@ pub fn futex_wake(address: usize, most: usize) -> usize {
     engine(|sim| sim.wake(address, most)).unwrap_or(0)
 }
 
-/// The stack of this thread: its lowest address, and how many bytes it has. `None` outside of a simulation.
+/// The stack of this thread: its lowest address, and how many bytes it has. `None` outside of a
+/// simulation.
 pub fn stack() -> Option<(usize, usize)> {
     engine(|sim| Some(sim.threads[sim.current()?.index()].stack)).flatten()
 }
@@ -432,8 +437,8 @@ pub fn freed(address: usize) {
     engine(|sim| sim.freed(address, site));
 }
 
-/// Marks a moment: how many voluntary switches there were until then. [`Outcome::between`](crate::Outcome) has what was
-/// counted between two of them.
+/// Marks a moment: how many voluntary switches there were until then.
+/// [`Outcome::between`](crate::Outcome) has what was counted between two of them.
 pub fn mark() -> u64 {
     turn();
     engine(|sim| {
@@ -464,8 +469,8 @@ pub(crate) fn spawn(name: Option<Arc<str>>, run: impl FnOnce() + 'static) -> Opt
 /// So long burns a thread of another program before it looks whether somebody else wants its CPU.
 const BURN: f64 = 500.0;
 
-/// Starts a thread of another program, which burns a CPU of these until the machine's end. News told of the
-/// program's CPU time is without it.
+/// Starts a thread of another program, which burns a CPU of these until the machine's end. News
+/// told of the program's CPU time is without it.
 pub fn neighbour(cpus: Mask) {
     turn();
     let burn = || {

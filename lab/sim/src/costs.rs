@@ -47,12 +47,13 @@ pub struct AfterIdle {
 pub struct Costs {
     /// What stands around each access: the instructions between two of them. Fitted, not measured.
     pub around: f64,
-    /// How far ahead a core looks for lines that it will need, in time of the instructions between: the room that its
-    /// reorder buffer gives. Fitted, not measured.
+    /// How far ahead a core looks for lines that it will need, in time of the instructions between:
+    /// the room that its reorder buffer gives. Fitted, not measured.
     pub window: f64,
     /// Whether it looks beyond a locked operation that isn't done.
     pub beyond_locked: bool,
-    /// By what share the system's part of a switch or a wake-up takes longer for each other CPU that is busy.
+    /// By what share the system's part of a switch or a wake-up takes longer for each other CPU
+    /// that is busy.
     pub crowd: f64,
     /// A load or store of a line that is in the CPU's own cache.
     pub hit: f64,
@@ -68,7 +69,8 @@ pub struct Costs {
     pub prefetched: f64,
     /// A locked operation on such a line, which another CPU may have to give up first.
     pub prefetched_locked: f64,
-    /// The least time between two hand-overs of one line: a contended line changes its owner so often.
+    /// The least time between two hand-overs of one line: a contended line changes its owner so
+    /// often.
     pub service: f64,
     /// A spin hint.
     pub spin_hint: f64,
@@ -80,7 +82,8 @@ pub struct Costs {
     pub yields: f64,
     /// From one thread of a CPU to the next.
     pub switch: f64,
-    /// What a thread runs longer that runs on a CPU which was idle for long: nothing is in its caches. Fitted.
+    /// What a thread runs longer that runs on a CPU which was idle for long: nothing is in its
+    /// caches. Fitted.
     pub cold: f64,
     /// The call that wakes a thread on a CPU that runs one, or on its own.
     pub wake_call_here: f64,
@@ -92,7 +95,8 @@ pub struct Costs {
     pub slice: f64,
     /// How far behind in CPU time a woken thread has to be to take the CPU at once.
     pub wake_preemption: f64,
-    /// An idle CPU takes a waiting thread from another one only if it is idle as long as this on average.
+    /// An idle CPU takes a waiting thread from another one only if it is idle as long as this on
+    /// average.
     pub migration: f64,
     /// How often idle CPUs look for threads that wait elsewhere.
     pub balance: f64,

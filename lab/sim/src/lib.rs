@@ -1,9 +1,10 @@
 //! A machine of many cores in virtual time: the third backend of `corewise-sync`'s facade.
 //!
-//! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged when it is built with
-//! `--cfg sim`. Its threads are coroutines on one OS thread; each runs on a virtual CPU with a clock of its own, and
-//! the one whose clock shows the least goes on. Its steps cost what [`Costs`] says: each access to a cache line by
-//! the CPU that had the line last, each sleep and wake-up by how long its CPU was idle. The same seed gives the same run.
+//! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged when
+//! it is built with `--cfg sim`. Its threads are coroutines on one OS thread; each runs on a
+//! virtual CPU with a clock of its own, and the one whose clock shows the least goes on. Its steps
+//! cost what [`Costs`] says: each access to a cache line by the CPU that had the line last, each
+//! sleep and wake-up by how long its CPU was idle. The same seed gives the same run.
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,9 +19,10 @@
 //! ```
 //!
 //! # What it can't tell
-//! Memory bandwidth, the size of caches, prefetchers but for the simplest stream, SMT siblings that share a core's
-//! units, frequency. The reference counts of `Arc` and data behind plain pointers are charged for only where the code says
-//! so ([`touch`]). The time of the instructions between two accesses is one number, [`Costs::around`].
+//! Memory bandwidth, the size of caches, prefetchers but for the simplest stream, SMT siblings that
+//! share a core's units, frequency. The reference counts of `Arc` and data behind plain pointers
+//! are charged for only where the code says so ([`touch`]). The time of the instructions between
+//! two accesses is one number, [`Costs::around`].
 //!
 //! Memory is sequentially consistent here: what depends on a weaker order is for loom to check.
 
@@ -65,15 +67,15 @@ pub struct Outcome<T> {
     pub busy: Duration,
     /// What was counted.
     pub tally: Tally,
-    /// What was counted between the two [marks](mark) that lie farthest apart, of the first and second, third and fourth
-    /// and so on.
+    /// What was counted between the two [marks](mark) that lie farthest apart, of the first and
+    /// second, third and fourth and so on.
     pub between: Option<(Duration, Tally)>,
     /// Cache lines that were touched.
     pub lines: usize,
 }
 
-/// Runs `root` as the first thread of a machine, on its CPU 0, until it ends. Threads that are left then are
-/// forgotten as they are: nothing of theirs is dropped.
+/// Runs `root` as the first thread of a machine, on its CPU 0, until it ends. Threads that are left
+/// then are forgotten as they are: nothing of theirs is dropped.
 ///
 /// # Panics
 /// Where no thread can ever go on and the first one hasn't ended; where the first one panicked.
@@ -96,7 +98,8 @@ pub fn run<T: 'static>(
     let busy = sim.busy();
     for thread in &mut sim.threads {
         if let Some(body) = &mut thread.body {
-            // SAFETY: all its stack's values are leaked with it: nobody uses them again, since the simulation is over.
+            // SAFETY: all its stack's values are leaked with it: nobody uses them again, since the
+            // simulation is over.
             unsafe { body.force_reset() };
         }
     }

@@ -60,7 +60,8 @@ impl Streams {
         Streams { known: [Stream { place: 0, last: 0, stride: 0 }; STREAMS], next: 0 }
     }
 
-    /// The line is missed: whether it was fetched ahead. That ends with a page, since the next one lies anywhere.
+    /// The line is missed: whether it was fetched ahead. That ends with a page, since the next one
+    /// lies anywhere.
     fn missed(&mut self, place: usize, line: usize) -> bool {
         let Some(stream) = self.known.iter_mut().find(|stream| stream.place == place) else {
             self.known[self.next] = Stream { place, last: line, stride: 0 };
@@ -183,8 +184,9 @@ impl Lines {
         };
         // A line still being written isn't fetched ahead for good.
         let ahead = self.streams[cpu].missed(place, line) && entry.written_at + 2.0 * latency < now;
-        // Locked operations that meet at a line follow each other faster than it could travel to and fro: a core that
-        // has it does several. Measured with two to sixteen cores: 22 to 25 ns for one.
+        // Locked operations that meet at a line follow each other faster than it could travel to
+        // and fro: a core that has it does several. Measured with two to sixteen cores: 22 to 25 ns
+        // for one.
         let queued = kind == Access::Locked && entry.locked && entry.free_at > now;
         let arrives = if ahead {
             now + prefetched

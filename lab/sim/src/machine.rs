@@ -92,13 +92,15 @@ impl Machine {
         Machine::new((0..cpus).map(|core| Place { core, llc: 0, node: 0 }).collect())
     }
 
-    /// The same machine with a description, which is given to those that ask ([`description`](crate::description)).
+    /// The same machine with a description, which is given to those that ask
+    /// ([`description`](crate::description)).
     #[must_use]
     pub fn described(self, description: &str) -> Machine {
         Machine { description: Some(description.into()), ..self }
     }
 
-    /// Its threads may have real-time priorities, which else are refused as to any user without rights.
+    /// Its threads may have real-time priorities, which else are refused as to any user without
+    /// rights.
     #[must_use]
     pub fn with_real_time(self, real_time: bool) -> Machine {
         Machine { real_time, ..self }

@@ -1,5 +1,6 @@
-//! The allocator, charged for as glibc's is: a thread has its blocks by its own cache, but for those that others free.
-//! These go back to its arena under the arena's lock, and it gets them from there.
+//! The allocator, charged for as glibc's is: a thread has its blocks by its own cache, but for
+//! those that others free. These go back to its arena under the arena's lock, and it gets them from
+//! there.
 
 use std::panic::Location;
 
@@ -12,8 +13,8 @@ use crate::task::Tid;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Bytes up to which new memory counts as written by its allocator: of more, it is a buffer, and seldom written
-/// at once.
+/// Bytes up to which new memory counts as written by its allocator: of more, it is a buffer, and
+/// seldom written at once.
 const WRITTEN: usize = 4096;
 /// Where the lines of the arenas' locks are: at no address of the program.
 const ARENAS: usize = 1 << 60;

@@ -1,4 +1,5 @@
-//! Where the time went: line transfers by place in the code and distance, wake-ups, switches, waits.
+//! Where the time went: line transfers by place in the code and distance, wake-ups, switches,
+//! waits.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -86,7 +87,8 @@ pub struct Pair {
 pub struct PairCount {
     /// Transfers and their time.
     pub count: SiteCount,
-    /// Of the transfers, those of false sharing: `from`'s CPU had written none of the words that `site` took the line for.
+    /// Of the transfers, those of false sharing: `from`'s CPU had written none of the words that
+    /// `site` took the line for.
     pub apart: u64,
 }
 

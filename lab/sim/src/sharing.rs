@@ -31,8 +31,8 @@ pub(crate) fn words(address: usize, bytes: usize) -> u8 {
 }
 
 impl Sharing {
-    /// The place that had the line before `cpu` took it, and whether this is false sharing: the last writer had written
-    /// none of these words since it got the line.
+    /// The place that had the line before `cpu` took it, and whether this is false sharing: the
+    /// last writer had written none of these words since it got the line.
     pub(crate) fn holder(&self, line: usize, cpu: usize, words: u8) -> Option<(Site, bool)> {
         let last = self.lines.get(&line)?;
         if usize::from(last.cpu) == cpu {

@@ -219,8 +219,9 @@ impl Builder {
             panicked.set(panicked.get() + usize::from(outcome.is_err()));
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         });
-        // SAFETY: `scope` waits for the thread's end before it returns, also when it panics, so all that the closure
-        // borrows outlives it. (A simulation that is given up leaks the stacks of both, and runs neither again.)
+        // SAFETY: `scope` waits for the thread's end before it returns, also when it panics, so all
+        // that the closure borrows outlives it. (A simulation that is given up leaks the stacks of
+        // both, and runs neither again.)
         let run: Box<dyn FnOnce()> = unsafe { std::mem::transmute(run) };
         let tid = calls::spawn(self.name.clone(), run).ok_or_else(outside)?;
         let thread = Thread { tid: Some(tid), name: self.name };

@@ -130,7 +130,8 @@ fn accesses_take_place_in_the_order_of_virtual_time() {
         threads.into_iter().for_each(|thread| thread.join().expect("it ended well"));
         Arc::try_unwrap(order).unwrap().into_inner().unwrap()
     });
-    // A time is read in one step with what comes after it, so two may differ by as much as a read of the clock.
+    // A time is read in one step with what comes after it, so two may differ by as much as a read
+    // of the clock.
     assert!(outcome.value.windows(2).all(|pair| pair[1] + 50 >= pair[0]));
 }
 

@@ -38,7 +38,8 @@ pub(crate) struct Account {
     pub(crate) membarriers: f64,
     /// Types' fields, those that were waited for longest first.
     pub(crate) fields: Vec<Field>,
-    /// Lines by the field that took them and the one that had them, those that were waited for longest first.
+    /// Lines by the field that took them and the one that had them, those that were waited for
+    /// longest first.
     pub(crate) pairs: Vec<Between>,
 }
 
@@ -78,14 +79,15 @@ pub(crate) struct Between {
     /// Had them last.
     pub(crate) from: String,
     pub(crate) transfers: ByDistance,
-    /// Of these, false sharing: the CPU that had the line had written none of the words that it was taken for.
+    /// Of these, false sharing: the CPU that had the line had written none of the words that it was
+    /// taken for.
     pub(crate) false_sharing: f64,
     pub(crate) nanoseconds: f64,
 }
 
 impl Account {
-    /// Of a tally over so many items, in so much virtual time.
-    /// `named`: the sources are read for the names of fields; else each is told as the place in the code.
+    /// Of a tally over so many items, in so much virtual time. `named`: the sources are read for
+    /// the names of fields; else each is told as the place in the code.
     pub(crate) fn of(
         tally: &Tally,
         time: Duration,
@@ -150,7 +152,8 @@ impl Account {
     }
 }
 
-/// The items of one pass: as many as the benchmark's CPU time was divided by, else those of its words, else 1.
+/// The items of one pass: as many as the benchmark's CPU time was divided by, else those of its
+/// words, else 1.
 pub(crate) fn items(line: &Line, words: &[String]) -> f64 {
     let number = |key: &str| {
         words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse::<f64>().ok())

@@ -1,9 +1,10 @@
-//! An allocator whose calls the simulated threads pay for, and which puts what they ask for into memory of its own.
+//! An allocator whose calls the simulated threads pay for, and which puts what they ask for into
+//! memory of its own.
 //!
-//! Whether two values share a cache line depends on where they lie. In the system's allocator that depends on all that was
-//! allocated before, down to the length of the program's arguments; here it depends on what the simulated threads do,
-//! alone. Otherwise it is as there: blocks lie side by side with 8 bytes between them, and what was freed last is given
-//! out first.
+//! Whether two values share a cache line depends on where they lie. In the system's allocator that
+//! depends on all that was allocated before, down to the length of the program's arguments; here it
+//! depends on what the simulated threads do, alone. Otherwise it is as there: blocks lie side by
+//! side with 8 bytes between them, and what was freed last is given out first.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -55,7 +56,8 @@ struct Arena {
     free: [[Option<NonNull<Free>>; CLASSES]; ALIGNS.len()],
 }
 
-/// The place of blocks of a layout in [`Arena::free`], and how large they are; `None` where they are the system's.
+/// The place of blocks of a layout in [`Arena::free`], and how large they are; `None` where they
+/// are the system's.
 fn class(layout: Layout) -> Option<(usize, usize, usize)> {
     let align = ALIGNS.iter().position(|align| layout.align() <= *align)?;
     let size = (layout.size().checked_add(BESIDE)?).max(LEAST).next_multiple_of(STEP);
@@ -126,8 +128,9 @@ impl Charged {
 
 // SAFETY: `with` gives the arena to one thread at a time.
 unsafe impl Sync for Charged {}
-// SAFETY: blocks are the system's, or parts of one of the system's that no two calls are given at once: as large as the
-// layout asks, at a multiple of its alignment. The calls to the simulator besides change no memory of the caller.
+// SAFETY: blocks are the system's, or parts of one of the system's that no two calls are given at
+// once: as large as the layout asks, at a multiple of its alignment. The calls to the simulator
+// besides change no memory of the caller.
 unsafe impl GlobalAlloc for Charged {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut block = ptr::null_mut();

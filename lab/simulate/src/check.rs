@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Seeds of each run: a contended run differs from seed to seed as it does from one time to the next on a real machine.
+/// Seeds of each run: a contended run differs from seed to seed as it does from one time to the
+/// next on a real machine.
 const SEEDS: u64 = 3;
 /// Two figures lie apart where one is larger than the other by this factor.
 const APART: f64 = 1.15;
@@ -66,7 +67,8 @@ impl Compared<'_> {
     }
 }
 
-/// Simulates each run of the file, and prints what was measured, what the model says, and the ratio.
+/// Simulates each run of the file, and prints what was measured, what the model says, and the
+/// ratio.
 ///
 /// # Errors
 /// The file can't be read, or a run failed.

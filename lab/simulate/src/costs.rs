@@ -3,8 +3,8 @@
 use corewise_costs::{Costs as Measured, Distance, Figure, Target};
 use corewise_sim::{AfterIdle, ByDistance, Costs};
 
-/// Fitted, not measured: the instructions around an access, and an access to a line that is here. Most such accesses
-/// depend on nothing, and overlap with what is around them.
+/// Fitted, not measured: the instructions around an access, and an access to a line that is here.
+/// Most such accesses depend on nothing, and overlap with what is around them.
 const AROUND: f64 = 0.4;
 /// See above.
 const HIT: f64 = 0.3;
@@ -38,7 +38,8 @@ fn of(measured: &Measured) -> Costs {
         far: transfer(Distance::System, figure),
     };
     let line = &measured.line;
-    // Locked operations on lines of which none waits for another one: where they overlap, they cost a fraction of a miss.
+    // Locked operations on lines of which none waits for another one: where they overlap, they cost
+    // a fraction of a miss.
     let overlaps = measured.transfer(Distance::Cache).is_some_and(|transfer| {
         let together = transfer.array_locked_ns;
         together.is_some_and(|together| together.p50 < transfer.list_ns.p50 / 2.0)

@@ -1,9 +1,11 @@
-//! A regression test on counts: the line transfers and wake-ups an item of some runs, beside those that were recorded.
+//! A regression test on counts: the line transfers and wake-ups an item of some runs, beside those
+//! that were recorded.
 //!
-//! They are counts, not times: the same on each machine and in each run of the same sources. But where threads contend, a
-//! change of anything moves what happens after what: a storm has 4 transfers an item with one seed and 17 with another. So
-//! each run is made from several seeds; the most that any of them counted is recorded, by field, and their mean may
-//! be above that by less than a line. One counter that all items touch is a field that wasn't recorded.
+//! They are counts, not times: the same on each machine and in each run of the same sources. But
+//! where threads contend, a change of anything moves what happens after what: a storm has 4
+//! transfers an item with one seed and 17 with another. So each run is made from several seeds; the
+//! most that any of them counted is recorded, by field, and their mean may be above that by less
+//! than a line. One counter that all items touch is a field that wasn't recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +16,8 @@ use serde_json::Value;
 use crate::account::sum;
 use crate::check;
 
-/// Transfers an item that a run, or a field, may have more than were recorded: a line that bounces once more is one more.
+/// Transfers an item that a run, or a field, may have more than were recorded: a line that bounces
+/// once more is one more.
 const LINES: f64 = 0.5;
 /// The same of a field that wasn't recorded.
 const NEW: f64 = 0.25;
@@ -97,7 +100,8 @@ pub(crate) fn compare(file: &str) -> Result<(), String> {
     ))
 }
 
-/// The first run is the same, bit by bit, whatever the program's arguments are: they are allocated before it begins.
+/// The first run is the same, bit by bit, whatever the program's arguments are: they are allocated
+/// before it begins.
 fn steady(recorded: &[Run]) -> Result<(), String> {
     let Some(first) = recorded.first() else { return Ok(()) };
     let lines = ["1", "1000000000000"]

@@ -1,9 +1,10 @@
 //! One run of a benchmark's workload on a simulated machine.
 //!
-//! `cargo xtask sim` builds it with `--cfg sim`, so that the product's crates and the workloads take the simulator's
-//! threads, clock and atomics, and gives it its words. It prints the benchmark's figures, and where the time went: the
-//! places in the code that waited for cache lines, with how often, and how far the lines came. `docs/sim.md` says how
-//! far the figures can be believed.
+//! `cargo xtask sim` builds it with `--cfg sim`, so that the product's crates and the workloads
+//! take the simulator's threads, clock and atomics, and gives it its words. It prints the
+//! benchmark's figures, and where the time went: the places in the code that waited for cache
+//! lines, with how often, and how far the lines came. `docs/sim.md` says how far the figures can be
+//! believed.
 //!
 //! * `costs.rs`: the costs from a file of `corewise-bench machine`;
 //! * `allocator.rs`: allocations, which are charged for as well;
@@ -57,7 +58,8 @@ enum Task {
         #[command(flatten)]
         costs: Costs,
     },
-    /// Count line transfers and wake-ups of some runs, and fail where there are more than were recorded
+    /// Count line transfers and wake-ups of some runs, and fail where there are more than were
+    /// recorded
     Counts {
         /// What was recorded
         #[arg(value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/counts.toml"))]
@@ -74,7 +76,8 @@ const COSTS: &str =
 
 #[derive(Debug, Args)]
 struct Costs {
-    /// What things cost there: a file that 'corewise-bench machine' wrote [default: those of an Intel machine of 16 CPUs]
+    /// What things cost there: a file that 'corewise-bench machine' wrote [default: those of an
+    /// Intel machine of 16 CPUs]
     #[arg(long, value_name = "FILE", default_value = COSTS, hide_default_value = true)]
     costs: String,
     /// A cost that differs from the file: NAME=NANOSECONDS; may be given again
@@ -113,13 +116,16 @@ struct RunArgs {
     /// Permit real-time priorities, which an ordinary user isn't
     #[arg(long)]
     real_time: bool,
-    /// Tell of so many fields, and of so many pairs of them; of none, places are told as file:line, which is quicker
+    /// Tell of so many fields, and of so many pairs of them; of none, places are told as file:line,
+    /// which is quicker
     #[arg(long, value_name = "N", default_value_t = 12)]
     fields: usize,
-    /// Print one line of JSON for each workload: the benchmark's figures and an item's share of all that was counted
+    /// Print one line of JSON for each workload: the benchmark's figures and an item's share of all
+    /// that was counted
     #[arg(long)]
     json: bool,
-    /// Other numbers of the workload; without --workload the whole run, as 'corewise-bench --run' takes it
+    /// Other numbers of the workload; without --workload the whole run, as 'corewise-bench --run'
+    /// takes it
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
 }
@@ -173,7 +179,8 @@ fn simulate(what: &RunArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The same with one of its workloads, in a process of its own: what one leaves behind is nothing to the next.
+/// The same with one of its workloads, in a process of its own: what one leaves behind is nothing
+/// to the next.
 fn alone(workload: &str) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);

@@ -1,9 +1,11 @@
 //! The type and field that a place in the code touches, read from the source.
 //!
-//! A place is the file, line and column of an access: of a method's name, as in `self.lane.listed.load(…)`, or of a call of
-//! a function that is given the field, as in `hint::reads(&self.function)`. The field is the last one before it; its
-//! type is the struct that has it, found along the chain from `self`, a `let`, a parameter or a method's
-//! result. Where that fails, the one struct of the crate that has a field of that name; else the place stays `file:line`.
+//! A place is the file, line and column of an access: of a method's name, as in
+//! `self.lane.listed.load(…)`, or of a call of a function that is given the field, as in
+//! `hint::reads(&self.function)`. The field is the last one before it; its type is the struct that
+//! has it, found along the chain from `self`, a `let`, a parameter or a method's result. Where that
+//! fails, the one struct of the crate that has a field of that name; else the place stays
+//! `file:line`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -204,7 +206,8 @@ fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> 
                 };
             }
             Part::Call(name) => {
-                // A method of the project's that gives another thing; others give what they are called on.
+                // A method of the project's that gives another thing; others give what they are
+                // called on.
                 let types = structs.result(&found.types, name);
                 if !types.is_empty() {
                     found = Resolved { field: None, types: types.to_vec() };

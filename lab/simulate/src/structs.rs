@@ -12,7 +12,8 @@ pub(crate) type Fields = BTreeMap<String, Vec<String>>;
 #[derive(Debug, Default)]
 pub(crate) struct Structs {
     pub(crate) fields: HashMap<String, Fields>,
-    /// By type (empty for any) and name of a function or method: the names in the type of what it gives.
+    /// By type (empty for any) and name of a function or method: the names in the type of what it
+    /// gives.
     results: HashMap<(String, String), Vec<String>>,
 }
 

@@ -1,4 +1,5 @@
-//! The workload that is run: a benchmark's, by its case's name or in the words of `corewise-bench --run`.
+//! The workload that is run: a benchmark's, by its case's name or in the words of
+//! `corewise-bench --run`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ pub(crate) type Run = Box<dyn FnOnce() -> Result<Line, BenchError>>;
 /// The order in which a name is looked for, and in which they are listed.
 const ORDER: [&str; 5] = ["workqueue", "calls", "blockmq", "probe", "shutdown"];
 
-/// The run that is asked for: the benchmark's name, `workqueue` where none stands first, and its words.
+/// The run that is asked for: the benchmark's name, `workqueue` where none stands first, and its
+/// words.
 ///
 /// # Errors
 /// There is no such benchmark, or it doesn't understand a word.
@@ -33,11 +35,12 @@ pub(crate) fn read(words: &[String]) -> Result<Run, String> {
     Ok(Box::new(move || job.run_own(None)))
 }
 
-/// Items of a run that isn't told how many: enough for figures that no longer change, in some seconds.
+/// Items of a run that isn't told how many: enough for figures that no longer change, in some
+/// seconds.
 const ITEMS: u64 = 100_000;
 
-/// The words of a workload that is asked for by name: the benchmark's short run, one pass, with what is changed of it
-/// (`key=value`).
+/// The words of a workload that is asked for by name: the benchmark's short run, one pass, with
+/// what is changed of it (`key=value`).
 ///
 /// # Errors
 /// No benchmark has such a workload.

@@ -1,4 +1,5 @@
-//! Each workload runs to its end on a small simulated machine, and with `--long` again to the same figures.
+//! Each workload runs to its end on a small simulated machine, and with `--long` again to the same
+//! figures.
 
 #![cfg(sim)]
 
@@ -18,8 +19,8 @@ fn simulate(machine: &str, words: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words}: {error}"))
 }
 
-/// A metric of a run on four cores, which has to be there and more than nothing, and the same each time. In short mode
-/// it runs once: `counts` sees to what is the same.
+/// A metric of a run on four cores, which has to be there and more than nothing, and the same each
+/// time. In short mode it runs once: `counts` sees to what is the same.
 fn measured(words: &str, metric: &str) -> f64 {
     let line = simulate(FOUR, words);
     if std::env::var_os("COREWISE_LONG").is_some() {
@@ -140,7 +141,8 @@ fn devices_come_up_and_go_down() {
     ]);
 }
 
-/// Two shards: their items take turns at a limit, and those that were let through waited for ones that weren't.
+/// Two shards: their items take turns at a limit, and those that were let through waited for ones
+/// that weren't.
 #[test]
 fn the_old_shutdown_of_long_chains_ends_on_many_cores() {
     let words = "shutdown case=deep/5000/0 runtime=before quick_steps=16000";

@@ -1,19 +1,21 @@
-//! What a Rust file declares for users of its crate: a line for each public item, field, variant and method.
+//! What a Rust file declares for users of its crate: a line for each public item, field, variant
+//! and method.
 //!
-//! Each `pub` item can be reached from outside, as the lint `unreachable_pub` is on: so no module has to be followed. Lines name no
-//! file, since users don't see where an item lies.
+//! Each `pub` item can be reached from outside, as the lint `unreachable_pub` is on: so no module
+//! has to be followed. Lines name no file, since users don't see where an item lies.
 
 use std::collections::BTreeSet;
 
-/// The lines of one file, whose code comes without comments and without what stands in its strings. `macros`: those of the crate
-/// that declare something public.
+/// The lines of one file, whose code comes without comments and without what stands in its strings.
+/// `macros`: those of the crate that declare something public.
 pub(crate) fn of(code: &str, macros: &BTreeSet<String>) -> Vec<String> {
     let mut lines = Lines { macros, lines: Vec::new() };
     members(code, "", false, &mut lines);
     lines.lines
 }
 
-/// The macros of one file in whose text something public is declared: no item of the source says it.
+/// The macros of one file in whose text something public is declared: no item of the source says
+/// it.
 pub(crate) fn public_macros(code: &str) -> impl Iterator<Item = String> {
     code.split("macro_rules! ").skip(1).filter_map(|rest| {
         let (name, _) = rest.split_once('{')?;
@@ -59,7 +61,8 @@ impl Lines<'_> {
 const PROMISES: [&str; 6] =
     ["derive(", "deprecated", "macro_export", "must_use", "non_exhaustive", "repr("];
 
-/// The items in a body. `within` stands before each of them. Where `all` holds they are public without saying so, as those of a trait.
+/// The items in a body. `within` stands before each of them. Where `all` holds they are public
+/// without saying so, as those of a trait.
 fn members(code: &str, within: &str, all: bool, lines: &mut Lines<'_>) {
     let mut rest = code;
     while let Some(item) = Item::first(rest) {
@@ -295,7 +298,8 @@ fn tidied(code: &str) -> String {
     {
         line = line.replace(from, to);
     }
-    // A comparison, which has blanks on both sides, stands in no declaration; nor is it a promise what may be changed inside.
+    // A comparison, which has blanks on both sides, stands in no declaration; nor is it a promise
+    // what may be changed inside.
     for (from, to) in
         [("< ", "<"), (" >", ">"), (",>", ">"), (" .", "."), ("(mut ", "("), (", mut ", ", ")]
     {

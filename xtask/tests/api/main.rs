@@ -1,4 +1,5 @@
-//! The public API of each library stands in `docs/api`, a line an item: a change of it is seen by its author, and by a reviewer.
+//! The public API of each library stands in `docs/api`, a line an item: a change of it is seen by
+//! its author, and by a reviewer.
 
 #[path = "../tidy/lexer.rs"]
 #[allow(dead_code, reason = "the tidy tests use the rest of it")]
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 /// Writes the files anew where it is set.
 const RENEW: &str = "COREWISE_RENEW";
 
-/// Folders and files of sources that no user's build has: backends of models, and what is for tests.
+/// Folders and files of sources that no user's build has: backends of models, and what is for
+/// tests.
 const NOT_FOR_USERS: [&str; 12] = [
     "facade/loom",
     "facade/model",

@@ -1,4 +1,5 @@
-//! Product code names no backend of the facade, and asks the system about threads and time through it.
+//! Product code names no backend of the facade, and asks the system about threads and time through
+//! it.
 
 use crate::files::{self, SourceFile};
 use crate::lexer::words;
@@ -6,8 +7,8 @@ use crate::{Finding, hold, lines_found, report};
 
 const BACKENDS: [&str; 4] = ["loom", "shuttle", "sim", "portable"];
 
-/// Crates with models of what would be wrong: one line lets them in. No other line of what runs unchanged on each backend names one,
-/// outside of the facade, tests included.
+/// Crates with models of what would be wrong: one line lets them in. No other line of what runs
+/// unchanged on each backend names one, outside of the facade, tests included.
 const WITH_MODELS: [&str; 2] = ["smp", "workqueue"];
 
 /// The crates that run unchanged on each backend.
@@ -47,7 +48,8 @@ fn a_crate_names_no_backend_but_where_it_lets_its_models_in() {
     report(wrong);
 }
 
-/// Whether the line stands above `pub mod model;`, or `pub mod wrong;` where the rest of the models is let in by all.
+/// Whether the line stands above `pub mod model;`, or `pub mod wrong;` where the rest of the models
+/// is let in by all.
 fn lets_models_in(files: &[SourceFile], finding: &Finding) -> bool {
     let file = files.iter().find(|file| file.path == finding.path);
     let after = file.into_iter().flat_map(|file| &file.lines[finding.line..]);

@@ -154,8 +154,8 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// Every text file of the project, read once. A file that is not UTF-8 is no text; one that was deleted but not yet
-/// committed so is passed over.
+/// Every text file of the project, read once. A file that is not UTF-8 is no text; one that was
+/// deleted but not yet committed so is passed over.
 pub(crate) fn committed() -> &'static [SourceFile] {
     static FILES: OnceLock<Vec<SourceFile>> = OnceLock::new();
     FILES.get_or_init(|| {

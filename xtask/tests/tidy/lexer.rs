@@ -27,7 +27,8 @@ impl Line {
 pub(crate) struct Literal {
     /// The line on which it begins, from 1.
     pub(crate) line: usize,
-    /// Its text. Escaped line ends are left out with the blanks behind them; of other escapes the letter stays.
+    /// Its text. Escaped line ends are left out with the blanks behind them; of other escapes the
+    /// letter stays.
     pub(crate) text: String,
 }
 

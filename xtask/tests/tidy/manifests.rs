@@ -1,4 +1,5 @@
-//! Manifests take what the workspace says once, and a library has what a registry and its users ask for.
+//! Manifests take what the workspace says once, and a library has what a registry and its users ask
+//! for.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, hold, lines_found, report};
@@ -34,11 +35,12 @@ fn inherits_can_fail() {
     assert_eq!(lines_found(inherits, "crates/x/Cargo.toml", &bad), [0, 0]);
 }
 
-/// Whatever lies beside the manifest of a library. One that is no library inherits that it isn't published.
+/// Whatever lies beside the manifest of a library. One that is no library inherits that it isn't
+/// published.
 const BESIDE: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"];
 
-/// A crate that can be published says what it is and has its own licences and README, with an example that is a test. The
-/// versions of its dependencies are cargo's to ask for.
+/// A crate that can be published says what it is and has its own licences and README, with an
+/// example that is a test. The versions of its dependencies are cargo's to ask for.
 fn libraries(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in files {

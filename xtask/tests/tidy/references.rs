@@ -1,4 +1,5 @@
-//! What comments and documents call by its name is there: the files, and `Type::name` of types of ours.
+//! What comments and documents call by its name is there: the files, and `Type::name` of types of
+//! ours.
 
 use crate::files::{self, SourceFile};
 use crate::lexer::words;

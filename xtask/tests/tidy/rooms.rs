@@ -1,5 +1,5 @@
-//! The rooms of a crate, as floors.toml lists them: a file imports from its own room and from those before
-//! it, and few files import each other in a circle.
+//! The rooms of a crate, as floors.toml lists them: a file imports from its own room and from those
+//! before it, and few files import each other in a circle.
 
 use crate::files::{self, SourceFile};
 use crate::lexer::Line;
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What floors.toml says of a crate's rooms.
 #[derive(Clone, Debug, Deserialize)]
 struct Rooms {
-    /// In reading order: each one may import from those before it. A file outside of all rooms (`lib.rs`,
-    /// and those for tests alone) may import everything, and nobody imports it.
+    /// In reading order: each one may import from those before it. A file outside of all rooms
+    /// (`lib.rs`, and those for tests alone) may import everything, and nobody imports it.
     rooms: Vec<String>,
     /// How many files the largest circle has.
     circle: usize,
@@ -122,8 +122,8 @@ fn declared(code: &str) -> Option<&str> {
     (before.is_empty() || before.starts_with("pub")).then_some(rest)
 }
 
-/// The files that define macros, by the macro's name: an exported one has a path from the crate's root, wherever it is
-/// defined.
+/// The files that define macros, by the macro's name: an exported one has a path from the crate's
+/// root, wherever it is defined.
 fn macros<'a>(all: &BTreeMap<String, &'a SourceFile>) -> BTreeMap<&'a str, String> {
     let of_file = |(module, file): (&String, &&'a SourceFile)| {
         let defined = |line: &'a Line| line.code.trim().strip_prefix("macro_rules! ");

@@ -1,4 +1,5 @@
-//! Each rule that a comment, a document or a test's name calls by its number stands in `docs/rules.md`.
+//! Each rule that a comment, a document or a test's name calls by its number stands in
+//! `docs/rules.md`.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, report};
@@ -22,7 +23,8 @@ fn number(text: &str) -> Option<&str> {
     number.contains('.').then_some(number)
 }
 
-/// The numbers that a line names: "rule 1.2.7", "rules 1.2.2 and 1.2.3", `rule_1_2_7_…`, and `rule_7_…` of a section.
+/// The numbers that a line names: "rule 1.2.7", "rules 1.2.2 and 1.2.3", `rule_1_2_7_…`, and
+/// `rule_7_…` of a section.
 fn named(line: &str, section: Option<&str>) -> Vec<String> {
     let mut named = Vec::new();
     for (at, _) in line.match_indices("ule") {

@@ -1,5 +1,5 @@
-//! Plain sentences: a noun is the subject, never "who" or "what". "The thread that finds the queue idle
-//! runs it", not the other way round.
+//! Plain sentences: a noun is the subject, never "who" or "what". "The thread that finds the queue
+//! idle runs it", not the other way round.
 
 use crate::files::SourceFile;
 use crate::{Finding, hold, lines_found};
@@ -25,7 +25,8 @@ impl Word<'_> {
     }
 }
 
-/// The paragraphs of a file, and whether the first sentence of each may be a label: it documents an item.
+/// The paragraphs of a file, and whether the first sentence of each may be a label: it documents an
+/// item.
 fn paragraphs(file: &SourceFile) -> Vec<(bool, Vec<Word<'_>>)> {
     let mut all: Vec<(bool, Vec<Word<'_>>)> = Vec::new();
     let (mut kind, mut is_fenced) = ("", false);
@@ -98,8 +99,8 @@ fn a_noun_is_the_subject_of_a_sentence() {
     hold(subjects);
 }
 
-/// The same in messages: strings of product code with at least four words. A message needs no full stop, and a part of
-/// it begins behind a colon or a semicolon, too.
+/// The same in messages: strings of product code with at least four words. A message needs no full
+/// stop, and a part of it begins behind a colon or a semicolon, too.
 fn messages(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !file.is_rust() || !file.path.contains("/src/") {

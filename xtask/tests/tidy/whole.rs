@@ -115,8 +115,8 @@ fn missing_files_can_fail() {
     assert_eq!(missing_files(&paths)[0].path, "Cargo.lock");
 }
 
-/// Pages that are read from end to end: the front page, and what the benchmarks say. The tables of results
-/// stand beside their records.
+/// Pages that are read from end to end: the front page, and what the benchmarks say. The tables of
+/// results stand beside their records.
 fn long_pages(file: &SourceFile) -> Vec<Finding> {
     let lines = file.text.lines().count();
     let bytes = file.text.len();

@@ -1,8 +1,8 @@
 //! Whether the workers are gone for good, and the thread that then does their work.
 //!
-//! A thread that has something for a worker publishes it, queues a work item, and asks here behind that. The thread that ends the pools says so
-//! here, and then looks at what was published. So it doesn't matter whether the item was accepted, refused, or
-//! accepted and cancelled:
+//! A thread that has something for a worker publishes it, queues a work item, and asks here behind
+//! that. The thread that ends the pools says so here, and then looks at what was published. So it
+//! doesn't matter whether the item was accepted, refused, or accepted and cancelled:
 //!
 //! ```text
 //! requester                              end of the pools
@@ -11,9 +11,10 @@
 //! Ask: over? yes: does it itself         Look: does what lies there
 //! ```
 //!
-//! Without the fences both could read the old value: the request lies there, and no worker comes any more. Requests
-//! are many, and pools end once, so the requester's fence is the light one. Both may do it: what they do
-//! is done by one at a time, and finds nothing the second time. Checked by `tests/loom/end.rs`.
+//! Without the fences both could read the old value: the request lies there, and no worker comes
+//! any more. Requests are many, and pools end once, so the requester's fence is the light one. Both
+//! may do it: what they do is done by one at a time, and finds nothing the second time. Checked by
+//! `tests/loom/end.rs`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -41,7 +42,8 @@ impl<F: AsymmetricPolicy> EndOfWorkers<F> {
         F::heavy(); // ComeFence, pairs with AskFence
     }
 
-    /// Ask, for a thread that has just published something for a worker. True: nobody else may do it. Any context.
+    /// Ask, for a thread that has just published something for a worker. True: nobody else may do
+    /// it. Any context.
     #[inline]
     #[must_use = "true obliges the caller to do what it has published"]
     pub fn has_come(&self) -> bool {

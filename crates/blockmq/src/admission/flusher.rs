@@ -1,8 +1,8 @@
 //! One flush for many: who flushes, and for whom.
 //!
-//! A flush makes durable what completed before it began. So an asker while one is under way waits for the next
-//! one, however many they are, and there is never more than one under way. The kernel keeps two lists under a
-//! lock (`blk-flush.c`); here it is an inbox and a word of two bits.
+//! A flush makes durable what completed before it began. So an asker while one is under way waits
+//! for the next one, however many they are, and there is never more than one under way. The kernel
+//! keeps two lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
 //!
 //! ```text
 //! who asks                             who flushes
@@ -11,10 +11,10 @@
 //!       FLUSHING: set AGAIN, and go         else FLUSHING -> IDLE
 //! ```
 //!
-//! Wait comes before Join, and Join and End are read-modify-writes of one word, so they have one order and no
-//! fence is needed: a Join before the End makes that an Again, which finds the waiter; one behind it finds IDLE,
-//! and flushes itself. A waiter is taken only before a flush is submitted, so it is never told of one that began
-//! before it asked. (`tests/loom/flusher.rs`)
+//! Wait comes before Join, and Join and End are read-modify-writes of one word, so they have one
+//! order and no fence is needed: a Join before the End makes that an Again, which finds the waiter;
+//! one behind it finds IDLE, and flushes itself. A waiter is taken only before a flush is
+//! submitted, so it is never told of one that began before it asked. (`tests/loom/flusher.rs`)
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, Inbox, Node};
@@ -43,8 +43,8 @@ impl<N: Node> Flusher<N> {
         Self { waiting: Inbox::new(), state: AtomicU32::new(0) }
     }
 
-    /// Has `node` wait for a flush that begins from now on. Where this gives a batch, the caller makes that flush,
-    /// for all in it, and calls [`Flusher::end`] when it has ended.
+    /// Has `node` wait for a flush that begins from now on. Where this gives a batch, the caller
+    /// makes that flush, for all in it, and calls [`Flusher::end`] when it has ended.
     #[must_use = "nobody else makes the flush"]
     pub fn ask(&self, node: N) -> Option<Batch<N>> {
         self.waiting.push(node); // Wait
@@ -54,14 +54,15 @@ impl<N: Node> Flusher<N> {
         if was.is_ok_and(|was| was & FLUSHING == 0) { self.take() } else { None }
     }
 
-    /// A flush has ended, and those that it was for are answered. As [`Flusher::ask`]: where this gives a batch,
-    /// the caller makes the next one.
+    /// A flush has ended, and those that it was for are answered. As [`Flusher::ask`]: where this
+    /// gives a batch, the caller makes the next one.
     #[must_use = "nobody else makes the flush"]
     pub fn end(&self) -> Option<Batch<N>> {
         if self.ended() { None } else { self.take() }
     }
 
-    /// Takes those who wait, and ends where they have been taken already: with an earlier one's Join.
+    /// Takes those who wait, and ends where they have been taken already: with an earlier one's
+    /// Join.
     fn take(&self) -> Option<Batch<N>> {
         loop {
             let batch = self.waiting.take();

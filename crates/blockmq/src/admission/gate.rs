@@ -14,7 +14,8 @@ use crate::admission::run_state::RunState;
 
 /// A nested gate in front of dispatch. See `../README.md` for the protocol.
 ///
-/// `F` is the pair of fences: the dispatching side has the light one, the closing and opening side the heavy one.
+/// `F` is the pair of fences: the dispatching side has the light one, the closing and opening side
+/// the heavy one.
 pub struct RunGate<F: AsymmetricPolicy = Asymmetric> {
     /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
     depth: Depth,
@@ -39,8 +40,8 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     pub fn quiesce(&self) -> u32 {
         // Close.
         let depth = self.depth.raise();
-        // CloseFence, pairs with SectionFence: either the runner sees the depth, or the thread that waits
-        // for the grace period sees the runner.
+        // CloseFence, pairs with SectionFence: either the runner sees the depth, or the thread that
+        // waits for the grace period sees the runner.
         F::heavy();
         depth
     }
@@ -53,7 +54,8 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         F::heavy(); // CloseFence
     }
 
-    /// Undoes one quiesce of the caller's. True: the depth went from 1 to 0, and the heavy fence has been issued.
+    /// Undoes one quiesce of the caller's. True: the depth went from 1 to 0, and the heavy fence
+    /// has been issued.
     #[must_use = "true obliges the caller to look at every hardware queue, and run those with something pending"]
     pub fn unquiesce(&self) -> bool {
         // Open. Release: what the quiescer changed is seen by the next runner.
@@ -83,8 +85,8 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// behind the fence.
     ///
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
-    /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate later
-    /// sees the request.
+    /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate
+    /// later sees the request.
     #[cfg(test)]
     fn must_run(&self, wants: impl Fn() -> bool) -> bool {
         self.must_run_by(&FencedRecheck::<F>::new(), wants)
@@ -98,11 +100,12 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     }
 }
 
-/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is [`FencedRecheck`]; others are for
-/// comparing with: what Linux had before took a lock around its second look, and on PREEMPT_RT slept in it.
+/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is
+/// [`FencedRecheck`]; others are for comparing with: what Linux had before took a lock around its
+/// second look, and on PREEMPT_RT slept in it.
 pub trait Recheck {
-    /// The second look: `look` tells whether the gate is open and something is pending, as the first one did.
-    /// One that doesn't order it behind what the caller has stored strands requests.
+    /// The second look: `look` tells whether the gate is open and something is pending, as the
+    /// first one did. One that doesn't order it behind what the caller has stored strands requests.
     fn again(&self, look: impl Fn() -> bool) -> bool;
 }
 
@@ -135,7 +138,8 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
 /// How many closings are in force.
 #[derive(Debug)]
 pub(crate) struct Depth {
-    /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it was closed.
+    /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it
+    /// was closed.
     number: AtomicU32,
 }
 
@@ -149,7 +153,8 @@ impl Depth {
         self.number.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Undoes one [`raise`](Self::raise) of the caller's. True: that was the last one, and it is open.
+    /// Undoes one [`raise`](Self::raise) of the caller's. True: that was the last one, and it is
+    /// open.
     pub(crate) fn lower(&self) -> bool {
         let was = self.number.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(was != 0, "only what was raised is lowered");
@@ -171,11 +176,11 @@ impl Depth {
 
 // Where threads sleep until something is so.
 
-/// Threads that sleep until what they look for is there: the kernel's wait queue, with its `wait_event` and
-/// `wake_up_all`.
+/// Threads that sleep until what they look for is there: the kernel's wait queue, with its
+/// `wait_event` and `wake_up_all`.
 ///
-/// They look under the lock, and the teller takes the lock after having made it so. So a look that finds nothing comes
-/// before that, and the looker is asleep when it is told.
+/// They look under the lock, and the teller takes the lock after having made it so. So a look that
+/// finds nothing comes before that, and the looker is asleep when it is told.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     /// L: is the lock; guards nothing but the sleep.
@@ -205,7 +210,8 @@ impl WaitQueue {
     #[cold]
     pub(crate) fn tell(&self) {
         drop(self.lock.lock());
-        // Not under the lock: a thread that wakes while this one has lost its CPU would sleep again, on the lock.
+        // Not under the lock: a thread that wakes while this one has lost its CPU would sleep
+        // again, on the lock.
         self.told.notify_all();
     }
 }

@@ -1,4 +1,5 @@
-//! Words and protocols that know nothing of requests: usage, holds, runs, waits. `../README.md` argues them.
+//! Words and protocols that know nothing of requests: usage, holds, runs, waits. `../README.md`
+//! argues them.
 
 pub(crate) mod end;
 pub(crate) mod flusher;

@@ -1,9 +1,9 @@
 //! The state word of a hardware queue: its runner, and the need to look again.
 //!
 //! All changes are read-modify-writes of one word, so they have one order, and each sees the one
-//! before it. The thread that turns IDLE into RUNNING is the **runner**: it alone touches the dispatch list
-//! and calls the driver. A thread that comes meanwhile leaves RERUN behind and goes; the runner can't
-//! end while RERUN is set. The steps have names in `../README.md`.
+//! before it. The thread that turns IDLE into RUNNING is the **runner**: it alone touches the
+//! dispatch list and calls the driver. A thread that comes meanwhile leaves RERUN behind and goes;
+//! the runner can't end while RERUN is set. The steps have names in `../README.md`.
 
 use std::fmt;
 
@@ -85,7 +85,8 @@ impl RunState {
         }
     }
 
-    /// Becomes the runner where there is none; else changes nothing, and may say so for no reason. For a thread that has published nothing yet, and does that where it gets a no.
+    /// Becomes the runner where there is none; else changes nothing, and may say so for no reason.
+    /// For a thread that has published nothing yet, and does that where it gets a no.
     #[inline]
     pub fn try_claim(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -131,8 +132,8 @@ impl RunState {
         self.word.load(Ordering::Acquire) & RUNNING != 0
     }
 
-    /// Asks the runner to wake the caller at its end, and says which run that is; `None` where there
-    /// is no runner to wait for.
+    /// Asks the runner to wake the caller at its end, and says which run that is; `None` where
+    /// there is no runner to wait for.
     #[must_use = "without a runner nobody will wake the caller"]
     pub fn announce_waiter(&self) -> Option<RunNumber> {
         // A WAITER bit that is left behind without a runner costs the next end one idle wake-up.
@@ -160,8 +161,8 @@ impl fmt::Debug for RunState {
     }
 }
 
-// The run protocol: how a hardware queue gets run by any thread that comes, by one at a time, and by
-// nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
+// The run protocol: how a hardware queue gets run by any thread that comes, by one at a time, and
+// by nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
 // business.
 //
 // `../README.md` states the steps by name and argues that no request is stranded.
@@ -192,12 +193,12 @@ pub trait Source {
     fn has_pending(&self) -> bool;
 
     /// Starts requests, a bounded number of them. Only the runner calls it. Looks at `halted`
-    /// between requests and leaves early where it says so. The requests that it leaves are published for
-    /// [`Source::has_pending`] when it returns.
+    /// between requests and leaves early where it says so. The requests that it leaves are
+    /// published for [`Source::has_pending`] when it returns.
     fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome;
 
-    /// No pass can be made now. Requests that the runner has brought along and not published ([`run_claimed`]) are published
-    /// here; true where there was something.
+    /// No pass can be made now. Requests that the runner has brought along and not published
+    /// ([`run_claimed`]) are published here; true where there was something.
     fn put_down(&self) -> bool {
         false
     }
@@ -221,8 +222,8 @@ pub enum RunOutcome {
         /// Passes made.
         passes: u32,
     },
-    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but a thread that asks
-    /// again and again has to pause between.
+    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but a thread
+    /// that asks again and again has to pause between.
     Busy {
         /// Passes made.
         passes: u32,
@@ -265,8 +266,8 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     run_claimed(gate, state, grace, source, budget)
 }
 
-/// As [`run`], by the runner itself. It may have brought something along that isn't published, which its
-/// first pass takes: `budget` is 1 at least.
+/// As [`run`], by the runner itself. It may have brought something along that isn't published,
+/// which its first pass takes: `budget` is 1 at least.
 #[inline]
 pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,

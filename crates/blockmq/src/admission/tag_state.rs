@@ -1,5 +1,5 @@
-//! The state word of a tag: whether the driver has its request, by when it should be done with it, and which side ends
-//! the request where its completion and its timeout meet.
+//! The state word of a tag: whether the driver has its request, by when it should be done with it,
+//! and which side ends the request where its completion and its timeout meet.
 //!
 //! `../timeout/README.md` names the steps and argues them.
 
@@ -31,12 +31,14 @@ pub enum Release {
     Told,
 }
 
-/// The state of one tag, and the place where `N`, the request, waits where its completion met the handler.
+/// The state of one tag, and the place where `N`, the request, waits where its completion met the
+/// handler.
 pub struct TagState<N> {
     /// A: the flags above and the deadline. IDLE is 0.
     word: AtomicU64,
-    /// L: is the lock; guards what was left. The side that sets LEFT has it, so that the handler that sees LEFT finds the
-    /// request behind it; and of two who would leave one, only the first does.
+    /// L: is the lock; guards what was left. The side that sets LEFT has it, so that the handler
+    /// that sees LEFT finds the request behind it; and of two who would leave one, only the first
+    /// does.
     left: SpinLock<Option<N>>,
 }
 
@@ -48,21 +50,22 @@ impl<N> TagState<N> {
 
     /// Start: the driver is about to get the request. The caller has taken the tag.
     pub fn start(&self, deadline: Stamp) {
-        // A plain store: while the tag is idle nobody else writes. Release: who holds the request sees what was
-        // written about it before.
+        // A plain store: while the tag is idle nobody else writes. Release: who holds the request
+        // sees what was written about it before.
         self.word.store(deadline.nanos() & !FLAGS | IN_FLIGHT, Ordering::Release);
     }
 
-    /// Undoes [`TagState::start`] for a request that the driver didn't take. Nobody holds it: the handler waits for
-    /// the dispatch to end before it holds anything.
+    /// Undoes [`TagState::start`] for a request that the driver didn't take. Nobody holds it: the
+    /// handler waits for the dispatch to end before it holds anything.
     pub fn undo(&self) {
         let was = self.word.swap(0, Ordering::Relaxed);
         debug_assert!(was & HELD == 0, "a request is held that the driver hasn't taken yet");
     }
 
-    /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the handler holds it,
-    /// and ends it when it lets go. Either way the tag stays taken until the request ends. Where another request was
-    /// left already (a tag that was given out twice), this one is given back too.
+    /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the
+    /// handler holds it, and ends it when it lets go. Either way the tag stays taken until the
+    /// request ends. Where another request was left already (a tag that was given out twice), this
+    /// one is given back too.
     #[must_use = "the caller that gets the request back ends it"]
     pub fn finish(&self, node: N) -> Option<N> {
         let mut was = self.word.load(Ordering::Relaxed);
@@ -72,8 +75,9 @@ impl<N> TagState<N> {
                 return Some(node);
             }
             if was & HELD == 0 {
-                // AcqRel: behind the handler that let go before us. To IDLE in the same step; that it is seen
-                // before the tag's next Start is for the tag to order, which is freed (Release) after this.
+                // AcqRel: behind the handler that let go before us. To IDLE in the same step; that
+                // it is seen before the tag's next Start is for the tag to order, which is freed
+                // (Release) after this.
                 match self.word.compare_exchange_weak(was, 0, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => return Some(node),
                     Err(now) => was = now,
@@ -101,8 +105,8 @@ impl<N> TagState<N> {
         watched.then(|| Stamp::from_nanos(word & !FLAGS))
     }
 
-    /// Hold: where the request's time is up at `now`, keeps it from ending until [`TagState::release`], which
-    /// the caller then owes. One handler at a time.
+    /// Hold: where the request's time is up at `now`, keeps it from ending until
+    /// [`TagState::release`], which the caller then owes. One handler at a time.
     #[must_use = "a held request has to be released"]
     pub fn hold(&self, now: Stamp) -> bool {
         let mut was = self.word.load(Ordering::Relaxed);
@@ -111,8 +115,9 @@ impl<N> TagState<N> {
             if !held || was & !FLAGS > now.nanos() {
                 return false;
             }
-            // Acquire: pairs with Start. If the word has changed meanwhile, it is about another request or no
-            // longer late; if it is the same again, then so are the facts: that is why it needs no generation.
+            // Acquire: pairs with Start. If the word has changed meanwhile, it is about another
+            // request or no longer late; if it is the same again, then so are the facts: that is
+            // why it needs no generation.
             match self.word.compare_exchange_weak(
                 was,
                 was | HELD,
@@ -125,7 +130,8 @@ impl<N> TagState<N> {
         }
     }
 
-    /// Release: lets go of what is held. A request completed meanwhile is given back, and the caller ends it.
+    /// Release: lets go of what is held. A request completed meanwhile is given back, and the
+    /// caller ends it.
     #[must_use = "the caller that gets the request back ends it"]
     pub fn release(&self, how: Release) -> Option<N> {
         let next = match how {
@@ -135,7 +141,8 @@ impl<N> TagState<N> {
         let was = self.word.load(Ordering::Acquire);
         debug_assert!(was & HELD != 0, "released without being held");
         if was & LEFT == 0 {
-            // Release: the side that finishes it from here on comes behind all that the handler did.
+            // Release: the side that finishes it from here on comes behind all that the handler
+            // did.
             let let_go =
                 self.word.compare_exchange(was, next, Ordering::Release, Ordering::Acquire);
             if let_go.is_ok() {
@@ -177,9 +184,9 @@ impl<N> fmt::Debug for TagState<N> {
 // Look: armed? no: arm it         Look: is anything in flight? yes: arm it
 // ```
 //
-// Both may look before either's store is seen: then the request is in flight and no timer runs. With a fence on
-// both sides one of the two sees the other. Requests start all the time and the timer finds nothing now and then,
-// so the runner's fence is the light one.
+// Both may look before either's store is seen: then the request is in flight and no timer runs.
+// With a fence on both sides one of the two sees the other. Requests start all the time and the
+// timer finds nothing now and then, so the runner's fence is the light one.
 
 /// Whether the timer runs.
 pub struct Watch<F: AsymmetricPolicy = Asymmetric> {
@@ -209,8 +216,8 @@ impl<F: AsymmetricPolicy> Watch<F> {
         !self.armed.swap(true, Ordering::AcqRel)
     }
 
-    /// The timer's function has found nothing in flight. It looks **once more** after this, and arms the timer again
-    /// where it finds something.
+    /// The timer's function has found nothing in flight. It looks **once more** after this, and
+    /// arms the timer again where it finds something.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Release);
         F::heavy(); // DisarmFence, pairs with StartedFence

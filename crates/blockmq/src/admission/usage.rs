@@ -18,21 +18,23 @@
 //! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
 //!
-//! The sleeper is told once, by the last of all to leave, and not by the last of each CPU: on its way back to sleep it
-//! would take a CPU from those it waits for. Two that leave by different counts may each take the other for the
-//! last; LeftFence, a full one on both sides, keeps that from happening, and only those pass it that empty a count
-//! of a frozen queue.
+//! The sleeper is told once, by the last of all to leave, and not by the last of each CPU: on its
+//! way back to sleep it would take a CPU from those it waits for. Two that leave by different
+//! counts may each take the other for the last; LeftFence, a full one on both sides, keeps that
+//! from happening, and only those pass it that empty a count of a frozen queue.
 //!
-//! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees and by the wake-up
-//! that their exit would be. It needs no fence: where it finds the queue open the second look decides, and a thread that is
-//! turned away looks once more behind ParkFence in any case.
+//! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees
+//! and by the wake-up that their exit would be. It needs no fence: where it finds the queue open
+//! the second look decides, and a thread that is turned away looks once more behind ParkFence in
+//! any case.
 //!
 //! # Room
 //!
-//! A submitter that waits for nothing would fill the memory: a queue takes so many requests through each CPU, and
-//! lets so many wait outside, and then a thread that may block waits for room. (In the kernel it waits for a request,
-//! of which there are `nr_requests`, and outside of a frozen queue until that is thawed.) A thread that may not block goes on, and
-//! is bounded by what it is called for.
+//! A submitter that waits for nothing would fill the memory: a queue takes so many requests through
+//! each CPU, and lets so many wait outside, and then a thread that may block waits for room. (In
+//! the kernel it waits for a request, of which there are `nr_requests`, and outside of a frozen
+//! queue until that is thawed.) A thread that may not block goes on, and is bounded by what it is
+//! called for.
 //!
 //! ```text
 //! wait for room           exit, or let in from outside
@@ -42,9 +44,10 @@
 //!   sleep until told
 //! ```
 //!
-//! The fence pair is that of the freeze. Enough room is a little more than for one ([`ROOM_BATCH`]), so that not every
-//! request wakes a sleeper. A thread that finds `full` set waits for as much: so sleepers aren't overtaken by one that comes just
-//! when a request has ended, and a sleeper has seen the count above the mark by which it will come down.
+//! The fence pair is that of the freeze. Enough room is a little more than for one
+//! ([`ROOM_BATCH`]), so that not every request wakes a sleeper. A thread that finds `full` set
+//! waits for as much: so sleepers aren't overtaken by one that comes just when a request has ended,
+//! and a sleeper has seen the count above the mark by which it will come down.
 //!
 //! # Ages
 //!
@@ -66,9 +69,10 @@
 //!
 //! # One for a queue
 //!
-//! There is one of these in a queue, not in a hardware queue: a request is counted in before it is known to
-//! which hardware queue it goes, so that the map of those can be changed while the queue is frozen. The
-//! freezer's work is seen by each that enters after the thaw: Thaw is a Release, and the look at the depth an Acquire.
+//! There is one of these in a queue, not in a hardware queue: a request is counted in before it is
+//! known to which hardware queue it goes, so that the map of those can be changed while the queue
+//! is frozen. The freezer's work is seen by each that enters after the thaw: Thaw is a Release, and
+//! the look at the depth an Acquire.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -80,7 +84,8 @@ use corewise_sync::{CachePadded, Mutex};
 
 use crate::admission::gate::{Depth, WaitQueue};
 
-/// Those who wait for room through a slot are told when there is room for so many, or for half of all where that is less.
+/// Those who wait for room through a slot are told when there is room for so many, or for half of
+/// all where that is less.
 const ROOM_BATCH: u64 = 64;
 
 /// The requests that entered in one period. Which one it is says where a request is counted out.
@@ -155,7 +160,8 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
 }
 
 impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
-    /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through each.
+    /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through
+    /// each.
     pub fn new(slots: usize, most: u32) -> Self {
         F::prepare();
         let most = u64::from(most.max(1)).min(Generation::MOST);
@@ -307,7 +313,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         self.left.wait(|| self.is_empty().then_some(()));
     }
 
-    /// Undoes one freeze of the caller's. True: nobody else freezes, and the heavy fence has been issued.
+    /// Undoes one freeze of the caller's. True: nobody else freezes, and the heavy fence has been
+    /// issued.
     #[must_use = "true obliges the caller to let in those who wait outside"]
     pub fn unfreeze(&self) -> bool {
         let thawed = self.depth.lower();
@@ -317,8 +324,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         thawed
     }
 
-    /// Whether somebody freezes, behind the light fence: for a thread that has just published that it waits
-    /// outside (ParkFence).
+    /// Whether somebody freezes, behind the light fence: for a thread that has just published that
+    /// it waits outside (ParkFence).
     pub fn is_frozen_fenced(&self) -> bool {
         F::light();
         self.is_frozen()

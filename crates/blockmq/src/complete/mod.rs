@@ -25,8 +25,8 @@ impl Pending {
             return self.settle();
         }
         let slot = NonNull::from(&self.core.hctx(self.hctx).slots[self.tag as usize]);
-        // SAFETY: the slot lies in the core, which the box keeps alive until `finish` gives it to the handler; it
-        // touches nothing of the slot behind that.
+        // SAFETY: the slot lies in the core, which the box keeps alive until `finish` gives it to
+        // the handler; it touches nothing of the slot behind that.
         let ours = unsafe { slot.as_ref() }.state.finish(self);
         if let Some(pending) = ours {
             pending.settle();
@@ -39,7 +39,8 @@ impl Pending {
         if let Some(Verdict::Requeue) = self.verdict {
             return self.go_back();
         }
-        // Cloned before it is sent: behind that the request may be gone, and all that it kept alive.
+        // Cloned before it is sent: behind that the request may be gone, and all that it kept
+        // alive.
         let lane = self.core.placement.as_ref().and_then(|placement| {
             let submitter = self.core.layout.map.cpus()[self.slot];
             placement.lane_for(submitter).map(Arc::clone)
@@ -50,8 +51,8 @@ impl Pending {
         }
     }
 
-    /// Finishes a request that the driver had, on the CPU where it is to end: its tag is free before its completion
-    /// function runs.
+    /// Finishes a request that the driver had, on the CPU where it is to end: its tag is free
+    /// before its completion function runs.
     pub(crate) fn complete(self: Box<Self>) {
         nest::end(move || self.complete_now());
     }
@@ -69,7 +70,8 @@ impl Pending {
         }
         self.answer_at(result, now);
         if freed == FreeResult::Restart {
-            // The mark was set after what is left was published, and we took it: something is pending.
+            // The mark was set after what is left was published, and we took it: something is
+            // pending.
             self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
         }
         self.leave();
@@ -87,8 +89,8 @@ impl Pending {
                     // Which of them it was is found out by asking for each alone.
                     pending.rq_mut().stay_alone();
                     pending.rq_mut().start_over();
-                    // Not all need to have come by the same hardware queue: one that lost its CPUs may have
-                    // handed some on.
+                    // Not all need to have come by the same hardware queue: one that lost its CPUs
+                    // may have handed some on.
                     let Some(theirs) = core.push(pending) else { continue };
                     if let Some(hctx) = run.replace(theirs) {
                         if hctx != theirs {
@@ -104,8 +106,8 @@ impl Pending {
         }
     }
 
-    /// The driver wants it back later: it goes to the front of its hardware queue, which is run once more, by a
-    /// worker. (Linux: `blk_mq_requeue_request` and the kick of the requeue list.)
+    /// The driver wants it back later: it goes to the front of its hardware queue, which is run
+    /// once more, by a worker. (Linux: `blk_mq_requeue_request` and the kick of the requeue list.)
     fn go_back(mut self: Box<Self>) {
         self.verdict = None;
         let core = Arc::clone(&self.core);
@@ -132,7 +134,8 @@ impl Pending {
         Some(now)
     }
 
-    /// Counts what has ended, before anybody is told; what the queue has made for itself is nobody's.
+    /// Counts what has ended, before anybody is told; what the queue has made for itself is
+    /// nobody's.
     #[inline]
     pub(crate) fn count(&self, ok: bool, now: Option<Stamp>) {
         if self.is_internal() {
@@ -219,8 +222,8 @@ impl Pending {
         error.logged()
     }
 
-    /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so the box's
-    /// own keeps the core alive behind it.
+    /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so
+    /// the box's own keeps the core alive behind it.
     pub(crate) fn leave(self: Box<Self>) {
         if self.counted {
             self.core.usage.exit(self.slot, self.generation);
@@ -229,8 +232,8 @@ impl Pending {
             return;
         }
         let home = self.core.cache.home(self.slot);
-        // SAFETY: `home` lies in the core, which the box keeps alive until the push publishes the box; behind
-        // that the push touches nothing of it.
+        // SAFETY: `home` lies in the core, which the box keeps alive until the push publishes the
+        // box; behind that the push touches nothing of it.
         drop(unsafe { home.as_ref() }.push(self));
     }
 }

@@ -57,7 +57,8 @@ impl Hctx {
         recheck: &impl Recheck,
     ) {
         match &self.background {
-            // A driver that may block runs where blocking is allowed, and a pass far down where there is stack.
+            // A driver that may block runs where blocking is allowed, and a pass far down where
+            // there is stack.
             Background::Workers { .. } if core.may_block || nest::is_far_down() => {
                 self.run_async(core);
             }
@@ -69,10 +70,11 @@ impl Hctx {
         }
     }
 
-    /// Has a request go to the driver that is inside and lies nowhere yet: by this thread, if nobody else runs the
-    /// queue, and then it needn't be published and collected. Never blocks, any context. (The kernel's
-    /// `blk_mq_try_issue_directly`; there it passes the scheduler, and here it passes only the software queue.) Where the
-    /// thread is in a pass of this very queue, that goes on with it.
+    /// Has a request go to the driver that is inside and lies nowhere yet: by this thread, if
+    /// nobody else runs the queue, and then it needn't be published and collected. Never blocks,
+    /// any context. (The kernel's `blk_mq_try_issue_directly`; there it passes the scheduler, and
+    /// here it passes only the software queue.) Where the thread is in a pass of this very queue,
+    /// that goes on with it.
     pub(crate) fn issue(&self, core: &Core, pending: Box<Pending>) {
         let Some(pending) = self.keep(pending) else { return };
         let slot = pending.slot;
@@ -97,7 +99,8 @@ impl Hctx {
     pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
             Background::Workers { wq, work, .. } => {
-                // Queue: it may be queued already, and then runs after this moment; or there are no workers any more.
+                // Queue: it may be queued already, and then runs after this moment; or there are no
+                // workers any more.
                 let _ = wq.at(self.place_for_run(core)).queue(work);
                 self.unless_alone(core);
             }
@@ -105,7 +108,8 @@ impl Hctx {
         }
     }
 
-    /// Where a worker is to run it: here, if here is one of ours; else one of ours in turn; else anywhere.
+    /// Where a worker is to run it: here, if here is one of ours; else one of ours in turn; else
+    /// anywhere.
     fn place_for_run(&self, core: &Core) -> At {
         let layout = &core.layout;
         let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
@@ -126,8 +130,8 @@ impl Hctx {
         }
     }
 
-    /// Has the queue run by a worker after `delay`, for a thread that has just tried to run it: a run that is to come
-    /// already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
+    /// Has the queue run by a worker after `delay`, for a thread that has just tried to run it: a
+    /// run that is to come already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
     fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, core: ours, .. } => {
@@ -218,12 +222,12 @@ impl Hctx {
     }
 }
 
-// Running hardware queues without workers, once their pools are shut down: on the thread that would have asked
-// for one.
+// Running hardware queues without workers, once their pools are shut down: on the thread that would
+// have asked for one.
 //
-// A run may end requests, whose completion functions have other queues run, and so on: that would be as deep as
-// there are queues. And some ask under a lock of the queue. So what is asked for while the thread runs one, or
-// [holds back](hold_back), waits its turn.
+// A run may end requests, whose completion functions have other queues run, and so on: that would
+// be as deep as there are queues. And some ask under a lock of the queue. So what is asked for
+// while the thread runs one, or [holds back](hold_back), waits its turn.
 
 per_thread! {
     static HOLDS_BACK: Cell<bool> = Cell::new(false);
@@ -254,8 +258,8 @@ fn run_now(core: &Weak<Core>, index: usize) {
     }
 }
 
-/// Holds back the runs that this thread is asked for, until the guard is dropped: for a thread that has a lock, which is
-/// released before that.
+/// Holds back the runs that this thread is asked for, until the guard is dropped: for a thread that
+/// has a lock, which is released before that.
 pub(crate) fn hold_back() -> RunsHeldBack {
     RunsHeldBack { outermost: HOLDS_BACK.try_with(|held| !held.replace(true)).unwrap_or(false) }
 }
@@ -307,8 +311,8 @@ const PASS_QUOTA: u32 = 32;
 impl Hctx {
     /// Publishes what the runner leaves.
     fn publish(&self, backlog: &Backlog<Box<Pending>>) {
-        // Relaxed: ordered by the read-modify-write that follows (a mark, a place in line, end, hand_over) and by
-        // the fences of the run protocol.
+        // Relaxed: ordered by the read-modify-write that follows (a mark, a place in line, end,
+        // hand_over) and by the fences of the run protocol.
         self.left.store(backlog.len(), Ordering::Relaxed);
     }
 
@@ -319,8 +323,8 @@ impl Hctx {
             return tags;
         }
         RunnerStats::add(&self.runner_stats.tag_waits, 1);
-        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for the thread that frees a tag and
-        // sees that somebody waits asks nobody else what is pending.
+        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for the
+        // thread that frees a tag and sees that somebody waits asks nobody else what is pending.
         self.publish(backlog);
         self.tags.wait(cpu, most)
     }
@@ -332,8 +336,9 @@ impl Hctx {
         }
     }
 
-    /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now, is for others.
-    /// Where something is pending and may go, the giver of the tag is about to run it.
+    /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now,
+    /// is for others. Where something is pending and may go, the giver of the tag is about to run
+    /// it.
     pub(super) fn decline_tag(&self, core: &Core) {
         if self.tags.has_grant() && (!core.gate.is_open() || !self.has_pending()) {
             self.tags.decline(0);
@@ -396,8 +401,8 @@ impl Hctx {
         self.backlog.with_mut(|backlog| f(unsafe { &mut *backlog }))
     }
 
-    /// Keep: takes a request of this hardware queue into the runner's hand where this thread is the runner, and in a pass;
-    /// else gives it back.
+    /// Keep: takes a request of this hardware queue into the runner's hand where this thread is the
+    /// runner, and in a pass; else gives it back.
     #[inline]
     pub(crate) fn keep(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
         if !nest::is_in_pass_of(self) {
@@ -414,8 +419,8 @@ impl Hctx {
         unsafe { self.hand.is_empty() }
     }
 
-    /// Moves what lies in the software queues to the backlog, and what the runner holds behind it: what came before
-    /// goes before.
+    /// Moves what lies in the software queues to the backlog, and what the runner holds behind it:
+    /// what came before goes before.
     fn collect(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) {
         core.software.collect(&self.ctxs, backlog);
         if !self.is_hand_empty(backlog) {
@@ -449,7 +454,8 @@ impl Hctx {
         pass
     }
 
-    /// The driver couldn't take it: it goes back to the front, and the tags to others that can use them.
+    /// The driver couldn't take it: it goes back to the front, and the tags to others that can use
+    /// them.
     fn give_back(&self, rq: Started, backlog: &mut Backlog<Box<Pending>>, tags: &mut TagBatch) {
         RunnerStats::add(&self.runner_stats.busy, 1);
         RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
@@ -510,14 +516,16 @@ impl Hctx {
             pending.begin(self, tag);
             let rq = Started::new(pending);
             let driver = &core.driver;
-            // Counted before it can complete, so that a thread that has drained the queue sees it counted.
+            // Counted before it can complete, so that a thread that has drained the queue sees it
+            // counted.
             RunnerStats::add(&self.runner_stats.dispatched, 1);
             match caught(|| driver.queue_request(self.index, rq)) {
                 Some(Dispatch::Started) => *started += 1,
                 Some(Dispatch::Busy(other) | Dispatch::NoResource(other))
                     if !other.is_of(core, self.index, tag) =>
                 {
-                    // Its tag is no tag of this call's: perhaps of another queue's set. The request of this call stays the driver's.
+                    // Its tag is no tag of this call's: perhaps of another queue's set. The request
+                    // of this call stays the driver's.
                     *started += 1;
                     other.refuse(&core.name);
                 }
@@ -529,7 +537,8 @@ impl Hctx {
                 }
                 Some(Dispatch::NoResource(rq)) => {
                     self.give_back(rq, backlog, tags);
-                    // As above; but whatever is short may be there much sooner, and nobody tells us.
+                    // As above; but whatever is short may be there much sooner, and nobody tells
+                    // us.
                     let _in_use = self.tags.restart_at_next_free();
                     return PassOutcome::Later;
                 }

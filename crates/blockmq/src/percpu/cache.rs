@@ -1,4 +1,5 @@
-//! The boxes of requests, kept for the next ones: a bounded cache for each CPU, so that no request allocates.
+//! The boxes of requests, kept for the next ones: a bounded cache for each CPU, so that no request
+//! allocates.
 //!
 //! ```text
 //! submitter (on the CPU)               completion (anywhere)
@@ -7,17 +8,17 @@
 //! none: make a new one, at most so many
 //! ```
 //!
-//! Boxes at hand belong to the holder of `busy`, which is never waited for: a thread that finds it held makes a box of
-//! its own, for once. A completion on another CPU touches the submitter's home only, and the submitter touches
-//! that only once for all the boxes that came back meanwhile.
+//! Boxes at hand belong to the holder of `busy`, which is never waited for: a thread that finds it
+//! held makes a box of its own, for once. A completion on another CPU touches the submitter's home
+//! only, and the submitter touches that only once for all the boxes that came back meanwhile.
 //!
-//! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the queue is
-//! dropped. Homes are closed then, and a box that comes later is dropped by its bringer: there is no moment
-//! at which it could be put into a cache that nobody empties any more.
+//! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the
+//! queue is dropped. Homes are closed then, and a box that comes later is dropped by its bringer:
+//! there is no moment at which it could be put into a cache that nobody empties any more.
 //! (`loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there`)
 //!
-//! The kernel has a request for each tag instead, made when the queue is made. Here a request gets its tag when
-//! it goes to the driver, and as many as one likes wait for one.
+//! The kernel has a request for each tag instead, made when the queue is made. Here a request gets
+//! its tag when it goes to the driver, and as many as one likes wait for one.
 
 use std::ptr::NonNull;
 
@@ -59,7 +60,8 @@ struct FreeBoxes<N> {
     made: u32,
 }
 
-// SAFETY: `hand` is touched by the thread that set `busy` only; the nodes move between threads, so N: Send.
+// SAFETY: `hand` is touched by the thread that set `busy` only; the nodes move between threads, so
+// N: Send.
 unsafe impl<N: Node + Send> Sync for CpuBoxes<N> {}
 
 impl<N: Node> Cache<N> {
@@ -98,12 +100,14 @@ impl<N: Node> Cache<N> {
         taken
     }
 
-    /// Where a box that is kept for `slot` is returned to. A pointer: who pushes there may free the cache.
+    /// Where a box that is kept for `slot` is returned to. A pointer: who pushes there may free the
+    /// cache.
     pub fn home(&self, slot: usize) -> NonNull<ClosableInbox<N>> {
         NonNull::from(&*self.slots[slot].home)
     }
 
-    /// Drops all boxes, and those that come back later are dropped by their bringer. Nobody takes any more.
+    /// Drops all boxes, and those that come back later are dropped by their bringer. Nobody takes
+    /// any more.
     pub fn close(&self) {
         for slot in &self.slots {
             drop::<Batch<N>>(slot.home.close());

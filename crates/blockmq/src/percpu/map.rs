@@ -1,4 +1,5 @@
-//! The CPUs of a queue: how its hardware queues divide them, which are online, and the software queue of each.
+//! The CPUs of a queue: how its hardware queues divide them, which are online, and the software
+//! queue of each.
 
 use std::iter;
 use std::ops::Range;
@@ -8,8 +9,8 @@ use corewise_sync::inbox::{Inbox, Node};
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::CpuId;
 
-/// Where a CPU sits, as far as the map cares. CPUs are numbered in the order of these fields, so that each
-/// node, cache, shard and core is a run of numbers.
+/// Where a CPU sits, as far as the map cares. CPUs are numbered in the order of these fields, so
+/// that each node, cache, shard and core is a run of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuPlace {
     /// NUMA node; any number where the machine tells none.
@@ -24,8 +25,8 @@ pub struct CpuPlace {
     pub cpu: CpuId,
 }
 
-/// How many hardware queues there are, and which CPUs share one. A driver's room is never exceeded: where it
-/// has less, neighbours share.
+/// How many hardware queues there are, and which CPUs share one. A driver's room is never exceeded:
+/// where it has less, neighbours share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HwQueues {
@@ -89,8 +90,8 @@ impl CpuMap {
         }
     }
 
-    /// The slot of `cpu`. A CPU that wasn't there when the map was made borrows another's; software queues take
-    /// any number of pushers.
+    /// The slot of `cpu`. A CPU that wasn't there when the map was made borrows another's; software
+    /// queues take any number of pushers.
     #[inline]
     pub fn slot(&self, cpu: CpuId) -> usize {
         self.known(cpu).unwrap_or(cpu.index() % self.cpus.len())
@@ -101,8 +102,8 @@ impl CpuMap {
         &self.cpus
     }
 
-    /// The first slot of each hardware queue, rising from 0; each goes on to the next one's first. At most `room`
-    /// of them.
+    /// The first slot of each hardware queue, rising from 0; each goes on to the next one's first.
+    /// At most `room` of them.
     pub fn divide(&self, how: HwQueues, room: usize) -> Vec<usize> {
         let same = |a: &CpuPlace, b: &CpuPlace| match how {
             HwQueues::PerCpu | HwQueues::Count(_) => false,
@@ -129,7 +130,8 @@ pub(crate) struct Layout {
     hctx_of: Box<[u32]>,
     /// The first slot of each hardware queue, and the number of slots behind the last one.
     first: Box<[usize]>,
-    /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed, it is advice.
+    /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed,
+    /// it is advice.
     online: Box<[AtomicBool]>,
     /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one
     /// at a time, changes which CPUs are online, and the marks of hardware queues that follow from
@@ -190,8 +192,8 @@ impl Layout {
     }
 }
 
-// The software queues of a queue: one inbox per CPU; and for each hardware queue a bitmap of those of its
-// CPUs' that are in use.
+// The software queues of a queue: one inbox per CPU; and for each hardware queue a bitmap of those
+// of its CPUs' that are in use.
 //
 // Each CPU pushes to an inbox of its own, so submitters don't meet. The runner must not look at
 // 512 inboxes to find one request, so the push that finds its inbox empty sets the inbox's bit:
@@ -205,9 +207,9 @@ impl Layout {
 // A later pusher whose push found the inbox non-empty may run the queue before the first one has
 // set the bit, and find nothing: its request rides with the first one's, which marks and then runs.
 //
-// The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for every one of
-// them: which CPU goes to which hardware queue may change (while the queue is frozen, so that all are empty)
-// without anything being made or freed that somebody might still look at.
+// The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for
+// every one of them: which CPU goes to which hardware queue may change (while the queue is frozen,
+// so that all are empty) without anything being made or freed that somebody might still look at.
 
 /// Software queues, one for each CPU of a queue.
 pub struct SoftwareQueues<N: Node> {
@@ -247,8 +249,8 @@ impl<N: Node> SoftwareQueues<N> {
         }
     }
 
-    /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each queue's requests
-    /// in their order, the queues in turn.
+    /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each
+    /// queue's requests in their order, the queues in turn.
     pub fn collect(&self, map: &CtxMap, list: &mut impl Extend<N>) {
         for (w, word) in map.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
@@ -265,16 +267,17 @@ impl<N: Node> SoftwareQueues<N> {
     }
 }
 
-// Policy: which hardware queue goes on for one that has lost its CPUs, and on which CPU a hardware queue is run
-// from afar. Pure functions over plain numbers.
+// Policy: which hardware queue goes on for one that has lost its CPUs, and on which CPU a hardware
+// queue is run from afar. Pure functions over plain numbers.
 
-/// Asynchronous runs that go to one CPU of a hardware queue before the next one's turn, as the kernel's
-/// `BLK_MQ_CPU_WORK_BATCH`.
+/// Asynchronous runs that go to one CPU of a hardware queue before the next one's turn, as the
+/// kernel's `BLK_MQ_CPU_WORK_BATCH`.
 const BATCH: usize = 8;
 
-/// For each hardware queue (given by its slots): the slot that gets its requests, where none of its own CPUs is
-/// online; `None` where it has one. Slots are in the order of nodes, caches and cores, so the nearest online one
-/// shares most with it. Where no CPU is online at all, everybody keeps what is theirs.
+/// For each hardware queue (given by its slots): the slot that gets its requests, where none of its
+/// own CPUs is online; `None` where it has one. Slots are in the order of nodes, caches and cores,
+/// so the nearest online one shares most with it. Where no CPU is online at all, everybody keeps
+/// what is theirs.
 pub(crate) fn heirs(hctxs: &[Range<usize>], online: &[bool]) -> Vec<Option<usize>> {
     let heir = |slots: &Range<usize>| {
         if slots.clone().any(|slot| online[slot]) {
@@ -286,9 +289,9 @@ pub(crate) fn heirs(hctxs: &[Range<usize>], online: &[bool]) -> Vec<Option<usize
     hctxs.iter().map(heir).collect()
 }
 
-/// The CPU slot on which a hardware queue with these slots is run when it is its `turn`th run from afar: its online
-/// CPUs in turn, several runs each, so that the first one doesn't do everybody's work and the caches stay warm.
-/// `None` where none is online: any CPU may do it.
+/// The CPU slot on which a hardware queue with these slots is run when it is its `turn`th run from
+/// afar: its online CPUs in turn, several runs each, so that the first one doesn't do everybody's
+/// work and the caches stay warm. `None` where none is online: any CPU may do it.
 pub(crate) fn slot_for_run(
     slots: Range<usize>,
     online: impl Fn(usize) -> bool,

@@ -17,8 +17,8 @@ use crate::state::lanes::{Completer, Placement, RqAffinity};
 use crate::stats::IoStats;
 use crate::tags::{MAX_DEPTH, TagSet};
 
-/// Requests that are inside through each CPU before a thread that may block waits for room, where the builder doesn't
-/// say.
+/// Requests that are inside through each CPU before a thread that may block waits for room, where
+/// the builder doesn't say.
 pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
 
 /// Makes a [`Queue`].
@@ -62,8 +62,8 @@ impl QueueBuilder {
         self
     }
 
-    /// Which CPUs share a hardware queue, or how many hardware queues there are; never more than the driver has
-    /// room for, and than there are CPUs. Else as many as the driver has room for.
+    /// Which CPUs share a hardware queue, or how many hardware queues there are; never more than
+    /// the driver has room for, and than there are CPUs. Else as many as the driver has room for.
     pub fn hw_queues(mut self, how: impl Into<HwQueues>) -> Self {
         self.hw_queues = Some(how.into());
         self
@@ -76,19 +76,20 @@ impl QueueBuilder {
         self
     }
 
-    /// How many requests may be inside through each CPU, at least 1, before a thread that submits one more and may
-    /// block waits until there is room; else 10 240. As many may wait outside while the queue is frozen. Requests that
-    /// are submitted in atomic sections, as by completion functions, or by the queue's own driver while it is called,
-    /// count and don't wait. (The kernel's `nr_requests`, in sysfs; there nobody gets more.)
+    /// How many requests may be inside through each CPU, at least 1, before a thread that submits
+    /// one more and may block waits until there is room; else 10 240. As many may wait outside
+    /// while the queue is frozen. Requests that are submitted in atomic sections, as by completion
+    /// functions, or by the queue's own driver while it is called, count and don't wait. (The
+    /// kernel's `nr_requests`, in sysfs; there nobody gets more.)
     pub fn nr_requests(mut self, most: u32) -> Self {
         self.nr_requests = most;
         self
     }
 
-    /// All hardware queues take their tags from this set, as other queues may: for disks behind one adapter, say.
-    /// Each that has requests gets an equal share, so none is kept waiting by the others. A request's
-    /// [tag](crate::Started::tag) is unique within the set then, and below its depth; the queue's own depth says
-    /// nothing.
+    /// All hardware queues take their tags from this set, as other queues may: for disks behind one
+    /// adapter, say. Each that has requests gets an equal share, so none is kept waiting by the
+    /// others. A request's [tag](crate::Started::tag) is unique within the set then, and below its
+    /// depth; the queue's own depth says nothing.
     pub fn tags(mut self, tags: &TagSet) -> Self {
         self.tags = Some(tags.clone());
         self
@@ -106,7 +107,8 @@ impl QueueBuilder {
         self
     }
 
-    /// Has requests end on the CPU that submitted them, or near it. Else they end where the driver completes them.
+    /// Has requests end on the CPU that submitted them, or near it. Else they end where the driver
+    /// completes them.
     pub fn complete_with(mut self, completer: &Completer, affinity: RqAffinity) -> Self {
         self.placement = Some(Placement { completer: completer.clone(), affinity });
         self
@@ -126,9 +128,9 @@ impl QueueBuilder {
     /// to the one that is nearest, and gives its driver nothing more until one of its CPUs comes
     /// back.
     ///
-    /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic section that is
-    /// reported. (In the kernel a queue registers for CPU hotplug, under a lock that sleeps. A patch of 2024 did
-    /// so under a raw spinlock.)
+    /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic
+    /// section that is reported. (In the kernel a queue registers for CPU hotplug, under a lock
+    /// that sleeps. A patch of 2024 did so under a raw spinlock.)
     ///
     /// # Panics
     /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has
@@ -190,7 +192,8 @@ impl QueueBuilder {
     }
 }
 
-/// The CPUs that may ever be used, online or not, in the order in which hardware queues divide them.
+/// The CPUs that may ever be used, online or not, in the order in which hardware queues divide
+/// them.
 fn places(machine: &Machine) -> Vec<CpuPlace> {
     let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));
     let place = |cpu| {

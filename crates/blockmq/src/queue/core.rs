@@ -174,7 +174,8 @@ impl Core {
         IoError::workers_gone()
     }
 
-    /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is held.
+    /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is
+    /// held.
     pub(super) fn tell_mapped(&self) {
         let told = if self.live { self.layout.hw_queues() } else { 0 };
         for hctx in 0..told {
@@ -221,7 +222,8 @@ impl Core {
         }
     }
 
-    /// By hand nobody else makes room; and a runner may be the one that has to make it, after this pass.
+    /// By hand nobody else makes room; and a runner may be the one that has to make it, after this
+    /// pass.
     #[cold]
     fn wait_for_room(&self, slot: usize) {
         if self.wq.is_some() && !context::in_atomic_section() && !self.is_in_a_pass() {
@@ -229,7 +231,8 @@ impl Core {
         }
     }
 
-    /// Whether the thread is in a pass of one of the hardware queues. The driver may block, else that is an atomic section.
+    /// Whether the thread is in a pass of one of the hardware queues. The driver may block, else
+    /// that is an atomic section.
     fn is_in_a_pass(&self) -> bool {
         self.hctxs().any(nest::is_in_pass_of)
     }
@@ -353,8 +356,8 @@ impl Core {
         }
     }
 
-    /// Puts a request that is inside on its way, and says which hardware queue the caller then runs; `None`
-    /// where it waits for a flush that is under way.
+    /// Puts a request that is inside on its way, and says which hardware queue the caller then
+    /// runs; `None` where it waits for a flush that is under way.
     pub(crate) fn push(&self, pending: Box<Pending>) -> Option<usize> {
         match self.route(pending) {
             Route::Straight(pending) => Some(self.enqueue(pending)),
@@ -381,8 +384,8 @@ impl Core {
         Route::Straight(pending)
     }
 
-    /// Puts a request that goes straight into its software queue, or into its runner's hand; its hardware queue, which
-    /// the caller then runs.
+    /// Puts a request that goes straight into its software queue, or into its runner's hand; its
+    /// hardware queue, which the caller then runs.
     pub(crate) fn enqueue(&self, pending: Box<Pending>) -> usize {
         let (slot, hctx) = (pending.slot, pending.hctx);
         let theirs = self.hctx(hctx);
@@ -414,8 +417,8 @@ impl Core {
         self.is_dropped() || self.given_up.load(Ordering::Acquire)
     }
 
-    /// The handle goes: what waits completes as gone, what the driver has is finished, and the boxes that come
-    /// back are dropped, so that nothing keeps this alive.
+    /// The handle goes: what waits completes as gone, what the driver has is finished, and the
+    /// boxes that come back are dropped, so that nothing keeps this alive.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::Release);
         self.cache.close();
@@ -445,7 +448,8 @@ enum Route {
     Around(Option<usize>),
 }
 
-/// The hardware queue that is to be run for a batch. It is run also where the iterator of a batch panics.
+/// The hardware queue that is to be run for a batch. It is run also where the iterator of a batch
+/// panics.
 struct PendingRun<'a> {
     core: &'a Core,
     slot: usize,
@@ -453,7 +457,8 @@ struct PendingRun<'a> {
 }
 
 impl PendingRun<'_> {
-    /// It is to be run. Another one than before only where the queue was frozen and its map changed meanwhile.
+    /// It is to be run. Another one than before only where the queue was frozen and its map changed
+    /// meanwhile.
     fn owe(&mut self, hctx: usize) {
         if let Some(other) = self.hctx.replace(hctx) {
             if other != hctx {

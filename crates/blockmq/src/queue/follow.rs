@@ -31,7 +31,8 @@ impl Core {
             }
         }
         self.settle();
-        // A dead CPU's software queue: nobody will come by on that CPU any more, so it is run once from elsewhere.
+        // A dead CPU's software queue: nobody will come by on that CPU any more, so it is run once
+        // from elsewhere.
         for slot in went {
             let hctx = self.hctx(self.layout.hctx_of(slot));
             if hctx.has_pending() {
@@ -40,7 +41,8 @@ impl Core {
         }
     }
 
-    /// Marks the hardware queues that have no CPU, and those that have one again. Under `layout.changing`.
+    /// Marks the hardware queues that have no CPU, and those that have one again. Under
+    /// `layout.changing`.
     fn settle(&self) {
         let n = self.layout.hw_queues();
         let slots: Vec<_> = (0..n).map(|hctx| self.layout.slots_of(hctx)).collect();
@@ -66,8 +68,9 @@ impl Core {
 }
 
 impl Hctx {
-    /// Hands everything in `backlog` on to the heir of a hardware queue without CPUs; false where there is none, and
-    /// nothing was done. Only the runner calls it. The requests are counted in, so the layout stays as it is.
+    /// Hands everything in `backlog` on to the heir of a hardware queue without CPUs; false where
+    /// there is none, and nothing was done. Only the runner calls it. The requests are counted in,
+    /// so the layout stays as it is.
     pub(crate) fn hand_on(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) -> bool {
         let slot = self.heir();
         let index = core.layout.hctx_of(slot);

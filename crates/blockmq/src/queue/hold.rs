@@ -10,15 +10,16 @@ use crate::state::device::refuse_in_atomic_section;
 
 /// Keeps requests of a queue from its driver until it is dropped: see [`Queue::quiesce`].
 ///
-/// When the last one of a queue is dropped, workers run each hardware queue on which requests arrived meanwhile. The
-/// drop never blocks; any context.
+/// When the last one of a queue is dropped, workers run each hardware queue on which requests
+/// arrived meanwhile. The drop never blocks; any context.
 #[derive(Debug)]
 #[must_use = "a queue is quiesced only as long as the guard lives"]
 pub struct QuiesceGuard(Arc<Queue>);
 
 /// Keeps requests out of a queue until it is dropped: see [`Queue::freeze`].
 ///
-/// When the last one of a queue is dropped, the requests that wait outside come in. The drop never blocks; any context.
+/// When the last one of a queue is dropped, the requests that wait outside come in. The drop never
+/// blocks; any context.
 #[derive(Debug)]
 #[must_use = "a queue is frozen only as long as the guard lives"]
 pub struct FreezeGuard(Arc<Queue>);
@@ -42,8 +43,8 @@ impl Queue {
     }
 
     /// Quiesces many queues: all of them first, with one fence, and then one wait for all. As
-    /// [`Queue::quiesce`] in everything else. (Each hardware queue has its own runner to wait for, so the wait is as
-    /// long as the longest.)
+    /// [`Queue::quiesce`] in everything else. (Each hardware queue has its own runner to wait for,
+    /// so the wait is as long as the longest.)
     ///
     /// # Panics
     /// As [`Queue::quiesce`].
@@ -80,11 +81,12 @@ impl Queue {
 
     /// Lets no request in until the guard is dropped, nested, and waits until all that are in have
     /// completed and their completion functions have returned. Requests that are submitted
-    /// meanwhile wait outside, and their submitters go on, as long as there is [room](crate::QueueBuilder::nr_requests).
+    /// meanwhile wait outside, and their submitters go on, as long as there is
+    /// [room](crate::QueueBuilder::nr_requests).
     ///
-    /// May block for as long as the driver needs, and where other programs want the CPUs, until the threads that
-    /// have to finish requests get theirs: a slice of the scheduler's, milliseconds. While the queue is quiesced with
-    /// requests in it, that is until nobody quiesces it any more.
+    /// May block for as long as the driver needs, and where other programs want the CPUs, until the
+    /// threads that have to finish requests get theirs: a slice of the scheduler's, milliseconds.
+    /// While the queue is quiesced with requests in it, that is until nobody quiesces it any more.
     ///
     /// # Panics
     /// Inside an atomic section, where it might wait for itself.
@@ -127,9 +129,9 @@ impl Queue {
         }
     }
 
-    /// Has workers run each hardware queue on which something is pending: a worker that finds nothing has taken
-    /// a CPU from those that the caller waits for. False: there is none. The publisher of a request runs it, also at
-    /// this very moment, so no fence is needed.
+    /// Has workers run each hardware queue on which something is pending: a worker that finds
+    /// nothing has taken a CPU from those that the caller waits for. False: there is none. The
+    /// publisher of a request runs it, also at this very moment, so no fence is needed.
     fn run_pending(&self) -> bool {
         let mut any = false;
         for hctx in self.core.hctxs().filter(|hctx| hctx.has_pending()) {

@@ -37,11 +37,12 @@ pub(crate) mod plug;
 /// Requests that wait in a queue which is dropped complete with
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
-/// A caller that drops a drained queue (see [`Queue::drain`]) outside of drivers and completion functions can rely on
-/// the driver being dropped when that returns, if nobody else holds it: a file is closed and unlocked then.
+/// A caller that drops a drained queue (see [`Queue::drain`]) outside of drivers and completion
+/// functions can rely on the driver being dropped when that returns, if nobody else holds it: a
+/// file is closed and unlocked then.
 ///
-/// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver has and hands
-/// the rest on to another one (`src/queue/follow.md`).
+/// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver
+/// has and hands the rest on to another one (`src/queue/follow.md`).
 pub struct Queue {
     core: Arc<Core>,
     /// The machine's change notices.
@@ -108,11 +109,13 @@ impl Queue {
         self.core.disk.read()
     }
 
-    /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as it is, instead of
-    /// waiting outside; and where it is full, instead of the caller's waiting for room. (The kernel's `REQ_NOWAIT`.)
+    /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as
+    /// it is, instead of waiting outside; and where it is full, instead of the caller's waiting for
+    /// room. (The kernel's `REQ_NOWAIT`.)
     ///
     /// # Errors
-    /// The request, where somebody keeps the queue [frozen](NowaitError::Frozen), or it is [full](NowaitError::Full).
+    /// The request, where somebody keeps the queue [frozen](NowaitError::Frozen), or it is
+    /// [full](NowaitError::Full).
     pub fn submit_nowait(&self, rq: Request) -> Result<(), RefusedRequest> {
         let (core, slot) = (&self.core, self.core.here());
         let refused = |rq, error| Err(RefusedRequest { request: Box::new(rq), error });
@@ -206,9 +209,9 @@ impl Drop for Queue {
         // Requests that this thread holds back are answered here rather than when it unplugs.
         plug::let_go();
         self.core.kill();
-        // With nothing inside, a thread that still holds the core is about to let it go: a thread that has just
-        // counted its request out, or a worker that found nothing to do. The caller itself may be one of them
-        // where it is in a dispatch or in the end of a request.
+        // With nothing inside, a thread that still holds the core is about to let it go: a thread
+        // that has just counted its request out, or a worker that found nothing to do. The caller
+        // itself may be one of them where it is in a dispatch or in the end of a request.
         if self.inside() == 0 && !nest::is_inside() {
             while Arc::strong_count(&self.core) > 1 {
                 corewise_sync::thread::yield_now();
@@ -235,10 +238,11 @@ impl fmt::Debug for Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NowaitError {
-    /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests): there is room once
-    /// some of them have completed.
+    /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests):
+    /// there is room once some of them have completed.
     Full,
-    /// Somebody keeps it frozen: it takes requests again once the last [guard](crate::FreezeGuard) is dropped.
+    /// Somebody keeps it frozen: it takes requests again once the last [guard](crate::FreezeGuard)
+    /// is dropped.
     Frozen,
 }
 
@@ -258,7 +262,8 @@ impl fmt::Display for NowaitError {
 
 impl std::error::Error for NowaitError {}
 
-/// A request that a queue didn't take, and why: see [`Queue::submit_nowait`](crate::Queue::submit_nowait).
+/// A request that a queue didn't take, and why: see
+/// [`Queue::submit_nowait`](crate::Queue::submit_nowait).
 #[non_exhaustive]
 pub struct RefusedRequest {
     /// The request, as it was.

@@ -1,9 +1,10 @@
-//! Plugs: a thread that submits many requests one by one holds them back for a moment, so that they reach their
-//! queues together: dispatched by one run, merged where they touch, started with one call to the kernel.
+//! Plugs: a thread that submits many requests one by one holds them back for a moment, so that they
+//! reach their queues together: dispatched by one run, merged where they touch, started with one
+//! call to the kernel.
 //!
-//! The kernel's `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go when the plug is
-//! dropped, when there is enough of it, and when the thread is about to block: it may be waiting for just
-//! these requests.
+//! The kernel's `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go when
+//! the plug is dropped, when there is enough of it, and when the thread is about to block: it may
+//! be waiting for just these requests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -30,8 +31,8 @@ per_thread! {
     static CHORES: PutOffWorkList = PutOffWorkList(RefCell::new(Vec::new()));
 }
 
-// The word of `context::puts_off`: a bit, and the number of plugs beside it. A thread that runs somebody else's code, or what
-// was held back, has none for that time.
+// The word of `context::puts_off`: a bit, and the number of plugs beside it. A thread that runs
+// somebody else's code, or what was held back, has none for that time.
 /// Whether the thread does by itself what a driver would wake a worker for.
 const WORKS: u32 = 1;
 const ONE_PLUG: u32 = 2;
@@ -41,7 +42,8 @@ const ONE_PLUG: u32 = 2;
 pub struct PutOffWork {
     /// The request.
     pub rq: Started,
-    /// Does it, outside of atomic sections, and returns false if the next one is better off with a worker. May block.
+    /// Does it, outside of atomic sections, and returns false if the next one is better off with a
+    /// worker. May block.
     pub here: fn(Started) -> bool,
     /// Wakes a worker after all. Never blocks.
     pub away: fn(Started),
@@ -57,8 +59,9 @@ pub struct PutOffWork {
 /// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
 /// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
 ///
-/// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what is held back goes on; in a work item it
-/// lasts as long as that, and the log is told. An item that this thread runs while it waits for it has no plug.
+/// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what
+/// is held back goes on; in a work item it lasts as long as that, and the log is told. An item that
+/// this thread runs while it waits for it has no plug.
 ///
 /// ```
 /// # use std::sync::{Arc, Weak};
@@ -83,16 +86,17 @@ impl Plug {
         Self { not_send: PhantomData }
     }
 
-    /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what a driver would
-    /// wake a worker for. No worker is woken then, and the answer has no way back. Today that is
-    /// writes to the host's page cache, but those with `fua`, where the file driver can't try them without waiting
-    /// (ext4), and of late none has waited.
+    /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what
+    /// a driver would wake a worker for. No worker is woken then, and the answer has no way back.
+    /// Today that is writes to the host's page cache, but those with `fua`, where the file driver
+    /// can't try them without waiting (ext4), and of late none has waited.
     ///
-    /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where it waits in
-    /// another way than [`Plug`] says, it calls [`Plug::flush`] before, and a worker is woken then.
+    /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where
+    /// it waits in another way than [`Plug`] says, it calls [`Plug::flush`] before, and a worker is
+    /// woken then.
     ///
-    /// Under another plug, in a blocking region and in an atomic section it is as [`Plug::start`]. (Linux: the submitter
-    /// runs a queue with `BLK_MQ_F_BLOCKING` where it may sleep.)
+    /// Under another plug, in a blocking region and in an atomic section it is as [`Plug::start`].
+    /// (Linux: the submitter runs a queue with `BLK_MQ_F_BLOCKING` where it may sleep.)
     pub fn working<R>(f: impl FnOnce(&Plug) -> R) -> R {
         let works = !is_plugged() && !context::is_blocking() && !context::in_atomic_section();
         // Dropped behind the plug.
@@ -100,14 +104,15 @@ impl Plug {
         f(&Plug::start())
     }
 
-    /// Lets go what is held back now. As [`submit`](crate::BlockDevice::submit) it waits for room at most, and never in an atomic
-    /// section.
+    /// Lets go what is held back now. As [`submit`](crate::BlockDevice::submit) it waits for room
+    /// at most, and never in an atomic section.
     pub fn flush(&self) {
         let_go();
     }
 }
 
-/// A thread that does chores by itself. Dropped, it does them, or, where it panics or mustn't block any more, wakes workers for them.
+/// A thread that does chores by itself. Dropped, it does them, or, where it panics or mustn't block
+/// any more, wakes workers for them.
 struct Working;
 
 impl Working {
@@ -124,7 +129,8 @@ impl Drop for Working {
     }
 }
 
-/// Returns whether this thread does chores by itself ([`Plug::working`]). Inside a blocking region it may wait for them.
+/// Returns whether this thread does chores by itself ([`Plug::working`]). Inside a blocking region
+/// it may wait for them.
 #[inline]
 pub fn works() -> bool {
     context::puts_off() & WORKS != 0 && !context::is_blocking()
@@ -215,7 +221,8 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
 
 /// Lets go what this thread holds back, if it does, and wakes workers for what it put off.
 pub(crate) fn let_go() {
-    // All that this begins goes on at once: a stripe's parts, and requests of completion functions. Else the caller would wait for them in vain.
+    // All that this begins goes on at once: a stripe's parts, and requests of completion functions.
+    // Else the caller would wait for them in vain.
     context::at_once(|| {
         submit_held();
         do_chores(false);
@@ -224,11 +231,12 @@ pub(crate) fn let_go() {
 
 /// Sends what is held back to its queues, each queue's in their order, with one run.
 ///
-/// One queue after the other, and the others' stay where they are until then: a queue may have to be waited for,
-/// since it has no room, and what makes room there may be among them. The hook that stands for them lets them go
-/// before that wait.
+/// One queue after the other, and the others' stay where they are until then: a queue may have to
+/// be waited for, since it has no room, and what makes room there may be among them. The hook that
+/// stands for them lets them go before that wait.
 fn submit_held() {
-    // Requests held back meanwhile are for the next time: ends that submit again would keep this going.
+    // Requests held back meanwhile are for the next time: ends that submit again would keep this
+    // going.
     let mut left = HELD.try_with(|held| held.0.borrow().len()).unwrap_or(0);
     while left > 0 {
         let Some((core, mut here)) = next_queue() else { break };
@@ -266,7 +274,8 @@ fn next_queue() -> Option<(Weak<Core>, Requests)> {
 struct PluggedRequests(RefCell<Requests>);
 
 impl PluggedRequests {
-    /// Takes what is held back for the queue that was held back for first, and says whether there are others.
+    /// Takes what is held back for the queue that was held back for first, and says whether there
+    /// are others.
     fn next_queue(&self) -> Option<((Weak<Core>, Requests), bool)> {
         let mut held = self.0.borrow_mut();
         let core = Weak::clone(&held.first()?.0);

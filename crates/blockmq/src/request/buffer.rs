@@ -12,11 +12,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::extents::Extents;
 use super::pool::Region;
 
-/// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to it
-/// where it is.
+/// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to
+/// it where it is.
 ///
-/// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a reply
-/// there first.
+/// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a
+/// reply there first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Buffer {
@@ -24,7 +24,8 @@ pub enum Buffer {
     Bytes(Bytes),
     /// Bytes that grow: what it holds is written, or the read's bytes are appended.
     BytesMut(BytesMut),
-    /// As `BytesMut`, in memory of a certain alignment: what a device without a cache of its own asks for.
+    /// As `BytesMut`, in memory of a certain alignment: what a device without a cache of its own
+    /// asks for.
     Aligned(AlignedBuf),
 }
 
@@ -48,9 +49,9 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// The bytes behind what it holds, at least `len` of them, which may mean a new allocation (but for
-    /// an [`AlignedBuf`], which never moves). That is aligned as asked, a power of two, where nothing is in
-    /// front. `None` where there is no such room.
+    /// The bytes behind what it holds, at least `len` of them, which may mean a new allocation (but
+    /// for an [`AlignedBuf`], which never moves). That is aligned as asked, a power of two, where
+    /// nothing is in front. `None` where there is no such room.
     pub(crate) fn room(&mut self, len: usize, align: usize) -> Option<&mut [MaybeUninit<u8>]> {
         let whole = self.len().checked_add(len)?.checked_add(align)?;
         isize::try_from(whole).ok()?;
@@ -190,8 +191,9 @@ impl AlignedBuf {
     /// Room for `capacity` bytes (at least 1) at a multiple of `align`; it holds none yet.
     ///
     /// # Panics
-    /// Where `align` is no power of two, or the capacity is more than half of the address space. Where the system has no
-    /// memory of that size and alignment, the process aborts, as for a `Vec`.
+    /// Where `align` is no power of two, or the capacity is more than half of the address space.
+    /// Where the system has no memory of that size and alignment, the process aborts, as for a
+    /// `Vec`.
     pub fn new(capacity: usize, align: usize) -> Self {
         let layout = Layout::from_size_align(capacity.max(1), align)
             .expect("an alignment is a power of two, and a capacity fits the address space");
@@ -239,8 +241,8 @@ impl AlignedBuf {
 
     /// The room behind what it holds.
     pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: `len` is at most the capacity, so the range is inside the allocation, which is ours;
-        // uninitialized bytes are fine as MaybeUninit.
+        // SAFETY: `len` is at most the capacity, so the range is inside the allocation, which is
+        // ours; uninitialized bytes are fine as MaybeUninit.
         unsafe {
             let room = self.base.as_ptr().add(self.len).cast();
             std::slice::from_raw_parts_mut(room, self.capacity() - self.len)

@@ -31,9 +31,10 @@ pub enum IoErrorKind {
 }
 
 impl IoErrorKind {
-    /// Whether a flush, or a change with `fua`, that fails so may have told that earlier changes are lost: the device failed, and didn't
-    /// refuse it. A file system may find late that there is no room, or that it can't write any more: a flush tells that of changes before it,
-    /// a change of itself.
+    /// Whether a flush, or a change with `fua`, that fails so may have told that earlier changes
+    /// are lost: the device failed, and didn't refuse it. A file system may find late that there is
+    /// no room, or that it can't write any more: a flush tells that of changes before it, a change
+    /// of itself.
     pub fn may_be_a_loss(self, op: Op) -> bool {
         match self {
             IoErrorKind::Io(_) | IoErrorKind::TimedOut => true,
@@ -141,13 +142,14 @@ impl IoError {
         self
     }
 
-    /// Which bytes failed, of the device that was asked: of a completed request always known, unless its
-    /// range is empty.
+    /// Which bytes failed, of the device that was asked: of a completed request always known,
+    /// unless its range is empty.
     pub fn range(&self) -> Option<Range<u64>> {
         (self.first < self.end).then_some(self.first..self.end)
     }
 
-    /// Whether one of several requests that failed together may be the cause, and the others go without.
+    /// Whether one of several requests that failed together may be the cause, and the others go
+    /// without.
     pub(crate) fn may_be_of_others(&self) -> bool {
         !matches!(self.kind, IoErrorKind::Gone | IoErrorKind::Cancelled)
     }

@@ -1,7 +1,8 @@
 //! Extents: which bytes of a range are allocated, and which are known to read as zeroes.
 //!
-//! An answer is a snapshot: a change that is under way at the same time is in it or not. A driver claims nothing
-//! that it doesn't know: data is anything that may be, and a driver that isn't asked has nothing else.
+//! An answer is a snapshot: a change that is under way at the same time is in it or not. A driver
+//! claims nothing that it doesn't know: data is anything that may be, and a driver that isn't asked
+//! has nothing else.
 
 /// What is known of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +31,8 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
-/// The extents of a range, one behind the other from its first byte on. They may end before the range does.
+/// The extents of a range, one behind the other from its first byte on. They may end before the
+/// range does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// No more than so many.
@@ -108,7 +110,8 @@ impl FoundExtents {
         self.0.push((at, extents));
     }
 
-    /// Hands what lies without a gap from byte `reached` on to `put`, until that says that no more is of use.
+    /// Hands what lies without a gap from byte `reached` on to `put`, until that says that no more
+    /// is of use.
     pub(crate) fn put_into(mut self, mut reached: u64, mut put: impl FnMut(Extent) -> bool) {
         self.0.sort_unstable_by_key(|(at, _)| *at);
         for (at, extents) in self.0 {

@@ -10,8 +10,8 @@ pub struct Geometry {
     pub block_size: u32,
     /// The size in bytes at which (and to multiples of which) the device works best.
     pub preferred: u32,
-    /// The block that the device changes at once, in bytes: `block_size` times a power of two; less counts as
-    /// `block_size`. Requests are cut at multiples of it where that is possible.
+    /// The block that the device changes at once, in bytes: `block_size` times a power of two; less
+    /// counts as `block_size`. Requests are cut at multiples of it where that is possible.
     pub physical_block: u32,
     /// Most bytes that one read or write may carry.
     pub max_transfer: u32,
@@ -19,15 +19,16 @@ pub struct Geometry {
     pub max_segments: u32,
     /// Most bytes of one piece of memory; a larger one counts as several.
     pub max_segment_size: u32,
-    /// No read or write crosses a multiple of this many bytes (as the chunk of a stripe); 0: there is no
-    /// such boundary.
+    /// No read or write crosses a multiple of this many bytes (as the chunk of a stripe); 0: there
+    /// is no such boundary.
     pub chunk: u32,
     /// Most bytes that one discard may have.
     pub max_discard: u64,
     /// Most bytes that one write-zeroes may have.
     pub max_write_zeroes: u64,
-    /// Address and length of each piece of memory at which the device works best: a power of two up to 32 MiB, 1
-    /// where it doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are aligned to it.
+    /// Address and length of each piece of memory at which the device works best: a power of two up
+    /// to 32 MiB, 1 where it doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are
+    /// aligned to it.
     pub memory_alignment: u32,
     /// Changes are refused.
     pub read_only: bool,
@@ -40,10 +41,12 @@ pub struct Geometry {
     pub can_discard: bool,
     /// Ranges can be zeroed without sending zeroes. Where false, refused as not supported.
     pub can_write_zeroes: bool,
-    /// A range can be zeroed in less time than zeroes are written in, at least sometimes: where it can't, a request
-    /// that asks for that (`fast`) is refused as not supported, and nothing is changed.
+    /// A range can be zeroed in less time than zeroes are written in, at least sometimes: where it
+    /// can't, a request that asks for that (`fast`) is refused as not supported, and nothing is
+    /// changed.
     pub can_fast_zero: bool,
-    /// There is a cache that a range can be got into before it is read. Where false, that is refused as not supported.
+    /// There is a cache that a range can be got into before it is read. Where false, that is
+    /// refused as not supported.
     pub can_prefetch: bool,
     /// Seeks cost time.
     pub rotational: bool,
@@ -79,8 +82,9 @@ impl Geometry {
         }
     }
 
-    /// A field that is out of the range that its documentation says, with what to do about it; `None` where all are within. A
-    /// [`Queue`](crate::Queue) isn't built for such a device, and a server doesn't export it.
+    /// A field that is out of the range that its documentation says, with what to do about it;
+    /// `None` where all are within. A [`Queue`](crate::Queue) isn't built for such a device, and a
+    /// server doesn't export it.
     pub fn cannot_be(&self) -> Option<String> {
         let Self { size, block_size: block, physical_block: physical, memory_alignment, .. } =
             *self;

@@ -1,11 +1,13 @@
-//! Policy: how much of a request a driver gets at once, and which requests become one. Pure: plain numbers.
+//! Policy: how much of a request a driver gets at once, and which requests become one. Pure: plain
+//! numbers.
 //!
 //! The kernel's counterparts are `bio_split_rw_at`, `bio_split_discard` and `blk_rq_merge_ok`.
 
 use crate::request::Op;
 use crate::request::geometry::Geometry;
 
-/// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one block.
+/// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one
+/// block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     block: u64,
@@ -52,8 +54,9 @@ impl Limits {
         }
     }
 
-    /// How many bytes of a request the driver gets first: all of `len`, or less in whole blocks, and where that is
-    /// possible up to a physical block's end. `pieces` are the lengths of its pieces of memory.
+    /// How many bytes of a request the driver gets first: all of `len`, or less in whole blocks,
+    /// and where that is possible up to a physical block's end. `pieces` are the lengths of its
+    /// pieces of memory.
     ///
     /// `None` where not even one block can be taken: it lies in too many pieces.
     pub(crate) fn first(
@@ -132,8 +135,9 @@ impl Limits {
     }
 }
 
-/// What a queue over a driver like this takes: it cuts requests to the driver's limits, and makes durable what
-/// the driver can't. A bound remains of what one request may have, as large as any driver's.
+/// What a queue over a driver like this takes: it cuts requests to the driver's limits, and makes
+/// durable what the driver can't. A bound remains of what one request may have, as large as any
+/// driver's.
 pub(crate) fn outer(g: &Geometry) -> Geometry {
     let free = Geometry::new(g.size);
     Geometry {

@@ -20,8 +20,8 @@ pub(crate) mod table;
 
 // The operation of a request, and its modifiers.
 
-/// What a request asks for. There may be more of them one day: a driver has an arm for all others, and gets none of those
-/// without saying that it knows them.
+/// What a request asks for. There may be more of them one day: a driver has an arm for all others,
+/// and gets none of those without saying that it knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
@@ -35,7 +35,8 @@ pub enum Op {
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
-    /// Say which bytes of the range are allocated, and which read as zeroes: [`Request::put_extent`](crate::Request::put_extent).
+    /// Say which bytes of the range are allocated, and which read as zeroes:
+    /// [`Request::put_extent`](crate::Request::put_extent).
     Extents,
     /// The range is about to be read: get it into a cache, if there is one. A hint.
     Prefetch,
@@ -84,7 +85,7 @@ pub struct Flags {
     pub fua: bool,
     /// `WriteZeroes` only: the range must stay allocated (no hole may be punched).
     pub no_unmap: bool,
-    /// `WriteZeroes` only: fail as [not supported](crate::IoErrorKind::NotSupported) rather than do what takes as long as a
-    /// write of zeroes.
+    /// `WriteZeroes` only: fail as [not supported](crate::IoErrorKind::NotSupported) rather than do
+    /// what takes as long as a write of zeroes.
     pub fast: bool,
 }

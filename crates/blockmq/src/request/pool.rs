@@ -11,8 +11,8 @@ use corewise_sync::sys::cpus;
 use super::buffer::AlignedBuf;
 use crate::tags::TagSet;
 
-/// So many aligned buffers in one piece of memory. Clones are the same pool; the memory is freed when the
-/// last of them and the last buffer are gone.
+/// So many aligned buffers in one piece of memory. Clones are the same pool; the memory is freed
+/// when the last of them and the last buffer are gone.
 #[derive(Clone)]
 pub struct BufferPool {
     region: Arc<Region>,
@@ -34,8 +34,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl BufferPool {
-    /// Room for `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at multiples of
-    /// `align`.
+    /// Room for `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at multiples
+    /// of `align`.
     ///
     /// # Panics
     /// Where `align` is no power of two, or the whole is more than half of the address space.
@@ -52,8 +52,8 @@ impl BufferPool {
         Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
     }
 
-    /// An empty buffer, which goes back to the pool when it is dropped; `None` where all are taken. Never
-    /// blocks.
+    /// An empty buffer, which goes back to the pool when it is dropped; `None` where all are taken.
+    /// Never blocks.
     pub fn get(&self) -> Option<AlignedBuf> {
         let tag = self.region.taken.try_get(here())?;
         Some(AlignedBuf::of(Arc::clone(&self.region), tag))

@@ -41,13 +41,13 @@ pub(crate) enum Table {
     None,
     One(Seg),
     Many(Box<[Seg]>),
-    /// In the request of which this one is a part. The list stays where it is, and its memory alive, as
-    /// long as the part isn't finished.
+    /// In the request of which this one is a part. The list stays where it is, and its memory
+    /// alive, as long as the part isn't finished.
     Theirs(NonNull<[Seg]>),
 }
 
-// SAFETY: the list behind `Theirs` is immutable while a part refers to it, and what is in it is Send and
-// Sync.
+// SAFETY: the list behind `Theirs` is immutable while a part refers to it, and what is in it is
+// Send and Sync.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -59,8 +59,8 @@ impl Table {
             Table::None => &[],
             Table::One(seg) => std::slice::from_ref(seg),
             Table::Many(segs) => segs,
-            // SAFETY: the part that has this table isn't finished, else the table would be `None`; so
-            // the whole, which owns the list and doesn't change it meanwhile, is alive.
+            // SAFETY: the part that has this table isn't finished, else the table would be `None`;
+            // so the whole, which owns the list and doesn't change it meanwhile, is alive.
             Table::Theirs(segs) => unsafe { segs.as_ref() },
         }
     }
@@ -95,8 +95,8 @@ pub(crate) fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> O
 
 // A function that is called once, stored in place: what a request tells its end to.
 
-/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to so many words: by default an `Arc` or two,
-/// a cookie and a length. A larger one is boxed.
+/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to so many words: by default
+/// an `Arc` or two, a cookie and a length. A larger one is boxed.
 pub(crate) struct InlineFn<A: 'static, const WORDS: usize = 6> {
     /// Holds a closure of the type that `table` was made for.
     space: MaybeUninit<[usize; WORDS]>,
@@ -159,8 +159,8 @@ impl<A: 'static, const WORDS: usize> InlineFn<A, WORDS> {
     /// Calls the function, and drops it.
     pub(crate) fn call(self, a: A) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: the space holds the closure that the table was made for; `this` isn't dropped, so it
-        // is moved out once.
+        // SAFETY: the space holds the closure that the table was made for; `this` isn't dropped, so
+        // it is moved out once.
         unsafe { (this.table.call)(this.space.as_mut_ptr().cast(), a) };
     }
 }

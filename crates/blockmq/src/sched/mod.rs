@@ -1,11 +1,12 @@
 //! I/O schedulers: in which order what waits for a tag gets one.
 //!
-//! A scheduler is plain code that the runner of one hardware queue owns: it has no lock and knows no thread. The
-//! runner feeds it from the software queues, and asks it for a request when it has a tag for one, so that the
-//! scheduler decides as late as it can. A request on the dispatch list (one that the driver gave back, a flush)
-//! doesn't pass through it, and goes first (rule 18).
+//! A scheduler is plain code that the runner of one hardware queue owns: it has no lock and knows
+//! no thread. The runner feeds it from the software queues, and asks it for a request when it has a
+//! tag for one, so that the scheduler decides as late as it can. A request on the dispatch list
+//! (one that the driver gave back, a flush) doesn't pass through it, and goes first (rule 18).
 //!
-//! `none` is no scheduler: requests go in the order in which their CPUs' software queues are emptied.
+//! `none` is no scheduler: requests go in the order in which their CPUs' software queues are
+//! emptied.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub enum IoScheduler {
     /// None: for devices that do as well in any order.
     #[default]
     None,
-    /// By place on the device, in batches, with a time after which a request goes first: for devices that seek, and
-    /// where writes mustn't hold up reads.
+    /// By place on the device, in batches, with a time after which a request goes first: for
+    /// devices that seek, and where writes mustn't hold up reads.
     Deadline(Deadline),
 }
 
@@ -53,7 +54,8 @@ pub(crate) trait Item: Sized {
     fn start(&self) -> u64;
     /// The byte behind its last one.
     fn end(&self) -> u64;
-    /// Takes a request in that touches this one at one of its ends, or gives it back where the two can't be one.
+    /// Takes a request in that touches this one at one of its ends, or gives it back where the two
+    /// can't be one.
     fn merge(&mut self, other: Self) -> Result<(), Self>;
 }
 
@@ -70,26 +72,29 @@ pub(crate) trait Scheduler<R>: Send {
 #[cfg(test)]
 mod tests;
 
-// The `deadline` scheduler: by place on the device, in batches, reads first, and nobody waits for ever.
+// The `deadline` scheduler: by place on the device, in batches, reads first, and nobody waits for
+// ever.
 //
-// The kernel's `mq-deadline` decides in these steps, and so does this, for one class of priority: requests of a
-// direction go in the order of their offsets, `fifo_batch` at a time. When a batch is over, reads come before
-// writes, but writes are passed over `writes_starved` times at most; and the batch begins with the oldest of its
-// direction if that one's time is up, else where the last one of that direction ended.
+// The kernel's `mq-deadline` decides in these steps, and so does this, for one class of priority:
+// requests of a direction go in the order of their offsets, `fifo_batch` at a time. When a batch is
+// over, reads come before writes, but writes are passed over `writes_starved` times at most; and
+// the batch begins with the oldest of its direction if that one's time is up, else where the last
+// one of that direction ended.
 //
-// **Nobody starves.** Let k requests of a direction be as old as one whose time is up, or older. Each batch of that
-// direction begins with one of them, and one of `writes_starved + 1` batches in a row is of that direction. So it is
-// dispatched after at most `fifo_batch * (1 + k * (writes_starved + 1))` others, whatever else comes.
+// **Nobody starves.** Let k requests of a direction be as old as one whose time is up, or older.
+// Each batch of that direction begins with one of them, and one of `writes_starved + 1` batches in
+// a row is of that direction. So it is dispatched after at most
+// `fifo_batch * (1 + k * (writes_starved + 1))` others, whatever else comes.
 //
-// Where it differs: each hardware queue has a scheduler of its own, which its runner alone touches, so that there is
-// no lock; the kernel has one for the whole device, behind one lock. A device that gains by an order has one hardware
-// queue. `writes_starved` is at least 1: the kernel takes 0, and then writes starve reads.
+// Where it differs: each hardware queue has a scheduler of its own, which its runner alone touches,
+// so that there is no lock; the kernel has one for the whole device, behind one lock. A device that
+// gains by an order has one hardware queue. `writes_starved` is at least 1: the kernel takes 0, and
+// then writes starve reads.
 //
-// Two keys of the kernel's have no counterpart. `prio_aging_expire` lets a lower class of I/O priority go
-// in the end, and requests have no classes here. `async_depth`: in the kernel a request holds a tag of the
-// scheduler from its allocation on, so writers could take them all, and readers not even get in. Here what
-// waits for the scheduler holds no tag, and as many as
-// come may wait.
+// Two keys of the kernel's have no counterpart. `prio_aging_expire` lets a lower class of I/O
+// priority go in the end, and requests have no classes here. `async_depth`: in the kernel a request
+// holds a tag of the scheduler from its allocation on, so writers could take them all, and readers
+// not even get in. Here what waits for the scheduler holds no tag, and as many as come may wait.
 
 /// The numbers of the `deadline` scheduler; the default ones are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +228,8 @@ impl<R: Item> Direction<R> {
         Err(rq)
     }
 
-    /// A request has grown at its end, and may touch the next one now: the two become one, as old as the older.
+    /// A request has grown at its end, and may touch the next one now: the two become one, as old
+    /// as the older.
     fn close_gap(&mut self, at: Handle) {
         let end = self.queued.get(at).rq.end();
         let Some(next) = self.queued.at_or_after(end) else { return };

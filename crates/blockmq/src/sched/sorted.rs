@@ -1,9 +1,9 @@
-//! What waits in a scheduler, in two orders at once: by place on the device, and by age. Nothing is allocated for
-//! an item once as many have waited before.
+//! What waits in a scheduler, in two orders at once: by place on the device, and by age. Nothing is
+//! allocated for an item once as many have waited before.
 //!
-//! The kernel has a red-black tree and a list through each request. Here the nodes lie in one vector and point to
-//! each other by number: a treap (a tree that is ordered by key, and a heap by priorities that are drawn) and a
-//! doubly linked list.
+//! The kernel has a red-black tree and a list through each request. Here the nodes lie in one
+//! vector and point to each other by number: a treap (a tree that is ordered by key, and a heap by
+//! priorities that are drawn) and a doubly linked list.
 
 /// No node.
 const NONE: u32 = u32::MAX;
@@ -153,7 +153,8 @@ impl<T> Sorted<T> {
         item
     }
 
-    /// Takes an item into the hand. Its place is kept until it is put back there, or the place is forgotten.
+    /// Takes an item into the hand. Its place is kept until it is put back there, or the place is
+    /// forgotten.
     pub(crate) fn lift(&mut self, at: Handle) -> T {
         self.nodes[at.0 as usize].item.take().expect(PRESENT)
     }
@@ -205,7 +206,8 @@ impl<T> Sorted<T> {
         }
     }
 
-    /// Puts a node into the tree: below those of higher priority, on top of the rest, which is split by its key.
+    /// Puts a node into the tree: below those of higher priority, on top of the rest, which is
+    /// split by its key.
     fn link(&mut self, new: u32) {
         let (key, priority) = (self.nodes[new as usize].key, self.nodes[new as usize].priority);
         let mut edge = Edge::Root;

@@ -162,8 +162,8 @@ fn a_merge_that_is_not_made_costs_nobody_its_place_by_age() {
     assert_eq!(drain(&mut *sched, at(600)), [100, 500, 80]);
 }
 
-/// Random streams, with somebody who always asks for what lies just ahead: who waits is dispatched within the bound
-/// that `deadline.rs` argues, and everything is dispatched once.
+/// Random streams, with somebody who always asks for what lies just ahead: who waits is dispatched
+/// within the bound that `deadline.rs` argues, and everything is dispatched once.
 #[test]
 fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_is_lost() {
     for seed in 0..60 {
@@ -187,7 +187,8 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
             let busy = step < 2000;
             for _ in 0..if busy { random.below(3) } else { 0 } {
                 let read = random.below(3) != 0;
-                // Ahead of the head, mostly; or in a small range, where requests touch and are merged.
+                // Ahead of the head, mostly; or in a small range, where requests touch and are
+                // merged.
                 let start = match random.below(8) {
                     0 => random.below(1 << 20) * 4,
                     1 => random.below(64),
@@ -229,7 +230,8 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
     }
 }
 
-/// Random streams of requests that do touch: each byte's request comes out once, within its merged whole.
+/// Random streams of requests that do touch: each byte's request comes out once, within its merged
+/// whole.
 #[test]
 fn whatever_is_merged_everything_comes_out_once_where_it_belongs() {
     for seed in 0..200 {

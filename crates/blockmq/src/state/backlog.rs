@@ -10,7 +10,8 @@ use crate::sched::{IoScheduler, Item, Scheduler};
 
 /// The dispatch list, and the scheduler behind it. The runner's alone.
 pub(crate) struct Backlog<T> {
-    /// Goes first, in this order: what the driver gave back, flushes, and everything where there is no scheduler.
+    /// Goes first, in this order: what the driver gave back, flushes, and everything where there is
+    /// no scheduler.
     list: VecDeque<T>,
     sched: Option<Box<dyn Scheduler<T>>>,
     /// Requests that became one with another since somebody asked.
@@ -117,20 +118,21 @@ fn into_list<T: Waiting>(list: &mut VecDeque<T>, late: T) -> bool {
     false
 }
 
-// Requests that a runner holds and that lie in no queue yet: the request with which it became the runner, and what its own
-// thread submits to this hardware queue in the midst of a pass (a completion function submits the next one).
-// Nobody else has to be told of these: they cost no read-modify-write of a word that others share.
+// Requests that a runner holds and that lie in no queue yet: the request with which it became the
+// runner, and what its own thread submits to this hardware queue in the midst of a pass (a
+// completion function submits the next one). Nobody else has to be told of these: they cost no
+// read-modify-write of a word that others share.
 
 /// First in, first out. The runner's alone, as its backlog, but open while a pass has the backlog.
 pub(crate) struct RunnerList<T> {
-    /// P: owned by the holder of RUNNING in the hardware queue's `state`. Borrowed for a moment only, in which no other
-    /// code runs.
+    /// P: owned by the holder of RUNNING in the hardware queue's `state`. Borrowed for a moment
+    /// only, in which no other code runs.
     list: UnsafeCell<VecDeque<T>>,
 }
 
-// SAFETY: `list` is touched by the holder of RUNNING only, as the callers of `push` and `pop` promise: claims and
-// ends are AcqRel read-modify-writes of one word, so each runner's accesses happen before the next one's. Its
-// items are Send.
+// SAFETY: `list` is touched by the holder of RUNNING only, as the callers of `push` and `pop`
+// promise: claims and ends are AcqRel read-modify-writes of one word, so each runner's accesses
+// happen before the next one's. Its items are Send.
 unsafe impl<T: Send> Sync for RunnerList<T> {}
 
 impl<T> RunnerList<T> {

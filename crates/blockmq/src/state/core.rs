@@ -28,15 +28,17 @@ use crate::state::pending::Pending;
 use crate::stats::{Counters, HctxStats, IoStats, PerSlot, RunnerStats, bump};
 use crate::tags::TagUser;
 
-/// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a worker for as
-/// long as it runs.
+/// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a
+/// worker for as long as it runs.
 pub(crate) struct Core {
     pub(crate) name: Box<str>,
     /// The driver's.
     pub(crate) kind: &'static str,
-    /// What the queue takes: see [`outer`](crate::request::limits::outer). Its size is that at the beginning.
+    /// What the queue takes: see [`outer`](crate::request::limits::outer). Its size is that at the
+    /// beginning.
     pub(crate) geometry: Geometry,
-    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire where a request is taken.
+    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire
+    /// where a request is taken.
     pub(crate) size: AtomicU64,
     /// Whether it has become read-only.
     pub(crate) read_only: ReadOnlyLatch,
@@ -51,8 +53,8 @@ pub(crate) struct Core {
     /// Changes with `fua` go to the driver without, and are flushed then.
     pub(crate) emulates_fua: bool,
     pub(crate) flusher: Flusher<Box<Pending>>,
-    /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the first of them is answered; Acquire
-    /// where the end of a later one asks.
+    /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the
+    /// first of them is answered; Acquire where the end of a later one asks.
     pub(crate) losses: AtomicU64,
     /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for
     /// reports. One flush ends at a time.
@@ -74,10 +76,11 @@ pub(crate) struct Core {
     pub(crate) placement: Option<Placement>,
     /// Where requests may be in the driver for so long only.
     pub(crate) timeouts: Option<Timeouts>,
-    /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set once, Release;
-    /// seen by each runner that claims a hardware queue, or looks again, after that.
+    /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set
+    /// once, Release; seen by each runner that claims a hardware queue, or looks again, after that.
     pub(crate) dead: AtomicBool,
-    /// A: what is pending needs a worker, and there is none any more: it completes as gone. As `dead`.
+    /// A: what is pending needs a worker, and there is none any more: it completes as gone. As
+    /// `dead`.
     pub(crate) given_up: AtomicBool,
     /// Which of its errors go to the log.
     pub(crate) errors: Throttle,

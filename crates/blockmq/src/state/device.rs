@@ -17,7 +17,8 @@ use crate::state::request::{Completed, Request};
 ///
 /// # What a device promises
 /// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
-/// - Requests in flight at the same time are not ordered. A caller that needs order waits for the first.
+/// - Requests in flight at the same time are not ordered. A caller that needs order waits for the
+///   first.
 /// - A read after a write **completed** sees that write.
 /// - After a flush has completed, every write that completed before the flush was submitted
 ///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
@@ -29,18 +30,21 @@ pub trait BlockDevice: Send + Sync {
     /// Size, block size and abilities.
     fn geometry(&self) -> Geometry;
 
-    /// Takes a request, and doesn't wait for its end. A request that is refused completes with the error.
+    /// Takes a request, and doesn't wait for its end. A request that is refused completes with the
+    /// error.
     ///
-    /// May be called in an atomic section, also from a completion function, and never blocks there. Elsewhere it may: a
-    /// [`Queue`](crate::Queue) that has [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait
-    /// for room, since a submitter that waits for nothing would else fill the memory. So a thread that keeps a queue
-    /// quiesced or frozen submits no more than that to it.
+    /// May be called in an atomic section, also from a completion function, and never blocks there.
+    /// Elsewhere it may: a [`Queue`](crate::Queue) that has
+    /// [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait for room,
+    /// since a submitter that waits for nothing would else fill the memory. So a thread that keeps
+    /// a queue quiesced or frozen submits no more than that to it.
     fn submit(&self, rq: Request);
 
-    /// How often a flush of it, or a change with `fua`, has failed so that changes which were acknowledged before
-    /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices tell that once, to one of those that use them: the others see it here at
-    /// their next flush, as partitions and clients of an export do. It only grows, and counts a failure before that is told. 0 where nobody
-    /// counts; any context.
+    /// How often a flush of it, or a change with `fua`, has failed so that changes which were
+    /// acknowledged before [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices tell that
+    /// once, to one of those that use them: the others see it here at their next flush, as
+    /// partitions and clients of an export do. It only grows, and counts a failure before that is
+    /// told. 0 where nobody counts; any context.
     fn losses(&self) -> u64 {
         0
     }
@@ -86,8 +90,8 @@ impl Info {
 /// Each may block the calling thread. On a workqueue worker they count as a blocking region.
 ///
 /// # Panics
-/// In an atomic section, that is in a driver's `queue_request` or in a completion function: there each could wait for
-/// itself.
+/// In an atomic section, that is in a driver's `queue_request` or in a completion function: there
+/// each could wait for itself.
 pub trait BlockDeviceExt: BlockDevice {
     /// Submits and waits.
     #[track_caller]
@@ -198,8 +202,8 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
     }
 }
 
-/// What may wait for requests says so, and is refused in an atomic section: there it would wait for itself, for ever.
-/// The report has both sites, the panic says what to do.
+/// What may wait for requests says so, and is refused in an atomic section: there it would wait for
+/// itself, for ever. The report has both sites, the panic says what to do.
 #[track_caller]
 pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
     refuse_to_wait("Queue", what, instead);

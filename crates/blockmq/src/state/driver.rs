@@ -19,7 +19,8 @@ use crate::state::late::{LateOne, TimedOut, TimerReturn};
 use crate::state::pending::{Pending, Verdict};
 use crate::state::request::Request;
 
-/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the kernel's `BLKDEV_DEFAULT_RQ`.
+/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the
+/// kernel's `BLKDEV_DEFAULT_RQ`.
 pub const DEFAULT_DEPTH: u32 = 128;
 
 /// What follows from a file or a folder of a device that isn't in its place, or isn't what it was.
@@ -134,9 +135,9 @@ impl Info {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A driver that stands on another device hands on parts of its requests ([`Whole`](crate::Whole)). The example
-/// `block_driver` of the `corewise` crate has both kinds: one that completes on a thread of its own, and a filter that changes
-/// the bytes.
+/// A driver that stands on another device hands on parts of its requests ([`Whole`](crate::Whole)).
+/// The example `block_driver` of the `corewise` crate has both kinds: one that completes on a
+/// thread of its own, and a filter that changes the bytes.
 pub trait Driver: Send + Sync + 'static {
     /// Says what doesn't change while the device lives. The queue asks once, when it is
     /// [built](crate::QueueBuilder::build): there a geometry that can't be is refused.
@@ -145,19 +146,21 @@ pub trait Driver: Send + Sync + 'static {
     /// ..self.inner.info() }`. One that stands on a device begins with [`Info::over`].
     fn info(&self) -> Info;
 
-    /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has by now. The new size;
-    /// no request lies beyond the old one before this has returned. It is never made shorter. One call at a time. May block.
+    /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has
+    /// by now. The new size; no request lies beyond the old one before this has returned. It is
+    /// never made shorter. One call at a time. May block.
     ///
     /// # Errors
-    /// `NotSupported`, which is the default; `InvalidInput` for a size that isn't whole blocks, or less than it has;
-    /// `NoSpace` for one that the medium hasn't got.
+    /// `NotSupported`, which is the default; `InvalidInput` for a size that isn't whole blocks, or
+    /// less than it has; `NoSpace` for one that the medium hasn't got.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let _ = size;
         let why = format!("a '{}' device cannot grow", self.info().kind);
         Err(IoError::with(IoErrorKind::NotSupported, why))
     }
 
-    /// How the device is, in a few words for people; `None` where there is nothing to tell. Any context.
+    /// How the device is, in a few words for people; `None` where there is nothing to tell. Any
+    /// context.
     fn condition(&self) -> Option<String> {
         None
     }
@@ -181,9 +184,9 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
-    /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own, which do well to
-    /// be near (the kernel's affinity of interrupt vectors). Called when the queue is built;
-    /// never on a synthetic machine. May block for a moment.
+    /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own,
+    /// which do well to be near (the kernel's affinity of interrupt vectors). Called when the queue
+    /// is built; never on a synthetic machine. May block for a moment.
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         let _ = (hctx, cpus);
     }
@@ -206,12 +209,13 @@ pub trait Driver: Send + Sync + 'static {
 
     /// A request has been in the driver for longer than its time. The driver may complete it (with
     /// [`IoErrorKind::TimedOut`]: it keeps it, and is told its hardware queue and tag), now or later, or let it go
-    /// on. Until this returns the tag isn't given to another request, and a completion that comes meanwhile takes
-    /// effect after it.
+    /// on. Until this returns the tag isn't given to another request, and a completion that comes
+    /// meanwhile takes effect after it.
     ///
-    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait meanwhile. A panic is
-    /// caught, and counts as [`TimerReturn::ResetTimer`]. Not called before the dispatch that started the request is
-    /// over. By default the request is logged, and goes on.
+    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait
+    /// meanwhile. A panic is caught, and counts as [`TimerReturn::ResetTimer`]. Not called before
+    /// the dispatch that started the request is over. By default the request is logged, and goes
+    /// on.
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
         tracing::warn!("{rq}; the driver cannot cancel it");
         TimerReturn::ResetTimer
@@ -220,28 +224,30 @@ pub trait Driver: Send + Sync + 'static {
 
 /// How [`Driver::queue_request`] went.
 ///
-/// A driver gives back the very request of this call. Another one, of this queue or of a foreign one, stays the driver's
-/// to answer for: it completes with [`IoErrorKind::Gone`], which is logged, and the request of this call counts as
-/// started.
+/// A driver gives back the very request of this call. Another one, of this queue or of a foreign
+/// one, stays the driver's to answer for: it completes with [`IoErrorKind::Gone`], which is logged,
+/// and the request of this call counts as started.
 #[derive(Debug)]
 #[must_use]
 #[non_exhaustive]
 pub enum Dispatch {
     /// The driver has the request, or has completed it already.
     Started,
-    /// The driver can't take it now, for want of something that a request of this hardware queue gives free
-    /// when it completes. It goes back to the front, and comes again when one completes or is submitted; where none
-    /// is in flight, a worker tries again at once, and then every 3 ms. (Linux: `BLK_STS_DEV_RESOURCE`.)
+    /// The driver can't take it now, for want of something that a request of this hardware queue
+    /// gives free when it completes. It goes back to the front, and comes again when one completes
+    /// or is submitted; where none is in flight, a worker tries again at once, and then every 3 ms.
+    /// (Linux: `BLK_STS_DEV_RESOURCE`.)
     Busy(Started),
-    /// The driver can't take it now, for want of something that anybody may have. As `Busy`, and it comes again
-    /// after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
+    /// The driver can't take it now, for want of something that anybody may have. As `Busy`, and it
+    /// comes again after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
     NoResource(Started),
 }
 
 /// A request inside a driver. It has a tag, unique within its hardware queue until it completes.
 ///
-/// Reach its fields through [`Request`]'s methods; the request itself stays the queue's. Dropped without being completed, it completes
-/// with [`IoErrorKind::Gone`]: also when a driver's thread dies of a panic.
+/// Reach its fields through [`Request`]'s methods; the request itself stays the queue's. Dropped
+/// without being completed, it completes with [`IoErrorKind::Gone`]: also when a driver's thread
+/// dies of a panic.
 ///
 /// Nobody puts another request in its place, since others may have been merged into it:
 ///
@@ -287,24 +293,27 @@ impl Started {
 
     /// Finishes the request, on any thread. The tag is free **before** the completion function
     /// runs, so whatever the driver keeps by tag has to be cleared before this call. May run the
-    /// hardware queue, and so call [`Driver::queue_request`] on this thread: so hold no lock that that takes. To drop
-    /// it does the same; `drop(mutex.lock().unwrap().take())` holds the lock meanwhile, so take it out in a statement of its
-    /// own. Deep in other completions it may end a moment later, as [`Request::complete`] says.
+    /// hardware queue, and so call [`Driver::queue_request`] on this thread: so hold no lock that
+    /// that takes. To drop it does the same; `drop(mutex.lock().unwrap().take())` holds the lock
+    /// meanwhile, so take it out in a statement of its own. Deep in other completions it may end a
+    /// moment later, as [`Request::complete`] says.
     #[inline]
     pub fn complete(mut self, result: Result<(), IoError>) {
         self.finish(result);
     }
 
-    /// Gives the request back, to be started once more: for a driver that had it and can't go on, as when a path to
-    /// the device is lost. It goes to the front of its hardware queue, and a worker runs that. A request that the driver
-    /// has put into a read so far stays put: see [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
+    /// Gives the request back, to be started once more: for a driver that had it and can't go on,
+    /// as when a path to the device is lost. It goes to the front of its hardware queue, and a
+    /// worker runs that. A request that the driver has put into a read so far stays put: see
+    /// [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
     pub fn requeue(mut self) {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Requeue);
         }
     }
 
-    /// Puts something of the driver's beside the request, to be found where it is taken out of a list.
+    /// Puts something of the driver's beside the request, to be found where it is taken out of a
+    /// list.
     #[inline]
     pub fn set_owner(&mut self, owner: Arc<dyn Any + Send + Sync>) {
         if let Some(pending) = &mut self.pending {
@@ -324,8 +333,8 @@ impl Started {
         LateOne::of(pending.core.address(), pending.hctx, pending.tag) == *late
     }
 
-    /// Whether it is the one that `core` has given out through `hctx` under `tag`: nothing else has the three while
-    /// the call lasts that gave it out.
+    /// Whether it is the one that `core` has given out through `hctx` under `tag`: nothing else has
+    /// the three while the call lasts that gave it out.
     pub(crate) fn is_of(&self, core: &Core, hctx: usize, tag: u32) -> bool {
         let pending = self.pending();
         ptr::eq(&*pending.core, core) && pending.hctx == hctx && pending.tag == tag
@@ -382,13 +391,13 @@ impl Drop for Started {
     }
 }
 
-/// A request in the [`Inbox`](corewise_sync::inbox::Inbox) of a driver's own thread. It travels in its own box, so that costs no
-/// allocation.
+/// A request in the [`Inbox`](corewise_sync::inbox::Inbox) of a driver's own thread. It travels in
+/// its own box, so that costs no allocation.
 #[derive(Debug)]
 pub struct Queued(pub Started);
 
-// SAFETY: a box is unique, and stays in place from `into_raw` to `from_raw`. Its link is the driver's while
-// the driver has the request: the queue uses it before and after.
+// SAFETY: a box is unique, and stays in place from `into_raw` to `from_raw`. Its link is the
+// driver's while the driver has the request: the queue uses it before and after.
 unsafe impl Node for Queued {
     type Target = Pending;
 

@@ -1,7 +1,7 @@
 //! Filling a read: what a driver puts into the memory of a request.
 //!
-//! Bytes are filled from the first one on: how many is one number, and everything behind them is taken for
-//! uninitialized.
+//! Bytes are filled from the first one on: how many is one number, and everything behind them is
+//! taken for uninitialized.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -22,9 +22,9 @@ impl Request {
         let has = self.op == Op::Read && self.prepare(1).is_ok();
         let segments = has.then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
-            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches before
-            // it is finished, or in a window of its whole's that no other part has; they don't overlap,
-            // and `self` is borrowed exclusively.
+            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches
+            // before it is finished, or in a window of its whole's that no other part has; they
+            // don't overlap, and `self` is borrowed exclusively.
             unsafe { std::slice::from_raw_parts_mut(segment.as_ptr().cast(), segment.len()) }
         })
     }
@@ -72,18 +72,19 @@ impl Request {
         self.filled += n;
     }
 
-    /// The bytes that a read has filled so far, piece by piece in order, to be changed where they are: by a driver that
-    /// stands on another device and decrypts what comes from there, say, in the function of [`Whole::with`](
-    /// crate::Whole::with). Nothing for other operations.
+    /// The bytes that a read has filled so far, piece by piece in order, to be changed where they
+    /// are: by a driver that stands on another device and decrypts what comes from there, say, in
+    /// the function of [`Whole::with`]( crate::Whole::with). Nothing for other operations.
     #[inline]
     pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut left = self.filled;
         self.segments_behind(0).map_while(move |segment| {
             let here = left.min(segment.len() as u64);
             left -= here;
-            // SAFETY: the first `filled` bytes of a read are initialized. Its segments lie in the room of its own buffers,
-            // which nobody touches before it is finished, or in a window of its whole's that no other part has; they don't
-            // overlap, and `self` is borrowed exclusively.
+            // SAFETY: the first `filled` bytes of a read are initialized. Its segments lie in the
+            // room of its own buffers, which nobody touches before it is finished, or in a window
+            // of its whole's that no other part has; they don't overlap, and `self` is borrowed
+            // exclusively.
             let bytes =
                 || unsafe { std::slice::from_raw_parts_mut(segment.as_ptr(), here as usize) };
             (here != 0).then(bytes)
@@ -107,8 +108,8 @@ impl Request {
 }
 
 impl Request {
-    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which may end before the
-    /// range does.
+    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which
+    /// may end before the range does.
     pub fn extents_of(offset: u64, len: u64, most: u32) -> Self {
         let mut rq = Self::new(Op::Extents, offset, len);
         rq.payload = Payload::Extents(Extents::new(most));
@@ -123,8 +124,9 @@ impl Request {
         }
     }
 
-    /// Says what comes behind the extents that were found so far: what lies behind the range is cut off. Whether more is
-    /// of use; false for other operations. A request for extents of which none was found ends with one of data.
+    /// Says what comes behind the extents that were found so far: what lies behind the range is cut
+    /// off. Whether more is of use; false for other operations. A request for extents of which none
+    /// was found ends with one of data.
     pub fn put_extent(&mut self, extent: Extent) -> bool {
         let len = self.len;
         match &mut self.payload {
@@ -134,8 +136,9 @@ impl Request {
     }
 }
 
-/// Gives a handle of somebody else's request what fills a read. It must not give the request itself to be
-/// changed: a stranger that could put another one in its place would take along those that were merged into it.
+/// Gives a handle of somebody else's request what fills a read. It must not give the request itself
+/// to be changed: a stranger that could put another one in its place would take along those that
+/// were merged into it.
 macro_rules! fills {
     ($handle:ty) => {
         impl $handle {

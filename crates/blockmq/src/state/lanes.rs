@@ -1,4 +1,5 @@
-//! The completion lists of the CPUs: requests that end on another CPU than the one that completed them.
+//! The completion lists of the CPUs: requests that end on another CPU than the one that completed
+//! them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +12,14 @@ use corewise_topology::{CpuId, current_cpu};
 
 use crate::state::pending::Pending;
 
-/// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call to it for all
-/// that is in its list. One for all queues of a program, so that completions of many disks travel together.
+/// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call
+/// to it for all that is in its list. One for all queues of a program, so that completions of many
+/// disks travel together.
 ///
-/// Without one, requests end where their driver completes them. Whether it pays depends on what the completion
-/// function touches: the call costs a wake-up of the other CPU's target where that is asleep, so this is for
-/// machines of several caches (and NUMA nodes) whose completion functions touch much of what their submitter wrote.
+/// Without one, requests end where their driver completes them. Whether it pays depends on what the
+/// completion function touches: the call costs a wake-up of the other CPU's target where that is
+/// asleep, so this is for machines of several caches (and NUMA nodes) whose completion functions
+/// touch much of what their submitter wrote.
 ///
 /// (Linux: the per-CPU list `blk_cpu_done` and the softirq behind it.)
 ///
@@ -49,7 +52,8 @@ pub(crate) struct Lane {
     llc: Option<u32>,
     smp: Smp,
     list: CachePadded<Inbox<Box<Pending>>>,
-    /// A: Relaxed counter, as both below: on the CPU's own line, which a thread that counts here writes anyway.
+    /// A: Relaxed counter, as both below: on the CPU's own line, which a thread that counts here
+    /// writes anyway.
     sent: AtomicU64,
     /// A: as `sent`.
     calls: AtomicU64,
@@ -65,7 +69,8 @@ pub struct CompleterStats {
     pub sent: u64,
     /// Calls that this took: one for all that gathered meanwhile.
     pub calls: u64,
-    /// Calls that were refused, since the CPU had left: what was in its list ended where it was completed.
+    /// Calls that were refused, since the CPU had left: what was in its list ended where it was
+    /// completed.
     pub refused: u64,
 }
 
@@ -105,7 +110,8 @@ impl Completer {
         self.inner.lanes.get(cpu.index())?.as_ref()
     }
 
-    /// The list on which a request of `submitter` ends that is completed on `here`; `None`: it ends here.
+    /// The list on which a request of `submitter` ends that is completed on `here`; `None`: it ends
+    /// here.
     fn lane_for(
         &self,
         affinity: RqAffinity,
@@ -145,8 +151,8 @@ impl Lane {
     }
 }
 
-/// What is in the list of a CPU ends where this is dropped: in the call, or where that was refused, or never run
-/// since its CPU died. So a call that is lost loses nothing.
+/// What is in the list of a CPU ends where this is dropped: in the call, or where that was refused,
+/// or never run since its CPU died. So a call that is lost loses nothing.
 struct Drain(Arc<Lane>);
 
 impl Drop for Drain {
@@ -164,7 +170,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// The list on which a request of `submitter` ends that is completed here; `None`: it ends here.
+    /// The list on which a request of `submitter` ends that is completed here; `None`: it ends
+    /// here.
     pub(crate) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
         self.completer.lane_for(self.affinity, submitter, current_cpu())
     }
@@ -205,7 +212,8 @@ pub(crate) enum CompleteOn {
 }
 
 /// Where a request ends. The kernel's `blk_mq_complete_need_ipi`, and what stands before it in
-/// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it refuses the call.
+/// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it
+/// refuses the call.
 pub(crate) fn end_of(case: CompletionCase) -> CompleteOn {
     let CompletionCase { affinity, same_cpu, same_cache } = case;
     if same_cpu {

@@ -21,9 +21,9 @@ pub enum TimerReturn {
     ResetTimer,
 }
 
-/// A request that the driver has had for too long. It is named by its hardware queue and tag: the driver has the
-/// request itself. Until the callback returns, no other request gets the tag, even where this one completes
-/// meanwhile.
+/// A request that the driver has had for too long. It is named by its hardware queue and tag: the
+/// driver has the request itself. Until the callback returns, no other request gets the tag, even
+/// where this one completes meanwhile.
 #[derive(Clone, Copy)]
 pub struct TimedOut<'a> {
     pub(crate) queue: &'a str,
@@ -34,7 +34,8 @@ pub struct TimedOut<'a> {
     pub(crate) waited: Duration,
 }
 
-/// Which request is late, as plain values: it may be asked for on another thread, as long as its tag is held.
+/// Which request is late, as plain values: it may be asked for on another thread, as long as its
+/// tag is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateOne {
     /// The address of its queue's core, which each of the queue's requests keeps alive.
@@ -113,8 +114,9 @@ impl fmt::Display for TimedOut<'_> {
 #[repr(align(64))]
 pub(crate) struct TagSlot<T> {
     pub(crate) state: TagState<T>,
-    /// A: written before `state` says that the driver has the request, read while it is held. Relaxed: `state`
-    /// orders them. The operation's index is in the low bits. (A length is below 2^61: devices are.)
+    /// A: written before `state` says that the driver has the request, read while it is held.
+    /// Relaxed: `state` orders them. The operation's index is in the low bits. (A length is below
+    /// 2^61: devices are.)
     pub(crate) op_len: AtomicU64,
     /// A: as `op_len`.
     pub(crate) offset: AtomicU64,

@@ -1,10 +1,11 @@
 //! Merging: requests that touch become one before the driver sees them.
 //!
-//! The runner merges while it empties the software queues, where it alone has what it looks at: each request
-//! is compared with the last few that wait already, as the kernel's `blk_bio_list_merge` does in a software
-//! queue. So what a thread submits together (a batch, a plug) is merged too, and so is what several
-//! CPUs of a hardware queue submit. The requests stay what they are: each has its own buffers and its own
-//! end. Where a merged one fails, each of them is tried alone, so that none fails for its neighbour.
+//! The runner merges while it empties the software queues, where it alone has what it looks at:
+//! each request is compared with the last few that wait already, as the kernel's
+//! `blk_bio_list_merge` does in a software queue. So what a thread submits together (a batch, a
+//! plug) is merged too, and so is what several CPUs of a hardware queue submit. The requests stay
+//! what they are: each has its own buffers and its own end. Where a merged one fails, each of them
+//! is tried alone, so that none fails for its neighbour.
 
 use std::mem;
 
@@ -16,7 +17,8 @@ use crate::state::backlog::Waiting;
 use crate::state::pending::Pending;
 use crate::state::request::Request;
 
-/// Merges `late` into `early`, if they touch, the limits allow it and the driver gains by it; else gives it back.
+/// Merges `late` into `early`, if they touch, the limits allow it and the driver gains by it; else
+/// gives it back.
 fn try_merge(early: &mut Box<Pending>, late: Box<Pending>) -> Result<(), Box<Pending>> {
     let core = &early.core;
     // Most don't touch, and that is seen at once.
@@ -68,7 +70,8 @@ impl Waiting for Box<Pending> {
     }
 }
 
-// Requests of which others have become a part: what the queue does with them before and after the driver.
+// Requests of which others have become a part: what the queue does with them before and after the
+// driver.
 
 impl Request {
     /// How many of its bytes the driver gets first: see [`Limits::first`].

@@ -1,4 +1,5 @@
-//! A request on its way to the driver and back: the box that carries it, which is used again and again.
+//! A request on its way to the driver and back: the box that carries it, which is used again and
+//! again.
 
 use std::any::Any;
 use std::fmt;
@@ -24,8 +25,9 @@ pub(crate) enum Verdict {
     Requeue,
 }
 
-/// A request inside a queue. Boxes lie in the [cache](crate::percpu::cache) of their CPU between two requests, and keep
-/// their queue's core alive all the time: so a request costs neither an allocation nor a reference count.
+/// A request inside a queue. Boxes lie in the [cache](crate::percpu::cache) of their CPU between
+/// two requests, and keep their queue's core alive all the time: so a request costs neither an
+/// allocation nor a reference count.
 pub struct Pending {
     pub(crate) link: Link,
     /// What is asked; `None` in the cache.

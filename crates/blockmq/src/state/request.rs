@@ -36,9 +36,9 @@ pub struct Completed {
 }
 
 impl Completed {
-    /// The bytes of a read (with what its buffer held before the read in front), or the error. Where they
-    /// lie in several buffers, or in one that isn't a `BytesMut`, they are copied together. Other
-    /// operations give an empty buffer.
+    /// The bytes of a read (with what its buffer held before the read in front), or the error.
+    /// Where they lie in several buffers, or in one that isn't a `BytesMut`, they are copied
+    /// together. Other operations give an empty buffer.
     pub fn into_data(self) -> Result<BytesMut, IoError> {
         self.result?;
         if self.op != Op::Read {
@@ -137,9 +137,9 @@ impl Request {
         Self::read_into(offset, len, BytesMut::new())
     }
 
-    /// Reads `len` bytes at byte `offset`, appended to `buffer` (its present bytes stay in front). Where a
-    /// `BytesMut` lacks the room it gets it at submission; any other buffer without room fails the request
-    /// as invalid.
+    /// Reads `len` bytes at byte `offset`, appended to `buffer` (its present bytes stay in front).
+    /// Where a `BytesMut` lacks the room it gets it at submission; any other buffer without room
+    /// fails the request as invalid.
     pub fn read_into(offset: u64, len: usize, buffer: impl Into<Buffer>) -> Self {
         let mut rq = Self::new(Op::Read, offset, len as u64);
         rq.payload = Payload::One(buffer.into());
@@ -148,8 +148,8 @@ impl Request {
         rq
     }
 
-    /// Scatters a read at byte `offset` over several buffers: to each, so many bytes are appended, as by
-    /// [`Request::read_into`].
+    /// Scatters a read at byte `offset` over several buffers: to each, so many bytes are appended,
+    /// as by [`Request::read_into`].
     pub fn read_vectored(offset: u64, buffers: impl IntoIterator<Item = (Buffer, usize)>) -> Self {
         let (buffers, segs): (Vec<_>, Vec<_>) =
             buffers.into_iter().map(|(buffer, len)| (buffer, Seg::dangling(len))).unzip();
@@ -214,7 +214,8 @@ impl Request {
         self
     }
 
-    /// Asks a `write_zeroes` to fail as [not supported](IoErrorKind::NotSupported) rather than take as long as a write.
+    /// Asks a `write_zeroes` to fail as [not supported](IoErrorKind::NotSupported) rather than take
+    /// as long as a write.
     #[must_use]
     pub fn fast(mut self) -> Self {
         self.flags.fast = true;
@@ -288,8 +289,8 @@ impl Request {
         self.offset
     }
 
-    /// Length of the range in bytes (0 for a flush). In a driver, of all requests that were merged into this
-    /// one.
+    /// Length of the range in bytes (0 for a flush). In a driver, of all requests that were merged
+    /// into this one.
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
@@ -301,7 +302,8 @@ impl Request {
         self.len == 0
     }
 
-    /// Gets the memory of a read; what is allocated is aligned like this. The queue has done so before a driver sees the request.
+    /// Gets the memory of a read; what is allocated is aligned like this. The queue has done so
+    /// before a driver sees the request.
     #[inline]
     pub(crate) fn prepare(&mut self, align: usize) -> Result<(), IoError> {
         if self.ready {
@@ -329,17 +331,19 @@ impl Request {
     /// Finishes the request: calls its completion function, now, on this thread, inside an atomic
     /// section.
     ///
-    /// A read that claims success without having filled `len` bytes is turned into an I/O
-    /// error: a client must never be sent bytes that nobody read. An error that says no range is taken
-    /// to mean the whole request.
+    /// A read that claims success without having filled `len` bytes is turned into an I/O error: a
+    /// client must never be sent bytes that nobody read. An error that says no range is taken to
+    /// mean the whole request.
     ///
     /// In a completion function that was called in one that was called in one, and so on, it may be
-    /// called a moment later: on this thread too, before the outermost of them returns to its caller.
+    /// called a moment later: on this thread too, before the outermost of them returns to its
+    /// caller.
     pub fn complete(mut self, result: Result<(), IoError>) {
         nest::end(move || self.finish(result));
     }
 
-    /// The end of a request of which nobody is told. Memory may be a stranger's, and so is the panic of its destructor.
+    /// The end of a request of which nobody is told. Memory may be a stranger's, and so is the
+    /// panic of its destructor.
     fn drop_memory(&mut self) {
         let (payload, table) =
             (mem::take(&mut self.payload), mem::replace(&mut self.table, Table::None));
@@ -371,8 +375,8 @@ impl Request {
         let mut payload = mem::take(&mut self.payload);
         if result.is_ok() && op == Op::Read {
             for (buffer, seg) in payload.buffers_mut().iter_mut().zip(table.segs()) {
-                // SAFETY: all bytes of the read are filled, and the pieces of the list are the rooms of
-                // the buffers, in order. (A part has no buffers of its own.)
+                // SAFETY: all bytes of the read are filled, and the pieces of the list are the
+                // rooms of the buffers, in order. (A part has no buffers of its own.)
                 unsafe { buffer.grow(seg.len) };
             }
         }

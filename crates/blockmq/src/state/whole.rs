@@ -1,9 +1,9 @@
 //! A request that others do in parts: on several devices, or in several steps.
 //!
-//! The kernel splits a `bio` into clones that share its list of segments and complete their parent when
-//! the last of them is done; this is the same. Nothing is copied: a part is a window onto the memory of
-//! its whole. The thread that drops the last handle or part completes the whole; there is no count but that of the
-//! `Arc`.
+//! The kernel splits a `bio` into clones that share its list of segments and complete their parent
+//! when the last of them is done; this is the same. Nothing is copied: a part is a window onto the
+//! memory of its whole. The thread that drops the last handle or part completes the whole; there is
+//! no count but that of the `Arc`.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -23,9 +23,9 @@ use crate::state::request::{Completion, Request};
 
 /// A request that others do in parts.
 ///
-/// It completes when this handle, its clones and all its parts are gone: with success, or with the error
-/// of the part that comes first in the order of the device, which says the failed range in the device's own
-/// terms.
+/// It completes when this handle, its clones and all its parts are gone: with success, or with the
+/// error of the part that comes first in the order of the device, which says the failed range in
+/// the device's own terms.
 ///
 /// ```
 /// use corewise_blockmq::{BlockDevice, Request, Whole};
@@ -56,14 +56,14 @@ pub(crate) struct WholeState {
     /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
     /// window's memory is reached by way of the part alone.
     claimed: AtomicU64,
-    /// A: the first byte of a read that no part has filled: a part failed there, or none was made. A sum
-    /// of what was filled would say nothing about where. Relaxed: read by the last owner of the `Arc`,
-    /// whose count orders it.
+    /// A: the first byte of a read that no part has filled: a part failed there, or none was made.
+    /// A sum of what was filled would say nothing about where. Relaxed: read by the last owner of
+    /// the `Arc`, whose count orders it.
     hole: AtomicU64,
 }
 
-/// The request that is done in parts, back in the hands of the code that decides its end: see [`Whole::with`].
-/// Dropped, it completes as gone. Reach its fields through [`Request`]'s methods.
+/// The request that is done in parts, back in the hands of the code that decides its end: see
+/// [`Whole::with`]. Dropped, it completes as gone. Reach its fields through [`Request`]'s methods.
 #[derive(Debug)]
 pub struct HeldRequest(HeldAs);
 
@@ -152,13 +152,15 @@ impl Whole {
         Self::make(rq.into(), None)
     }
 
-    /// As [`Whole::new`]; when all parts are gone, `last` decides how the request ends. It is called on
-    /// the thread that drops the last part, perhaps in an atomic section: it must not block. It is handed
-    /// what the request would have ended with. A panic in it is caught; the request then ends as gone.
+    /// As [`Whole::new`]; when all parts are gone, `last` decides how the request ends. It is
+    /// called on the thread that drops the last part, perhaps in an atomic section: it must not
+    /// block. It is handed what the request would have ended with. A panic in it is caught; the
+    /// request then ends as gone.
     ///
-    /// What a read has [filled](Request::filled) is then counted up to the first byte that no part has
-    /// filled, whatever parts behind that have: so `last` may fill the rest itself. And it may change what was filled, where
-    /// it is ([`HeldRequest::filled_mut`]): what a filter below which the bytes are compressed, encrypted or checked does.
+    /// What a read has [filled](Request::filled) is then counted up to the first byte that no part
+    /// has filled, whatever parts behind that have: so `last` may fill the rest itself. And it may
+    /// change what was filled, where it is ([`HeldRequest::filled_mut`]): what a filter below which
+    /// the bytes are compressed, encrypted or checked does.
     pub fn with(
         rq: impl Into<HeldRequest>,
         last: impl FnOnce(HeldRequest, Result<(), IoError>) + Send + 'static,
@@ -190,21 +192,23 @@ impl Whole {
         self.0.rq()
     }
 
-    /// The part that does bytes `at` to `at + len` of the request, at byte `offset` of whatever device
-    /// it is submitted to, with the same operation and flags. Where it fails, the request fails.
+    /// The part that does bytes `at` to `at + len` of the request, at byte `offset` of whatever
+    /// device it is submitted to, with the same operation and flags. Where it fails, the request
+    /// fails.
     ///
-    /// Of a read that is [filled](Request::filled) partly the parts do the rest, or all of it once more.
+    /// Of a read that is [filled](Request::filled) partly the parts do the rest, or all of it once
+    /// more.
     ///
     /// # Panics
-    /// Where the part reaches beyond the request, or a read's part begins before the end of one that was
-    /// made earlier: two devices must never fill the same memory.
+    /// Where the part reaches beyond the request, or a read's part begins before the end of one
+    /// that was made earlier: two devices must never fill the same memory.
     pub fn part(&self, at: u64, len: u64, offset: u64) -> Request {
         self.claim(at, len);
         WholeState::part(&self.0, self.0.window(at, false), len, offset, None)
     }
 
-    /// As [`Whole::part`]; `then` decides what the part's end means, and a failure on which it doesn't call
-    /// [`PartDone::record`] is nobody's. It is called as a completion function is.
+    /// As [`Whole::part`]; `then` decides what the part's end means, and a failure on which it
+    /// doesn't call [`PartDone::record`] is nobody's. It is called as a completion function is.
     ///
     /// # Panics
     /// As [`Whole::part`].
@@ -220,9 +224,9 @@ impl Whole {
         WholeState::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
-    /// A part of a flush, discard or write-zeroes whose range on its device stands for bytes that are
-    /// scattered over the request, as on a stripe: where it fails, the request's whole range counts as
-    /// failed.
+    /// A part of a flush, discard or write-zeroes whose range on its device stands for bytes that
+    /// are scattered over the request, as on a stripe: where it fails, the request's whole range
+    /// counts as failed.
     ///
     /// # Panics
     /// For a read or a write: such a part has no bytes.
@@ -445,8 +449,8 @@ impl PartDone {
         self.whole.fail(self.window.order, error);
     }
 
-    /// The same part once more, at byte `offset` of whatever device it is submitted to now, with a function as for
-    /// [`Whole::part_with`]. How it ended this time says nothing any more.
+    /// The same part once more, at byte `offset` of whatever device it is submitted to now, with a
+    /// function as for [`Whole::part_with`]. How it ended this time says nothing any more.
     pub fn again_with(
         mut self,
         offset: u64,

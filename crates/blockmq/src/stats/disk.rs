@@ -1,11 +1,13 @@
 //! Statistics of a disk: what was done, how much of it, and how long it took.
 //!
-//! A request is counted where it **ends**, on the line of the CPU that it ends on, before its completion function
-//! runs. So nobody writes a line that another CPU writes too, and a caller that was told of an end finds it counted.
+//! A request is counted where it **ends**, on the line of the CPU that it ends on, before its
+//! completion function runs. So nobody writes a line that another CPU writes too, and a caller that
+//! was told of an end finds it counted.
 //!
-//! Clocks are what costs: a precise one takes some 25 ns to read, and it takes three of them to know how long a
-//! request took and how much of that the driver had it. So all requests are counted, and of those that follow
-//! each other fast one in eight is timed and stands for the others (`weight`).
+//! Clocks are what costs: a precise one takes some 25 ns to read, and it takes three of them to
+//! know how long a request took and how much of that the driver had it. So all requests are
+//! counted, and of those that follow each other fast one in eight is timed and stands for the
+//! others (`weight`).
 
 use std::sync::OnceLock;
 
@@ -32,8 +34,9 @@ pub enum IoStats {
 /// One timed request in so many.
 const SAMPLED: u32 = 8;
 
-/// For how many requests one stands in the histograms; 0 where it isn't timed. The first uses of a box (see
-/// `cache.rs`) are all timed, so that a disk with little to do isn't known by one request in eight.
+/// For how many requests one stands in the histograms; 0 where it isn't timed. The first uses of a
+/// box (see `cache.rs`) are all timed, so that a disk with little to do isn't known by one request
+/// in eight.
 pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
     match how {
         IoStats::Counted => 0,
@@ -58,8 +61,8 @@ pub struct OpStats {
     pub latency: Latencies,
 }
 
-/// What a disk has done so far: the counterpart of Linux's `/proc/diskstats`. Read while it works, the numbers are
-/// a moment apart.
+/// What a disk has done so far: the counterpart of Linux's `/proc/diskstats`. Read while it works,
+/// the numbers are a moment apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskStats {
@@ -77,8 +80,9 @@ pub struct DiskStats {
     pub extents: OpStats,
     /// Prefetches.
     pub prefetches: OpStats,
-    /// How long the driver had requests, of whatever operation, as they came to it: cut to its limits, merged. The
-    /// rest of their latency they waited in the queue, for a tag or for the driver.
+    /// How long the driver had requests, of whatever operation, as they came to it: cut to its
+    /// limits, merged. The rest of their latency they waited in the queue, for a tag or for the
+    /// driver.
     pub in_driver: Latencies,
 }
 
@@ -91,14 +95,15 @@ pub(crate) struct Counters {
 struct Slot {
     /// By the operation's index.
     ops: [OfOp; Op::ALL.len()],
-    /// Made when there is something to count: a CPU that does nothing with a disk costs it nothing but this.
+    /// Made when there is something to count: a CPU that does nothing with a disk costs it nothing
+    /// but this.
     in_driver: OnceLock<Box<Histogram>>,
 }
 
 #[derive(Default)]
 struct OfOp {
-    /// A: Relaxed counter, as all here; written by threads on this CPU, and only for a moment by one that has just
-    /// been moved away.
+    /// A: Relaxed counter, as all here; written by threads on this CPU, and only for a moment by
+    /// one that has just been moved away.
     requests: AtomicU64,
     /// A: as `requests`.
     errors: AtomicU64,
@@ -113,8 +118,8 @@ impl Counters {
         Self { slots: (0..slots.max(1)).map(|_| CachePadded::new(Slot::default())).collect() }
     }
 
-    /// A request ends on the CPU of `slot`, with so many bytes done, or failed. `latency`: how long it took, and for
-    /// how many it stands, where it was timed.
+    /// A request ends on the CPU of `slot`, with so many bytes done, or failed. `latency`: how long
+    /// it took, and for how many it stands, where it was timed.
     #[inline]
     pub(crate) fn ended(
         &self,

@@ -1,4 +1,5 @@
-//! Counters of a hardware queue and of a disk, kept so that the common path writes no line of another CPU.
+//! Counters of a hardware queue and of a disk, kept so that the common path writes no line of
+//! another CPU.
 
 mod disk;
 

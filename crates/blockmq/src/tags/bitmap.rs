@@ -1,14 +1,16 @@
 //! The bitmap of tags: words of their own cache lines, and each CPU begins in another one.
 //!
-//! The kernel's `sbitmap`. A word holds 32 tags at most; the bits above are the two marks of the waiting
-//! protocols (`README.md`), so that the thread that gives a tag back learns in the same step whether somebody waits.
+//! The kernel's `sbitmap`. A word holds 32 tags at most; the bits above are the two marks of the
+//! waiting protocols (`README.md`), so that the thread that gives a tag back learns in the same
+//! step whether somebody waits.
 
 use std::time::Duration;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by the line's server.
+/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by the
+/// line's server.
 pub(super) const WAITING: u64 = 1 << 63;
 /// The owner of the tags wants to be run at the next free. Set by the owner, taken by that free.
 pub(super) const RESTART: u64 = 1 << 62;
@@ -97,8 +99,8 @@ impl Bitmap {
         (1 << left.min(1 << self.shift)) - 1
     }
 
-    /// Takes up to `most` tags of one word, at least one; `None` where none is free. `in_turn`: the caller
-    /// serves the line; nobody else takes a tag while somebody waits there.
+    /// Takes up to `most` tags of one word, at least one; `None` where none is free. `in_turn`: the
+    /// caller serves the line; nobody else takes a tag while somebody waits there.
     #[inline]
     pub(super) fn take(&self, cpu: usize, most: u32, in_turn: bool) -> Option<TagBatch> {
         let n = self.places.len();
@@ -139,8 +141,8 @@ impl Bitmap {
             if bits == 0 {
                 return None;
             }
-            // Acquire: pairs with the Release of the free, so that what the driver keeps in the tag's slot is
-            // ours now.
+            // Acquire: pairs with the Release of the free, so that what the driver keeps in the
+            // tag's slot is ours now.
             match self.words[w].compare_exchange_weak(
                 was,
                 was | bits,
@@ -158,7 +160,8 @@ impl Bitmap {
         (0..self.words.len()).any(|w| !self.words[w].load(Ordering::Relaxed) & self.mask(w) != 0)
     }
 
-    /// Gives tags back, and takes the marks `taking` of their word in the same step. The marks that were there.
+    /// Gives tags back, and takes the marks `taking` of their word in the same step. The marks that
+    /// were there.
     #[inline]
     pub(super) fn free(&self, tags: TagBatch, taking: u64) -> u64 {
         let (w, bit) = (tags.first >> self.shift, tags.first & ((1 << self.shift) - 1));
@@ -175,8 +178,9 @@ impl Bitmap {
         self.words.iter().map(|w| used(set(w))).sum()
     }
 
-    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. The thread that takes the mark has to
-    /// tell the caller in a way that can't be missed: `README.md` says why that is enough.
+    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. The thread
+    /// that takes the mark has to tell the caller in a way that can't be missed: `README.md` says
+    /// why that is enough.
     pub(super) fn renew_mark(&self, mark: u64) -> u32 {
         let renew = |w: &CachePadded<AtomicU64>| match w.load(Ordering::Relaxed) {
             was if was & mark != 0 => was,
@@ -228,7 +232,8 @@ const LEAST_SHIFT: u32 = 2;
 const MOST_WORDS: u32 = 64;
 /// Waiters who are served before any of them is woken: the kernel's `SBQ_WAKE_BATCH`.
 pub(super) const WAKE_BATCH: usize = 8;
-/// What each user of a shared set may have at least, however many users there are: the kernel's number.
+/// What each user of a shared set may have at least, however many users there are: the kernel's
+/// number.
 const LEAST_SHARE: u32 = 4;
 /// How often, at most, it is looked for users that have become idle.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(20);
@@ -246,8 +251,9 @@ pub(super) fn home(cpu: usize, cpus: usize, words: usize) -> usize {
     cpu % cpus.max(1) * words / cpus.max(1)
 }
 
-/// How many tags of a set of `depth` one of `users` active users may have (`hctx_may_queue`). At least four, so
-/// that with very many users the shares are more than there is, and a user that finds nothing waits in line.
+/// How many tags of a set of `depth` one of `users` active users may have (`hctx_may_queue`). At
+/// least four, so that with very many users the shares are more than there is, and a user that
+/// finds nothing waits in line.
 pub(super) fn share(depth: u32, users: u32) -> u32 {
     match users {
         0 | 1 => depth,

@@ -17,7 +17,8 @@ use crate::admission::run_state::{Claim, EndOfRun, RunState};
 pub(super) struct Line<const MARKS: bool> {
     /// Those who came since it was last served.
     arrivals: Inbox<Arc<TagWaiter>>,
-    /// A: somebody who stood in line has left. Set after the waiter's state, Release; taken in a turn.
+    /// A: somebody who stood in line has left. Set after the waiter's state, Release; taken in a
+    /// turn.
     left: AtomicBool,
     /// Whose turn it is to serve.
     turn: RunState,
@@ -32,8 +33,9 @@ struct Served {
     marked: bool,
 }
 
-// SAFETY: `served` is the only field that isn't Sync by itself. It is touched by the holder of RUNNING only, and
-// claims and ends are AcqRel read-modify-writes of one word. Waiters are Send and Sync.
+// SAFETY: `served` is the only field that isn't Sync by itself. It is touched by the holder of
+// RUNNING only, and claims and ends are AcqRel read-modify-writes of one word. Waiters are Send and
+// Sync.
 unsafe impl<const MARKS: bool> Sync for Line<MARKS> {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl<const MARKS: bool> Send for Line<MARKS> {}
@@ -69,14 +71,15 @@ impl<const MARKS: bool> Line<MARKS> {
         self.arrivals.push(waiter);
     }
 
-    /// A waiter has left: the next server takes it out. The caller serves, so that a line of people who lose
-    /// patience doesn't grow without end.
+    /// A waiter has left: the next server takes it out. The caller serves, so that a line of people
+    /// who lose patience doesn't grow without end.
     pub(super) fn note_left(&self) {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Gives free tags to those who wait, the oldest first, and tells them; `own` isn't told, and true is
-    /// returned where it got one. Never blocks: where somebody serves already, they look once more.
+    /// Gives free tags to those who wait, the oldest first, and tells them; `own` isn't told, and
+    /// true is returned where it got one. Never blocks: where somebody serves already, they look
+    /// once more.
     pub(super) fn serve(&self, tags: &Bitmap, cpu: usize, own: Option<&TagWaiter>) -> bool {
         let mut own_got = false;
         loop {
@@ -108,7 +111,8 @@ impl<const MARKS: bool> Line<MARKS> {
                 self.serve_some(unsafe { &mut *served }, tags, cpu, told);
             });
             if told.len == WAKE_BATCH {
-                // The mark of one that joined, lost here, is looked for again at once by the caller.
+                // The mark of one that joined, lost here, is looked for again at once by the
+                // caller.
                 let _nobody_waits_for_a_turn = self.turn.hand_over();
                 return Round::Batch;
             }
@@ -167,7 +171,8 @@ const GRANTED: u64 = 3;
 const STATE: u64 = 3;
 const TAG_SHIFT: u32 = 2;
 
-/// How often a thread that waits lets others run before it sleeps. (To models that would be the same step again.)
+/// How often a thread that waits lets others run before it sleeps. (To models that would be the
+/// same step again.)
 const YIELDS: usize = if hint::IN_MODEL { 0 } else { 8 };
 
 /// How a waiter is told.
@@ -196,9 +201,10 @@ impl TagWaiter {
         Arc::new(Self { link: Link::new(), state: AtomicU64::new(IDLE), wake })
     }
 
-    /// A waiter for which `granted` is called each time that it got a tag, on the thread that serves the line:
-    /// any that gives a tag back, or lines up. `granted` must not block, and the tag has to be fetched with
-    /// [`TagWaiter::take`], there or elsewhere. A panic in it is caught. It is dropped with the waiter.
+    /// A waiter for which `granted` is called each time that it got a tag, on the thread that
+    /// serves the line: any that gives a tag back, or lines up. `granted` must not block, and the
+    /// tag has to be fetched with [`TagWaiter::take`], there or elsewhere. A panic in it is caught.
+    /// It is dropped with the waiter.
     pub fn calling(granted: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Self::new(Wake::Call(Box::new(granted)))
     }
@@ -214,15 +220,16 @@ impl TagWaiter {
         if state & STATE != GRANTED {
             return None;
         }
-        // Acquire pairs with the Release of the grant. More than one may take: the one that is asked to and one that looks.
+        // Acquire pairs with the Release of the grant. More than one may take: the one that is
+        // asked to and one that looks.
         self.state
             .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then_some((state >> TAG_SHIFT) as u32)
     }
 
-    /// As [`TagWaiter::take`], by a thread that is about to sleep: it lets others run for about as long as that would
-    /// cost, since their owners may give them back at once.
+    /// As [`TagWaiter::take`], by a thread that is about to sleep: it lets others run for about as
+    /// long as that would cost, since their owners may give them back at once.
     pub(super) fn take_soon(&self) -> Option<u32> {
         for _ in 0..YIELDS {
             if let Some(tag) = self.take() {
@@ -250,7 +257,8 @@ impl TagWaiter {
         entered.is_ok()
     }
 
-    /// The owner leaves for good. `Some`: a tag that was granted meanwhile, which is the caller's now.
+    /// The owner leaves for good. `Some`: a tag that was granted meanwhile, which is the caller's
+    /// now.
     pub(super) fn leave(&self) -> Option<u32> {
         let state = self.state.swap(GONE, Ordering::AcqRel);
         (state & STATE == GRANTED).then_some((state >> TAG_SHIFT) as u32)
@@ -260,8 +268,8 @@ impl TagWaiter {
         self.state.load(Ordering::Relaxed) == GONE
     }
 
-    /// Gives it a tag. False where it has left. The caller has taken it out of the line before: from this moment
-    /// its owner may line up again.
+    /// Gives it a tag. False where it has left. The caller has taken it out of the line before:
+    /// from this moment its owner may line up again.
     pub(super) fn grant(&self, tag: u32) -> bool {
         let granted = GRANTED | u64::from(tag) << TAG_SHIFT;
         // Release: what the last user of the tag did is seen by its taker.

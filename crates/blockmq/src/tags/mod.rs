@@ -2,7 +2,8 @@
 //!
 //! * `bitmap.rs`: the tags, and their numbers, spread over cache lines (the kernel's `sbitmap`).
 //! * `line.rs`: who finds none stands in line, and is served in that order.
-//! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several have.
+//! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several
+//!   have.
 //!
 //! `README.md` argues the protocols; `tests/loom/tags.rs` checks them.
 
@@ -29,20 +30,21 @@ pub(crate) const MAX_DEPTH: u32 = 10_240;
 
 /// A set of tags, numbers from 0, each had by one at a time. Clones are the same set.
 ///
-/// Hardware queues have one each, or share one: what a host adapter has for all its queues, or for all its disks
-/// ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). It can be used by itself as well, for whatever there is a
-/// bounded number of.
+/// Hardware queues have one each, or share one: what a host adapter has for all its queues, or for
+/// all its disks ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). It can be used by itself as
+/// well, for whatever there is a bounded number of.
 ///
-/// Taking and giving back is one atomic instruction each, on a cache line that the CPU mostly has to itself.
-/// A thread that finds none stands in line: the waiters get tags in the order in which they came, and while somebody
-/// waits nobody else gets one.
+/// Taking and giving back is one atomic instruction each, on a cache line that the CPU mostly has
+/// to itself. A thread that finds none stands in line: the waiters get tags in the order in which
+/// they came, and while somebody waits nobody else gets one.
 ///
-/// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it is on, and any
-/// number will do.
+/// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it
+/// is on, and any number will do.
 #[derive(Clone)]
 pub struct TagSet(Arc<Tags>);
 
-/// The inside of a [`TagSet`]. `MARKS` is false only in the model that shows that waiters are forgotten without marks.
+/// The inside of a [`TagSet`]. `MARKS` is false only in the model that shows that waiters are
+/// forgotten without marks.
 pub struct Tags<const MARKS: bool = true> {
     bitmap: Bitmap,
     line: Line<MARKS>,
@@ -76,7 +78,8 @@ struct FreedMarks {
 }
 
 impl TagSet {
-    /// `depth` free tags, 1 to 10 240 (less counts as 1, and more as 10 240), for callers on so many CPUs.
+    /// `depth` free tags, 1 to 10 240 (less counts as 1, and more as 10 240), for callers on so
+    /// many CPUs.
     pub fn new(depth: u32, cpus: usize) -> Self {
         Self(Arc::new(Tags::new(depth, cpus)))
     }
@@ -145,8 +148,8 @@ impl<const MARKS: bool> Tags<MARKS> {
         self.bitmap.take(cpu, 1, false)?.pop()
     }
 
-    /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands there already,
-    /// or has a tag to take, nothing changes.
+    /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands
+    /// there already, or has a tag to take, nothing changes.
     pub fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
         self.line_up_calling(waiter, cpu, None);
     }
@@ -159,8 +162,8 @@ impl<const MARKS: bool> Tags<MARKS> {
         }
     }
 
-    /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got meanwhile, if so:
-    /// the caller has it.
+    /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got
+    /// meanwhile, if so: the caller has it.
     pub fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
         let tag = waiter.leave();
         if tag.is_none() {

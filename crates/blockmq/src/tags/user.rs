@@ -1,7 +1,8 @@
 //! The tags of one hardware queue: its own, or its share of a set that it has with others.
 //!
-//! Its runner takes them, and any thread gives them back. Where none is to be had, the runner leaves in a way that
-//! has somebody run the hardware queue again; `README.md` has the three ways and why none is missed.
+//! Its runner takes them, and any thread gives them back. Where none is to be had, the runner
+//! leaves in a way that has somebody run the hardware queue again; `README.md` has the three ways
+//! and why none is missed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub struct TagUser {
     waiter: Arc<TagWaiter>,
 }
 
-/// A user of a shared set. The word is on a line of its own: its completions write it, and nobody else's.
+/// A user of a shared set. The word is on a line of its own: its completions write it, and nobody
+/// else's.
 #[derive(Debug)]
 pub(super) struct Share {
     word: CachePadded<AtomicU64>,
@@ -46,8 +48,8 @@ pub(super) struct Share {
 
 /// Counts as one of those who share. Set by the runner, cleared by a sweep that finds it idle.
 const ACTIVE: u64 = 1 << 32;
-/// It went without a tag because its share is used up: the next of its own tags that comes back restarts it. The
-/// number of tags that it has is below.
+/// It went without a tag because its share is used up: the next of its own tags that comes back
+/// restarts it. The number of tags that it has is below.
 const OVER: u64 = 1 << 33;
 const COUNT: u64 = ACTIVE - 1;
 
@@ -68,7 +70,8 @@ impl Share {
             && self.word.fetch_or(ACTIVE, Ordering::Relaxed) & ACTIVE == 0
     }
 
-    /// A sweep: no longer an active one, if it has been idle since the last. The registry's lock is held.
+    /// A sweep: no longer an active one, if it has been idle since the last. The registry's lock is
+    /// held.
     pub(super) fn retire_if_idle(&self) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
         let then = self.taken_then.load(Ordering::Relaxed);
@@ -103,7 +106,8 @@ impl Share {
 
     /// One came back, and takes the mark along.
     fn finish(&self) -> FreeResult {
-        // Release to the runner that finds room; Acquire of what it published before it set the mark.
+        // Release to the runner that finds room; Acquire of what it published before it set the
+        // mark.
         let was = self.word.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(was & COUNT != 0, "a tag came back that this user did not have");
         if was & OVER == 0 || self.word.fetch_and(!OVER, Ordering::AcqRel) & OVER == 0 {
@@ -125,8 +129,8 @@ impl TagUser {
         Self { set, share: None, waiter: TagWaiter::calling(|| {}) }
     }
 
-    /// A user of a set that others use too. `granted` is called where it got a tag that it waited for, and has to
-    /// see to it that its runner comes by; as for [`TagWaiter::calling`].
+    /// A user of a set that others use too. `granted` is called where it got a tag that it waited
+    /// for, and has to see to it that its runner comes by; as for [`TagWaiter::calling`].
     pub fn of(set: &TagSet, granted: impl Fn() + Send + Sync + 'static) -> Self {
         let waiter = TagWaiter::calling(granted);
         let share = Some(set.join(&waiter));
@@ -146,8 +150,8 @@ impl TagUser {
         }
     }
 
-    /// Takes at least one tag and up to `most`; none where none is free, this user has its share, or others were
-    /// there before. Runner only. `cpu`: for whose request.
+    /// Takes at least one tag and up to `most`; none where none is free, this user has its share,
+    /// or others were there before. Runner only. `cpu`: for whose request.
     #[inline]
     pub fn take(&self, cpu: usize, most: u32) -> TagBatch {
         match &self.share {
@@ -177,8 +181,8 @@ impl TagUser {
         taken
     }
 
-    /// The runner found no tag, and has published what it leaves undone: either it gets some now, or somebody will
-    /// run the hardware queue as soon as it can have one. Runner only.
+    /// The runner found no tag, and has published what it leaves undone: either it gets some now,
+    /// or somebody will run the hardware queue as soon as it can have one. Runner only.
     pub fn wait(&self, cpu: usize, most: u32) -> TagBatch {
         let Some(share) = &self.share else {
             // Mark, Retry.
@@ -203,8 +207,9 @@ impl TagUser {
         tags
     }
 
-    /// The runner goes without having started what it has a tag for: the next free restarts it. How many tags this
-    /// user has: with none, no free will ever come, and the caller sees to it itself that it is run again.
+    /// The runner goes without having started what it has a tag for: the next free restarts it. How
+    /// many tags this user has: with none, no free will ever come, and the caller sees to it itself
+    /// that it is run again.
     #[must_use = "with nothing in use, no free will ever come"]
     pub fn restart_at_next_free(&self) -> u32 {
         match &self.share {
@@ -237,8 +242,8 @@ impl TagUser {
         let _ = self.set.tags().put_batch(cpu, tags, 0, None);
     }
 
-    /// Gives back a tag that this user got while it waited and has no use for any more. To be called at the end of
-    /// a run where nothing is pending, or nothing may be dispatched.
+    /// Gives back a tag that this user got while it waited and has no use for any more. To be
+    /// called at the end of a run where nothing is pending, or nothing may be dispatched.
     pub fn decline(&self, cpu: usize) {
         if self.share.is_some() {
             if let Some(tag) = self.waiter.take() {

@@ -1,4 +1,5 @@
-//! Timeouts: the driver is told of a request that it has had for too long, and that can't race its completion.
+//! Timeouts: the driver is told of a request that it has had for too long, and that can't race its
+//! completion.
 //!
 //! `README.md` beside this file has the protocol.
 
@@ -98,7 +99,8 @@ impl Core {
         }
     }
 
-    /// As if the timer fired at `now`: how many requests were late. For queues that are run by hand.
+    /// As if the timer fired at `now`: how many requests were late. For queues that are run by
+    /// hand.
     pub(crate) fn step_timeouts(self: &Arc<Self>, now: Stamp) -> usize {
         self.timeouts.as_ref().map_or(0, |timeouts| self.look_for_late(timeouts, now, false).0)
     }
@@ -109,8 +111,8 @@ impl Core {
         slots.filter_map(|slot| slot.state.deadline()).min()
     }
 
-    /// Asks the driver about each request whose time is up. How many there were, and the earliest deadline of those
-    /// that the driver still has.
+    /// Asks the driver about each request whose time is up. How many there were, and the earliest
+    /// deadline of those that the driver still has.
     fn look_for_late(
         self: &Arc<Self>,
         timeouts: &Timeouts,
@@ -124,8 +126,8 @@ impl Core {
             if !hctx.slots.iter().any(is_late) {
                 continue;
             }
-            // Settle: who was late a moment ago was started before, but perhaps the driver is still about to take
-            // it. A request started from here on has a deadline behind `now`.
+            // Settle: who was late a moment ago was started before, but perhaps the driver is still
+            // about to take it. A request started from here on has a deadline behind `now`.
             if others_run && hctx.state.is_running() {
                 context::blocking("block timeouts", || hctx.grace.wait(&hctx.state));
             }

@@ -1,4 +1,5 @@
-//! What must not block and does is reported with both sites: where it blocks, and the section that it is in.
+//! What must not block and does is reported with both sites: where it blocks, and the section that
+//! it is in.
 #![cfg(all(not(loom), debug_assertions))]
 
 use std::sync::Arc;

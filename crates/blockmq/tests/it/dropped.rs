@@ -1,4 +1,5 @@
-//! A queue that is dropped while its requests complete on other threads: each completes once, and nothing is left.
+//! A queue that is dropped while its requests complete on other threads: each completes once, and
+//! nothing is left.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What a flush and a durable write promise, over a device with a volatile cache that completes in any order.
+//! What a flush and a durable write promise, over a device with a volatile cache that completes in
+//! any order.
 #![cfg(not(loom))]
 
 use std::collections::HashMap;
@@ -12,8 +13,8 @@ use corewise_sync::Mutex;
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 300;
 
-/// A disk with a cache: what it says to be written is lost at a power failure until a flush that began after
-/// that has ended.
+/// A disk with a cache: what it says to be written is lost at a power failure until a flush that
+/// began after that has ended.
 #[derive(Clone)]
 struct Cached {
     to_disk: mpsc::Sender<Started>,

@@ -1,5 +1,5 @@
-//! What is submitted inside a queue's own dispatch: it stays in the runner's hand, and goes the way of everything else
-//! where the runner has to stop.
+//! What is submitted inside a queue's own dispatch: it stays in the runner's hand, and goes the way
+//! of everything else where the runner has to stop.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Weak, mpsc};
@@ -28,7 +28,8 @@ fn chain(queue: Arc<Queue>, left: usize, over: mpsc::Sender<HctxStats>) {
     }));
 }
 
-/// Runs a chain on a queue, and says how often somebody found it run by another, and how often it was run.
+/// Runs a chain on a queue, and says how often somebody found it run by another, and how often it
+/// was run.
 fn joined_by_a_chain(queue: &Arc<Queue>) -> (u64, u64) {
     let (over, told) = mpsc::channel();
     chain(Arc::clone(queue), CHAIN, over);

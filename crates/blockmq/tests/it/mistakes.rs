@@ -1,4 +1,5 @@
-//! Mistakes of drivers and of callers: each is told with what to do, and none takes anything from others.
+//! Mistakes of drivers and of callers: each is told with what to do, and none takes anything from
+//! others.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,8 +22,8 @@ fn swaps(driver: &Held, other: &Held, how: fn(Started) -> Dispatch) {
     });
 }
 
-/// The driver of `on` gives back `theirs`, which is `other`'s, for each of two requests: both keep tags of their own, and
-/// complete.
+/// The driver of `on` gives back `theirs`, which is `other`'s, for each of two requests: both keep
+/// tags of their own, and complete.
 fn is_refused(on: &Queue, driver: &Held, other: &Held, theirs: mpsc::Receiver<Completed>) {
     let submit = |rq| {
         let (rq, done) = watched(rq);

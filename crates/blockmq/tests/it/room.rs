@@ -145,7 +145,8 @@ fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
     thread.join().unwrap();
 }
 
-/// A driver that may block, and whose first commit submits ten requests to its own queue: more than there is room for.
+/// A driver that may block, and whose first commit submits ten requests to its own queue: more than
+/// there is room for.
 fn a_driver_feeds_its_own_queue(freezes: bool) {
     let (rig, driver) = (rig(), Arc::new(Slow::default()));
     let (done, told) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! Rules of the block layer's mechanism that no other test is named after; the table in `src/README.md` has all.
+//! Rules of the block layer's mechanism that no other test is named after; the table in
+//! `src/README.md` has all.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};

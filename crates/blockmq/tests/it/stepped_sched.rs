@@ -1,4 +1,5 @@
-//! The `deadline` scheduler in a queue, stepped by hand. Its order by itself is tested in `src/sched/tests.rs`.
+//! The `deadline` scheduler in a queue, stepped by hand. Its order by itself is tested in
+//! `src/sched/tests.rs`.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

@@ -185,7 +185,8 @@ fn stepped_behind_the_deadline_scheduler_requests_merge_at_both_ends_and_over_a_
 #[test]
 fn stepped_a_merged_read_fills_the_buffer_of_each() {
     let s = Stepped::merging();
-    // A head in front stays there; one that comes later and lies in front is the first of the device.
+    // A head in front stays there; one that comes later and lies in front is the first of the
+    // device.
     let head = bytes::BytesMut::from(&b"head"[..]);
     let second = s.submit(Request::read_into(1024, 512, head));
     let third = s.submit(Request::read(1536, 1024));
@@ -287,7 +288,8 @@ fn stepped_a_waiter_for_a_flush_is_told_when_the_queue_is_dropped() {
     let second = s.submit(Request::flush());
     assert_eq!(s.held.held(), 2);
     drop(s.queue);
-    // The driver finishes what it has: the write, for which no flush will come, and then the first flush.
+    // The driver finishes what it has: the write, for which no flush will come, and then the first
+    // flush.
     let write_in_driver = s.held.requests.lock().remove(1).unwrap();
     write_in_driver.complete(Ok(()));
     s.held.finish_one(Ok(()));

@@ -207,8 +207,8 @@ fn the_timer_of_a_living_queue_tells_the_driver_each_time_that_something_is_late
     }
 }
 
-/// Completions and timeouts at the same time, and tags that are used again at once: each request ends once, and the
-/// driver is never told of another request than the one that has the tag.
+/// Completions and timeouts at the same time, and tags that are used again at once: each request
+/// ends once, and the driver is never told of another request than the one that has the tag.
 #[test]
 fn completions_that_race_timeouts_end_each_request_once_and_abort_no_other() {
     const REQUESTS: u64 = 20_000;

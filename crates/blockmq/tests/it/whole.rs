@@ -1,4 +1,5 @@
-//! Reads that are done in parts: whatever becomes of the parts, nobody is given a byte that nobody read.
+//! Reads that are done in parts: whatever becomes of the parts, nobody is given a byte that nobody
+//! read.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};
@@ -60,7 +61,8 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
     all
 }
 
-/// A request that is told of success has the device's bytes; says to how many requests that happened.
+/// A request that is told of success has the device's bytes; says to how many requests that
+/// happened.
 fn good(all: Vec<Completed>) -> usize {
     let mut good = 0;
     for done in all {
@@ -195,8 +197,8 @@ fn a_part_that_fails_fails_a_whole_that_reaches_beyond_all_offsets() {
     }
 }
 
-/// Any parts of a merged read, ended in any order and in any way, against a plain model: one flag for
-/// each byte.
+/// Any parts of a merged read, ended in any order and in any way, against a plain model: one flag
+/// for each byte.
 #[test]
 fn no_parts_in_any_order_make_bytes_that_nobody_read() {
     let rng = Arc::new(Mutex::new(Rng::new(17)));

@@ -1,4 +1,5 @@
-//! Model of the request cache: what comes back while it is closed. `src/percpu/cache.rs` has the protocol.
+//! Model of the request cache: what comes back while it is closed. `src/percpu/cache.rs` has the
+//! protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Model of the end of the workers: what is published for one of them is done, by a worker, by its publisher or by
-//! the thread that ends the pools.
+//! Model of the end of the workers: what is published for one of them is done, by a worker, by its
+//! publisher or by the thread that ends the pools.
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ fn loom_without_the_fence_of_the_end_the_request_is_stranded() {
     assert!(said.contains("stranded"), "{said}");
 }
 
-/// As a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the pools only tries.
+/// As a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the pools
+/// only tries.
 fn a_round_meets_the_end<F: AsymmetricPolicy>() {
     let line = Arc::new(Mutex::new(0));
     let (end, done) = (Arc::new(EndOfWorkers::<F>::new()), Arc::new(AtomicUsize::new(0)));

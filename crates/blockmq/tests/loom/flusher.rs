@@ -1,4 +1,5 @@
-//! Model of the flushes: each who asks is served by one that begins after it asked, and nobody is forgotten.
+//! Model of the flushes: each who asks is served by one that begins after it asked, and nobody is
+//! forgotten.
 
 use std::sync::Arc;
 

@@ -61,8 +61,8 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
     }
 }
 
-/// A runner that has brought an item along. `1`: it has it in its hand; `2`: its driver completes that in the commit,
-/// where the completion submits another one, which gets into the hand.
+/// A runner that has brought an item along. `1`: it has it in its hand; `2`: its driver completes
+/// that in the commit, where the completion submits another one, which gets into the hand.
 struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>, Cell<bool>);
 
 impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
@@ -200,7 +200,8 @@ fn loom_rule_3_one_fence_in_the_run_is_enough_where_another_thread_inserted() {
     model(|| {
         let hctx = Hctx::<Asymmetric>::new();
         hctx.gate.quiesce();
-        // The hand-over from the inserter to the runner is ordered, as a work item's or a call's is.
+        // The hand-over from the inserter to the runner is ordered, as a work item's or a call's
+        // is.
         let handed = Arc::new(corewise_sync::atomic::AtomicBool::new(false));
         let inserter = {
             let (hctx, handed) = (Arc::clone(&hctx), Arc::clone(&handed));

@@ -49,8 +49,8 @@ fn loom_without_the_second_look_the_waiter_sleeps_beside_a_free_tag() {
 
 #[test]
 fn loom_a_mark_that_is_only_renewed_misses_no_free() {
-    // Two completions; `word` stands for RERUN: who takes the mark leaves it, and the runner ends only where
-    // it isn't there.
+    // Two completions; `word` stands for RERUN: who takes the mark leaves it, and the runner ends
+    // only where it isn't there.
     model(|| {
         let tags = Arc::new(TagUser::alone(2, 1));
         let mut held = tags.take(0, 2);

@@ -15,8 +15,8 @@ const LATER: Stamp = Stamp::from_nanos(2_000);
 
 struct Tag {
     state: TagState<Box<u32>>,
-    /// P: owned by the tag's owner: the driver's table. The handler reads it while it holds the tag, and the next
-    /// owner of the tag writes it. Loom reports it where these meet.
+    /// P: owned by the tag's owner: the driver's table. The handler reads it while it holds the
+    /// tag, and the next owner of the tag writes it. Loom reports it where these meet.
     table: UnsafeCell<u32>,
     /// A: how often the request ended.
     ended: AtomicU32,
@@ -81,7 +81,8 @@ fn loom_a_tag_that_is_freed_before_the_state_is_asked_is_aborted_for_another() {
     });
 }
 
-/// A request starts while the timer ends. Afterwards either it was seen, or somebody has armed the timer.
+/// A request starts while the timer ends. Afterwards either it was seen, or somebody has armed the
+/// timer.
 fn a_start_meets_the_end_of_the_timer<F: AsymmetricPolicy>() {
     loom::model(|| {
         let shared = Arc::new((TagState::<u32>::new(), Watch::<F>::new()));

@@ -1,4 +1,5 @@
-//! Models of the freeze: enter, exit, and the waiters outside; and of waits for room. `src/admission/usage.rs` names the steps.
+//! Models of the freeze: enter, exit, and the waiters outside; and of waits for room.
+//! `src/admission/usage.rs` names the steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -102,8 +103,8 @@ fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
     assert!(failed.is_err(), "without the heavy fences the model must fail");
 }
 
-/// Two leave a frozen queue by counts of their own. Models have a full fence for a light one, so there is none: what
-/// it orders is over here.
+/// Two leave a frozen queue by counts of their own. Models have a full fence for a light one, so
+/// there is none: what it orders is over here.
 fn the_last_two_leave<L: FencePolicy>() {
     let usage = Arc::new(Usage::<NoLight, L>::new(2, 8));
     let inside = [0, 1].map(|slot| (slot, usage.enter(slot).unwrap()));

@@ -1,5 +1,5 @@
-//! The whole queue in random schedules, with its workers and timers: 3 000, or 100 000 with `COREWISE_LONG`. A failing
-//! one prints its seed; CONTRIBUTING.md says how to replay it.
+//! The whole queue in random schedules, with its workers and timers: 3 000, or 100 000 with
+//! `COREWISE_LONG`. A failing one prints its seed; CONTRIBUTING.md says how to replay it.
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
@@ -146,7 +146,8 @@ fn scenario() {
     for other in others {
         other.join().unwrap();
     }
-    // Nobody runs the queue any more but those who have to: where one forgets, this waits for ever, and shuttle says so.
+    // Nobody runs the queue any more but those who have to: where one forgets, this waits for ever,
+    // and shuttle says so.
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);

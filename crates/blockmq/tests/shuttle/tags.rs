@@ -1,5 +1,6 @@
-//! Waits for a tag, in random schedules: more threads and tags than a loom model has room for. A tag is had by one
-//! at a time, none is lost, and nobody sleeps for ever. `src/tags/README.md` argues it.
+//! Waits for a tag, in random schedules: more threads and tags than a loom model has room for. A
+//! tag is had by one at a time, none is lost, and nobody sleeps for ever. `src/tags/README.md`
+//! argues it.
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
@@ -56,7 +57,8 @@ fn thread_that_waits(tags: &TagSet, had: &Had, cpu: usize) {
     }
 }
 
-/// A hardware queue that shares the tags: who wants it run leaves word, and its thread is woken, as a worker is.
+/// A hardware queue that shares the tags: who wants it run leaves word, and its thread is woken, as
+/// a worker is.
 struct Hctx {
     user: TagUser,
     wanted: Arc<Mutex<Option<Arc<Completion>>>>,

@@ -1,6 +1,6 @@
-//! The storm's disk: it has few tags and narrow limits, is busy and out of resources now and then, loses paths,
-//! forgets requests until it is reminded by a timeout, completes on threads of its own, has a bad block for each lane,
-//! and notices what no disk may be asked.
+//! The storm's disk: it has few tags and narrow limits, is busy and out of resources now and then,
+//! loses paths, forgets requests until it is reminded by a timeout, completes on threads of its
+//! own, has a bad block for each lane, and notices what no disk may be asked.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -28,8 +28,8 @@ pub const DEPTH: u32 = 3;
 const AT_ONCE: u64 = 3;
 /// Blocks that one discard or write-zeroes may have.
 const AT_ONCE_EMPTY: u64 = 2;
-/// Pieces of memory that one read or write may have, and so the buffers that a request is given at most: each of
-/// its blocks may lie in all of them.
+/// Pieces of memory that one read or write may have, and so the buffers that a request is given at
+/// most: each of its blocks may lie in all of them.
 pub const PIECES: u32 = 3;
 /// No read or write crosses a multiple of this many blocks.
 const CHUNK: u64 = 4;
@@ -56,11 +56,13 @@ pub struct Build {
 
 /// What is on the disk: one number for each block, which the whole block is full of.
 struct Block {
-    /// A: what a read gives; Relaxed, as all here: a caller that asks again has been told of the end.
+    /// A: what a read gives; Relaxed, as all here: a caller that asks again has been told of the
+    /// end.
     now: AtomicU64,
     /// A: what it was when the last flush came by.
     durable: AtomicU64,
-    /// A: the largest number that was ever written: numbers grow, so a write with a smaller one comes twice.
+    /// A: the largest number that was ever written: numbers grow, so a write with a smaller one
+    /// comes twice.
     newest: AtomicU64,
 }
 
@@ -145,8 +147,8 @@ impl Inner {
         at
     }
 
-    /// One of the disk's threads. Whom it finds need not be whom it was sent for: that one may have been taken for a
-    /// timeout, and another one have its tag.
+    /// One of the disk's threads. Whom it finds need not be whom it was sent for: that one may have
+    /// been taken for a timeout, and another one have its tag.
     fn complete_all(&self, sent: &mpsc::Receiver<(usize, u32)>) {
         for (n, (hctx, tag)) in sent.iter().enumerate() {
             let Some(rq) = self.entry(hctx, tag).lock().take() else { continue };

@@ -1,5 +1,6 @@
-//! The storm's clients. Each has some blocks to itself and knows what they hold. It sends some requests at once, and
-//! when the last of them has ended the next ones: of any kind, with buffers of any shape, in any way in which one submits.
+//! The storm's clients. Each has some blocks to itself and knows what they hold. It sends some
+//! requests at once, and when the last of them has ended the next ones: of any kind, with buffers
+//! of any shape, in any way in which one submits.
 
 use corewise_topology::CpuId;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ pub struct Lane {
     pub state: State,
 }
 
-/// Where a lane stands. The thread that ends the last request of a round begins the next: so but for `open` and `ended` these
-/// are one thread's at a time, handed on by `open`.
+/// Where a lane stands. The thread that ends the last request of a round begins the next: so but
+/// for `open` and `ended` these are one thread's at a time, handed on by `open`.
 #[derive(Default)]
 pub struct State {
     /// A: the round that is under way.

@@ -1,6 +1,7 @@
-//! Everything that can be done to a queue, at random and at once, against requests whose data is checked. A request
-//! that is lost stalls its lane and is found by the stall detector; one that is done twice is found by its number.
-//! Some 400 000 requests, or thirteen million with `COREWISE_LONG`. `README.md` says what is in it.
+//! Everything that can be done to a queue, at random and at once, against requests whose data is
+//! checked. A request that is lost stalls its lane and is found by the stall detector; one that is
+//! done twice is found by its number. Some 400 000 requests, or thirteen million with
+//! `COREWISE_LONG`. `README.md` says what is in it.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 #![allow(unreachable_pub)] // its modules are its own

@@ -169,7 +169,8 @@ pub(crate) struct Mirror {
     /// With --replace: a device of the server on which nothing else stands
     #[arg(long, value_name = "DEVICE", requires = "replace")]
     pub(crate) with: Option<String>,
-    /// Make this device of the server another leg, on which nothing else stands; it is resynced while clients go on
+    /// Make this device of the server another leg, on which nothing else stands; it is resynced
+    /// while clients go on
     #[arg(long, value_name = "DEVICE", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace"])]
     pub(crate) add: Option<String>,
     /// Have one leg less, for good: this one
@@ -247,7 +248,8 @@ pub(crate) struct Grow {
 /// `corewise reload`.
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
-    /// What becomes of the clients of an export that goes, or whose device is another one: safe, soft or hard
+    /// What becomes of the clients of an export that goes, or whose device is another one: safe,
+    /// soft or hard
     #[arg(long, value_name = "MODE", default_value = "safe", hide_possible_values = true)]
     pub(crate) mode: ClientMode,
     #[command(flatten)]

@@ -179,7 +179,8 @@ pub(crate) enum Command {
     /// Say in one word how a running server is: ok, degraded or lost, and what to do about it
     #[command(after_help = clients::HEALTH_EXAMPLES)]
     Health(Health),
-    /// Show the mirrors of a running server, check them, and take back legs that failed or were missing
+    /// Show the mirrors of a running server, check them, and take back legs that failed or were
+    /// missing
     #[command(after_help = clients::MIRROR_EXAMPLES)]
     Mirror(Mirror),
     /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
@@ -268,7 +269,8 @@ pub(crate) enum Source {
 pub(crate) struct Up {
     /// TOML file that declares devices and exports; '-' is stdin
     pub(crate) manifest: Option<PathBuf>,
-    /// Say whether the manifest would come up, as far as that can be known without opening anything, and stop
+    /// Say whether the manifest would come up, as far as that can be known without opening
+    /// anything, and stop
     #[arg(long, conflicts_with_all = ["duration", "timeline", "keep_going", "json"])]
     pub(crate) check: bool,
     /// Stop after this time, such as 5s, 2m or 1h
@@ -284,9 +286,9 @@ pub(crate) struct Up {
     /// Deadline of the whole shutdown; devices that hang then are reported, and --on-hang applies
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// What to do once only hanging devices are left [default: wait]. wait: go on waiting. skip: in a
-    /// bring-up, treat them as failed; in a shutdown, shut down the devices that they use. give-up:
-    /// stop. skip and give-up end with exit code 1
+    /// What to do once only hanging devices are left [default: wait]. wait: go on waiting. skip: in
+    /// a bring-up, treat them as failed; in a shutdown, shut down the devices that they use.
+    /// give-up: stop. skip and give-up end with exit code 1
     #[arg(long, value_name = "POLICY", value_parser = hang_policy())]
     pub(crate) on_hang: Option<HangPolicy>,
     /// Serve the devices that come up, even if others fail

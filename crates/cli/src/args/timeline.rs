@@ -47,8 +47,8 @@ pub(crate) struct Args {
     /// Predict the same with at most N workers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) workers: Option<u32>,
-    /// Predict a run in which this device, driver or name with '*' takes FACTOR times its time; may be
-    /// repeated
+    /// Predict a run in which this device, driver or name with '*' takes FACTOR times its time; may
+    /// be repeated
     #[arg(long, value_name = "DEVICE=FACTOR", value_parser = faster)]
     pub(crate) faster: Vec<Faster>,
     /// Read parents, suppliers and drivers from a sysfs tree, such as /sys/devices, or from a saved
@@ -58,8 +58,8 @@ pub(crate) struct Args {
     /// Read dependencies from FILE; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) deps: Vec<PathBuf>,
-    /// Write the timelines and predictions to FILE (.svg, .html, .json, or .trace.json for Perfetto);
-    /// may be repeated
+    /// Write the timelines and predictions to FILE (.svg, .html, .json, or .trace.json for
+    /// Perfetto); may be repeated
     #[arg(short, long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) output: Vec<TimelineFile>,
     /// Print one JSON document

@@ -248,8 +248,8 @@ fn sysfs(path: &Path) -> Result<DeviceGraph, Failure> {
     Ok(listing.graph())
 }
 
-/// Goes through a tree, and says how many links there are. A file that can't be read is passed over, as
-/// some folders of sysfs can't.
+/// Goes through a tree, and says how many links there are. A file that can't be read is passed
+/// over, as some folders of sysfs can't.
 fn walk(root: &Path, listing: &mut Listing) -> std::io::Result<usize> {
     let mut found = 0;
     let mut folders: Vec<PathBuf> = vec![root.to_path_buf()];

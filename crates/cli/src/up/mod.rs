@@ -41,8 +41,8 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
     };
-    // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing to
-    // clean up. Not later: from here on there is.
+    // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing
+    // to clean up. Not later: from here on there is.
     let cleanup = Arc::new(Cleanup::default());
     let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some(), parent)
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
@@ -197,7 +197,8 @@ fn reachable(
     keep_going || all
 }
 
-/// The command line's word, or sockets that were passed, go before the manifest's. With none of them, a Unix socket of our own.
+/// The command line's word, or sockets that were passed, go before the manifest's. With none of
+/// them, a Unix socket of our own.
 fn override_addresses(
     server: &mut manifest::Server,
     args: &args::Up,

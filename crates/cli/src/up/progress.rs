@@ -65,8 +65,8 @@ impl Progress {
         }
     }
 
-    /// Where the bar is seen and doesn't move, it says who is waited for: what `who` returns. That is
-    /// asked from a thread of its own, now and then.
+    /// Where the bar is seen and doesn't move, it says who is waited for: what `who` returns. That
+    /// is asked from a thread of its own, now and then.
     pub(crate) fn waiting(&self, who: impl Fn() -> Option<String> + Send + 'static) -> Waiting {
         if !self.seen {
             return Waiting { stop: None, thread: None };

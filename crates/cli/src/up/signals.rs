@@ -54,8 +54,9 @@ impl StopRequests {
 /// it may block. Signals that come together count as one. A SIGHUP that `hang_up` takes counts as
 /// none.
 ///
-/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal. SIGXFSZ never does: a client that writes beyond
-/// the size that the system lets files have (`ulimit -f`) gets an error, and the others go on.
+/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal.
+/// SIGXFSZ never does: a client that writes beyond the size that the system lets files have
+/// (`ulimit -f`) gets an error, and the others go on.
 pub(super) fn watch(
     hang_up: impl Fn() -> bool + Send + 'static,
     came: impl Fn(&'static str) + Send + 'static,

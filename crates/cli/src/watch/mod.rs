@@ -1,4 +1,5 @@
-//! `corewise clients`, `disconnect`, `events` and `top`: what a running `corewise up` does, and for whom.
+//! `corewise clients`, `disconnect`, `events` and `top`: what a running `corewise up` does, and for
+//! whom.
 
 mod top;
 

@@ -37,7 +37,8 @@ pub fn manifest(over: &[&str], keys: &str) -> String {
         )
 }
 
-/// A client that writes all over the mirror, and reads what it has written, until it is told to stop or the server is gone.
+/// A client that writes all over the mirror, and reads what it has written, until it is told to
+/// stop or the server is gone.
 pub struct Busy {
     stop: Arc<AtomicBool>,
     /// The pattern of each block, as far as it was acknowledged.
@@ -126,7 +127,8 @@ pub fn mirror(folder: &Folder, args: &[&str]) -> Ran {
     folder.corewise([&["mirror", "m"], args].concat())
 }
 
-/// A mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to it; and a device `c` beside it.
+/// A mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to it; and
+/// a device `c` beside it.
 pub fn slow_beside_a_spare(folder: &Folder) -> (Server, Busy) {
     let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
     folder.write("up.toml", manifest(&["a", "b"], ""));

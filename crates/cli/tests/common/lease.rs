@@ -1,5 +1,5 @@
-//! A file whose open blocks, as that of a dead disk or of a network file system does: this process has a
-//! lease on it, and the kernel lets nobody else open it until that is given back.
+//! A file whose open blocks, as that of a dead disk or of a network file system does: this process
+//! has a lease on it, and the kernel lets nobody else open it until that is given back.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -10,7 +10,8 @@ use super::Folder;
 /// From `asm-generic/fcntl.h`; libc doesn't have it.
 const F_SETSIG: c_int = 10;
 
-/// A lease. The kernel takes it away after `/proc/sys/fs/lease-break-time`, 45 seconds, at the latest.
+/// A lease. The kernel takes it away after `/proc/sys/fs/lease-break-time`, 45 seconds, at the
+/// latest.
 pub struct Lease {
     file: File,
 }
@@ -21,8 +22,8 @@ impl Lease {
         let path = folder.write(name, "");
         let file = File::options().read(true).write(true).open(path).expect("it was just made");
         file.set_len(bytes).expect("a sparse file");
-        // The owner of a lease is told by a signal that somebody waits. The usual one would end this process;
-        // this one is ignored by a process that has not asked for it.
+        // The owner of a lease is told by a signal that somebody waits. The usual one would end
+        // this process; this one is ignored by a process that has not asked for it.
         control(&file, F_SETSIG, libc::SIGURG);
         control(&file, libc::F_SETLEASE, libc::F_WRLCK);
         Lease { file }

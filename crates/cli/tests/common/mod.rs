@@ -216,8 +216,8 @@ impl fmt::Display for Ran {
     }
 }
 
-/// It is XML with one root, each of its attributes occurs once, and its references are those that XML
-/// itself has.
+/// It is XML with one root, each of its attributes occurs once, and its references are those that
+/// XML itself has.
 #[track_caller]
 pub fn well_formed(xml: &str) {
     use quick_xml::events::Event;

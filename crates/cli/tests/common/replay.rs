@@ -1,4 +1,5 @@
-//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them: what a file may hold after a crash.
+//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them: what a file may hold
+//! after a crash.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -64,8 +65,9 @@ impl Log {
         flushes.map(|(n, _)| n + 1).collect()
     }
 
-    /// Puts on `image`, which was there when the log began, what it may hold after a crash in which the log had `upto` entries: all up
-    /// to the last flush, and of the rest, sector by sector, what chance says.
+    /// Puts on `image`, which was there when the log began, what it may hold after a crash in which
+    /// the log had `upto` entries: all up to the last flush, and of the rest, sector by sector,
+    /// what chance says.
     pub fn replay(&self, image: &mut [u8], upto: usize, chance: &mut Rng) {
         let flushed = self.flushes().into_iter().take_while(|n| *n <= upto).last().unwrap_or(0);
         for (n, entry) in self.entries[..upto].iter().enumerate() {

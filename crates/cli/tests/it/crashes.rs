@@ -1,5 +1,5 @@
-//! What was acknowledged and flushed is there after a crash at any moment: the volumes log their writes, and what a crash
-//! could have left of them is made and looked at.
+//! What was acknowledged and flushed is there after a crash at any moment: the volumes log their
+//! writes, and what a crash could have left of them is made and looked at.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -63,7 +63,8 @@ impl Writer {
         Writer { logs, chance: Rng::with_seed(seed), sent, acked, durable: Vec::new() }
     }
 
-    /// Sends so many requests, several at once, and waits for all but the last of them where `leaves`.
+    /// Sends so many requests, several at once, and waits for all but the last of them where
+    /// `leaves`.
     fn work(&mut self, client: &mut Client, requests: usize, leaves: bool) {
         let mut flying: HashMap<u64, InFlight> = HashMap::new();
         for _ in 0..requests {
@@ -121,7 +122,8 @@ impl Writer {
         }
     }
 
-    /// In a crash in which the logs had these entries, each block has its newest durable version, or one that was sent later.
+    /// In a crash in which the logs had these entries, each block has its newest durable version,
+    /// or one that was sent later.
     #[track_caller]
     fn check(&self, image: &[u8], counts: &[usize], when: &str) {
         let mut least = vec![0; BLOCKS];
@@ -134,7 +136,8 @@ impl Writer {
                 let at = block * BLOCK + n * SECTOR;
                 let found = &image[at..at + SECTOR];
                 let sent = &self.sent[block];
-                // The version that it says itself, or, where it says nothing, the newest version that zeroes.
+                // The version that it says itself, or, where it says nothing, the newest version
+                // that zeroes.
                 let says = u64::from_le_bytes(found[8..16].try_into().unwrap());
                 let version = match says.checked_sub(1) {
                     Some(version) => version as usize,
@@ -253,7 +256,8 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
     let mut client = Client::new(&server.socket(), "m");
     let mut moments = Vec::new();
     for _ in 0..rounds(6) {
-        // Replies of the last requests are read in the next batch: they are under way at that moment.
+        // Replies of the last requests are read in the next batch: they are under way at that
+        // moment.
         writer.work(&mut client, 40, false);
         let ahead = writer.chance.u64(..BLOCKS as u64) as usize;
         let version = writer.sent[ahead].len();

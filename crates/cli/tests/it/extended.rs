@@ -1,4 +1,5 @@
-//! Extended headers over a volume of every driver, by a client of the tests' own: `extended.py` beside this file.
+//! Extended headers over a volume of every driver, by a client of the tests' own: `extended.py`
+//! beside this file.
 #![allow(missing_docs)]
 
 use crate::common::Folder;

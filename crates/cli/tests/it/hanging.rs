@@ -1,5 +1,5 @@
-//! `corewise up` with a device whose shutdown hangs: who is named, and what each policy does; and what
-//! it keeps between runs.
+//! `corewise up` with a device whose shutdown hangs: who is named, and what each policy does; and
+//! what it keeps between runs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const STUCK: &str = "[server]\nunix = \"s\"\ndrain = \"1h\"\n\
                      [[device]]\nname = \"free\"\ndriver = \"memory\"\nsize = \"1M\"\n\
                      [[export]]\ndevice = \"m\"\n";
 
-/// A server whose client takes no replies, so that its export can't drain. It has been told to stop,
-/// and has named the export.
+/// A server whose client takes no replies, so that its export can't drain. It has been told to
+/// stop, and has named the export.
 fn stuck(folder: &Folder, manifest: &str, args: &[&str]) -> (Server, Client, Value) {
     folder.write("up.toml", manifest);
     let mut server = Server::start(folder, &[&["up.toml"], args].concat());

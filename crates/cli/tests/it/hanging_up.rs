@@ -1,5 +1,5 @@
-//! `corewise up` with a volume whose bring-up hangs in the kernel, as that of a dead disk does: who is
-//! named, what comes up all the same, and what each policy does.
+//! `corewise up` with a volume whose bring-up hangs in the kernel, as that of a dead disk does: who
+//! is named, what comes up all the same, and what each policy does.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::lease::Lease;
@@ -149,7 +149,8 @@ fn log_lines_of_the_libraries_stand_above_the_progress_bar() {
     folder.write("up.toml", MANIFEST);
     let lease = Lease::on(&folder, "dead.img", 1 << 20);
     let line = format!("'{COREWISE}' up up.toml --on-hang give-up --log info");
-    // It runs its command on a terminal of its own. No bar is drawn on one that can't move its cursor.
+    // It runs its command on a terminal of its own. No bar is drawn on one that can't move its
+    // cursor.
     let mut script = folder.command("script");
     script.env("TERM", "xterm").args(["-q", "-e", "-c", &line, "/dev/null"]);
     let ran = crate::common::run(script).code(1);

@@ -1,5 +1,5 @@
-//! Each error that a client gets is in the log, and no number of them floods it. A file that somebody truncates
-//! stays so.
+//! Each error that a client gets is in the log, and no number of them floods it. A file that
+//! somebody truncates stays so.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;

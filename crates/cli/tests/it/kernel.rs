@@ -1,4 +1,5 @@
-//! The kernel's own client, in a virtual machine: Debian's kernel, busybox, fio and fsx, on QEMU's emulated processor.
+//! The kernel's own client, in a virtual machine: Debian's kernel, busybox, fio and fsx, on QEMU's
+//! emulated processor.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};

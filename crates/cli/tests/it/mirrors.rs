@@ -326,7 +326,8 @@ fn a_record_is_not_left_behind_by_taking_the_bitmap_away() {
     folder.write("up.toml", manifest("", "bitmap = false"));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["'a' holds the record of a mirror", "dd if=/dev/zero of=PATH bs=512 seek="]);
-    // In another order, or where one is read-only, so that no bitmap is kept, it would be lost as well.
+    // In another order, or where one is read-only, so that no bitmap is kept, it would be lost as
+    // well.
     let turned = manifest("", "bitmap = false").replace("[\"a\", \"b\"]", "[\"b\", \"a\"]");
     let made = "size = \"16M\"\ncreate = true";
     let read_only = manifest("", "").replacen(made, "read_only = true", 1);

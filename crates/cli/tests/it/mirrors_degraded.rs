@@ -28,7 +28,8 @@ fn manifest(made: bool, keys: &str) -> String {
         )
 }
 
-/// A folder with a mirror that is in sync; its legs hold the same megabytes. Then `b` is taken away.
+/// A folder with a mirror that is in sync; its legs hold the same megabytes. Then `b` is taken
+/// away.
 fn without_b() -> Folder {
     let folder = Folder::new();
     folder.write("new.toml", manifest(true, ""));

@@ -1,4 +1,5 @@
-//! Legs that are added to a mirror and removed from it while a real client writes and looks at what it has written.
+//! Legs that are added to a mirror and removed from it while a real client writes and looks at what
+//! it has written.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;

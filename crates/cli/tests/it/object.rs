@@ -12,7 +12,8 @@ const MIB: u64 = 1 << 20;
 /// What NBD calls a device that is gone.
 const ESHUTDOWN: u32 = 108;
 
-/// A volume in the folder `store`. A lease of an hour: a server that has to wait for it is never seen to change anything.
+/// A volume in the folder `store`. A lease of an hour: a server that has to wait for it is never
+/// seen to change anything.
 fn device(folder: &Folder, name: &str, keys: &str) -> String {
     let store = folder.join("store").join(name);
     let lease = if keys.contains("lease") { "" } else { "lease = \"1h\"\n" };

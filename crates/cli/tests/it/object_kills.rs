@@ -1,4 +1,5 @@
-//! `kill -9` of a server of a volume in a store, again and again, and servers that fight for one volume.
+//! `kill -9` of a server of a volume in a store, again and again, and servers that fight for one
+//! volume.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io;
@@ -21,7 +22,8 @@ fn rounds(few: usize, many: usize) -> usize {
     if std::env::var_os("COREWISE_LONG").is_some() { many } else { few }
 }
 
-/// The manifest of a volume in the folder `store`. The lease is short, as each kill has the next server wait for it.
+/// The manifest of a volume in the folder `store`. The lease is short, as each kill has the next
+/// server wait for it.
 fn manifest(folder: &Folder, keys: &str) -> String {
     format!(
         "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file://{}\"\nsize = {}\nlease = \"100ms\"\n{keys}\n\
@@ -80,7 +82,8 @@ impl History {
         state
     }
 
-    /// Panics unless it is what all changes up to some one leave, and nothing that was flushed is missing.
+    /// Panics unless it is what all changes up to some one leave, and nothing that was flushed is
+    /// missing.
     fn check(&self, found: &[u64]) {
         let mut state = self.before.clone();
         for n in 0..=self.changes.len() {
@@ -205,8 +208,8 @@ fn nothing_that_was_flushed_into_a_file_is_lost_however_often_the_server_is_kill
     kills(&Folder::new(), keys, rounds(8, 200));
 }
 
-/// What a client of a server that is fenced at some time was answered: when each request began that was done, and the greatest number
-/// that it flushed.
+/// What a client of a server that is fenced at some time was answered: when each request began that
+/// was done, and the greatest number that it flushed.
 fn believed(socket: &Path, from: u64, stop: &AtomicBool) -> (Option<Instant>, u64) {
     let mut client = Client::new(socket, "v");
     let (mut last, mut flushed) = (None, 0);

@@ -1,4 +1,5 @@
-//! Snapshots of volumes in object stores, and clones: by `corewise snapshot` and a manifest, with real servers.
+//! Snapshots of volumes in object stores, and clones: by `corewise snapshot` and a manifest, with
+//! real servers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

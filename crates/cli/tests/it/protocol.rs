@@ -1,12 +1,13 @@
-//! Every command of the protocol and each of its errors, by libnbd, against a volume of every driver in one server, without
-//! TLS and with it. `protocol.py` beside this file has the rules.
+//! Every command of the protocol and each of its errors, by libnbd, against a volume of every
+//! driver in one server, without TLS and with it. `protocol.py` beside this file has the rules.
 #![allow(missing_docs)]
 
 use crate::common::Folder;
 use crate::common::every::Every;
 use crate::common::pki::Pki;
 
-/// How many rules the script has for a volume that can be written, by both forms of replies, at least.
+/// How many rules the script has for a volume that can be written, by both forms of replies, at
+/// least.
 const RULES: usize = 40;
 
 fn keeps(every: &Every, certificates: &str, volumes: &[&str]) {

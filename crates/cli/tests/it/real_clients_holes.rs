@@ -1,4 +1,5 @@
-//! Holes, as nbdinfo, qemu-img and nbdcopy see them: a terabyte of which little was written costs what is in it.
+//! Holes, as nbdinfo, qemu-img and nbdcopy see them: a terabyte of which little was written costs
+//! what is in it.
 //!
 //! What stands on others has 64 GiB, which need a sixteenth of the requests.
 #![allow(missing_docs, clippy::unwrap_used)]

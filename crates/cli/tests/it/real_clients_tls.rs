@@ -1,4 +1,5 @@
-//! nbdinfo, nbdcopy, qemu-img and qemu-io in TLS: with a certificate, without one, and with one that an export isn't for.
+//! nbdinfo, nbdcopy, qemu-img and qemu-io in TLS: with a certificate, without one, and with one
+//! that an export isn't for.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,5 @@
-//! Volumes that are somebody else's exports: our own server's, killed and started again, and those of nbdkit, QEMU and nbd-server.
+//! Volumes that are somebody else's exports: our own server's, killed and started again, and those
+//! of nbdkit, QEMU and nbd-server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -92,7 +93,8 @@ fn an_export_of_another_server_is_served_on_and_its_state_is_told() {
     server.stop().ok();
 }
 
-/// What was flushed is there, what is read was written, and a flush that may have lost something says so.
+/// What was flushed is there, what is read was written, and a flush that may have lost something
+/// says so.
 #[test]
 fn a_client_finds_what_it_flushed_though_the_other_server_is_killed_again_and_again() {
     let far = Far::new();

@@ -12,7 +12,8 @@ const MANIFEST: &str = "[server]\nunix = \"own\"\n\
     [[device]]\nname = \"disk\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = \"1M\"\ncreate = true\n\
     [[export]]\ndevice = \"disk\"\nname = \"\"\n";
 
-/// Starts a program as a service manager does: with sockets of these kinds from file descriptor 3 on.
+/// Starts a program as a service manager does: with sockets of these kinds from file descriptor 3
+/// on.
 const MANAGER: &str = r#"
 import os, socket, sys
 kinds, command = sys.argv[1].split(','), sys.argv[2:]

@@ -1,5 +1,5 @@
-//! What an operator sees of a running server: its clients, what happens, metrics, `corewise top`; and those that look on and mean
-//! no good.
+//! What an operator sees of a running server: its clients, what happens, metrics, `corewise top`;
+//! and those that look on and mean no good.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -567,7 +567,8 @@ impl Top {
         Top { child, terminal: terminal.into(), rows: 24, seen: String::new() }
     }
 
-    /// Reads what it draws until this is there. The terminal has another size each time, so that all of it is drawn.
+    /// Reads what it draws until this is there. The terminal has another size each time, so that
+    /// all of it is drawn.
     #[track_caller]
     fn wait(&mut self, what: &str) {
         let mut room = [0; 4096];

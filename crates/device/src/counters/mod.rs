@@ -53,7 +53,8 @@ impl Counters {
     }
 
     /// Seed: takes away the count that the starter holds on each device. Called once per device by
-    /// the thread that starts the run, in any order, also while devices seeded before are finishing.
+    /// the thread that starts the run, in any order, also while devices seeded before are
+    /// finishing.
     pub fn seed(&self, device: u32) -> Release {
         self.release(device)
     }

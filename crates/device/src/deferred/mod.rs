@@ -1,7 +1,7 @@
 //! Deferred probing: who is to be probed again, and when (rule 1.2.15 of `docs/rules.md`).
 //!
-//! The protocol, its race and its proof stand in `README.md` beside this file; the steps named there
-//! (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.
+//! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
+//! there (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +73,8 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
     /// ReadTriggers: to be called before a probe looks for anything, and handed to
     /// [`Deferred::park`] if it did not find it.
     pub fn attempt(&self) -> Attempt {
-        // Acquire pairs with the Release of Bump: a probe that counts a trigger among those before it
-        // sees what was bound before that trigger, so that it has no reason to wait for it.
+        // Acquire pairs with the Release of Bump: a probe that counts a trigger among those before
+        // it sees what was bound before that trigger, so that it has no reason to wait for it.
         Attempt(self.triggers.load(Ordering::Acquire))
     }
 
@@ -103,8 +103,8 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
         lists.enabled && lists.splice()
     }
 
-    /// Deferral begins: what is pending is to be probed again. Returns whether a worker is to be set
-    /// going.
+    /// Deferral begins: what is pending is to be probed again. Returns whether a worker is to be
+    /// set going.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn enable(&self) -> bool {
         self.lists.lock().enabled = true;

@@ -164,8 +164,8 @@ fn link(
 }
 
 /// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first (Kahn's algorithm with a heap). A device left over is on a cycle or behind
-/// one: the cycles are found, reported and rejected one by one, until nothing is left.
+/// the one registered first (Kahn's algorithm with a heap). A device left over is on a cycle or
+/// behind one: the cycles are found, reported and rejected one by one, until nothing is left.
 fn sort(
     all: &[Arc<DeviceDecl>],
     needs: &mut Needs,

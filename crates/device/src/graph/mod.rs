@@ -95,8 +95,8 @@ impl Graph {
         build::build(decls, surroundings)
     }
 
-    /// The graph of devices that exist, in registration order; cycles are broken. Each link that `needs`
-    /// says is taken as it is.
+    /// The graph of devices that exist, in registration order; cycles are broken. Each link that
+    /// `needs` says is taken as it is.
     pub(crate) fn of_existing(
         decls: Vec<Arc<DeviceDecl>>,
         nodes: Vec<Option<u32>>,

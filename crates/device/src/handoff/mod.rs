@@ -1,5 +1,5 @@
-//! The conclusion of a callback that may be completed later: by its caller, or by the thread that completes
-//! it.
+//! The conclusion of a callback that may be completed later: by its caller, or by the thread that
+//! completes it.
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
 //! there (Finish, Return, Panic) are the names used in the comments here.
@@ -20,8 +20,8 @@ const RETURNED: u8 = 3;
 const OVER: u8 = 4;
 
 /// The meeting of a call that returns and a result that is handed over, in any order, on any
-/// threads. Exactly one side gets the result, and concludes. Where there is nothing to tell (`None`,
-/// a plain success, say) that costs one exchange on each side.
+/// threads. Exactly one side gets the result, and concludes. Where there is nothing to tell
+/// (`None`, a plain success, say) that costs one exchange on each side.
 ///
 /// No method blocks, except for the length of the other side's step.
 pub struct Handoff<T> {
@@ -43,8 +43,9 @@ impl<T> Handoff<T> {
         Handoff { phase: AtomicU8::new(CALLED), result: Mutex::new(None) }
     }
 
-    /// Finish: hands the result over. `Some` gives it back where the call has returned: the finisher
-    /// concludes. A result that nobody wants, since there is one or the call panicked, is dropped.
+    /// Finish: hands the result over. `Some` gives it back where the call has returned: the
+    /// finisher concludes. A result that nobody wants, since there is one or the call panicked, is
+    /// dropped.
     pub fn finish(&self, result: Option<T>) -> Option<Option<T>> {
         let phase = match result {
             None => FINISHED,

@@ -10,9 +10,9 @@ use corewise_sync::context;
 impl DeviceManager {
     /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
     /// call, near the device's node; an asynchronous one is queued, and this returns at once. Where
-    /// both kinds match, the synchronous ones are asked first, and the rest in one queued scan (rule
-    /// 1.2.4). A device that can't be probed yet is when it can: when all that it needs is up,
-    /// whether or not that exists now, or when a driver that matches is registered.
+    /// both kinds match, the synchronous ones are asked first, and the rest in one queued scan
+    /// (rule 1.2.4). A device that can't be probed yet is when it can: when all that it needs is
+    /// up, whether or not that exists now, or when a driver that matches is registered.
     ///
     /// Returns what the device is at when this is through. A device that fails is no error.
     ///
@@ -28,8 +28,8 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::Rejected`] for a name that is empty or taken, and for a device that needs itself, in
-    /// however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
+    /// [`Error::Rejected`] for a name that is empty or taken, and for a device that needs itself,
+    /// in however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
     /// [`Error::NoSuchDevice`] where another thread has removed it, or its parent, meanwhile.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
         self.registry.add(decl)
@@ -57,8 +57,8 @@ impl DeviceManager {
 
     /// Unbinds a device from its driver; those who need it are unbound first, in the order of a
     /// shutdown, and are probed again when it is [bound](DeviceManager::bind) again. It stays
-    /// unbound until then. Blocks until that is done; a probe in progress is waited for. Returns the
-    /// callbacks that failed.
+    /// unbound until then. Blocks until that is done; a probe in progress is waited for. Returns
+    /// the callbacks that failed.
     ///
     /// # Errors
     ///
@@ -98,9 +98,9 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] where the consumer is up and the supplier
-    /// is not. [`Error::Rejected`] where the consumer is not up, and would wait for itself.
-    /// [`Error::ShuttingDown`].
+    /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] where the consumer is up and the
+    /// supplier is not. [`Error::Rejected`] where the consumer is not up, and would wait for
+    /// itself. [`Error::ShuttingDown`].
     pub fn link(&self, consumer: &str, supplier: &str) -> Result<(), Error> {
         let state = &mut *self.registry.state.lock();
         if state.devices.is_closed() {
@@ -118,11 +118,11 @@ impl DeviceManager {
         }
     }
 
-    /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]: from now on the
-    /// consumer waits for that supplier no more, and neither goes before nor after it. If that was all
-    /// it waited for, it is probed: by another thread, this call waits for no probe. Its driver keeps
-    /// anything that it has got from the supplier. Returns whether there was one, so a second call
-    /// harms nobody. The supplier need not exist (any more).
+    /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]: from now on
+    /// the consumer waits for that supplier no more, and neither goes before nor after it. If that
+    /// was all it waited for, it is probed: by another thread, this call waits for no probe. Its
+    /// driver keeps anything that it has got from the supplier. Returns whether there was one, so a
+    /// second call harms nobody. The supplier need not exist (any more).
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ use std::time::Duration;
 mod late;
 mod shutdown;
 
-/// Holds the devices of a program: brings them up in parallel, lets them come and go, and shuts them
-/// down in the order of their real dependencies.
+/// Holds the devices of a program: brings them up in parallel, lets them come and go, and shuts
+/// them down in the order of their real dependencies.
 ///
 /// Share it in an `Arc`. Shut it down before the pools. Dropped without a shutdown, it drops the
 /// bound objects, each device before what it needs, and calls no callback.
@@ -170,21 +170,21 @@ impl DeviceManager {
 
     /// How long after the first bring-up (or the first device that was added, where there was none)
     /// devices wait for [optional suppliers](DeviceDecl::optional_suppliers), and drivers may
-    /// [defer](crate::ProbeContext::defer): 10 s, as in Linux. A driver that is registered begins it
-    /// anew, as long as it is not over. When it is over, a device that still waits is logged, and see
-    /// [`DeviceManager::pending`]. To be set before.
+    /// [defer](crate::ProbeContext::defer): 10 s, as in Linux. A driver that is registered begins
+    /// it anew, as long as it is not over. When it is over, a device that still waits is logged,
+    /// and see [`DeviceManager::pending`]. To be set before.
     pub fn set_deferral_timeout(&self, timeout: Duration) {
         self.registry.state.lock().deferral_timeout = timeout;
     }
 
-    /// Brings devices up, side by side: each is probed as soon as its parent and suppliers are bound,
-    /// near its node. May be called again with further devices, which may need earlier ones.
+    /// Brings devices up, side by side: each is probed as soon as its parent and suppliers are
+    /// bound, near its node. May be called again with further devices, which may need earlier ones.
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled.
     /// Asynchronous probes, which is what they are unless the driver, the declaration or the
-    /// [options](BringUpOptions::asynchronous) say otherwise, run on pool workers; synchronous ones one
-    /// after another, in registration order, on a worker near their node or in the calling thread.
-    /// Drivers must be registered before.
+    /// [options](BringUpOptions::asynchronous) say otherwise, run on pool workers; synchronous ones
+    /// one after another, in registration order, on a worker near their node or in the calling
+    /// thread. Drivers must be registered before.
     ///
     /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
     /// tried again when all others of the first bring-up have been tried, and from then on after
@@ -198,8 +198,8 @@ impl DeviceManager {
     ///
     /// [`Error::Rejected`] for faulty declarations, without `keep_going`: nothing was probed, no
     /// device was added. [`Error::Busy`] during another bring-up, [`Error::InsideProbe`] from a
-    /// driver, callback or observer. [`Error::ShuttingDown`] from the beginning of a shutdown on. A device
-    /// that fails is no error: see the report.
+    /// driver, callback or observer. [`Error::ShuttingDown`] from the beginning of a shutdown on. A
+    /// device that fails is no error: see the report.
     #[track_caller]
     pub fn bring_up(
         &self,
@@ -292,7 +292,8 @@ impl DeviceManager {
         downcast(self.registry.state.lock().devices.bound_object(name)?)
     }
 
-    /// What a device is like at the moment; `None` where there is none of that name. Does not block.
+    /// What a device is like at the moment; `None` where there is none of that name. Does not
+    /// block.
     pub fn device(&self, name: &str) -> Option<DeviceInfo> {
         self.registry.state.lock().devices.info(name)
     }
@@ -303,8 +304,8 @@ impl DeviceManager {
         self.registry.state.lock().devices.infos()
     }
 
-    /// The devices that are being waited for: everything that is not up and may come up yet, and why. From any
-    /// thread and at any time, also during a bring-up. Does not block.
+    /// The devices that are being waited for: everything that is not up and may come up yet, and
+    /// why. From any thread and at any time, also during a bring-up. Does not block.
     pub fn pending(&self) -> Vec<Pending> {
         let now = self.registry.clock.now();
         self.registry.state.lock().devices.pending(now)
@@ -380,8 +381,8 @@ impl RegistryState {
         self.devices.begin_deferral(fx);
     }
 
-    /// Nothing is in progress: no probe, no bring-up, no unbinding but for callbacks that are being called, and those that wait
-    /// for these.
+    /// Nothing is in progress: no probe, no bring-up, no unbinding but for callbacks that are being
+    /// called, and those that wait for these.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
         self.devices.is_quiet() && !self.devices.has_batch() && self.walks == held

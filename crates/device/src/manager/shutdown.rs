@@ -24,12 +24,12 @@ impl DeviceManager {
     ///
     /// From its beginning on no device can be added. A bring-up in progress is cancelled, and its
     /// running probes are waited for. Then the caller runs one callback after another, until one
-    /// takes longer than a millisecond, or until what is left, of quick ones too, is worth a helper:
-    /// from then on it runs the synchronous ones and helps with the asynchronous ones, and helpers on
-    /// the worker pools join in. With fewer than two
-    /// asynchronous callbacks it is a plain loop in reverse order. Blocks until all
-    /// is done, or was [aborted](ShutdownOptions::abort). Errors and panics of callbacks are
-    /// reported, and stop nothing.
+    /// takes longer than a millisecond, or until what is left, of quick ones too, is worth a
+    /// helper: from then on it runs the synchronous ones and helps with the asynchronous ones, and
+    /// helpers on the worker pools join in. With fewer than two asynchronous callbacks it is a
+    /// plain loop in reverse order. Blocks until all is done, or was
+    /// [aborted](ShutdownOptions::abort). Errors and panics of callbacks are reported, and stop
+    /// nothing.
     ///
     /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
     /// needs; those left undone by an abort stay with the manager. Then the drivers are dropped,
@@ -37,8 +37,8 @@ impl DeviceManager {
     ///
     /// # Errors
     ///
-    /// [`Error::ShuttingDown`] for a second shutdown, [`Error::InsideProbe`] from a driver, callback or
-    /// observer. [`Error::Busy`] where it was aborted while waiting for probes.
+    /// [`Error::ShuttingDown`] for a second shutdown, [`Error::InsideProbe`] from a driver,
+    /// callback or observer. [`Error::Busy`] where it was aborted while waiting for probes.
     #[track_caller]
     pub fn shutdown(&self, options: &ShutdownOptions) -> Result<ShutdownReport, Error> {
         context::might_block("DeviceManager::shutdown");

@@ -63,8 +63,9 @@ impl Placer {
         &self.queue
     }
 
-    /// Queues `f` for another CPU than the caller's, which goes on: each time for the next one. The worker
-    /// of the caller's own CPU would wait for that. Does not block. If the pools are shut down, `f` is dropped.
+    /// Queues `f` for another CPU than the caller's, which goes on: each time for the next one. The
+    /// worker of the caller's own CPU would wait for that. Does not block. If the pools are shut
+    /// down, `f` is dropped.
     pub(crate) fn spawn_elsewhere(&self, f: impl FnOnce() + Send + 'static) {
         self.queue_at(self.choose_elsewhere(), move |_| f());
     }
@@ -96,9 +97,9 @@ impl Placer {
     }
 
     /// Runs `f` near the node and waits for it; in the calling thread, where the node is unknown or
-    /// has no usable CPU, where the caller is on that node already, by its placement token or by the
-    /// CPU that it is on, or where too many workers wait for each other's nodes. If the pools are
-    /// shut down, `f` is dropped.
+    /// has no usable CPU, where the caller is on that node already, by its placement token or by
+    /// the CPU that it is on, or where too many workers wait for each other's nodes. If the pools
+    /// are shut down, `f` is dropped.
     pub(crate) fn call(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let waits = Placement::current().map(|_| NestedWait::enter(&self.nested));
         let waiting = waits.as_ref().map_or(0, |nested| nested.waiting);
@@ -126,10 +127,11 @@ impl Placer {
         self.pools.max_workers().saturating_mul(pods)
     }
 
-    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it may take long,
-    /// so that others start meanwhile; but not where probes are so quick that it wouldn't pay, or so
-    /// many run at once that they would only wait for each other. Says whether the worker may go on with another
-    /// probe, too: not in the last case, where its pool says how many run.
+    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it may
+    /// take long, so that others start meanwhile; but not where probes are so quick that it
+    /// wouldn't pay, or so many run at once that they would only wait for each other. Says whether
+    /// the worker may go on with another probe, too: not in the last case, where its pool says how
+    /// many run.
     pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> (R, bool) {
         context::might_block("device probe");
         let (pacing, began) = (self.pace.begin(), time::now());
@@ -188,8 +190,8 @@ impl Rotation {
     }
 }
 
-/// The online CPUs of the node, or of all, that are not isolated. Where every online CPU is isolated there is
-/// no housekeeping CPU, and none is a candidate.
+/// The online CPUs of the node, or of all, that are not isolated. Where every online CPU is
+/// isolated there is no housekeeping CPU, and none is a candidate.
 fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Candidate> {
     let topology = pools.machine().topology();
     let usable = masks.online.difference(&masks.isolated);
@@ -253,19 +255,19 @@ pub(crate) enum Place {
 pub(crate) struct ProbeOrigin {
     /// The placement token of the task that asks.
     pub token: Option<Placement>,
-    /// Its thread is on a CPU of the wanted node that may be used. It may have moved a moment later:
-    /// that costs locality, once, and is cheaper than to hold it there.
+    /// Its thread is on a CPU of the wanted node that may be used. It may have moved a moment
+    /// later: that costs locality, once, and is cheaper than to hold it there.
     pub on_node: bool,
     /// It may not wait for another worker: see [`too_many_wait`].
     pub must_not_wait: bool,
 }
 
-/// Where to run a probe for `node` (rules 1.2.6 to 1.2.13). `usable` says that the node is known and
-/// has a CPU that is online and not isolated.
+/// Where to run a probe for `node` (rules 1.2.6 to 1.2.13). `usable` says that the node is known
+/// and has a CPU that is online and not isolated.
 ///
 /// The two paths differ in their fallback (rule 8): a synchronous probe runs in the caller, an
-/// asynchronous one is still queued. Where the caller is counts for the synchronous path only: there
-/// it *is* the place where the probe would run. On the asynchronous path it is whatever task
+/// asynchronous one is still queued. Where the caller is counts for the synchronous path only:
+/// there it *is* the place where the probe would run. On the asynchronous path it is whatever task
 /// released the device, and running inline would put one device's probe after another's for no
 /// reason.
 pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: ProbeOrigin) -> Place {
@@ -282,8 +284,8 @@ pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: ProbeOri
 /// (`waiting`, itself included) and a pool has at most so many threads.
 ///
 /// Tasks of node 0 that wait for node 1, and the other way round, hold a thread each: were all
-/// threads of both pools such, nobody would run what they wait for (rule 1.3). As long as fewer wait
-/// than a pool has threads, each pool has one that does not, and that one ends.
+/// threads of both pools such, nobody would run what they wait for (rule 1.3). As long as fewer
+/// wait than a pool has threads, each pool has one that does not, and that one ends.
 pub(crate) fn too_many_wait(waiting: usize, threads: usize) -> bool {
     waiting >= threads
 }
@@ -338,8 +340,8 @@ mod tests;
 // (some µs), and where probes are over in less, they are faster one after the other.
 //
 // So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
-// pool finds out within a fraction of a millisecond; and more quick ones in a row are asked for, the
-// more often that happens.
+// pool finds out within a fraction of a millisecond; and more quick ones in a row are asked for,
+// the more often that happens.
 //
 // Nor is it where many that are declared run already. A declared probe holds no core for its pool,
 // also while it computes: with all of a hundred devices at once each would wait for the others, and

@@ -110,8 +110,8 @@ impl Devices {
         Some(self.batch.as_ref()?.options.cancel.clone())
     }
 
-    /// Adds the devices of a bring-up: those that are not rejected exist from now on. A device that needs
-    /// nothing becomes ready, what can't come up is settled.
+    /// Adds the devices of a bring-up: those that are not rejected exist from now on. A device that
+    /// needs nothing becomes ready, what can't come up is settled.
     pub(crate) fn begin_batch(
         &mut self,
         graph: Arc<Graph>,
@@ -479,8 +479,8 @@ impl Devices {
         batch.news && (turn || only_these || helps || batch.late || batch.stopping())
     }
 
-    /// Help: an asynchronous device that is queued, for a caller that would wait on a worker. Perhaps all others
-    /// wait like that, and nobody would come for it.
+    /// Help: an asynchronous device that is queued, for a caller that would wait on a worker.
+    /// Perhaps all others wait like that, and nobody would come for it.
     pub(crate) fn to_help_with(&self) -> Option<DueProbe> {
         let is_queued = |&index: &u32| {
             let slot = self.slot(index);
@@ -506,8 +506,8 @@ impl Devices {
         }
     }
 
-    /// Give up: probes of the bring-up that are past their deadline count as failed. They go on; what
-    /// they bring up late is taken in after all. `all`: nothing else is begun either.
+    /// Give up: probes of the bring-up that are past their deadline count as failed. They go on;
+    /// what they bring up late is taken in after all. `all`: nothing else is begun either.
     fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
         if let Some(batch) = &mut self.batch {
@@ -532,8 +532,8 @@ impl Devices {
         }
     }
 
-    /// Overdue: marks each device past its deadline. Returns them, and when to look again. The observer
-    /// is to be told about those of the bring-up.
+    /// Overdue: marks each device past its deadline. Returns them, and when to look again. The
+    /// observer is to be told about those of the bring-up.
     pub(crate) fn overdue(
         &mut self,
         now: Duration,
@@ -642,8 +642,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// The observer was told about `n` devices that are finished or overdue. Not called where there is
-    /// none.
+    /// The observer was told about `n` devices that are finished or overdue. Not called where there
+    /// is none.
     pub(crate) fn told(&mut self, n: usize) {
         if let Some(batch) = &mut self.batch {
             batch.untold = batch.untold.saturating_sub(n);

@@ -1,9 +1,9 @@
 //! The live registry: every device that exists, its needs, and what each one is at. No threads
 //! and no clock here: tests step it by hand, [`super::run`] and `crate::manager` drive it.
 //!
-//! `README.md` beside this file has the states, the steps by name, and the argument why nobody waits
-//! for something that can't come. All of this lies under one lock, the manager's. No user code runs
-//! in here: what has to be dropped is handed out with the [`Effects`].
+//! `README.md` beside this file has the states, the steps by name, and the argument why nobody
+//! waits for something that can't come. All of this lies under one lock, the manager's. No user
+//! code runs in here: what has to be dropped is handed out with the [`Effects`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(crate) struct DeviceKey {
     pub(super) generation: u32,
 }
 
-/// A device from one time that it was unbound to the next. A walk takes down that one, and no later one.
+/// A device from one time that it was unbound to the next. A walk takes down that one, and no later
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub key: DeviceKey,
@@ -71,7 +72,8 @@ pub(crate) struct Devices {
     pub(super) late_probing: Option<DueProbe>,
     /// Whose drivers asked to be called later.
     pub(super) deferred: Deferred<DeviceKey>,
-    /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of its own.
+    /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of
+    /// its own.
     pub(super) deferring: bool,
     /// The deferral timeout has passed: nobody waits for optional suppliers any more.
     pub(super) hopeless: bool,

@@ -174,8 +174,8 @@ impl Devices {
         }
     }
 
-    /// What the late worker of that number probes next; `None`: it leaves. Devices that were deferred are made
-    /// ready again here, and asynchronous ones among them are queued.
+    /// What the late worker of that number probes next; `None`: it leaves. Devices that were
+    /// deferred are made ready again here, and asynchronous ones among them are queued.
     pub(crate) fn next_late(
         &mut self,
         number: u64,
@@ -345,8 +345,8 @@ impl Devices {
         NextStep::Done
     }
 
-    /// Lost: nobody comes any more to probe a device that was made ready that time. It has failed, unless
-    /// it isn't ready any more, or was made so again: then somebody else is to probe it.
+    /// Lost: nobody comes any more to probe a device that was made ready that time. It has failed,
+    /// unless it isn't ready any more, or was made so again: then somebody else is to probe it.
     pub(crate) fn lost(&mut self, due: DueProbe, why: ProbeError, now: Duration, fx: &mut Effects) {
         let is_it = |s: &DeviceSlot| matches!(s.phase, Phase::Ready) && s.times == due.time;
         if self.live(due.key).is_some_and(is_it) {
@@ -354,8 +354,8 @@ impl Devices {
         }
     }
 
-    /// The end of a probe that was given up is taken in like any other, late, unless the devices were
-    /// shut down meanwhile: then nobody would ever call its callback.
+    /// The end of a probe that was given up is taken in like any other, late, unless the devices
+    /// were shut down meanwhile: then nobody would ever call its callback.
     fn is_late_end_wanted(&mut self, index: u32) -> bool {
         let closed = self.closed;
         let in_batch = self.slot(index).in_batch.is_some();
@@ -450,8 +450,8 @@ impl Devices {
         self.settle_at(index, outcome, now, now, fx);
     }
 
-    /// Settle: a device that was in progress has its outcome. In a bring-up that releases, or skips,
-    /// those that waited for it.
+    /// Settle: a device that was in progress has its outcome. In a bring-up that releases, or
+    /// skips, those that waited for it.
     fn settle_at(
         &mut self,
         index: u32,
@@ -496,8 +496,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Waive: the deferral timeout has passed, and a device that was in progress then did not come up.
-    /// Those who can do without it don't wait any longer.
+    /// Waive: the deferral timeout has passed, and a device that was in progress then did not come
+    /// up. Those who can do without it don't wait any longer.
     pub(super) fn waive_behind(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if !self.hopeless {
             return;

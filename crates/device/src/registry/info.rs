@@ -6,8 +6,8 @@ use crate::info::{AwaitedDevice, DeviceInfo, DeviceState, Need, Pending, Pending
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which driver was called for a device, and what that has cost. It becomes words when somebody asks for them:
-/// the caller of a bring-up waits until the last device's was taken down.
+/// Which driver was called for a device, and what that has cost. It becomes words when somebody
+/// asks for them: the caller of a bring-up waits until the last device's was taken down.
 #[derive(Clone, Default)]
 pub(crate) struct ProbeRecord {
     pub driver: Option<Arc<str>>,

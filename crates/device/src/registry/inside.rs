@@ -1,4 +1,5 @@
-//! Threads inside user code, and of which manager: a call that would wait for itself there is refused.
+//! Threads inside user code, and of which manager: a call that would wait for itself there is
+//! refused.
 //!
 //! Guards: `O:` the owner thread only.
 
@@ -8,8 +9,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 corewise_sync::per_thread! {
-    /// O: the registries whose drivers, callbacks or observers this thread is in, by their addresses,
-    /// the outermost first; and those inside of which somebody waits for this thread.
+    /// O: the registries whose drivers, callbacks or observers this thread is in, by their
+    /// addresses, the outermost first; and those inside of which somebody waits for this thread.
     static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 
@@ -34,7 +35,8 @@ impl ProbesInside {
         let before = INSIDE.try_with(|inside| {
             let inside = &mut *inside.borrow_mut();
             let before = inside.len();
-            // Each once: what is inside of probes inside of probes is handed on from each of them to the next.
+            // Each once: what is inside of probes inside of probes is handed on from each of them
+            // to the next.
             registries.iter().for_each(|of| {
                 if !inside.contains(of) {
                     inside.push(*of);
@@ -45,8 +47,8 @@ impl ProbesInside {
         ProbesInside { before: before.unwrap_or(0) }
     }
 
-    /// Whether this thread is inside user code that `registry` called, however far out. A call that would
-    /// wait for other devices there might wait for itself.
+    /// Whether this thread is inside user code that `registry` called, however far out. A call that
+    /// would wait for other devices there might wait for itself.
     pub(crate) fn is_in(registry: &Registry) -> bool {
         INSIDE.try_with(|inside| inside.borrow().contains(&address(registry))).unwrap_or(false)
     }

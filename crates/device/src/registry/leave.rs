@@ -1,9 +1,10 @@
 //! Unbinding and removing: those who need a device go first, in the order of a shutdown.
 //!
-//! A thread that unbinds a device walks over all that need it, marks them so that nothing new begins to use
-//! them, and unbinds them from the outermost inwards. A walk trusts nothing that it saw under an earlier
-//! lock: a device is taken by the walk that finds, under the same lock, that nobody uses it. It waits only for what
-//! runs (a probe, another one's callback), never for another walk: README.md has the argument.
+//! A thread that unbinds a device walks over all that need it, marks them so that nothing new
+//! begins to use them, and unbinds them from the outermost inwards. A walk trusts nothing that it
+//! saw under an earlier lock: a device is taken by the walk that finds, under the same lock, that
+//! nobody uses it. It waits only for what runs (a probe, another one's callback), never for another
+//! walk: README.md has the argument.
 
 use super::devices::{
     DeferredDrops, DeviceKey, DeviceSlot, Devices, Effects, Instance, LeaveReason, Link, Phase,
@@ -18,7 +19,8 @@ use std::time::Duration;
 pub(crate) struct LeaveWalk {
     /// It stays down when it is unbound, unless it is to be removed.
     root: Instance,
-    /// Each one but the first needed the one before when it was put there. That may have changed since.
+    /// Each one but the first needed the one before when it was put there. That may have changed
+    /// since.
     stack: Vec<WalkFrame>,
     /// How many frames of the stack are a device's, for those who have any.
     on_stack: HashMap<DeviceKey, u32>,
@@ -83,16 +85,18 @@ impl Devices {
 
     /// The children that a device has registered during its own probe.
     pub(crate) fn children_by_probe(&self, key: DeviceKey) -> Vec<DeviceKey> {
-        // A shutdown has taken all objects: nothing is up, and nobody's callback is called any more.
+        // A shutdown has taken all objects: nothing is up, and nobody's callback is called any
+        // more.
         let slot = self.live(key).filter(|_| !self.taken);
         let Some(slot) = slot else { return Vec::new() };
         let is_its = |&&i: &&u32| self.is_by_probe_of(i, key.index);
         slot.feeds.iter().rev().filter(is_its).map(|&i| self.key(i)).collect()
     }
 
-    /// A probe has failed, and the children that it has registered go before that is taken in: until then the
-    /// device is being probed, and what it needs stays up for them. The thread that is to take it in walks over
-    /// them meanwhile, so a walk must not wait for it where it waits for that walk: [`Devices::is_in_circle`].
+    /// A probe has failed, and the children that it has registered go before that is taken in:
+    /// until then the device is being probed, and what it needs stays up for them. The thread that
+    /// is to take it in walks over them meanwhile, so a walk must not wait for it where it waits
+    /// for that walk: [`Devices::is_in_circle`].
     pub(crate) fn failing(&mut self, key: DeviceKey, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
         if !children.is_empty() {
@@ -124,7 +128,8 @@ impl Devices {
             };
             let unbinds = slot.unbinds;
             if unbinds != device.unbinds {
-                // The reason for which it was put there has gone, by this walk or another one. Perhaps it is up again.
+                // The reason for which it was put there has gone, by this walk or another one.
+                // Perhaps it is up again.
                 if !remove {
                     walk.pop();
                     walk.passed.push(key);
@@ -172,8 +177,8 @@ impl Devices {
         LeaveStep::Done
     }
 
-    /// The device that has to go before the one on top of the stack, and whether it goes for good. `None`: all feeds were
-    /// looked at, and there is nobody.
+    /// The device that has to go before the one on top of the stack, and whether it goes for good.
+    /// `None`: all feeds were looked at, and there is nobody.
     fn next_outwards(&self, walk: &mut LeaveWalk) -> Option<(u32, bool)> {
         let &WalkFrame { device, remove, cursor } = walk.stack.last()?;
         let index = device.key.index;
@@ -198,14 +203,14 @@ impl Devices {
         let goes_along = self.goes_along(feed, index, remove);
         match walk.frame_of(self.key(feed)) {
             None => goes_along || uses && !self.is_in_circle(index, feed),
-            // It has a frame below. Either the two need each other, and one of them has to be first; or links have
-            // changed since, and then it goes before this one all the same.
+            // It has a frame below. Either the two need each other, and one of them has to be
+            // first; or links have changed since, and then it goes before this one all the same.
             Some(frame) => goes_along && !frame.remove || uses && !self.uses(index, feed),
         }
     }
 
-    /// A probe that has failed waits for the walk over its children, and one of them uses the device that
-    /// uses it: who waited for that probe might be the one it waits for.
+    /// A probe that has failed waits for the walk over its children, and one of them uses the
+    /// device that uses it: who waited for that probe might be the one it waits for.
     fn is_in_circle(&self, index: u32, feed: u32) -> bool {
         matches!(&self.slot(feed).phase, Phase::Probing(p) if p.failing) && self.uses(index, feed)
     }
@@ -274,8 +279,8 @@ impl Devices {
         Some(LeaveStep::Unbind { key: self.key(index), decl, bound })
     }
 
-    /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it waits for what
-    /// it needs, as before its first probe; or stays down, where that was asked for.
+    /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it
+    /// waits for what it needs, as before its first probe; or stays down, where that was asked for.
     pub(crate) fn unbound(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
@@ -292,8 +297,8 @@ impl Devices {
         }
     }
 
-    /// Drops: the caller is about to drop the object of a device that it has unbound. Another walk waits for that
-    /// before it takes what the object may use.
+    /// Drops: the caller is about to drop the object of a device that it has unbound. Another walk
+    /// waits for that before it takes what the object may use.
     pub(crate) fn drops(&mut self, key: DeviceKey) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping += 1;

@@ -113,7 +113,8 @@ fn links_that_turn_round_under_a_walk_turn_its_order_round() {
     // It has come as far as c, through b.
     let (c, name) = called(&mut s, &mut walk);
     assert_eq!(name, "c");
-    // Meanwhile b is taken down by another walk that was past it, and both come up the other way round.
+    // Meanwhile b is taken down by another walk that was past it, and both come up the other way
+    // round.
     let (from, b) = (s.key("c"), s.key("b"));
     s.step(|devices, now, fx| devices.unlink(from, "b", now, fx));
     s.step(|devices, now, fx| devices.unlink(b, "a", now, fx));

@@ -1,5 +1,5 @@
-//! The links between devices: devices that come, go, and are linked while others live on. Each step costs what
-//! the device's own links cost.
+//! The links between devices: devices that come, go, and are linked while others live on. Each step
+//! costs what the device's own links cost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -188,9 +188,10 @@ impl Devices {
         suspects.into_iter().filter_map(fault).collect()
     }
 
-    /// Whether a way leads from a device back to itself. Looks along what it needs and along who needs
-    /// it, by turns: where one side soon comes to its end, it doesn't matter how long the other is. So a
-    /// device at the end of a long chain, which somebody waits for, costs as little as any other.
+    /// Whether a way leads from a device back to itself. Looks along what it needs and along who
+    /// needs it, by turns: where one side soon comes to its end, it doesn't matter how long the
+    /// other is. So a device at the end of a long chain, which somebody waits for, costs as little
+    /// as any other.
     fn is_on_circle(
         &self,
         from: &str,
@@ -553,8 +554,8 @@ impl Devices {
         UnlinkOutcome::Done
     }
 
-    /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go on
-    /// without them, and those that were deferred are tried a last time.
+    /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go
+    /// on without them, and those that were deferred are tried a last time.
     pub(crate) fn expire(&mut self, now: Duration, fx: &mut Effects) {
         self.hopeless = true;
         for index in self.in_registration_order() {
@@ -579,7 +580,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is probed any more.
+    /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is
+    /// probed any more.
     pub(crate) fn hopes(&self) -> bool {
         let hopes = |slot: &DeviceSlot| match slot.phase {
             Phase::Deferred(_) => true,

@@ -67,8 +67,8 @@ impl Drivers {
         names
     }
 
-    /// The drivers that may have the device: synchronous ones first, each kind in registration order. Asks the
-    /// drivers, so not under a lock.
+    /// The drivers that may have the device: synchronous ones first, each kind in registration
+    /// order. Asks the drivers, so not under a lock.
     pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: bool) -> Vec<Candidate> {
         let may = self.list.iter().filter(|driver| driver.matches(decl));
         let mut candidates: Vec<Candidate> = may.map(|d| d.candidate(decl, asked)).collect();
@@ -128,7 +128,8 @@ pub(crate) fn probes_async(driver: ProbeType, decl: Option<ProbeType>, asked: bo
 pub(crate) enum Verdict {
     /// It is up.
     Bind,
-    /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be there.
+    /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be
+    /// there.
     Defer,
     /// That candidate is asked.
     AskNext(usize),

@@ -1,8 +1,8 @@
-//! The live registry: every device that exists, and the threads that probe and unbind them. Read `README.md` beside this
-//! file first.
+//! The live registry: every device that exists, and the threads that probe and unbind them. Read
+//! `README.md` beside this file first.
 //!
-//! The state of all devices and its steps ([`devices`], [`batch`], [`leave`] and so on) have neither threads nor clock;
-//! [`run`] and what stands beside it drive them.
+//! The state of all devices and its steps ([`devices`], [`batch`], [`leave`] and so on) have
+//! neither threads nor clock; [`run`] and what stands beside it drive them.
 
 mod batch;
 mod devices;

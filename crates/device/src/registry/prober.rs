@@ -1,4 +1,5 @@
-//! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next in line.
+//! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next
+//! in line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +29,8 @@ pub(super) enum ProberDuty {
     Line(Option<u32>),
 }
 
-/// A prober probes so many devices one after the other, and then has its pool queue another one behind what else
-/// waits there.
+/// A prober probes so many devices one after the other, and then has its pool queue another one
+/// behind what else waits there.
 const IN_A_ROW: u32 = 8;
 
 /// A probe to be made, and all that it needs of the state.
@@ -42,7 +43,8 @@ struct ProbeTurn {
 }
 
 impl RegistryState {
-    /// Begins the device, or where that isn't to be probed any more, or is none, the next one in line.
+    /// Begins the device, or where that isn't to be probed any more, or is none, the next one in
+    /// line.
     fn turn(
         &mut self,
         mut key: Option<DeviceKey>,
@@ -67,7 +69,8 @@ impl RegistryState {
         }
     }
 
-    /// A prober that is through with its device goes, and leaves the line, if it was at one, to another worker.
+    /// A prober that is through with its device goes, and leaves the line, if it was at one, to
+    /// another worker.
     fn leave(&mut self, duty: ProberDuty, fx: &mut Effects) {
         if let ProberDuty::Line(node) = duty {
             self.devices.hand_line_over(node, fx);
@@ -99,8 +102,9 @@ impl Registry {
         });
     }
 
-    /// Probes a device on this thread, and any other that falls to it. Work that the end of one releases, or owes, is done
-    /// before the next one begins; where it owes nothing both are one step.
+    /// Probes a device on this thread, and any other that falls to it. Work that the end of one
+    /// releases, or owes, is done before the next one begins; where it owes nothing both are one
+    /// step.
     fn probe(self: &Arc<Self>, first: DeviceKey, duty: ProberDuty, placed: Option<CpuId>) {
         let me = current().id();
         let here = || Site::here(self.placer.machine(), placed);
@@ -162,9 +166,9 @@ impl Registry {
     }
 
     /// Calls the driver. An error says with what it panicked. The device's needs are let go of
-    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its own
-    /// order, so this thread must not be the one that holds it last.
-    /// `Ok` says whether its worker may go on with another probe.
+    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its
+    /// own order, so this thread must not be the one that holds it last. `Ok` says whether its
+    /// worker may go on with another probe.
     fn call_driver(
         self: &Arc<Self>,
         begun: StartedProbe,
@@ -189,8 +193,8 @@ impl Registry {
     }
 }
 
-/// One call of a driver, which may end before the driver returns or after. An end before that is taken
-/// in by the thread that called, when it is back: it still holds what the device needs.
+/// One call of a driver, which may end before the driver returns or after. An end before that is
+/// taken in by the thread that called, when it is back: it still holds what the device needs.
 struct ProbeCall {
     /// I: what the call belongs to.
     registry: Arc<Registry>,
@@ -247,8 +251,9 @@ impl Drop for ProbeEnding {
     }
 }
 
-/// The duty to settle one device that was queued, and with a prober's those in its line. It is done also where the
-/// pools drop the work without running it, so that nobody waits for a probe that can't come.
+/// The duty to settle one device that was queued, and with a prober's those in its line. It is done
+/// also where the pools drop the work without running it, so that nobody waits for a probe that
+/// can't come.
 pub(super) struct Ticket {
     registry: Option<Arc<Registry>>,
     due: DueProbe,

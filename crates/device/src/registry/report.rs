@@ -14,16 +14,16 @@ use crate::info::{ProbeCost, ProbeOutcome};
 use crate::record;
 use crate::shutdown::HangPolicy;
 
-/// How to bring devices up. The default: side by side, as far as they don't need each other; stop at the
-/// first failure.
+/// How to bring devices up. The default: side by side, as far as they don't need each other; stop
+/// at the first failure.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct BringUpOptions {
     /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
     /// comes up.
     pub keep_going: bool,
-    /// Drivers of the default [probe type](crate::ProbeType) probe asynchronously, side by side. True by default; false:
-    /// one by one, as in Linux.
+    /// Drivers of the default [probe type](crate::ProbeType) probe asynchronously, side by side.
+    /// True by default; false: one by one, as in Linux.
     pub asynchronous: bool,
     /// Throwing it stops the start of further probes. Probes that run are waited for.
     pub cancel: Cancel,
@@ -33,14 +33,15 @@ pub struct BringUpOptions {
     /// log, [`DeviceManager::pending`](crate::DeviceManager::pending)), for devices that don't say
     /// so themselves. `None`: as long as it likes, and no timer runs.
     pub device_timeout: Option<Duration>,
-    /// How long all may take. After that whatever is being probed is named, and unless the policy is
-    /// to wait, the rest is left as it is.
+    /// How long all may take. After that whatever is being probed is named, and unless the policy
+    /// is to wait, the rest is left as it is.
     pub timeout: Option<Duration>,
-    /// What is done about a probe that is past its deadline, once everything that doesn't need it is
-    /// settled. Unless it is to be waited for, it counts as failed: those who need it are skipped
-    /// (`Skip`) or cancelled (`GiveUp`). The probe itself goes on; what it brings up late is up after
-    /// all, and so are then those who wait for it. A driver that holds the calling thread itself, a
-    /// synchronous one that has not returned, is named too, but has to be waited for.
+    /// What is done about a probe that is past its deadline, once everything that doesn't need it
+    /// is settled. Unless it is to be waited for, it counts as failed: those who need it are
+    /// skipped (`Skip`) or cancelled (`GiveUp`). The probe itself goes on; what it brings up late
+    /// is up after all, and so are then those who wait for it. A driver that holds the calling
+    /// thread itself, a synchronous one that has not returned, is named too, but has to be waited
+    /// for.
     pub on_hang: HangPolicy,
 }
 
@@ -127,8 +128,9 @@ impl fmt::Debug for BringUpOptions {
     }
 }
 
-/// What a bring-up did: one outcome per declaration, and when everything happened. Its facts on single
-/// devices are put into words when it is first asked for, so that a caller that doesn't read it never waits for that.
+/// What a bring-up did: one outcome per declaration, and when everything happened. Its facts on
+/// single devices are put into words when it is first asked for, so that a caller that doesn't read
+/// it never waits for that.
 #[must_use = "it says which devices did not come up"]
 #[derive(Clone)]
 pub struct BringUp {

@@ -1,7 +1,7 @@
 //! Drives the registry with threads: does what its steps ask for, and calls the drivers.
 //!
-//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before the
-//! lists of deferred devices, and nothing is called while it is held.
+//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before
+//! the lists of deferred devices, and nothing is called while it is held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +61,8 @@ pub(crate) struct RegistryState {
     /// The callbacks that these call now, and how many of them wait for what others do.
     pub unbindings: Vec<(DeviceKey, Arc<Unbinding>)>,
     pub waiting: usize,
-    /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is a
-    /// system call, too.
+    /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is
+    /// a system call, too.
     pub sleepers: usize,
     /// How long after the first bring-up devices may wait for what is not declared or optional.
     pub deferral_timeout: Duration,
@@ -124,9 +124,10 @@ impl Registry {
         state
     }
 
-    /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread that queues it for as long as its
-    /// probe computes: all that this thread is to queue at a node would be queued after that. (10 devices on 16 simulated CPUs:
-    /// 1.04 to 1.01 of the bound; ae5f631.)
+    /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread
+    /// that queues it for as long as its probe computes: all that this thread is to queue at a node
+    /// would be queued after that. (10 devices on 16 simulated CPUs: 1.04 to 1.01 of the bound;
+    /// ae5f631.)
     pub(super) fn queue_prober(
         self: &Arc<Self>,
         node: Option<u32>,

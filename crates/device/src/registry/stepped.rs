@@ -214,8 +214,8 @@ impl Stepped {
         LeaveWalk::new(self.devices.instance(self.key(root)), remove)
     }
 
-    /// The next step of a walk. The rule: no callback begins while somebody uses the device, unless each of the two
-    /// needs the other.
+    /// The next step of a walk. The rule: no callback begins while somebody uses the device, unless
+    /// each of the two needs the other.
     pub(super) fn leave_step(&mut self, walk: &mut LeaveWalk) -> LeaveStep {
         let step = self.step(|devices, now, fx| devices.leave_step(walk, now, fx));
         if let LeaveStep::Unbind { key, decl, .. } = &step {

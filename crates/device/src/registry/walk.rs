@@ -14,7 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Walk<'a>(&'a Registry);
 
 impl Walk<'_> {
-    /// Under the same lock it was seen that no shutdown has begun, or that one waits for the caller anyway.
+    /// Under the same lock it was seen that no shutdown has begun, or that one waits for the caller
+    /// anyway.
     pub(crate) fn begin<'a>(registry: &'a Registry, state: &mut RegistryState) -> Walk<'a> {
         state.walks += 1;
         Walk(registry)
@@ -55,7 +56,8 @@ impl Registry {
                         if state.devices.leave_must_wait(&walk) {
                             state.waiting += 1;
                             self.tell_closer(&state);
-                            // Woken in vain, it tells nobody: two that wait would wake one another for ever.
+                            // Woken in vain, it tells nobody: two that wait would wake one another
+                            // for ever.
                             while state.devices.leave_must_wait(&walk) {
                                 state = self.sleep(state);
                             }
@@ -69,7 +71,8 @@ impl Registry {
         }
     }
 
-    /// A shutdown that waited for this is woken. Not earlier: it wakes walks too, which would wake one another for ever.
+    /// A shutdown that waited for this is woken. Not earlier: it wakes walks too, which would wake
+    /// one another for ever.
     fn tell_closer(&self, state: &RegistryState) {
         if state.devices.is_closed() && state.is_quiet() {
             self.changed.notify_all();
@@ -130,13 +133,15 @@ impl Registry {
     }
 }
 
-/// A callback of a device that is unbound. A shutdown that begins meanwhile takes it over: it is that device's
-/// callback in the shutdown, too, so that it is named and given up there like any other.
+/// A callback of a device that is unbound. A shutdown that begins meanwhile takes it over: it is
+/// that device's callback in the shutdown, too, so that it is named and given up there like any
+/// other.
 #[derive(Default)]
 pub(crate) struct Unbinding {
     /// I: complete once the callback is over, and `end` says how.
     over: Completion,
-    /// L: is the lock, held for a moment; guards how it ended, and the shutdown that is to hear of it.
+    /// L: is the lock, held for a moment; guards how it ended, and the shutdown that is to hear of
+    /// it.
     end: Mutex<End>,
 }
 
@@ -169,7 +174,8 @@ impl Unbinding {
 /// What a shutdown finds in the place of a device whose callback is being called.
 pub(crate) struct TakenCallback {
     unbinding: Arc<Unbinding>,
-    /// Dropped when the shutdown drops those of others: behind its callback, and before what it needs.
+    /// Dropped when the shutdown drops those of others: behind its callback, and before what it
+    /// needs.
     _object: Arc<dyn Bound>,
 }
 

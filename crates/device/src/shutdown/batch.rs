@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How many objects a thread takes out of their lock at once, and how many callbacks it may take at
-/// once. Their list is shorter than the 1024 bytes from which on glibc's allocator tidies up before it
-/// gives memory.
+/// once. Their list is shorter than the 1024 bytes from which on glibc's allocator tidies up before
+/// it gives memory.
 pub(crate) const BATCH: usize = 32;
 
 /// Devices that one thread calls back one after the other, all of them asynchronous.
@@ -42,8 +42,8 @@ impl Batch {
         })
     }
 
-    /// How many callbacks are over, and since when the next one runs. `None`: all are, and the thread
-    /// that ran them is to say so.
+    /// How many callbacks are over, and since when the next one runs. `None`: all are, and the
+    /// thread that ran them is to say so.
     pub(super) fn is_at(&self) -> Option<(usize, Duration)> {
         let over = self.walk.over();
         (over < self.devices.len()).then(|| (over, self.ended(over)))
@@ -83,8 +83,8 @@ impl ShutdownState {
 
     /// How many callbacks a thread takes at once where so many are ready.
     fn at_once(&self, st: &ProgressState, backlog: usize) -> usize {
-        // An observer is told of each one, a device that may be skipped is looked at as it ends, and
-        // one that is known to have a long way to go is not to wait behind another one.
+        // An observer is told of each one, a device that may be skipped is looked at as it ends,
+        // and one that is known to have a long way to go is not to wait behind another one.
         let alone = self.paths.is_some() || self.observed || self.skips();
         if alone || st.slow_seen || st.later_seen || !st.looked_at {
             return 1;
@@ -92,8 +92,8 @@ impl ShutdownState {
         policy::at_once(backlog, self.cpus.min(st.cap + 1), st.took.callbacks, st.took.mean())
     }
 
-    /// A batch for a thread, where it is to take one; `lead` says by which number it has the caller's
-    /// part.
+    /// A batch for a thread, where it is to take one; `lead` says by which number it has the
+    /// caller's part.
     pub(super) fn pick_batch(
         &self,
         st: &mut ProgressState,
@@ -169,8 +169,8 @@ impl ShutdownState {
         }
     }
 
-    /// The callback of a batch has returned, and the device will be over later: or is already, then how it
-    /// ended. The rest is given back.
+    /// The callback of a batch has returned, and the device will be over later: or is already, then
+    /// how it ended. The rest is given back.
     pub(crate) fn batch_detaches(
         &self,
         device: DeviceId,
@@ -185,7 +185,8 @@ impl ShutdownState {
         ended
     }
 
-    /// The thread of a batch leaves it before it calls this device back, since the rest is left undone.
+    /// The thread of a batch leaves it before it calls this device back, since the rest is left
+    /// undone.
     pub(crate) fn batch_leaves(&self, device: DeviceId, scratch: &mut Scratch) {
         let mut st = self.state.lock();
         self.take_over_from(&mut st, device, scratch);

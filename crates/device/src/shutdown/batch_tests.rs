@@ -6,8 +6,8 @@ use crate::shutdown::{HangPolicy, Remaining};
 
 const US: Duration = Duration::from_micros(1);
 
-/// A shutdown by counters on two CPUs, looked at, of quick callbacks "d0" to "d39"; what `needs` names
-/// needs them all. A mean is known.
+/// A shutdown by counters on two CPUs, looked at, of quick callbacks "d0" to "d39"; what `needs`
+/// names needs them all. A mean is known.
 fn quick(timeouts: Timeouts) -> Stepped {
     let names: Vec<String> = (0..40).map(|n| format!("d{n}")).collect();
     let mut devices: Vec<(&str, Kind, &[&str])> = vec![("under d39", Async, &[])];

@@ -34,8 +34,8 @@ pub(crate) enum HangReport {
 /// Pauses of which the length is known by itself.
 const KEPT: usize = 16;
 
-/// The times for which this process was stopped during a shutdown, in their order, since its beginning: no callback ran
-/// then, so none is late for it.
+/// The times for which this process was stopped during a shutdown, in their order, since its
+/// beginning: no callback ran then, so none is late for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses(Vec<Pause>);
 
@@ -114,7 +114,8 @@ impl ShutdownState {
             return (None, false);
         }
         let mut next = shortest;
-        // A callback that runs at that moment is named, and is not late for that: its time is not up.
+        // A callback that runs at that moment is named, and is not late for that: its time is not
+        // up.
         let all_named = run_is_late && !st.run_is_late;
         if all_named {
             st.run_is_late = true;
@@ -206,8 +207,8 @@ impl ShutdownState {
         }
     }
 
-    /// Whether a deputy has to take the caller's part: the caller is in a callback that is late, and
-    /// there is something for it to do.
+    /// Whether a deputy has to take the caller's part: the caller is in a callback that is late,
+    /// and there is something for it to do.
     pub(super) fn deputy(&self, st: &mut ProgressState) -> Option<u64> {
         let is_stuck = |device| st.running.iter().any(|r| r.device == device && r.overdue);
         let is_skipped = |device| st.skipped.iter().any(|(skipped, _)| *skipped == device);
@@ -229,8 +230,8 @@ impl ShutdownState {
         }
     }
 
-    /// More news, for the thread that has told what there was: so that observers hear of one thing after the
-    /// other, in the order in which they happened.
+    /// More news, for the thread that has told what there was: so that observers hear of one thing
+    /// after the other, in the order in which they happened.
     pub(crate) fn more_news(&self) -> Vec<HangReport> {
         let mut st = self.state.lock();
         st.telling = false;

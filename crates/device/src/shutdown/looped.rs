@@ -41,8 +41,8 @@ impl ShutdownState {
         place..(place + place.clamp(FIRST, BATCH)).min(self.total())
     }
 
-    /// Step: a walk, the loop or a batch, ended the callback of that place. Gives the end back where
-    /// the rest was taken over: then it counts as any other one.
+    /// Step: a walk, the loop or a batch, ended the callback of that place. Gives the end back
+    /// where the rest was taken over: then it counts as any other one.
     pub(crate) fn step(
         &self,
         walk: &Walk,
@@ -122,8 +122,8 @@ impl ShutdownState {
         before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
     }
 
-    /// Somebody looks whether the loop should go on as one, or whether batches are held up. `blocked`
-    /// says whether the loop's thread sleeps.
+    /// Somebody looks whether the loop should go on as one, or whether batches are held up.
+    /// `blocked` says whether the loop's thread sleeps.
     pub(crate) fn look(
         &self,
         now: Duration,
@@ -262,8 +262,8 @@ impl ShutdownState {
         }
     }
 
-    /// The device's callback has returned, and it will be over later, or is already: then the thread that
-    /// finished it has been here.
+    /// The device's callback has returned, and it will be over later, or is already: then the
+    /// thread that finished it has been here.
     pub(crate) fn detached(&self, device: DeviceId) {
         self.state.lock().detach(device);
     }
@@ -277,8 +277,8 @@ impl ShutdownState {
     ) -> Option<HelpersWanted> {
         let at = ended.at;
         let mut st = self.state.lock();
-        // It may not have said yet that it has returned. It has objects of other devices: those must not be
-        // dropped by it after all is over.
+        // It may not have said yet that it has returned. It has objects of other devices: those
+        // must not be dropped by it after all is over.
         let walked = |r: &RunningCallback| r.device == ended.device && r.walked && !r.detached;
         let counted = self.is_counted();
         if !counted || Self::batch_in(&st, ended.device).is_some() || st.running.iter().any(walked)
@@ -452,13 +452,14 @@ impl Below {
 
 // Asynchronous devices that are ready, by urgency.
 
-/// How urgent a ready device is: how long the longest chain behind a ready device is expected to take, then its rank.
+/// How urgent a ready device is: how long the longest chain behind a ready device is expected to
+/// take, then its rank.
 pub(super) type Urgency = (u64, u32);
 
 /// Those devices. The one with the greatest urgency goes first.
 ///
-/// Most become ready in order, when the counting begins: these make a list, of which a thread takes a
-/// piece at the cost of a few cache lines that lie beside each other.
+/// Most become ready in order, when the counting begins: these make a list, of which a thread takes
+/// a piece at the cost of a few cache lines that lie beside each other.
 #[derive(Default)]
 pub(super) struct ReadyQueue {
     /// In order; what comes is put here where it is the most urgent of these.

@@ -144,8 +144,8 @@ fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
     assert_eq!(look(s, &mut pace), WatchStep::Over);
 }
 
-/// A loop on so many CPUs over as many devices that need the bus, in chains of `long`, which takes `each`
-/// for a callback and has ended four of them.
+/// A loop on so many CPUs over as many devices that need the bus, in chains of `long`, which takes
+/// `each` for a callback and has ended four of them.
 fn looping(cpus: usize, devices: usize, long: usize, each: Duration) -> Stepped {
     let names: Vec<String> = (0..devices).map(|n| format!("d{n}")).collect();
     let needs: Vec<[&str; 1]> = (0..devices)
@@ -296,8 +296,8 @@ fn is_in_batch(s: &Stepped, name: &str) -> bool {
     s.batch(name).is_some_and(|batch| batch.is_at().is_some())
 }
 
-/// A thread that is in a batch ends one of its callbacks; or that has returned, and ends `later`. Returns
-/// the callback or batch that the thread is in then.
+/// A thread that is in a batch ends one of its callbacks; or that has returned, and ends `later`.
+/// Returns the callback or batch that the thread is in then.
 fn walk_randomly(s: &mut Stepped, rng: &mut Rng, name: String, later: &mut Vec<String>) -> String {
     let Some(batch) = s.batch(&name) else { return name };
     let over = batch.walk.over();

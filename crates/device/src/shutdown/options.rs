@@ -12,8 +12,8 @@ use crate::graph::{DeviceId, Graph};
 use crate::history::History;
 use crate::shutdown::policy;
 
-/// The most helpers at once, unless the options say otherwise: with the caller and the workers that the
-/// pools hold ready, a shutdown keeps to 32 threads.
+/// The most helpers at once, unless the options say otherwise: with the caller and the workers that
+/// the pools hold ready, a shutdown keeps to 32 threads.
 const MAX_HELPERS: usize = 28;
 
 /// How long a callback may take before it is named, unless the options say otherwise.
@@ -28,19 +28,22 @@ pub enum HangPolicy {
     #[default]
     WaitOn,
     /// It counts as done, as a failure: what it needs is shut down under it, and the report says
-    /// what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). Its callback goes on, if it does. Once the whole
-    /// shutdown is late there is nothing to go on for: then it is as `GiveUp`.
+    /// what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). Its callback goes on,
+    /// if it does. Once the whole shutdown is late there is nothing to go on for: then it is as
+    /// `GiveUp`.
     ///
     /// An asynchronous callback that hangs holds a worker of the pools, after this or `GiveUp`, and
     /// [`WorkerPools::shutdown`](corewise_workqueue::WorkerPools::shutdown) would wait for it:
-    /// [`shutdown_timeout`](corewise_workqueue::WorkerPools::shutdown_timeout) doesn't, and names it.
+    /// [`shutdown_timeout`](corewise_workqueue::WorkerPools::shutdown_timeout) doesn't, and names
+    /// it.
     Skip,
     /// The rest is left undone, as by an [abort](ShutdownOptions::abort).
     GiveUp,
 }
 
-/// How to shut devices down. The default: side by side, as far as they don't need each other and their
-/// declarations allow it; callbacks that take longer than ten seconds are named, and waited for.
+/// How to shut devices down. The default: side by side, as far as they don't need each other and
+/// their declarations allow it; callbacks that take longer than ten seconds are named, and waited
+/// for.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ShutdownOptions {
@@ -53,17 +56,17 @@ pub struct ShutdownOptions {
     /// How long a callback may take before it is named, for devices that don't say so themselves.
     /// `None`: as long as it likes.
     pub device_timeout: Option<Duration>,
-    /// How long all may take, from when no probe is in progress any more. After that whatever runs is
-    /// named, and unless the policy is to wait, the rest is left undone.
+    /// How long all may take, from when no probe is in progress any more. After that whatever runs
+    /// is named, and unless the policy is to wait, the rest is left undone.
     pub timeout: Option<Duration>,
     /// What is done about callbacks that are late.
     ///
-    /// No thread can be taken out of a callback. So with another policy than
-    /// [`HangPolicy::WaitOn`] synchronous callbacks run in a thread of their own (`cw-shutdown`),
-    /// one after another as ever, and the caller only waits: then
-    /// [`shutdown`](crate::DeviceManager::shutdown) returns whatever callbacks do, also those of devices that were being unbound
-    /// when it began. It waits for probes in progress first, which have deadlines of their own: only an [abort](ShutdownOptions::abort)
-    /// ends that, with [`Error::Busy`](crate::Error::Busy).
+    /// No thread can be taken out of a callback. So with another policy than [`HangPolicy::WaitOn`]
+    /// synchronous callbacks run in a thread of their own (`cw-shutdown`), one after another as
+    /// ever, and the caller only waits: then [`shutdown`](crate::DeviceManager::shutdown) returns
+    /// whatever callbacks do, also those of devices that were being unbound when it began. It waits
+    /// for probes in progress first, which have deadlines of their own: only an
+    /// [abort](ShutdownOptions::abort) ends that, with [`Error::Busy`](crate::Error::Busy).
     pub on_hang: HangPolicy,
     /// How long callbacks took before: those with the longest way to go start first.
     pub history: Option<Arc<History>>,
@@ -198,8 +201,8 @@ pub enum ShutdownMode {
     Parallel,
 }
 
-/// The devices to be called, and in which order one by one. A snapshot: nothing that a device says later
-/// changes it.
+/// The devices to be called, and in which order one by one. A snapshot: nothing that a device says
+/// later changes it.
 pub(crate) struct Outline {
     pub graph: Arc<Graph>,
     /// By device.
@@ -211,8 +214,8 @@ pub(crate) struct Outline {
     pub asyncs_until: usize,
     /// How many are synchronous.
     pub sync: usize,
-    /// How many callbacks can run at once, on average, if all take as long: all of them over those of
-    /// the longest chain, rounded.
+    /// How many callbacks can run at once, on average, if all take as long: all of them over those
+    /// of the longest chain, rounded.
     pub abreast: usize,
     /// Deadlines of their own.
     pub timeouts: BTreeMap<DeviceId, Duration>,

@@ -49,10 +49,10 @@ pub(crate) enum WatchStep {
     Over,
 }
 
-/// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not begun,
-/// should go on so (rule 3.4.4). `over` callbacks are over, and the one that runs has been running
-/// for `running`. `blocked` tells whether the loop's thread sleeps just now; that costs a look into a
-/// file, so it is asked only where the loop seems slow.
+/// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not
+/// begun, should go on so (rule 3.4.4). `over` callbacks are over, and the one that runs has been
+/// running for `running`. `blocked` tells whether the loop's thread sleeps just now; that costs a
+/// look into a file, so it is asked only where the loop seems slow.
 pub(crate) fn look(
     now: Duration,
     over: usize,
@@ -90,9 +90,9 @@ const START: Duration = Duration::from_micros(100);
 const COUNTED: Duration = Duration::from_nanos(20);
 
 /// Whether a loop of quick callbacks should be one no more, with `left` callbacks to come that take
-/// `mean` each, of which helpers could run some: `threads` could be in callbacks at once. Where they
-/// save twice what the counting of all the `devices` and a start cost. (Once, on two CPUs: 50 callbacks of
-/// 8 us take 469 us for 455.)
+/// `mean` each, of which helpers could run some: `threads` could be in callbacks at once. Where
+/// they save twice what the counting of all the `devices` and a start cost. (Once, on two CPUs: 50
+/// callbacks of 8 us take 469 us for 455.)
 pub(crate) fn helpers_pay(left: usize, mean: Duration, devices: usize, threads: usize) -> bool {
     let times =
         |each: Duration, n: usize| each.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
@@ -108,10 +108,12 @@ pub(crate) fn worth(left: usize, mean: Duration) -> usize {
     usize::try_from(left.as_nanos() / START.as_nanos()).unwrap_or(usize::MAX)
 }
 
-/// How long a thread is to be in callbacks that it took at once: by then it costs little to take others.
+/// How long a thread is to be in callbacks that it took at once: by then it costs little to take
+/// others.
 const AT_ONCE: Duration = Duration::from_micros(50);
 
-/// After so many callbacks their mean says something: the loop looks at it after one more, the first.
+/// After so many callbacks their mean says something: the loop looks at it after one more, the
+/// first.
 const KNOWN: usize = 3;
 
 /// How many callbacks a thread takes at once where `backlog` are ready, `threads` take them, and
@@ -155,10 +157,10 @@ pub(crate) struct Load {
 /// its own share, so one device is left over exactly when two were ready, or one beside the
 /// caller's synchronous work.
 ///
-/// As many as what is left is worth, beyond those that are there. Without evidence of slow callbacks,
-/// and beyond that, it is one at a time: each helper that comes asks for the next one, so the caller
-/// pays for a single wake-up, and callbacks that take microseconds are gone before a second helper
-/// is asked for.
+/// As many as what is left is worth, beyond those that are there. Without evidence of slow
+/// callbacks, and beyond that, it is one at a time: each helper that comes asks for the next one,
+/// so the caller pays for a single wake-up, and callbacks that take microseconds are gone before a
+/// second helper is asked for.
 pub(crate) fn helpers_to_ask(load: &Load) -> usize {
     let wanted = load.backlog.saturating_sub(load.coming);
     let below_cap = load.cap.saturating_sub(load.helpers + load.coming);
@@ -276,8 +278,8 @@ pub(crate) fn paths<'g>(
     paths
 }
 
-/// Whether to count from the beginning: at least two asynchronous callbacks are expected to be slow,
-/// so there is nothing to find out.
+/// Whether to count from the beginning: at least two asynchronous callbacks are expected to be
+/// slow, so there is nothing to find out.
 pub(crate) fn counts_at_once(slow_asyncs: usize) -> bool {
     slow_asyncs >= 2
 }

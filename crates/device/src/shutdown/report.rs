@@ -39,8 +39,8 @@ pub struct ShutdownReport {
     pub overdue: Vec<OverdueCallback>,
     /// The rest was left undone because of what was late.
     pub gave_up: bool,
-    /// Devices that needed one another in a circle, each group in registration order. They were shut
-    /// down one by one: each link to a device registered later was left out.
+    /// Devices that needed one another in a circle, each group in registration order. They were
+    /// shut down one by one: each link to a device registered later was left out.
     pub cycles: Vec<Vec<String>>,
     notes: Arc<ShutdownNotes>,
     outline: Arc<Outline>,
@@ -120,7 +120,8 @@ impl ShutdownReport {
         let graph = &self.outline.graph;
         let mut done = self.records();
         done.retain(|record| record.outcome != Outcome::Cancelled);
-        // Devices that ended at the same instant had no callback, and the base order says which was first.
+        // Devices that ended at the same instant had no callback, and the base order says which was
+        // first.
         done.sort_by_key(|r| (r.end, std::cmp::Reverse(graph.rank(r.device))));
         done.into_iter().map(|r| graph.name(r.device))
     }
@@ -178,8 +179,8 @@ pub struct Remaining {
     pub device: String,
     /// Why it is not shut down.
     pub state: RemainingState,
-    /// For a device that waits: who it really waits for, and through whom. Where several run that it
-    /// waits for, the one that has been running longest. `None`: nobody that it waits for runs.
+    /// For a device that waits: who it really waits for, and through whom. Where several run that
+    /// it waits for, the one that has been running longest. `None`: nobody that it waits for runs.
     pub behind: Option<Blocker>,
     /// Its deadline has passed while its callback runs.
     pub overdue: bool,
@@ -314,8 +315,9 @@ fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
     }
 }
 
-// The notes of a shutdown, and what they mean: when each device was released, by whom, and when those were
-// done that have no callback. Worked out when somebody wants to see it, not while devices wait.
+// The notes of a shutdown, and what they mean: when each device was released, by whom, and when
+// those were done that have no callback. Worked out when somebody wants to see it, not while
+// devices wait.
 
 /// What a shutdown noted down.
 pub(crate) struct ShutdownNotes {
@@ -410,8 +412,8 @@ pub(super) fn records(outline: &Outline, notes: &ShutdownNotes) -> Vec<Record> {
     slots.into_iter().flatten().collect()
 }
 
-/// Devices that one thread called back, one after the other: each callback began when the one before
-/// ended, the first one at `start`.
+/// Devices that one thread called back, one after the other: each callback began when the one
+/// before ended, the first one at `start`.
 fn walked<'n>(
     devices: &'n [DeviceId],
     walk: &'n Walk,

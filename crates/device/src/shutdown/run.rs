@@ -335,7 +335,8 @@ impl ShutdownRun {
                 call.handoff.reset();
                 call.device = device;
             }
-            // The thread that finishes the last one later has it, or a handle that is worth nothing any more.
+            // The thread that finishes the last one later has it, or a handle that is worth nothing
+            // any more.
             None => *call = self.new_call(device),
         }
         let done = ShutdownDone::of(call.clone());

@@ -2,8 +2,8 @@
 //! and no clock here: tests step it by hand, [`super::run`] drives it.
 //!
 //! `README.md` beside this file has the states and the argument why nobody waits for something that
-//! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named). Lock
-//! order: `state` is taken last; nothing is called while it is held.
+//! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named).
+//! Lock order: `state` is taken last; nothing is called while it is held.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -43,8 +43,8 @@ pub(crate) struct ShutdownState {
     pub(super) timeouts: Timeouts,
     /// I: by device, how long the longest chain behind it is expected to take, if that is known.
     pub(super) paths: Option<Vec<u64>>,
-    /// L: is the lock; guards the objects, by device, until they are given back at the end. Taken after
-    /// `state`.
+    /// L: is the lock; guards the objects, by device, until they are given back at the end. Taken
+    /// after `state`.
     pub(super) bound: RwLock<Vec<Option<Arc<dyn Bound>>>>,
     /// A: itself; where the loop is.
     pub(super) walk: Arc<Walk>,

@@ -140,8 +140,8 @@ impl Stepped {
         self.batches.iter().find(|batch| self.name_of(batch) == name).cloned()
     }
 
-    /// A thread ends callbacks of its batch until so many are over; what it ended last, where the rest was
-    /// taken over.
+    /// A thread ends callbacks of its batch until so many are over; what it ended last, where the
+    /// rest was taken over.
     fn walk_on(&self, batch: &Batch, until: usize) -> Option<EndedCallback> {
         let mut places = batch.walk.over()..until;
         places.find_map(|place| {

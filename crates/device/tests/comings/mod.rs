@@ -1,12 +1,14 @@
-//! Devices and drivers that come and go by several threads at once, and a shutdown. The rules, in whatever order:
+//! Devices and drivers that come and go by several threads at once, and a shutdown. The rules, in
+//! whatever order:
 //!
 //! * no callback begins while a consumer of the device is up, or is being brought up;
 //! * each object is shut down once, and before it is dropped;
-//! * when all is quiet, a device that is up has all that it needs, and one that has all that it needs doesn't wait;
+//! * when all is quiet, a device that is up has all that it needs, and one that has all that it
+//!   needs doesn't wait;
 //! * all of it ends.
 //!
-//! On real threads in `torture_comings.rs`, in shuttle's schedules in `tests/shuttle/random.rs`. The locks
-//! of the checks are standard ones, which are no scheduling points.
+//! On real threads in `torture_comings.rs`, in shuttle's schedules in `tests/shuttle/random.rs`.
+//! The locks of the checks are standard ones, which are no scheduling points.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use crate::chance::Chance;
@@ -224,7 +226,8 @@ fn check_quiet(manager: &DeviceManager, book: &Book) {
     let infos = loop {
         manager.wait_for_probes().unwrap();
         let infos = manager.devices();
-        // In shuttle's schedules the deferral timeout may end at any moment: deferred ones are tried once more.
+        // In shuttle's schedules the deferral timeout may end at any moment: deferred ones are
+        // tried once more.
         if !infos.iter().any(in_progress) {
             break infos;
         }

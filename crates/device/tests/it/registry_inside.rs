@@ -1,5 +1,5 @@
-//! A thread that would wait for itself is refused at once: drivers, callbacks and observers, also through
-//! another manager.
+//! A thread that would wait for itself is refused at once: drivers, callbacks and observers, also
+//! through another manager.
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{

@@ -1,4 +1,5 @@
-//! Walks that unbind and remove devices, while others bind, fail and shut down: on real pools, in a fixed order.
+//! Walks that unbind and remove devices, while others bind, fail and shut down: on real pools, in a
+//! fixed order.
 
 use crate::support::{Log, Rig, decl};
 use corewise_device::{

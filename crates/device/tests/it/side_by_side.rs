@@ -1,5 +1,6 @@
-//! What a program gets that asks for nothing in particular: devices come up and go down side by side. The proof needs
-//! no clock: each probe and each callback waits until all the others are in theirs.
+//! What a program gets that asks for nothing in particular: devices come up and go down side by
+//! side. The proof needs no clock: each probe and each callback waits until all the others are in
+//! theirs.
 
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, ProbeContext,
@@ -12,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Where several meet. A thread that has waited for a minute gives up, so that the test fails rather than hangs.
+/// Where several meet. A thread that has waited for a minute gives up, so that the test fails
+/// rather than hangs.
 struct Meeting {
     wanted: usize,
     /// How many have come, and whether one gave up.
@@ -80,7 +82,8 @@ fn devices_come_up_and_go_down_side_by_side_without_being_asked_to() {
     const DEVICES: usize = 50;
     let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").unwrap());
     let manager = DeviceManager::new(&pools).unwrap();
-    // All fifty are in their probes at once; so are as many in their callbacks as may block at once.
+    // All fifty are in their probes at once; so are as many in their callbacks as may block at
+    // once.
     let at_once = ShutdownOptions::new().max_helpers.min(DEVICES);
     manager.register(services(DEVICES, at_once)).unwrap();
     let up = manager.bring_up(decls(DEVICES), &BringUpOptions::new()).unwrap();

@@ -12,8 +12,8 @@ use crate::file_guard::FileFault;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FileEvent {
-    /// Data is lost, or may be: its file was truncated or unlinked, or a flush failed. Every flush fails from now on, until
-    /// the file is opened again.
+    /// Data is lost, or may be: its file was truncated or unlinked, or a flush failed. Every flush
+    /// fails from now on, until the file is opened again.
     Lost {
         /// What was found.
         why: IoError,

@@ -1,4 +1,5 @@
-//! What the file system knows of a range: where a file has holes, and how to get a range into the cache.
+//! What the file system knows of a range: where a file has holes, and how to get a range into the
+//! cache.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -10,26 +11,30 @@ use rustix::io::Errno;
 
 use super::store::Store;
 
-/// Bytes that one prefetch reads ahead, at most: what it starts it also waits for, as long as the disk has no room.
+/// Bytes that one prefetch reads ahead, at most: what it starts it also waits for, as long as the
+/// disk has no room.
 const AHEAD: u64 = 16 << 20;
 
-/// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs page by page), and a
-/// client that copies a file asks for each piece of it.
+/// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs
+/// page by page), and a client that copies a file asks for each piece of it.
 #[derive(Default)]
 pub(super) struct ExtentCache {
-    /// L: itself: where that is, and how often a part of the file has been freed since it was opened. A file that somebody
-    /// else changes may have holes there: they are read as zeroes, as data is.
+    /// L: itself: where that is, and how often a part of the file has been freed since it was
+    /// opened. A file that somebody else changes may have holes there: they are read as zeroes, as
+    /// data is.
     last: Mutex<(Range<u64>, u64)>,
 }
 
 impl ExtentCache {
-    /// Where the data that `at` lies in ends, if that is known; and what [`ExtentCache::keep`] asks for.
+    /// Where the data that `at` lies in ends, if that is known; and what [`ExtentCache::keep`] asks
+    /// for.
     fn end(&self, at: u64) -> (Option<u64>, u64) {
         let last = self.last.lock();
         (last.0.contains(&at).then_some(last.0.end), last.1)
     }
 
-    /// Keeps data that was found when so many parts had been freed. One that was freed meanwhile may be in it.
+    /// Keeps data that was found when so many parts had been freed. One that was freed meanwhile
+    /// may be in it.
     fn keep(&self, data: Range<u64>, freed: u64) {
         let mut last = self.last.lock();
         if last.1 == freed {
@@ -45,8 +50,9 @@ impl ExtentCache {
 }
 
 impl Store {
-    /// Answers a request for extents. A file system that doesn't know has none but data, and so has a block device. It may
-    /// have allocated space that was never written: that counts as a hole, as it does to `SEEK_HOLE`. Blocks.
+    /// Answers a request for extents. A file system that doesn't know has none but data, and so has
+    /// a block device. It may have allocated space that was never written: that counts as a hole,
+    /// as it does to `SEEK_HOLE`. Blocks.
     pub(super) fn extents(&self, rq: &mut RequestMut<'_>) -> Result<(), IoError> {
         let (offset, end) = (rq.offset(), rq.offset() + rq.len());
         let mut at = offset;
@@ -62,7 +68,8 @@ impl Store {
             }
             let data = match self.seek(SeekFrom::Data(at)) {
                 Ok(data) => data.clamp(at, end),
-                // Nothing but a hole up to the file's end, which may lie before the device's: that isn't known then.
+                // Nothing but a hole up to the file's end, which may lie before the device's: that
+                // isn't known then.
                 Err(Errno::NXIO) => {
                     self.seek(SeekFrom::End(0)).map_or(at, |there| there.clamp(at, end))
                 }
@@ -139,7 +146,8 @@ mod tests {
         assert_eq!(all, [(8 * MIB, hole), (MIB, data), ((1 << 40) - 9 * MIB, hole)]);
         assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);
         assert_eq!(found(&store, MIB, MIB, 100), [(MIB, hole)]);
-        // Found data stays known when somebody else frees it, and is looked for again once this store has freed a part.
+        // Found data stays known when somebody else frees it, and is looked for again once this
+        // store has freed a part.
         rustix::fs::fallocate(store.file(), PUNCH, 8 * MIB, 2 * 4096).unwrap();
         assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);
         let (_, freed) = store.found().end(0);

@@ -1,5 +1,5 @@
-//! The way past the host's page cache (`O_DIRECT`): what a file system asks for, and whether a device can
-//! give it.
+//! The way past the host's page cache (`O_DIRECT`): what a file system asks for, and whether a
+//! device can give it.
 
 use std::fs::File;
 use std::io;
@@ -30,8 +30,8 @@ impl Alignment {
     }
 }
 
-/// What the file system says (`STATX_DIOALIGN`, since Linux 6.1); `None` where it says nothing, or that it
-/// doesn't go past its cache.
+/// What the file system says (`STATX_DIOALIGN`, since Linux 6.1); `None` where it says nothing, or
+/// that it doesn't go past its cache.
 pub(super) fn found(file: &File) -> Option<Alignment> {
     let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -60,15 +60,15 @@ pub(super) fn go(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
 }
 
-// Reading what the host's cache has, into memory that needn't be initialized. `rustix` has `preadv2` for
-// initialized memory only, and to initialize it first would cost as much as the read.
+// Reading what the host's cache has, into memory that needn't be initialized. `rustix` has
+// `preadv2` for initialized memory only, and to initialize it first would cost as much as the read.
 
-/// Reads from byte `at` of the file on: how many bytes of `room` are initialized now, from its first one on. With
-/// [`ReadWriteFlags::NOWAIT`] it is what the cache has, and this never blocks.
+/// Reads from byte `at` of the file on: how many bytes of `room` are initialized now, from its
+/// first one on. With [`ReadWriteFlags::NOWAIT`] it is what the cache has, and this never blocks.
 ///
 /// # Errors
-/// [`Errno::AGAIN`] where the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or [`Errno::NOSYS`]
-/// where file system or kernel can't be asked like this; else what is wrong.
+/// [`Errno::AGAIN`] where the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or
+/// [`Errno::NOSYS`] where file system or kernel can't be asked like this; else what is wrong.
 pub(super) fn read(
     file: &File,
     room: &mut [MaybeUninit<u8>],
@@ -78,8 +78,9 @@ pub(super) fn read(
     let list = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // The offset goes in two words. Where one holds all of it, the kernel ignores the other one.
     let (low, high) = (at as libc::c_long, (at >> 32) as libc::c_long);
-    // SAFETY: the list has one entry, and both live until the call returns. The entry names `room`, which is
-    // borrowed exclusively; the kernel writes to it, no more than its length, and reads nothing of it.
+    // SAFETY: the list has one entry, and both live until the call returns. The entry names `room`,
+    // which is borrowed exclusively; the kernel writes to it, no more than its length, and reads
+    // nothing of it.
     let n = unsafe {
         libc::syscall(
             libc::SYS_preadv2,

@@ -15,7 +15,8 @@ use corewise_workqueue::Workqueue;
 use super::volume;
 use super::volume::Volume;
 
-/// How many workers the lanes of all volumes have that share it. Each lane may have one whatever the others have.
+/// How many workers the lanes of all volumes have that share it. Each lane may have one whatever
+/// the others have.
 #[derive(Debug, Default)]
 pub(super) struct FileWorkers {
     /// A: Relaxed: a count that nothing else hangs on.
@@ -67,7 +68,8 @@ impl Lane {
     }
 }
 
-/// A worker of a lane, counted in. Dropped, there are no workers any more: what waits completes as gone.
+/// A worker of a lane, counted in. Dropped, there are no workers any more: what waits completes as
+/// gone.
 struct Worker {
     lane: Arc<Lane>,
     gone: bool,
@@ -99,7 +101,8 @@ impl Drop for Worker {
     }
 }
 
-/// The lanes of a volume: a change of what the cache holds waits for the file's lock, in the kernel, and no read for it.
+/// The lanes of a volume: a change of what the cache holds waits for the file's lock, in the
+/// kernel, and no read for it.
 pub(super) struct Lanes {
     pub(super) changes: Arc<Lane>,
     pub(super) others: Arc<Lane>,
@@ -113,8 +116,8 @@ impl Lanes {
     }
 }
 
-// The word of a lane: how many requests wait in it, how many workers it has, and how many of these are at a
-// request. Lanes are the file driver's (`README.md` beside this file has the protocol).
+// The word of a lane: how many requests wait in it, how many workers it has, and how many of these
+// are at a request. Lanes are the file driver's (`README.md` beside this file has the protocol).
 
 /// A request that waits.
 const WAITING: u64 = 1 << 32;
@@ -160,8 +163,8 @@ impl LaneState {
         pushed
     }
 
-    /// Next, for a worker that is done with a request (`had`), or has had none: true where there is one that it may take now.
-    /// False: it is counted out, and leaves.
+    /// Next, for a worker that is done with a request (`had`), or has had none: true where there is
+    /// one that it may take now. False: it is counted out, and leaves.
     #[inline]
     pub fn next(&self, had: bool) -> bool {
         let done = if had { BUSY } else { 0 };
@@ -185,7 +188,8 @@ impl LaneState {
     }
 }
 
-/// Whether more requests wait than workers are about to take one, and there is room for one more worker.
+/// Whether more requests wait than workers are about to take one, and there is room for one more
+/// worker.
 fn wants_worker(word: u64, most: u16) -> bool {
     let (waiting, workers, busy) = (word / WAITING, (word / WORKER) & COUNT, word & COUNT);
     waiting > workers - busy && workers < u64::from(most.max(1))
@@ -204,21 +208,24 @@ impl fmt::Debug for LaneState {
 
 // Numbers of the file driver, each with its reason.
 
-/// Workers of a lane, at most: a disk that has so many requests at once is as fast as it gets (an ext4 file on a virtio disk
-/// makes 90 to 99 k reads a second from 32 in flight on), and each more is a thread that the scheduler has to switch to.
+/// Workers of a lane, at most: a disk that has so many requests at once is as fast as it gets (an
+/// ext4 file on a virtio disk makes 90 to 99 k reads a second from 32 in flight on), and each more
+/// is a thread that the scheduler has to switch to.
 pub(super) const WORKERS: u16 = 32;
-/// The same of changes that go to the host's page cache: the kernel does one of a file at a time, so a second worker
-/// answers the one before meanwhile, and a third would wait.
+/// The same of changes that go to the host's page cache: the kernel does one of a file at a time,
+/// so a second worker answers the one before meanwhile, and a third would wait.
 pub(super) const CACHED_CHANGES: u16 = 2;
-/// A change of the cache that takes so long has waited for a disk: it is more than what two busy CPUs take from a thread, and
-/// the least of the kernel's pauses for too much dirty memory.
+/// A change of the cache that takes so long has waited for a disk: it is more than what two busy
+/// CPUs take from a thread, and the least of the kernel's pauses for too much dirty memory.
 pub(super) const LONG: Duration = Duration::from_millis(10);
-/// For so long after such a one submitters leave changes to workers, so that a client's reads don't wait with its writes.
+/// For so long after such a one submitters leave changes to workers, so that a client's reads don't
+/// wait with its writes.
 pub(super) const CALM_AFTER: Duration = Duration::from_secs(1);
-/// Workers of all lanes of a server, about. Where they are so many, a lane that has one gets no other.
+/// Workers of all lanes of a server, about. Where they are so many, a lane that has one gets no
+/// other.
 pub(super) const ALL_WORKERS: usize = 64;
-/// What is read or written on the spot, in bytes, at most: copying more takes some time, and others wait for the same
-/// hardware queue.
+/// What is read or written on the spot, in bytes, at most: copying more takes some time, and others
+/// wait for the same hardware queue.
 pub(super) const AT_ONCE: u64 = 64 << 10;
 
 #[cfg(test)]

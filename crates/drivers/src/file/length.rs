@@ -24,8 +24,8 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use super::alarm::Alarm;
 use crate::file_guard::FileGuard;
 
-/// What becomes of a file device whose file somebody else has truncated or unlinked. It is told once, in the log, and every flush
-/// fails from then on.
+/// What becomes of a file device whose file somebody else has truncated or unlinked. It is told
+/// once, in the log, and every flush fails from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLoss {

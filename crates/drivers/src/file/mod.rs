@@ -1,10 +1,11 @@
 //! `file`: a device in a file or on a block device of the host.
 //!
-//! What the host's cache has, or takes without waiting, is read and written on the spot, by the thread that dispatches
-//! ([`volume`]). The rest goes to the kernel through io_uring, by rings that many devices share ([`ring`]), or, where io_uring
-//! is refused, to a bounded number of workers ([`lane`]). Those also finish what a ring left half done. Where it is asked for,
-//! all goes past the host's page cache ([`direct`]). [`options`] has the options, [`error`] the errors, `README.md` the
-//! protocol of rings, lanes and their ends.
+//! What the host's cache has, or takes without waiting, is read and written on the spot, by the
+//! thread that dispatches ([`volume`]). The rest goes to the kernel through io_uring, by rings that
+//! many devices share ([`ring`]), or, where io_uring is refused, to a bounded number of workers
+//! ([`lane`]). Those also finish what a ring left half done. Where it is asked for, all goes past
+//! the host's page cache ([`direct`]). [`options`] has the options, [`error`] the errors,
+//! `README.md` the protocol of rings, lanes and their ends.
 
 mod alarm;
 mod error;
@@ -48,21 +49,23 @@ use volume::Volume;
 /// A flush is `fdatasync`, a write with `fua` carries `RWF_DSYNC`: when it has completed, the data
 /// is as durable as the host's file system and disk make it, also if this process is killed. A file
 /// that this driver created is itself durable before the driver is there. Writes that haven't been
-/// flushed survive this process, not the machine: they are in the host's page cache, or, where the device
-/// goes past that, in the disk's own.
+/// flushed survive this process, not the machine: they are in the host's page cache, or, where the
+/// device goes past that, in the disk's own.
 ///
 /// A flush or a durable write that fails because the host could not write data back puts everything
-/// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So every
-/// flush from then on fails with the same error, until the file is opened again. (Of two flushes that
-/// run at the same time when the disk fails, the host may tell only one.)
+/// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So
+/// every flush from then on fails with the same error, until the file is opened again. (Of two
+/// flushes that run at the same time when the disk fails, the host may tell only one.)
 ///
 /// # A file that somebody makes shorter, or unlinks
-/// The driver never makes a file longer. Once it was truncated by somebody else, reads and changes of what is gone fail,
-/// each with an error that says so, and so does every flush until the file is opened again, also where it has its length
-/// back. Only a change that is under way at that very moment may still make it longer: then the next flush fails, unless
-/// the change ended where the device ends. (A block device has its size by itself.) A file that was unlinked serves on, but its
-/// flushes fail: it is gone with the process. A change with `fua` promises as much, and fails likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each
-/// change and each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
+/// The driver never makes a file longer. Once it was truncated by somebody else, reads and changes
+/// of what is gone fail, each with an error that says so, and so does every flush until the file is
+/// opened again, also where it has its length back. Only a change that is under way at that very
+/// moment may still make it longer: then the next flush fails, unless the change ended where the
+/// device ends. (A block device has its size by itself.) A file that was unlinked serves on, but
+/// its flushes fail: it is gone with the process. A change with `fua` promises as much, and fails
+/// likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each change and
+/// each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
 ///
 /// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises.
 /// [`FileDriver::look`] finds it, and the observer is told.
@@ -92,7 +95,8 @@ pub struct FileDriver {
 /// Which ring each hardware queue has.
 struct Route {
     rings: Arc<Rings>,
-    /// A: by hardware queue; set when the queue says which CPUs it has. Relaxed: a request is as well off in any ring.
+    /// A: by hardware queue; set when the queue says which CPUs it has. Relaxed: a request is as
+    /// well off in any ring.
     of: Box<[AtomicUsize]>,
 }
 
@@ -112,8 +116,8 @@ impl Route {
 impl FileDriver {
     /// Opens or creates the file. Blocks: call it on a worker or a thread of your own.
     ///
-    /// Workers of the queue [below](Workqueue::below) `wq` do the plain I/O. A file that was created is removed again where a later
-    /// step fails.
+    /// Workers of the queue [below](Workqueue::below) `wq` do the plain I/O. A file that was
+    /// created is removed again where a later step fails.
     ///
     /// # Errors
     /// Name the path, what failed, and what to do about it.
@@ -134,8 +138,8 @@ impl FileDriver {
         self.volume.store().look()
     }
 
-    /// What was found first of this: its file was truncated or unlinked, or a flush failed. Every flush fails since then, until the
-    /// file is opened again. Asks nobody; any context.
+    /// What was found first of this: its file was truncated or unlinked, or a flush failed. Every
+    /// flush fails since then, until the file is opened again. Asks nobody; any context.
     pub fn lost(&self) -> Option<IoError> {
         self.volume.store().alarm().found()
     }
@@ -206,8 +210,8 @@ impl FileDriver {
         if self.rings.is_some() { PathInUse::Uring } else { PathInUse::Threads }
     }
 
-    /// Where the device goes past the host's page cache: what its file system asks for. Requests in other
-    /// memory are copied once.
+    /// Where the device goes past the host's page cache: what its file system asks for. Requests in
+    /// other memory are copied once.
     pub fn direct(&self) -> Option<Alignment> {
         self.align
     }
@@ -251,8 +255,8 @@ impl Driver for FileDriver {
         }
     }
 
-    /// A regular file that may be written is made longer (what is added reads as zeroes, and takes no room); of any other
-    /// what there is by now can be used.
+    /// A regular file that may be written is made longer (what is added reads as zeroes, and takes
+    /// no room); of any other what there is by now can be used.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let least = self.size.load(Ordering::Acquire);
         let new = self.volume.store().grow(size, least, &self.geometry)?;

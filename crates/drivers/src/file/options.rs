@@ -73,15 +73,16 @@ impl fmt::Debug for FileOptions {
     }
 }
 
-/// How long an open waits for a lock that somebody else has. A server that was killed keeps its lock until what it had in
-/// flight in the kernel has ended: those writes must not land behind the next server's back.
+/// How long an open waits for a lock that somebody else has. A server that was killed keeps its
+/// lock until what it had in flight in the kernel has ended: those writes must not land behind the
+/// next server's back.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often it looks meanwhile: there is no way to wait for a `flock` with a deadline.
 pub(super) const LOCK_LOOK: Duration = Duration::from_millis(5);
 
 impl FileOptions {
-    /// An existing file (or block device), as large as it is, with blocks of 512 bytes and [`IoPath::Auto`], through the
-    /// host's page cache.
+    /// An existing file (or block device), as large as it is, with blocks of 512 bytes and
+    /// [`IoPath::Auto`], through the host's page cache.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -132,8 +133,8 @@ impl FileOptions {
         self
     }
 
-    /// Is told what happens, by the thread that finds it: it must not block, nor wait for requests of the device. A panic in it is
-    /// caught. It is dropped with the driver.
+    /// Is told what happens, by the thread that finds it: it must not block, nor wait for requests
+    /// of the device. A panic in it is caught. It is dropped with the driver.
     pub fn observer(mut self, observer: impl Fn(&FileEvent) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -145,23 +146,25 @@ impl FileOptions {
         self
     }
 
-    /// Whether to go past the host's page cache (`O_DIRECT`); or an error where the file system doesn't do that with blocks as
-    /// small as the device's. Memory that isn't aligned as the file system wants it is then copied once, and costs nothing
-    /// else.
+    /// Whether to go past the host's page cache (`O_DIRECT`); or an error where the file system
+    /// doesn't do that with blocks as small as the device's. Memory that isn't aligned as the file
+    /// system wants it is then copied once, and costs nothing else.
     ///
-    /// By default the device uses the cache, as most programs that serve files do: what it holds is read at the speed of
-    /// memory, and a write is done when it is there. A flush promises the same either way. Past the cache is for
-    /// devices that are much larger than the memory, or whose users cache for themselves (a guest's own page cache, a
-    /// database): nothing is cached twice, and a flush finds little to do, for nothing has gathered.
+    /// By default the device uses the cache, as most programs that serve files do: what it holds is
+    /// read at the speed of memory, and a write is done when it is there. A flush promises the same
+    /// either way. Past the cache is for devices that are much larger than the memory, or whose
+    /// users cache for themselves (a guest's own page cache, a database): nothing is cached twice,
+    /// and a flush finds little to do, for nothing has gathered.
     pub fn direct(mut self, yes: bool) -> Self {
         self.direct = yes;
         self
     }
 
-    /// Logs each change and each flush to this file, in the format of the kernel's `dm-log-writes`, so that a test can replay
-    /// what a crash at any moment may leave. An entry is there before its change is acknowledged; a change that can't be logged
-    /// fails. A log that is there is continued. The log grows with each change, outlives this process but not the machine, and has
-    /// all changes done by workers, which is slower. A read-only device logs nothing.
+    /// Logs each change and each flush to this file, in the format of the kernel's `dm-log-writes`,
+    /// so that a test can replay what a crash at any moment may leave. An entry is there before its
+    /// change is acknowledged; a change that can't be logged fails. A log that is there is
+    /// continued. The log grows with each change, outlives this process but not the machine, and
+    /// has all changes done by workers, which is slower. A read-only device logs nothing.
     pub fn write_log(mut self, path: impl Into<PathBuf>) -> Self {
         self.write_log = Some(path.into());
         self
@@ -173,9 +176,9 @@ impl FileOptions {
         self
     }
 
-    /// Hardware queues, at least 1; else one where the device has a ring of its own, and one for each CPU where it
-    /// shares rings or has none. A device that shares no rings has one for each, with a thread that sleeps until
-    /// something completes.
+    /// Hardware queues, at least 1; else one where the device has a ring of its own, and one for
+    /// each CPU where it shares rings or has none. A device that shares no rings has one for each,
+    /// with a thread that sleeps until something completes.
     pub fn queues(mut self, n: usize) -> Self {
         self.queues = Some(n.max(1));
         self

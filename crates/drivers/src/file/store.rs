@@ -41,12 +41,13 @@ pub(super) struct Store {
     log: Option<WriteLog>,
     doubt: FlushDoubt,
     found: ExtentCache,
-    /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a disk, and nothing of it
-    /// becomes durable.
+    /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a
+    /// disk, and nothing of it becomes durable.
     in_memory: bool,
     /// QEMU's locks are taken.
     for_qemu: bool,
-    /// A: whether the file system can be asked to read without waiting, until it has said no. Relaxed: a hint.
+    /// A: whether the file system can be asked to read without waiting, until it has said no.
+    /// Relaxed: a hint.
     reads_now: AtomicBool,
     /// A: the same of writes.
     writes_now: AtomicBool,
@@ -56,12 +57,13 @@ pub(super) struct Store {
 ///
 /// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
 /// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds any more: a caller that asks again must not be told
-/// that the data is safe.
+/// remembered here, and from then on no flush succeeds any more: a caller that asks again must not
+/// be told that the data is safe.
 #[derive(Default)]
 struct FlushDoubt {
     /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
-    /// request completes, so a caller that was told of the failure flushes in vain. Release and Acquire.
+    /// request completes, so a caller that was told of the failure flushes in vain. Release and
+    /// Acquire.
     errno: AtomicU32,
 }
 
@@ -115,8 +117,8 @@ impl Store {
         self.log.is_some()
     }
 
-    /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read may have got its
-    /// first bytes. Never blocks, but for memory.
+    /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read
+    /// may have got its first bytes. Never blocks, but for memory.
     pub(super) fn now(&self, rq: &mut RequestMut<'_>) -> Option<Result<(), IoError>> {
         match rq.op() {
             Op::Read => self.read_now(rq).then_some(Ok(())),
@@ -137,7 +139,8 @@ impl Store {
         }
     }
 
-    /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is what it has to have already.
+    /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is
+    /// what it has to have already.
     pub(super) fn grow(
         &self,
         wanted: Option<u64>,
@@ -203,8 +206,8 @@ impl Store {
         self.align
     }
 
-    /// Does a request, from byte `done` on where it is a write. (A read's progress is in the request.)
-    /// Blocks.
+    /// Does a request, from byte `done` on where it is a write. (A read's progress is in the
+    /// request.) Blocks.
     pub(super) fn perform(&self, rq: &mut RequestMut<'_>, done: u64) -> Result<(), IoError> {
         match &self.log {
             Some(log) => {
@@ -262,8 +265,8 @@ impl Store {
         }
     }
 
-    /// Writes a request to the host's cache, and says whether all of it was. Where not, some may be: a block that is written
-    /// twice is the same twice. Never blocks, but for memory.
+    /// Writes a request to the host's cache, and says whether all of it was. Where not, some may
+    /// be: a block that is written twice is the same twice. Never blocks, but for memory.
     fn write_now(&self, rq: &Request) -> bool {
         let durable = rq.flags().fua && !self.in_memory;
         if rq.len() > AT_ONCE || durable || !self.writes_now.load(Ordering::Relaxed) {
@@ -339,9 +342,10 @@ impl Store {
         }
     }
 
-    /// How a durable write that failed is to be answered. Either the bytes couldn't be written, which
-    /// harms nobody else, or they were and the sync failed, which is the last that anybody hears of it.
-    /// The kernel doesn't say which; writing some of the same bytes without the sync does. Blocks.
+    /// How a durable write that failed is to be answered. Either the bytes couldn't be written,
+    /// which harms nobody else, or they were and the sync failed, which is the last that anybody
+    /// hears of it. The kernel doesn't say which; writing some of the same bytes without the sync
+    /// does. Blocks.
     pub(super) fn failed_fua(&self, rq: &Request, error: IoError) -> Result<(), IoError> {
         let len = usize::try_from(rq.len()).unwrap_or(PIECE).min(PIECE);
         let mut some = self.aligned(len, AlignedBuf::zeroed);

@@ -1,9 +1,9 @@
 //! A file, and the ways that a request takes which needs no ring: on the spot, or on a worker.
 //!
-//! On the spot goes what the host's cache has, or takes: a copy, for the submitter's own CPU. A worker does what
-//! blocks where there is no ring, changes of the host's cache that can't be tried without waiting, and what a ring's
-//! answer left half done: short, interrupted, not supported. It is carried on here until it has succeeded or failed for
-//! good.
+//! On the spot goes what the host's cache has, or takes: a copy, for the submitter's own CPU. A
+//! worker does what blocks where there is no ring, changes of the host's cache that can't be tried
+//! without waiting, and what a ring's answer left half done: short, interrupted, not supported. It
+//! is carried on here until it has succeeded or failed for good.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,8 @@ impl Volume {
         &self.store
     }
 
-    /// Does a request that needs no waiting; any other it gives back, perhaps with a read's first bytes in it.
+    /// Does a request that needs no waiting; any other it gives back, perhaps with a read's first
+    /// bytes in it.
     #[inline]
     pub(super) fn now(&self, mut rq: Started) -> Option<Started> {
         match self.store.now(&mut RequestMut::from(&mut rq)) {
@@ -45,14 +46,16 @@ impl Volume {
         None
     }
 
-    /// Whether a worker does better with it than a ring, whose kernel would only have a thread of its own do it.
+    /// Whether a worker does better with it than a ring, whose kernel would only have a thread of
+    /// its own do it.
     pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
         let logged = self.store.is_logged() && !matches!(rq.op(), Op::Read | Op::Extents);
         logged || rq.op() == Op::Write && self.store.align().is_none()
     }
 
-    /// Has the submitter do a change of the cache when it may block, where it [works](for_drivers::works), and no such change
-    /// has taken long of late. Any other request it gives back, also one with `fua`: that waits for the disk each time.
+    /// Has the submitter do a change of the cache when it may block, where it
+    /// [works](for_drivers::works), and no such change has taken long of late. Any other request it
+    /// gives back, also one with `fua`: that waits for the disk each time.
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
         // A change that is logged may be a flush.
         let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
@@ -125,8 +128,8 @@ pub(super) fn perform(mut rq: Started) {
     rq.complete(result);
 }
 
-/// Does a change that was put off, unless as many submitters as make sense are at it; false where workers do better with
-/// the next ones. Blocks.
+/// Does a change that was put off, unless as many submitters as make sense are at it; false where
+/// workers do better with the next ones. Blocks.
 fn by_submitter(mut rq: Started) -> bool {
     let Some(volume) = of(&mut rq) else {
         rq.complete(Err(lost()));

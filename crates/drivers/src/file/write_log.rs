@@ -1,5 +1,6 @@
-//! A log of what changes a file, in the format of the kernel's `dm-log-writes` (QEMU's `blklogwrites` writes it too, and
-//! `replay-log` of xfstests reads it): what the file may hold after a crash can be made of it, moment by moment.
+//! A log of what changes a file, in the format of the kernel's `dm-log-writes` (QEMU's
+//! `blklogwrites` writes it too, and `replay-log` of xfstests reads it): what the file may hold
+//! after a crash can be made of it, moment by moment.
 //!
 //! ```text
 //! sector 0   magic, version, number of entries, bytes of a sector
@@ -7,11 +8,13 @@
 //!      ...   its data, except of a flush, a discard and a mark
 //! ```
 //!
-//! All words are little-endian, of 64 bits but for the last of the super block. A change is logged when it is done, before it
-//! is acknowledged: so the super block's number of entries counts it then. A flush has its entry before it is sent to the disk: in
-//! front of it are the changes that it makes durable, and those that end while it runs are behind it, as `dm-log-writes`
-//! has it. One that fails becomes a mark: it has made nothing durable. Changes that overlap wait for one another, from the disk to
-//! the log: so they come in the log in the order in which the disk had them.
+//! All words are little-endian, of 64 bits but for the last of the super block. A change is logged
+//! when it is done, before it is acknowledged: so the super block's number of entries counts it
+//! then. A flush has its entry before it is sent to the disk: in front of it are the changes that
+//! it makes durable, and those that end while it runs are behind it, as `dm-log-writes` has it. One
+//! that fails becomes a mark: it has made nothing durable. Changes that overlap wait for one
+//! another, from the disk to the log: so they come in the log in the order in which the disk had
+//! them.
 //!
 //! The log survives the server, not the machine: it lies in the host's cache.
 
@@ -45,7 +48,8 @@ pub(super) struct WriteLog {
     name: String,
     /// L: is the lock, held while an entry is written; guards where the log ends.
     end: Mutex<LogEnd>,
-    /// L: is the lock; guards the bytes that changes are at which aren't logged yet. No two overlap.
+    /// L: is the lock; guards the bytes that changes are at which aren't logged yet. No two
+    /// overlap.
     under_way: Mutex<Vec<Range<u64>>>,
     /// Tells that one of them has ended.
     ended: Condvar,
@@ -174,7 +178,8 @@ impl WriteLog {
             EntryData::Of(rq) => self.write_data(behind, rq),
             EntryData::Zeroes => {
                 let after = behind + sectors * SECTOR;
-                // Behind the end there is nothing: what is added reads as zeroes, and takes no room.
+                // Behind the end there is nothing: what is added reads as zeroes, and takes no
+                // room.
                 self.file.file().set_len(after).map(|()| after)
             }
             EntryData::None | EntryData::Text(_) => Ok(behind),

@@ -1,6 +1,7 @@
-//! The check of a mirror: region by region, the legs in sync are read and compared. The resync's item does it when nothing is
-//! left to be resynced, and a step of it holds the same lock of its region, so that no write is in the middle there. A difference, or a
-//! place that can't be read, is only told, or, where that is asked for, called stale: then the resync makes it alike.
+//! The check of a mirror: region by region, the legs in sync are read and compared. The resync's
+//! item does it when nothing is left to be resynced, and a step of it holds the same lock of its
+//! region, so that no write is in the middle there. A difference, or a place that can't be read, is
+//! only told, or, where that is asked for, called stale: then the resync makes it alike.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,7 +21,8 @@ const MOST_PLACES: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorCheck {
-    /// It goes on. Else it is over, or was [stopped](super::Mirror::stop_check) before all was checked.
+    /// It goes on. Else it is over, or was [stopped](super::Mirror::stop_check) before all was
+    /// checked.
     pub running: bool,
     /// Whether what it finds is repaired.
     pub repair: bool,
@@ -30,7 +32,8 @@ pub struct MirrorCheck {
     pub size: u64,
     /// How long it took so far.
     pub took: Duration,
-    /// Bytes, of all legs together, that differ from the first leg in sync that could be read there.
+    /// Bytes, of all legs together, that differ from the first leg in sync that could be read
+    /// there.
     pub differ: u64,
     /// Bytes, of all legs together, that could not be read.
     pub unreadable: u64,
@@ -81,7 +84,8 @@ pub(super) struct Check {
     /// The region that is looked at next.
     at: usize,
     pub(super) rate: u64,
-    /// Which check it is: one may be stopped, and the next one begun, while a step is in the middle.
+    /// Which check it is: one may be stopped, and the next one begun, while a step is in the
+    /// middle.
     id: u64,
     /// It may look at it by now.
     due: bool,
@@ -154,7 +158,8 @@ impl Check {
 }
 
 impl Check {
-    /// Check `id` has looked at a region of so many bytes; whether what was found there is to be repaired.
+    /// Check `id` has looked at a region of so many bytes; whether what was found there is to be
+    /// repaired.
     fn note(&mut self, id: u64, region: usize, bytes: u64, found: &[MirrorPlace]) -> bool {
         let Some(report) = self.report.as_mut().filter(|r| r.running && self.id == id) else {
             return false;
@@ -221,8 +226,8 @@ impl MirrorState {
         keeper.kick();
     }
 
-    /// Compares the legs in a region, which is locked, and makes them alike there where that is asked for: how large it is, and
-    /// whether it made them alike.
+    /// Compares the legs in a region, which is locked, and makes them alike there where that is
+    /// asked for: how large it is, and whether it made them alike.
     pub(super) fn check_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         let check = keeper.check.lock();
         let (id, runs) = (check.id, check.is_running());

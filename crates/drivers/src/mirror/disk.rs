@@ -18,8 +18,8 @@ pub(super) struct Disk {
     block_size: u32,
     /// Whether there are any. Else what is written is taken for written, and nothing is ever found.
     pub(super) is_kept: bool,
-    /// A: for each leg the slot of its newest head, or `NO_HEAD`; the next one goes to the other one, which may come to
-    /// nothing. Relaxed: the keeper's, and before that the opener's.
+    /// A: for each leg the slot of its newest head, or `NO_HEAD`; the next one goes to the other
+    /// one, which may come to nothing. Relaxed: the keeper's, and before that the opener's.
     slots: Box<[AtomicUsize]>,
 }
 
@@ -83,8 +83,8 @@ impl Disk {
         Ok(newest)
     }
 
-    /// Whether the place of the record on a leg, all that a mirror ever writes there, holds nothing but zeroes, and perhaps
-    /// half of a first head.
+    /// Whether the place of the record on a leg, all that a mirror ever writes there, holds nothing
+    /// but zeroes, and perhaps half of a first head.
     pub(super) fn is_vacant(&self, device: &dyn BlockDevice) -> Result<bool, IoError> {
         if !self.is_kept {
             return Ok(true);
@@ -111,13 +111,14 @@ impl Disk {
         Ok(bits)
     }
 
-    /// Writes a head to these legs, and makes it durable. Where that fails, the head may be there, or half of it: the
-    /// one before it stays, and the next one takes its place.
+    /// Writes a head to these legs, and makes it durable. Where that fails, the head may be there,
+    /// or half of it: the one before it stays, and the next one takes its place.
     pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> LegResults {
         let slot = |n: usize| self.slots[n].load(Ordering::Relaxed);
         let next = |n: usize| if slot(n) == 0 { 1 } else { 0 };
         let first = each(which).filter(|&n| slot(n) == NO_HEAD).fold(0, |legs, n| legs | 1 << n);
-        // A block of its own, which is written as a whole: half of the head shows then for what it is.
+        // A block of its own, which is written as a whole: half of the head shows then for what it
+        // is.
         let mut ended = self.write_durably(legs, first, |n| {
             let block = legs.device(n).geometry().block_size as usize;
             vec![(self.place(legs, n).head(0), Head::beginning(block))]
@@ -133,8 +134,8 @@ impl Disk {
         ended
     }
 
-    /// Writes the bits of these regions, and with them others of the same pieces, to these legs, and makes
-    /// them durable.
+    /// Writes the bits of these regions, and with them others of the same pieces, to these legs,
+    /// and makes them durable.
     pub(super) fn write_bits(
         &self,
         legs: &Legs,
@@ -184,8 +185,8 @@ impl Disk {
     }
 }
 
-/// A head at the end of `device`, and where its record begins. The mirror may have had other legs beside it, with larger
-/// blocks, so that of each size is looked for.
+/// A head at the end of `device`, and where its record begins. The mirror may have had other legs
+/// beside it, with larger blocks, so that of each size is looked for.
 pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>, IoError> {
     let geometry = device.geometry();
     let sizes = (12..=16).map(|shift| 1 << shift).filter(|size| *size >= geometry.block_size);

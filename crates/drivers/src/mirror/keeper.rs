@@ -1,6 +1,6 @@
-//! The keeper of a mirror's record: one work item, which never runs twice at once. It alone changes what
-//! is on disk there, so nothing of that needs a lock that a request could meet. The kernel's is the
-//! thread `md_raid1` with the bitmap's daemon.
+//! The keeper of a mirror's record: one work item, which never runs twice at once. It alone changes
+//! what is on disk there, so nothing of that needs a lock that a request could meet. The kernel's
+//! is the thread `md_raid1` with the bitmap's daemon.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -52,8 +52,8 @@ pub(super) struct Keeper {
     pub(super) settling: AtomicBool,
     /// L: is the lock; guards what only the work item touches, and its maker before that.
     pub(super) state: Mutex<KeeperState>,
-    /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so that no
-    /// step is in the middle of a copy that the leg is not part of.
+    /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so
+    /// that no step is in the middle of a copy that the leg is not part of.
     pub(super) cursor: Mutex<Cursor>,
     /// L: is the lock, held for a moment; guards the check, and what it has found.
     pub(super) check: SpinLock<Check>,
@@ -90,7 +90,8 @@ pub(super) struct KeeperState {
     /// The timers that run.
     cleaning: bool,
     retrying: bool,
-    /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in sync.
+    /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in
+    /// sync.
     pub(super) resyncing: Option<u32>,
 }
 
@@ -113,7 +114,8 @@ impl KeeperState {
 
     /// The head that is to be written next, and that is not known to be on disk.
     pub(super) fn next_head(&mut self, in_sync: u32) -> Head {
-        // This number is never used again: who knows where a head has come that could not be written?
+        // This number is never used again: who knows where a head has come that could not be
+        // written?
         self.head.events += 1;
         self.head.in_sync = in_sync;
         self.unwritten = true;
@@ -202,14 +204,15 @@ impl Keeper {
 
     /// Has the keeper make a round, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
-        // It may be queued already, and takes what was put in before this call. Or there are no workers any
-        // more: a thread that has put something in asks for that.
+        // It may be queued already, and takes what was put in before this call. Or there are no
+        // workers any more: a thread that has put something in asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
     /// Has the resync make a step. Never blocks; any context.
     pub(super) fn kick_resync(&self) {
-        // It may be queued already, or its timer runs: then it holds no region and is due by itself.
+        // It may be queued already, or its timer runs: then it holds no region and is due by
+        // itself.
         let _ = self.queue.queue(&self.resync);
     }
 
@@ -220,7 +223,8 @@ impl Keeper {
         self.unless_alone();
     }
 
-    /// A change that has succeeded has to wait until the record says who lacks it. With no lock held; any context.
+    /// A change that has succeeded has to wait until the record says who lacks it. With no lock
+    /// held; any context.
     pub(super) fn hold(&self, rq: HeldRequest) {
         self.unrecorded.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
@@ -276,7 +280,8 @@ impl MirrorState {
         let mut guard = keeper.state.lock();
         let state = &mut *guard;
         let wishes = keeper.wishes.swap(0, Ordering::Acquire);
-        // Those that come from here on are for the next round: what they wait for may come later too.
+        // Those that come from here on are for the next round: what they wait for may come later
+        // too.
         let ended: Vec<_> = keeper.unrecorded.take().collect();
         state.line.extend(keeper.waiting.take());
         self.take_legs_back(keeper, state);
@@ -326,7 +331,8 @@ impl MirrorState {
         }
     }
 
-    /// Writes a head to all legs that are used, and to those of `joining`, which are out; which of these have it.
+    /// Writes a head to all legs that are used, and to those of `joining`, which are out; which of
+    /// these have it.
     pub(super) fn write_heads(
         &self,
         keeper: &Keeper,
@@ -363,8 +369,9 @@ impl MirrorState {
         Ok(good & joining)
     }
 
-    /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads, since a leg is believed
-    /// whose head is as new as the last that all have: the second says that this is the first.
+    /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads,
+    /// since a leg is believed whose head is as new as the last that all have: the second says that
+    /// this is the first.
     fn part_from_copies(&self, keeper: &Keeper, state: &mut KeeperState) {
         for _ in 0..2 {
             // Where it fails the copy is told from the leg no better than before.
@@ -466,8 +473,8 @@ impl MirrorState {
         }
     }
 
-    /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a step has dropped them
-    /// already.
+    /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a
+    /// step has dropped them already.
     pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut KeeperState, joined: u32) {
         let rebuilding = self.legs.states.rebuilding() | joined;
         let legs = list(rebuilding);
@@ -510,9 +517,9 @@ impl MirrorState {
         }
     }
 
-    /// Promote: the legs in sync say first, durably, that those are too which have been resynced. Changes may count
-    /// there from then on, and the others be dropped for failing them: a leg that doesn't know of that would be
-    /// believed alone.
+    /// Promote: the legs in sync say first, durably, that those are too which have been resynced.
+    /// Changes may count there from then on, and the others be dropped for failing them: a leg that
+    /// doesn't know of that would be believed alone.
     fn announce(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
         // Before the head is sent: it may be on disk from then on, also where it fails.
         let new = self.legs.states.claim();
@@ -541,9 +548,9 @@ impl MirrorState {
             }
         }
         let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == RegionAge::Old).collect();
-        // After the look: a write that was seen to have ended there was seen to have dropped a leg. A write that is
-        // out needs the bits when it comes back. And each leg has to have a head that tells it from what it
-        // was before.
+        // After the look: a write that was seen to have ended there was seen to have dropped a leg.
+        // A write that is out needs the bits when it comes back. And each leg has to have a head
+        // that tells it from what it was before.
         let is_whole = state.head.whole == state.head.events;
         if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
             return;
@@ -593,13 +600,13 @@ pub(super) fn errors(ended: disk::LegResults) -> impl Iterator<Item = (usize, Io
     ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
 }
 
-// A mirror without workers: its keeper's item never runs again, so what waits for it ends here. Recording takes a
-// thread that may block, and nobody who comes here is known to be one. `README.md` beside this file argues that
-// nobody is overlooked.
+// A mirror without workers: its keeper's item never runs again, so what waits for it ends here.
+// Recording takes a thread that may block, and nobody who comes here is known to be one.
+// `README.md` beside this file argues that nobody is overlooked.
 
 impl MirrorState {
-    /// The workers are gone for good. Never blocks: a round of the keeper may be waiting for a leg that is told of it
-    /// after this mirror, by this thread.
+    /// The workers are gone for good. Never blocks: a round of the keeper may be waiting for a leg
+    /// that is told of it after this mirror, by this thread.
     pub(super) fn workers_are_gone(&self) {
         self.keeper.end.come();
         self.keeper.refuse_all();

@@ -1,5 +1,5 @@
-//! Which legs of a mirror are used, and which ones its record may call in sync: two words, each change of which has
-//! a name here. `README.md` beside this file argues it.
+//! Which legs of a mirror are used, and which ones its record may call in sync: two words, each
+//! change of which has a name here. `README.md` beside this file argues it.
 //!
 //! | legs | set by | means |
 //! |---|---|---|
@@ -7,7 +7,8 @@
 //! | being resynced | the keeper's `rebuild`, until `promote` or a drop | changes go there, reads don't |
 //! | claimed | the keeper's `claim`, until its `recorded` | a head that counts, or may be on disk, calls them in sync |
 //!
-//! A leg in sync is always claimed. One that is claimed and not in sync keeps changes from being acknowledged.
+//! A leg in sync is always claimed. One that is claimed and not in sync keeps changes from being
+//! acknowledged.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,11 +18,12 @@ use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The states of up to 32 legs, as masks.
 pub struct LegStates {
-    /// A: bit n is set while leg n is in sync, bit 32 + n while it is being resynced; never both. All
-    /// changes are read-modify-writes, so two failing writes can't each drop the leg that the other
-    /// one relies on.
+    /// A: bit n is set while leg n is in sync, bit 32 + n while it is being resynced; never both.
+    /// All changes are read-modify-writes, so two failing writes can't each drop the leg that the
+    /// other one relies on.
     state: AtomicU64,
-    /// A: legs that are claimed; changed by the keeper only. The orderings are argued where it is changed.
+    /// A: legs that are claimed; changed by the keeper only. The orderings are argued where it is
+    /// changed.
     claimed: AtomicU32,
     /// I: legs that are never dropped: what fails there fails.
     pinned: u32,
@@ -39,8 +41,8 @@ impl LegStates {
     }
 
     fn state(&self) -> (u32, u32) {
-        // Acquire: pairs with the changes, so that a thread that sees a leg dropped or taken back sees what was
-        // done before.
+        // Acquire: pairs with the changes, so that a thread that sees a leg dropped or taken back
+        // sees what was done before.
         split(self.state.load(Ordering::Acquire))
     }
 
@@ -70,12 +72,13 @@ impl LegStates {
         self.state.store(in_sync.into(), Ordering::Release);
     }
 
-    /// A change, or what the mirror does for itself, has succeeded on some legs and failed on others. `None`:
-    /// no leg in sync has it, or one that is pinned hasn't: it failed, and no leg is the worse for it. Else it
-    /// has succeeded, and those on which it failed are out: which ones those are.
+    /// A change, or what the mirror does for itself, has succeeded on some legs and failed on
+    /// others. `None`: no leg in sync has it, or one that is pinned hasn't: it failed, and no leg
+    /// is the worse for it. Else it has succeeded, and those on which it failed are out: which ones
+    /// those are.
     ///
-    /// One step: a leg that comes in sync in the middle would make a change count of which the leg that
-    /// is copied from knows nothing.
+    /// One step: a leg that comes in sync in the middle would make a change count of which the leg
+    /// that is copied from knows nothing.
     pub fn settle(&self, succeeded: u32, failed: u32) -> Option<u32> {
         let may = |in_sync: u32| in_sync & succeeded != 0 && failed & self.pinned == 0;
         if failed == 0 {
@@ -90,7 +93,8 @@ impl LegStates {
         Some((in_sync | rebuilding) & failed)
     }
 
-    /// Takes leg `n` out; false where it was out, is pinned, or is the last one that has everything.
+    /// Takes leg `n` out; false where it was out, is pinned, or is the last one that has
+    /// everything.
     pub fn drop_leg(&self, n: usize) -> bool {
         if self.pinned & 1 << n != 0 {
             return false;
@@ -110,18 +114,21 @@ impl LegStates {
 
     /// Claim: the legs that are being resynced, and that a head may call in sync from now on.
     ///
-    /// A change that fails on one of them has either dropped it before, so that it isn't among them; or finds it claimed.
+    /// A change that fails on one of them has either dropped it before, so that it isn't among
+    /// them; or finds it claimed.
     pub fn claim(&self) -> u32 {
         let new = self.rebuilding();
         // Ordered by the change of `state` behind it.
         self.claimed.fetch_or(new, Ordering::Relaxed);
-        // Not a load: this and a drop are two changes of one word, and the second one sees the first. Release pairs
-        // with the Acquire of a drop behind it, or of the thread that sees that: then `is_behind` sees the claim.
+        // Not a load: this and a drop are two changes of one word, and the second one sees the
+        // first. Release pairs with the Acquire of a drop behind it, or of the thread that sees
+        // that: then `is_behind` sees the claim.
         let (_, rebuilding) = split(self.state.fetch_or(0, Ordering::AcqRel));
         rebuilding & new
     }
 
-    /// Those of `legs` that are still being resynced have everything now; which ones those are. They are claimed.
+    /// Those of `legs` that are still being resynced have everything now; which ones those are.
+    /// They are claimed.
     pub fn promote(&self, legs: u32) -> u32 {
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let done = u64::from(split(state).1 & legs);
@@ -132,14 +139,15 @@ impl LegStates {
         }
     }
 
-    /// A head that calls these in sync, as they were a moment ago, is durable on one of them, and newer than all others:
-    /// no other leg is claimed any more.
+    /// A head that calls these in sync, as they were a moment ago, is durable on one of them, and
+    /// newer than all others: no other leg is claimed any more.
     pub fn recorded(&self, in_sync: u32) {
         // Release: once that is durable; pairs with `is_behind`.
         self.claimed.store(in_sync, Ordering::Release);
     }
 
-    /// Whether the record may call a leg in sync that isn't: then no change that it lacks may be acknowledged.
+    /// Whether the record may call a leg in sync that isn't: then no change that it lacks may be
+    /// acknowledged.
     pub fn is_behind(&self) -> bool {
         // Acquire: who acknowledges because of it comes behind what is durable.
         self.claimed.load(Ordering::Acquire) & !self.in_sync() != 0
@@ -151,24 +159,27 @@ impl LegStates {
     }
 }
 
-// Policy of a mirror: which leg a read goes to, how fast it resyncs, how large its regions are. Pure.
+// Policy of a mirror: which leg a read goes to, how fast it resyncs, how large its regions are.
+// Pure.
 
 /// Most regions of a mirror: what 8 KiB of bits have room for.
 pub(super) const MOST_REGIONS: u64 = 65_536;
-/// Smallest region: a smaller one would have more writes wait for the record, and a resync of it takes a
-/// moment anyway.
+/// Smallest region: a smaller one would have more writes wait for the record, and a resync of it
+/// takes a moment anyway.
 pub(super) const SMALLEST_REGION: u32 = 20;
 /// Regions that get their bits at once where writes follow each other.
 const AHEAD: usize = 8;
-/// Rounds of bits after which, within one time of cleaning, twice as many regions get theirs at once.
+/// Rounds of bits after which, within one time of cleaning, twice as many regions get theirs at
+/// once.
 const ROUNDS: u32 = 32;
-/// Reads of a leg that may fail before it is dropped, where the place can be written anew. As many as the
-/// kernel forgives within an hour.
+/// Reads of a leg that may fail before it is dropped, where the place can be written anew. As many
+/// as the kernel forgives within an hour.
 pub(super) const MOST_FORGIVEN: u64 = 20;
-/// How long after a try to make a region alike that failed the resync goes on: it may try there again.
+/// How long after a try to make a region alike that failed the resync goes on: it may try there
+/// again.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
-/// Reads that follow each other stay on a disk that seeks while it has no more than so many others in
-/// flight than the least busy leg.
+/// Reads that follow each other stay on a disk that seeks while it has no more than so many others
+/// in flight than the least busy leg.
 const SEQUENTIAL_SLACK: u64 = 8;
 
 /// A leg as a read sees it.
@@ -182,9 +193,9 @@ pub(super) struct LegView {
     pub(super) rotational: bool,
 }
 
-/// The leg for a read at `offset`: as `read_balance` of the kernel's raid1. A disk that seeks keeps what
-/// follows its last read; else it is the leg with the fewest requests in flight, and among those the
-/// one whose head is nearest.
+/// The leg for a read at `offset`: as `read_balance` of the kernel's raid1. A disk that seeks keeps
+/// what follows its last read; else it is the leg with the fewest requests in flight, and among
+/// those the one whose head is nearest.
 pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -> Option<usize> {
     let least = legs.clone().map(|leg| leg.in_flight).min()?;
     let follows = |leg: &LegView| {
@@ -194,8 +205,8 @@ pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -
     legs.clone().find(follows).or_else(|| legs.min_by_key(nearest)).map(|leg| leg.leg)
 }
 
-/// Why a leg that comes late can't serve a mirror that others use already; `None`: it can. Its limits don't
-/// matter, its queue keeps them.
+/// Why a leg that comes late can't serve a mirror that others use already; `None`: it can. Its
+/// limits don't matter, its queue keeps them.
 pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> {
     let misfits = [
         (leg.block_size > mirror.block_size, "its blocks are larger than the mirror's"),
@@ -218,10 +229,10 @@ pub(super) fn pause(bytes: u64, took: Duration, busy: bool, least: u64, most: u6
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_sub(took)
 }
 
-/// The regions whose bits are set with that of region `n`. Where the one in front has its bit, somebody
-/// writes in order, and would wait at each region. Where bits were set in so many `rounds` lately,
-/// somebody writes all over the place: then the bits become coarse, twice as coarse each time, so
-/// that all of a device takes some hundreds of rounds.
+/// The regions whose bits are set with that of region `n`. Where the one in front has its bit,
+/// somebody writes in order, and would wait at each region. Where bits were set in so many `rounds`
+/// lately, somebody writes all over the place: then the bits become coarse, twice as coarse each
+/// time, so that all of a device takes some hundreds of rounds.
 pub(super) fn with(n: usize, follows: bool, rounds: u32, regions: usize) -> Range<usize> {
     let group = 1 << (rounds / ROUNDS).min(MOST_REGIONS.trailing_zeros());
     let start = n / group * group;

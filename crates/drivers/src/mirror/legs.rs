@@ -11,7 +11,8 @@ use super::leg_states::{self, LegView};
 use crate::below::StackError;
 use crate::mirror::leg_states::LegStates;
 
-/// The target of log lines that the owner of a mirror also has as a [`MirrorEvent`](super::MirrorEvent).
+/// The target of log lines that the owner of a mirror also has as a
+/// [`MirrorEvent`](super::MirrorEvent).
 pub(super) const EVENTS: &str = "corewise_drivers::mirror_events";
 
 /// Most legs of a mirror: a bit each in half a word.
@@ -21,8 +22,8 @@ pub(super) const MOST_LEGS: usize = 32;
 pub(super) struct Legs {
     /// A place for each number that a leg may have.
     legs: Box<[Leg]>,
-    /// A: how many of them legs have, or had: no higher number is used. The keeper's, as `removed`; Relaxed: what a leg is good for
-    /// is in `states`.
+    /// A: how many of them legs have, or had: no higher number is used. The keeper's, as `removed`;
+    /// Relaxed: what a leg is good for is in `states`.
     len: AtomicUsize,
     /// A: those that are no legs any more. The keeper's.
     removed: AtomicU32,
@@ -98,14 +99,15 @@ impl Drop for Leg {
 /// A device in the place of a leg.
 pub(super) struct LegPresence {
     pub(super) device: Arc<dyn BlockDevice>,
-    /// How many devices were here before: what becomes of a request to one of them says nothing about this one.
+    /// How many devices were here before: what becomes of a request to one of them says nothing
+    /// about this one.
     pub(super) era: u64,
 }
 
 const THERE: &str = "a leg without a device is out, and nothing goes there";
 
-/// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs balance
-/// only.
+/// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs
+/// balance only.
 #[derive(Default)]
 struct LegLoad {
     /// A: requests in flight.
@@ -172,7 +174,8 @@ impl Legs {
         self.new & 1 << place != 0
     }
 
-    /// The legs get these numbers, each a higher one than that before it; these others were removed. Before anybody else sees the mirror.
+    /// The legs get these numbers, each a higher one than that before it; these others were
+    /// removed. Before anybody else sees the mirror.
     pub(super) fn renumber(&mut self, numbers: &[usize], removed: u32) {
         // From the last one on: its new place is free.
         for (at, &n) in numbers.iter().enumerate().rev() {
@@ -198,8 +201,8 @@ impl Legs {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// The number of the next leg. One that was removed before only where there is no other, since the legs are given in the order of
-    /// their numbers.
+    /// The number of the next leg. One that was removed before only where there is no other, since
+    /// the legs are given in the order of their numbers.
     pub(super) fn free(&self) -> Option<usize> {
         let len = self.len();
         if len < MOST_LEGS { Some(len) } else { each(self.removed()).next() }
@@ -221,7 +224,8 @@ impl Legs {
         self.legs[n].there.read().clone()
     }
 
-    /// The device of leg `n`, which is there. A caller that may meet a [`swap`](Legs::swap) says why the other device would do as well.
+    /// The device of leg `n`, which is there. A caller that may meet a [`swap`](Legs::swap) says
+    /// why the other device would do as well.
     pub(super) fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
         self.there(n).expect(THERE).device.clone()
     }
@@ -241,7 +245,8 @@ impl Legs {
         self.there(n).is_some_and(|there| there.era == era)
     }
 
-    /// The device of leg `n`, which is out, unless it has one by now: that is as good; or was removed meanwhile. May block.
+    /// The device of leg `n`, which is out, unless it has one by now: that is as good; or was
+    /// removed meanwhile. May block.
     pub(super) fn put(&self, n: usize, device: Arc<dyn BlockDevice>) {
         let giving = self.giving.lock();
         if !self.is_there(n) && self.removed() & 1 << n == 0 {
@@ -250,7 +255,8 @@ impl Legs {
         drop(giving);
     }
 
-    /// As [`put`](Legs::put), in place of what it has, which the caller gets. No step of the resync is in the middle. May block.
+    /// As [`put`](Legs::put), in place of what it has, which the caller gets. No step of the resync
+    /// is in the middle. May block.
     pub(super) fn swap(
         &self,
         n: usize,
@@ -262,7 +268,8 @@ impl Legs {
         former.map(|there| there.device.clone())
     }
 
-    /// What leg `n` has, which was removed: that has nothing then. No step of the resync is in the middle. May block.
+    /// What leg `n` has, which was removed: that has nothing then. No step of the resync is in the
+    /// middle. May block.
     pub(super) fn take(&self, n: usize) -> Option<Arc<dyn BlockDevice>> {
         let giving = self.giving.lock();
         let former = self.legs[n].there.swap(None);
@@ -332,8 +339,8 @@ impl Legs {
         self.members() & !self.states.active()
     }
 
-    /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs may
-    /// differ there, all are to read the same one.
+    /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs
+    /// may differ there, all are to read the same one.
     pub(super) fn choose(&self, offset: u64, tried: u32, source: bool) -> Option<usize> {
         let legs = self.states.in_sync() & !tried;
         if source {

@@ -39,7 +39,8 @@ impl MirrorState {
         added
     }
 
-    /// Enrol: the device is leg `n`, which is out, and the others say so. Where that fails there is no such leg.
+    /// Enrol: the device is leg `n`, which is out, and the others say so. Where that fails there is
+    /// no such leg.
     fn enrol(
         &self,
         keeper: &Keeper,
@@ -68,7 +69,8 @@ impl MirrorState {
             self.legs.admit(n);
             state.unwritten = true;
             self.say_so(keeper, state, n).inspect_err(|_| {
-                // Should the head be there all the same, the next one says that this number is no leg.
+                // Should the head be there all the same, the next one says that this number is no
+                // leg.
                 self.legs.dismiss(n);
                 state.head.removed |= 1 << n;
                 state.unwritten = true;
@@ -139,15 +141,17 @@ impl MirrorState {
         state.head.removed |= 1 << n;
         state.unwritten = true;
         self.say_so(keeper, state, n).inspect_err(|_| {
-            // It is out, as after any failure. Should the head be there all the same, the leg is refused at the next start.
+            // It is out, as after any failure. Should the head be there all the same, the leg is
+            // refused at the next start.
             state.head.removed &= !(1 << n);
             state.unwritten = true;
             self.legs.admit(n);
         })
     }
 
-    /// Farewell: the leg has it in its own record too, so that it is never taken for a disk that has nothing of this mirror. Behind the
-    /// others' heads; where it can't be written they alone know.
+    /// Farewell: the leg has it in its own record too, so that it is never taken for a disk that
+    /// has nothing of this mirror. Behind the others' heads; where it can't be written they alone
+    /// know.
     fn bid_farewell(&self, keeper: &Keeper, state: &KeeperState, n: usize) {
         if !self.legs.is_there(n) {
             return;
@@ -181,7 +185,8 @@ impl MirrorState {
                 self.say_so(keeper, &mut state, n)
             });
         let replaced = replaced.map(|()| {
-            // No step of the resync is in the middle: one that was would read this one for the former.
+            // No step of the resync is in the middle: one that was would read this one for the
+            // former.
             let step = keeper.cursor.lock();
             let former = self.legs.swap(n, device);
             drop(step);
@@ -234,7 +239,8 @@ impl MirrorState {
         let Some((start, head)) = disk::find_head(&**device)? else {
             return vacant(&keeper.disk, &**device);
         };
-        // It was this leg before it was replaced: it comes back like one that was out. A new leg gets everything, whichever it was.
+        // It was this leg before it was replaced: it comes back like one that was out. A new leg
+        // gets everything, whichever it was.
         let is_new = self.legs.members() & 1 << n == 0;
         let is_this = is_new || head.leg as usize == n || self.legs.members() & head.bit() == 0;
         let returns = head.mirror == state.head.mirror && is_this;
@@ -282,7 +288,8 @@ impl MirrorState {
 // Legs of a mirror that are out, and come back: who looks for them, and what they lack.
 
 impl MirrorState {
-    /// Legs that are out are to be tried again; false where there are no workers who could. Any context.
+    /// Legs that are out are to be tried again; false where there are no workers who could. Any
+    /// context.
     pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) -> bool {
         self.legs.call(legs);
         keeper.asked.fetch_or(legs, Ordering::Release);
@@ -401,7 +408,8 @@ impl MirrorState {
         self.legs.answered(wanted);
     }
 
-    /// Lets changes go to these legs, which are out, and has them resynced: the bits say what they lack.
+    /// Lets changes go to these legs, which are out, and has them resynced: the bits say what they
+    /// lack.
     pub(super) fn resync_legs(&self, keeper: &Keeper, state: &mut KeeperState, back: u32) {
         // Join: their own record calls them not in sync before anything else is written there.
         let joined = match self.write_heads(keeper, state, back) {
@@ -414,8 +422,8 @@ impl MirrorState {
         if joined == 0 {
             return;
         }
-        // No step of the resync is in the middle: one that was could take a region for synced that these
-        // legs have no copy of.
+        // No step of the resync is in the middle: one that was could take a region for synced that
+        // these legs have no copy of.
         let step = keeper.cursor.lock();
         self.legs.states.rebuild(joined);
         // Each write while they were out has its bit: none is cleared meanwhile.

@@ -1,7 +1,7 @@
 //! `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of them.
 //!
-//! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the resync and
-//! writes keep out of each other's way.
+//! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the
+//! resync and writes keep out of each other's way.
 
 mod check;
 #[cfg(test)]
@@ -37,21 +37,22 @@ use regions::Overlaps;
 
 /// A mirror.
 ///
-/// - A change or a flush goes to all legs that are in sync or being resynced. It succeeds when it has succeeded
-///   on at least one leg that is still in sync, and a leg on which it failed is dropped: it is asked nothing
-///   more.
-/// - A read goes to the leg in sync with the fewest requests in flight; on disks that seek, to the one
-///   whose last read it continues. Where it fails, the other legs in sync are asked in turn; a leg that failed
-///   where another one succeeded is written anew in that place, and dropped where that doesn't help, or
-///   after 20 times.
+/// - A change or a flush goes to all legs that are in sync or being resynced. It succeeds when it
+///   has succeeded on at least one leg that is still in sync, and a leg on which it failed is
+///   dropped: it is asked nothing more.
+/// - A read goes to the leg in sync with the fewest requests in flight; on disks that seek, to the
+///   one whose last read it continues. Where it fails, the other legs in sync are asked in turn; a
+///   leg that failed where another one succeeded is written anew in that place, and dropped where
+///   that doesn't help, or after 20 times.
 /// - The last leg in sync is never dropped: its errors are told to the client.
 ///
 /// Dropping a leg is logged as an error; [`Mirror::status`] tells.
 ///
-/// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each leg: it knows
-/// which legs are in sync, takes legs back, and resyncs, also after a crash, only what may differ. Without a
-/// record ([`MirrorOptions::record`]) nobody could say later which leg was dropped: the first one, which
-/// the others are copied from at each start, is never dropped then, and a change that fails there fails.
+/// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each
+/// leg: it knows which legs are in sync, takes legs back, and resyncs, also after a crash, only
+/// what may differ. Without a record ([`MirrorOptions::record`]) nobody could say later which leg
+/// was dropped: the first one, which the others are copied from at each start, is never dropped
+/// then, and a change that fails there fails.
 pub struct Mirror {
     inner: Arc<MirrorState>,
     /// Has the keeper told of the end of the workers.
@@ -74,28 +75,29 @@ struct MirrorState {
 pub struct MirrorOptions {
     /// Whether a record is kept on the legs, as it is unless said otherwise.
     pub record: bool,
-    /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless said
-    /// otherwise.
+    /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless
+    /// said otherwise.
     pub resync_least: u64,
     /// Most bytes a second that a resync does; 400 MiB unless said otherwise.
     pub resync_most: u64,
-    /// How long a region has to be left alone before the record says that its legs are alike: between once
-    /// and twice this; 5 s unless said otherwise.
+    /// How long a region has to be left alone before the record says that its legs are alike:
+    /// between once and twice this; 5 s unless said otherwise.
     pub clean_after: Duration,
     /// How long after it was dropped a leg is tried again, and so on; `None` (as it is unless said
     /// otherwise): only when [`Mirror::take_back`] asks for it.
     pub retry: Option<Duration>,
-    /// Which legs may be missing at the beginning; those that were out when the mirror was last up, unless said
-    /// otherwise.
+    /// Which legs may be missing at the beginning; those that were out when the mirror was last up,
+    /// unless said otherwise.
     pub degraded: Degraded,
-    /// Is asked for the device of a leg that was missing, by its number, when that is tried again; `None`: it
-    /// stays out. Called on a worker, which may block; requests go on meanwhile. A panic in it is caught.
+    /// Is asked for the device of a leg that was missing, by its number, when that is tried again;
+    /// `None`: it stays out. Called on a worker, which may block; requests go on meanwhile. A panic
+    /// in it is caught.
     pub find: Option<Arc<FindLeg>>,
-    /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where there would
-    /// be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
+    /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where
+    /// there would be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
     pub region_shift: Option<u32>,
-    /// Is told what happens, on a worker; it may block, though nothing is recorded meanwhile. Dropped
-    /// with the mirror. A panic in it is caught.
+    /// Is told what happens, on a worker; it may block, though nothing is recorded meanwhile.
+    /// Dropped with the mirror. A panic in it is caught.
     pub observer: Option<Arc<MirrorObserver>>,
 }
 
@@ -323,8 +325,8 @@ impl fmt::Display for MirrorStatus {
 pub enum LegState {
     /// It has everything.
     InSync,
-    /// It gets what it lacks. After a crash: it has what was acknowledged, and is being made like the first
-    /// one in sync where they may differ.
+    /// It gets what it lacks. After a crash: it has what was acknowledged, and is being made like
+    /// the first one in sync where they may differ.
     Resyncing,
     /// It failed, or is missing; nothing goes there.
     Out,
@@ -347,7 +349,8 @@ impl fmt::Display for LegState {
 }
 
 impl Mirror {
-    /// How many numbers legs have, or had: those that were [removed](Mirror::remove) count too. Any context.
+    /// How many numbers legs have, or had: those that were [removed](Mirror::remove) count too. Any
+    /// context.
     pub fn legs(&self) -> usize {
         self.inner.legs.len()
     }
@@ -393,9 +396,10 @@ impl Mirror {
         (n < legs.len() && legs.out() & 1 << n != 0).then(|| legs.why(n))
     }
 
-    /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and written to it is
-    /// resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it isn't. False where
-    /// there is no such leg, it isn't out, the mirror has settled, or the worker pools were shut down. Any context; it happens on a worker.
+    /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and
+    /// written to it is resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says
+    /// why it isn't. False where there is no such leg, it isn't out, the mirror has settled, or the
+    /// worker pools were shut down. Any context; it happens on a worker.
     #[must_use = "false: there is nothing to take back"]
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
@@ -407,17 +411,20 @@ impl Mirror {
         inner.take_back(keeper, 1 << n)
     }
 
-    /// Puts another device in the place of leg `n`, whatever that one is at, while requests go on. The leg is out from
-    /// then on and is resynced: it is in sync when it has everything. Until then the mirror has one leg less. Returns the former device,
-    /// where there was one: the mirror asks it nothing more. Blocks as long as it takes to write the record. The next
+    /// Puts another device in the place of leg `n`, whatever that one is at, while requests go on.
+    /// The leg is out from then on and is resynced: it is in sync when it has everything. Until
+    /// then the mirror has one leg less. Returns the former device, where there was one: the mirror
+    /// asks it nothing more. Blocks as long as it takes to write the record. The next
     /// [`open`](Mirror::open) has to be given the new device in that place.
     ///
     /// # Errors
-    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a
-    /// record; where the device is a leg already, is too small, can't do what the mirror was said to do, or has
-    /// something else where the record belongs (the record of this very leg is none of that); where the record can't be written: then
-    /// the leg is out, and keeps its device; where the mirror has settled, or the worker pools were shut down. A device that
-    /// can't be written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says why.
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of
+    /// a mirror without a record; where the device is a leg already, is too small, can't do what
+    /// the mirror was said to do, or has something else where the record belongs (the record of
+    /// this very leg is none of that); where the record can't be written: then the leg is out, and
+    /// keeps its device; where the mirror has settled, or the worker pools were shut down. A device
+    /// that can't be written to afterwards is no error: the leg is out, and
+    /// [`why_out`](Mirror::why_out) says why.
     pub fn replace(
         &self,
         n: usize,
@@ -426,35 +433,41 @@ impl Mirror {
         self.inner.replace(n, device)
     }
 
-    /// Another leg joins, while requests go on. It is resynced: it is in sync when it has everything. Returns its number, which is
-    /// higher than those of the others, as long as there is one up to 31; then that of a leg that was removed. Blocks as long as it
-    /// takes to write the record. The next [`open`](Mirror::open) has to be given the device too, in the order of the numbers.
+    /// Another leg joins, while requests go on. It is resynced: it is in sync when it has
+    /// everything. Returns its number, which is higher than those of the others, as long as there
+    /// is one up to 31; then that of a leg that was removed. Blocks as long as it takes to write
+    /// the record. The next [`open`](Mirror::open) has to be given the device too, in the order of
+    /// the numbers.
     ///
     /// # Errors
-    /// As of [`replace`](Mirror::replace), where that is about the device; where there are 32 legs; where the device or the record can't
-    /// be written. Then there is no such leg. A device that can't be written to afterwards is no error: the leg is out, and
-    /// [`why_out`](Mirror::why_out) says why.
+    /// As of [`replace`](Mirror::replace), where that is about the device; where there are 32 legs;
+    /// where the device or the record can't be written. Then there is no such leg. A device that
+    /// can't be written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out)
+    /// says why.
     pub fn add(&self, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
         self.inner.add(device)
     }
 
-    /// Leg `n` is none any more, whatever it is at, while requests go on. The others keep their numbers. Returns its device, where there
-    /// was one: the mirror asks it nothing more, and has told it in its record. Blocks as long as it takes to write the record. The next
-    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it refuses this one, until that is
-    /// [added](Mirror::add) again.
+    /// Leg `n` is none any more, whatever it is at, while requests go on. The others keep their
+    /// numbers. Returns its device, where there was one: the mirror asks it nothing more, and has
+    /// told it in its record. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it
+    /// refuses this one, until that is [added](Mirror::add) again.
     ///
     /// # Errors
-    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of a mirror without a record; where the
-    /// record can't be written: then the leg is out; where the mirror has settled, or the worker pools were shut down.
+    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of
+    /// a mirror without a record; where the record can't be written: then the leg is out; where the
+    /// mirror has settled, or the worker pools were shut down.
     pub fn remove(&self, n: usize) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         self.inner.remove(n)
     }
 
-    /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate` bytes of the mirror a second
-    /// (`None`: as fast as a resync). With `repair` what differs, or can't be read, is written anew, with what the first leg in
-    /// sync has that can be read there; else it is only told, by [`status`](Mirror::status) and
-    /// [`CheckEnded`](MirrorEvent::CheckEnded). False where one goes on already, the mirror has settled, or the worker pools were
-    /// shut down. Any context; workers do it.
+    /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate`
+    /// bytes of the mirror a second (`None`: as fast as a resync). With `repair` what differs, or
+    /// can't be read, is written anew, with what the first leg in sync has that can be read there;
+    /// else it is only told, by [`status`](Mirror::status) and
+    /// [`CheckEnded`](MirrorEvent::CheckEnded). False where one goes on already, the mirror has
+    /// settled, or the worker pools were shut down. Any context; workers do it.
     #[must_use = "false: no check was begun"]
     pub fn check(&self, rate: Option<u64>, repair: bool) -> bool {
         let keeper = &self.inner.keeper;
@@ -476,10 +489,10 @@ impl Mirror {
         was
     }
 
-    /// Ends a resync where it is, and has the record say what is so: without writes in flight, that all
-    /// legs are alike but for what is yet to be resynced. Call it when the queue over the mirror has been
-    /// drained, before the legs close, and before the worker pools are shut down: after that the record stays as it
-    /// is. May block.
+    /// Ends a resync where it is, and has the record say what is so: without writes in flight, that
+    /// all legs are alike but for what is yet to be resynced. Call it when the queue over the
+    /// mirror has been drained, before the legs close, and before the worker pools are shut down:
+    /// after that the record stays as it is. May block.
     #[track_caller]
     pub fn settle(&self) {
         self.inner.keeper.settle();

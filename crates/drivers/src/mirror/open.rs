@@ -19,27 +19,27 @@ use crate::mirror::{Mirror, MirrorEvent, MirrorOptions, MirrorState, check, disk
 impl Mirror {
     /// Mirrors over `legs`.
     ///
-    /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB up to
-    /// 128 KiB (more with blocks above 16 KiB). Legs that have none are new. Where all are, a mirror is made of
-    /// them: it has what the first one has, and the others are in sync when they were copied from it. A leg
-    /// that was out is resynced, and so is what was being written when a crash came; nothing waits for that.
-    /// Workers of `wq` do it. May block, as long as the legs do.
+    /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB
+    /// up to 128 KiB (more with blocks above 16 KiB). Legs that have none are new. Where all are, a
+    /// mirror is made of them: it has what the first one has, and the others are in sync when they
+    /// were copied from it. A leg that was out is resynced, and so is what was being written when a
+    /// crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the legs
+    /// do.
     ///
-    /// Without a record nothing is known of the legs: the first one is what the mirror has, and the others are
-    /// compared with it, and copied where they differ, each time.
+    /// Without a record nothing is known of the legs: the first one is what the mirror has, and the
+    /// others are compared with it, and copied where they differ, each time.
     ///
-    /// A leg that is missing, or can't be read, is out from the beginning; [`MirrorOptions::degraded`] says
-    /// whether that may be.
+    /// A leg that is missing, or can't be read, is out from the beginning;
+    /// [`MirrorOptions::degraded`] says whether that may be.
     ///
     /// # Errors
-    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too small (a new mirror is as large as
-    /// the first one); where
-    /// legs belong to different mirrors, are in another order than when it was made, or were used without each
-    /// other; where one without a record has something else in its place; where the first leg of a
-    /// new mirror, or of one without a record, is empty, and would be copied over one that isn't;
-    /// where none that has everything can be read, or the record can't be written. Without a
-    /// record: where the first leg is missing, or one has a
-    /// record all the same, whatever mirror's that is.
+    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too
+    /// small (a new mirror is as large as the first one); where legs belong to different mirrors,
+    /// are in another order than when it was made, or were used without each other; where one
+    /// without a record has something else in its place; where the first leg of a new mirror, or of
+    /// one without a record, is empty, and would be copied over one that isn't; where none that has
+    /// everything can be read, or the record can't be written. Without a record: where the first
+    /// leg is missing, or one has a record all the same, whatever mirror's that is.
     pub fn open(
         legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
         options: MirrorOptions,
@@ -81,7 +81,8 @@ impl MirrorState {
         let mut head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
-                // Before anything that a client writes: who begins with a copy of these legs has another name.
+                // Before anything that a client writes: who begins with a copy of these legs has
+                // another name.
                 head.fork(chance());
                 head.events = assembled.events;
                 head.legs = legs.len() as u32;
@@ -132,7 +133,8 @@ fn from_record(
     Ok(assembled)
 }
 
-/// What is so without a record: the first leg has everything, as it did the last time, since it is never dropped.
+/// What is so without a record: the first leg has everything, as it did the last time, since it is
+/// never dropped.
 fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
     for n in (0..legs.len()).filter(|&n| legs.is_there(n)) {
         unrecorded(&legs.name(n), &*legs.device(n))?;
@@ -168,7 +170,8 @@ impl MirrorState {
         let failed =
             |error| StackError::new(format!("cannot write the record of the mirror: {error}"));
         let mut state = keeper.state.lock();
-        // A process that was killed may have left this in the disks' caches: it has to stay before anything is built on it.
+        // A process that was killed may have left this in the disks' caches: it has to stay before
+        // anything is built on it.
         let here = assembled.in_sync | assembled.behind | assembled.blank;
         self.drop_failed(&disk::flush(&self.legs, here));
         // A new mirror is one of its source alone before anything else is written to any leg.
@@ -205,8 +208,8 @@ impl MirrorState {
         }
         self.resync_legs(keeper, &mut state, assembled.behind | assembled.blank);
         self.record(keeper, &mut state).map_err(failed)?;
-        // Once more: only then the record says that all legs in sync have a head of this start, and tells them from
-        // copies that were made before it.
+        // Once more: only then the record says that all legs in sync have a head of this start, and
+        // tells them from copies that were made before it.
         state.unwritten = true;
         self.record(keeper, &mut state).map_err(failed)?;
         // Not where one has begun, also if its legs are out again by now.
@@ -217,7 +220,8 @@ impl MirrorState {
     }
 }
 
-/// A mirror that was not there before has what its first leg has, and that has to fit on the others.
+/// A mirror that was not there before has what its first leg has, and that has to fit on the
+/// others.
 fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
     let mut rooms = Vec::new();
     for device in legs.devices() {
@@ -267,8 +271,9 @@ pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackE
     )))
 }
 
-/// A leg of a mirror without a record is compared with the first one, and overwritten: it is part of no mirror that
-/// has one, of which it may be the only leg that has everything, or one that lacks half of it.
+/// A leg of a mirror without a record is compared with the first one, and overwritten: it is part
+/// of no mirror that has one, of which it may be the only leg that has everything, or one that
+/// lacks half of it.
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now is no record that anybody could go by.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };

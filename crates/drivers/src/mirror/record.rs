@@ -1,5 +1,5 @@
-//! What a mirror writes down at the end of each leg: who belongs to it, which legs are in sync, and in
-//! which regions they may differ. Only bytes here; `disk.rs` reads and writes them. Pure.
+//! What a mirror writes down at the end of each leg: who belongs to it, which legs are in sync, and
+//! in which regions they may differ. Only bytes here; `disk.rs` reads and writes them. Pure.
 //!
 //! ```text
 //! 0                       data, as large as the first leg allowed when the mirror was made
@@ -8,10 +8,10 @@
 //!                  + 2 P  bits: one for each region
 //! ```
 //!
-//! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes. A
-//! head is 2 KiB with a checksum, and none is written over the newest one of its leg, so that one is whole
-//! whatever became of the other. Bits need no checksum: a bit is set before the write that it is
-//! about is sent, so what a torn piece says too little was never written.
+//! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes.
+//! A head is 2 KiB with a checksum, and none is written over the newest one of its leg, so that one
+//! is whole whatever became of the other. Bits need no checksum: a bit is set before the write that
+//! it is about is sent, so what a torn piece says too little was never written.
 
 use super::legs::{MOST_LEGS, all, each};
 use crate::below::StackError;
@@ -26,11 +26,12 @@ pub(super) struct Head {
     pub(super) mirror: [u8; 16],
     /// Grows with each head that is written, also with one that failed.
     pub(super) events: u64,
-    /// The events of the last head before this one that all legs in sync have. A leg in sync has that one at
-    /// least: an older one is a disk that was replaced since, or a copy of one.
+    /// The events of the last head before this one that all legs in sync have. A leg in sync has
+    /// that one at least: an older one is a disk that was replaced since, or a copy of one.
     pub(super) common: u64,
-    /// The events of the last head that went to all legs of the mirror. Bits are taken away only after it, and
-    /// not while a leg is out: a leg that has this head or a later one lacks no more than the bits say.
+    /// The events of the last head that went to all legs of the mirror. Bits are taken away only
+    /// after it, and not while a leg is out: a leg that has this head or a later one lacks no more
+    /// than the bits say.
     pub(super) whole: u64,
     /// Bytes of the mirror.
     pub(super) size: u64,
@@ -41,8 +42,8 @@ pub(super) struct Head {
     pub(super) removed: u32,
     /// Which one of them this is.
     pub(super) leg: u32,
-    /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what the bits say,
-    /// or everything, and nobody reads from it.
+    /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what
+    /// the bits say, or everything, and nobody reads from it.
     pub(super) in_sync: u32,
     /// Where the mirror began anew, the last time first; at most `FORKS`.
     pub(super) forks: Vec<MirrorBegin>,
@@ -64,7 +65,8 @@ pub(super) struct LastCheck {
     pub(super) repaired: u64,
 }
 
-/// The mirror began, with what was there: a copy of it, or legs that were left out, might do so too.
+/// The mirror began, with what was there: a copy of it, or legs that were left out, might do so
+/// too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MirrorBegin {
     /// What it goes by since; not 0, which is what a mirror goes by that never began anew.
@@ -128,8 +130,8 @@ impl Head {
 
     /// How a leg with this head, which the mirror with head `newest` does without, stands to that.
     ///
-    /// The mirror has all that the leg has, if they are of one history, or the mirror left the leg's after
-    /// what this has seen.
+    /// The mirror has all that the leg has, if they are of one history, or the mirror left the
+    /// leg's after what this has seen.
     pub(super) fn follows(&self, newest: &Head) -> HeadRelation {
         match (self.is_seen_by(newest), self.is_in_sync()) {
             (true, _) if self.events >= newest.whole => HeadRelation::Yes,
@@ -260,13 +262,15 @@ impl RecordLayout {
 pub(super) struct Assembled {
     /// The newest head; `None` where no leg has one: a new mirror.
     pub(super) newest: Option<Head>,
-    /// The events of any head, at most: those of a leg that has to be copied may be more than the newest one's.
+    /// The events of any head, at most: those of a leg that has to be copied may be more than the
+    /// newest one's.
     pub(super) events: u64,
     /// Legs that have everything.
     pub(super) in_sync: u32,
     /// Legs with a record of this mirror that lack what the bits say.
     pub(super) behind: u32,
-    /// Legs without a record, or with one that is no word about what they lack: they lack everything.
+    /// Legs without a record, or with one that is no word about what they lack: they lack
+    /// everything.
     pub(super) blank: u32,
     /// Of those, legs without a record.
     pub(super) unwritten: u32,
@@ -280,7 +284,8 @@ pub(super) struct Assembled {
 }
 
 impl Assembled {
-    /// Legs that had everything when the mirror was last up, and of which that isn't known any more.
+    /// Legs that had everything when the mirror was last up, and of which that isn't known any
+    /// more.
     pub(super) fn lost(&self) -> u32 {
         self.newest.as_ref().map_or(0, |head| head.in_sync) & !self.in_sync & !self.outdated
     }
@@ -290,7 +295,8 @@ impl Assembled {
         self.in_sync & self.outdated != 0
     }
 
-    /// Whether it may come to life without the legs that are missing, and those that aren't what they were.
+    /// Whether it may come to life without the legs that are missing, and those that aren't what
+    /// they were.
     pub(super) fn may_start(
         &self,
         policy: Degraded,
@@ -321,19 +327,20 @@ impl Assembled {
     }
 }
 
-/// Which legs may be missing when a mirror comes to life. In any case one that has everything has to be
-/// there, and a mirror is made of all its legs. A leg that had everything, and is another disk now, or an older
-/// copy of itself, is as good as missing.
+/// Which legs may be missing when a mirror comes to life. In any case one that has everything has
+/// to be there, and a mirror is made of all its legs. A leg that had everything, and is another
+/// disk now, or an older copy of itself, is as good as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Degraded {
     /// None.
     Never,
-    /// Those that were out when it was last up: what was acknowledged is on the others. (`mdadm --assemble`.)
+    /// Those that were out when it was last up: what was acknowledged is on the others.
+    /// (`mdadm --assemble`.)
     #[default]
     Known,
-    /// Any. Where the missing one has the newest writes, they are missing too, and it is refused when it comes
-    /// back. (`mdadm --assemble --run`.)
+    /// Any. Where the missing one has the newest writes, they are missing too, and it is refused
+    /// when it comes back. (`mdadm --assemble --run`.)
     Always,
 }
 
@@ -347,7 +354,8 @@ pub(super) fn assemble(
     name: impl Fn(usize) -> String,
 ) -> Result<Assembled, StackError> {
     let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
-    // The newest one; but a leg that was being resynced has no word against one that was in sync, and went on.
+    // The newest one; but a leg that was being resynced has no word against one that was in sync,
+    // and went on.
     let goes_on =
         |newest: &Head| heads().all(|(_, head)| head.is_seen_by(newest) || !head.is_in_sync());
     let newest = |fits: &dyn Fn(&Head) -> bool| {
@@ -445,7 +453,8 @@ fn are_of_one_mirror<'a>(
     )))
 }
 
-/// The number of each leg that was given: those that the newest head knows, in order, and then new ones.
+/// The number of each leg that was given: those that the newest head knows, in order, and then new
+/// ones.
 fn numbers(
     found: &[Option<Option<Head>>],
     newest: &Head,
@@ -654,7 +663,8 @@ mod tests {
         assert_eq!(head(1, 6, 0b01).follows(&newest), HeadRelation::No, "it was being resynced");
         assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), HeadRelation::Yes);
         assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), HeadRelation::Apart);
-        // Each history is known as far as there is room for forks, and a forgotten one isn't believed.
+        // Each history is known as far as there is room for forks, and a forgotten one isn't
+        // believed.
         let mut often = newest;
         for fork in 1..FORKS as u64 {
             often.fork(100 + fork);

@@ -49,8 +49,8 @@ pub enum RegionAge {
 pub struct Regions {
     /// A: one for each region; the orderings are argued where it is changed.
     words: Box<[AtomicU32]>,
-    /// A: how many regions are stale; Relaxed, a reader that sees an old number reads from a leg as it
-    /// could have done a moment before.
+    /// A: how many regions are stale; Relaxed, a reader that sees an old number reads from a leg as
+    /// it could have done a moment before.
     stale: AtomicUsize,
     shift: u32,
 }
@@ -104,8 +104,8 @@ impl Regions {
         RegionEntry::In
     }
 
-    /// A write has ended on all legs. True where the resync waits for one of these regions, and nobody
-    /// is left in that: the caller has to run it.
+    /// A write has ended on all legs. True where the resync waits for one of these regions, and
+    /// nobody is left in that: the caller has to run it.
     #[must_use = "true obliges the caller to run the resync"]
     pub fn exit(&self, regions: Range<usize>) -> bool {
         regions.fold(false, |wake, n| {
@@ -143,8 +143,9 @@ impl Regions {
         self.words[n].fetch_or(DIRTY | RECENT, Ordering::Release);
     }
 
-    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync. A write that
-    /// isn't inside the region may be overlooked by a resync that is: then the next one finds it.
+    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync.
+    /// A write that isn't inside the region may be overlooked by a resync that is: then the next
+    /// one finds it.
     pub fn mark_stale(&self, n: usize) {
         if self.words[n].fetch_or(STALE, Ordering::AcqRel) & STALE == 0 {
             self.stale.fetch_add(1, Ordering::Relaxed);
@@ -193,16 +194,18 @@ impl Regions {
     }
 }
 
-// Which changes of a mirror are in flight at the same time, and touch the same bytes. Each leg may do these in an order of its
-// own: once both are acknowledged the legs differ. So the regions where they overlap are called stale before the later one is
-// sent, and the resync makes them alike when both are gone.
+// Which changes of a mirror are in flight at the same time, and touch the same bytes. Each leg may
+// do these in an order of its own: once both are acknowledged the legs differ. So the regions where
+// they overlap are called stale before the later one is sent, and the resync makes them alike when
+// both are gone.
 
 /// Regions share so many lists.
 const LISTS: usize = 16;
 
 /// The bytes of the changes that are on their way to the legs.
 pub(super) struct Overlaps {
-    /// L: is the lock, held for a look at those that are in flight in its regions; guards their bytes.
+    /// L: is the lock, held for a look at those that are in flight in its regions; guards their
+    /// bytes.
     lists: [CachePadded<SpinLock<Vec<Range<u64>>>>; LISTS],
 }
 
@@ -213,8 +216,8 @@ impl Default for Overlaps {
 }
 
 impl Overlaps {
-    /// A change of `bytes`, in `regions`, goes to the legs. Says which of them others change at the same time, from the first to
-    /// the last of these. Any context.
+    /// A change of `bytes`, in `regions`, goes to the legs. Says which of them others change at the
+    /// same time, from the first to the last of these. Any context.
     pub(super) fn begin(&self, regions: Range<usize>, bytes: &Range<u64>) -> Option<Range<u64>> {
         // Two that overlap share a region, so that the later one finds the other in its list.
         let mut shared: Option<Range<u64>> = None;

@@ -27,8 +27,8 @@ impl MirrorState {
         let differ = regions.is_stale(regions.of(offset, len));
         loop {
             let n = self.legs.choose(offset, tried, differ)?;
-            // It may be another device than that of the moment before, which has nothing yet, or none: then this sees that the leg
-            // was dropped for it.
+            // It may be another device than that of the moment before, which has nothing yet, or
+            // none: then this sees that the leg was dropped for it.
             let there = self.legs.there(n);
             if let (Some(there), true) = (there, self.legs.states.in_sync() & 1 << n != 0) {
                 return Some((n, there));
@@ -36,7 +36,8 @@ impl MirrorState {
         }
     }
 
-    /// What becomes of a read up to `end` that the device of that era of leg `n` is asked after `failed`.
+    /// What becomes of a read up to `end` that the device of that era of leg `n` is asked after
+    /// `failed`.
     fn asked(
         self: &Arc<Self>,
         (n, era): (usize, u64),
@@ -110,8 +111,8 @@ impl MirrorState {
 
     /// Sends a change, which has entered `regions`, to all legs.
     pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
-        // After the entry: who is taken back from here on gets this region by the resync, which waits
-        // until it is left.
+        // After the entry: who is taken back from here on gets this region by the resync, which
+        // waits until it is left.
         let active = self.legs.states.active();
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
         let bytes = offset..offset + len;
@@ -139,8 +140,8 @@ impl MirrorState {
             }
             inner.answer(rq, result, regions, mask(&failed), overlaps);
         });
-        // One that is out by now may have another device already: whatever that gets here, it gets everything anew once this
-        // has left its regions.
+        // One that is out by now may have another device already: whatever that gets here, it gets
+        // everything anew once this has left its regions.
         for (n, there) in each(active).filter_map(|n| Some((n, self.legs.there(n)?))) {
             self.legs.begin(n);
             let (ends, inner, era) = (Arc::clone(&ends), Arc::clone(self), there.era);
@@ -193,7 +194,8 @@ impl MirrorState {
     ) {
         let keeper = &self.keeper;
         let active = self.legs.states.active();
-        // Legs that failed and are used all the same may have some of it; one alone differs from nobody.
+        // Legs that failed and are used all the same may have some of it; one alone differs from
+        // nobody.
         let differ = failed & active != 0 && active.count_ones() > 1;
         if differ && rq.op() == Op::Flush {
             // Nobody knows which of the writes before are still to come, and where.
@@ -216,8 +218,8 @@ impl MirrorState {
 
 /// How the copies of one request ended so far.
 struct CopyResults {
-    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the count of
-    /// the whole orders.
+    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the
+    /// count of the whole orders.
     succeeded: AtomicU64,
     /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
     failed: SpinLock<Vec<FailedLeg>>,

@@ -1,5 +1,5 @@
-//! The resync of a mirror: region by region, behind the requests of others. One work item, which never
-//! runs twice at once; a step of it is one region.
+//! The resync of a mirror: region by region, behind the requests of others. One work item, which
+//! never runs twice at once; a step of it is one region.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,8 +98,8 @@ impl MirrorState {
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
     }
 
-    /// Makes the legs alike in a region, as far as they can be read and written: how large it is, and whether
-    /// they are.
+    /// Makes the legs alike in a region, as far as they can be read and written: how large it is,
+    /// and whether they are.
     pub(super) fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         if self.legs.states.active().count_ones() == 1 {
             // One alone differs from nobody, and nobody waits for that.
@@ -125,7 +125,8 @@ impl MirrorState {
         (first..end, (piece / block).max(1) * block)
     }
 
-    /// False where legs are used on that could not be made alike: nobody may take this place for synced.
+    /// False where legs are used on that could not be made alike: nobody may take this place for
+    /// synced.
     fn copy_piece(&self, at: u64, len: usize) -> bool {
         let mut unread: Vec<(usize, IoError)> = Vec::new();
         loop {
@@ -147,7 +148,8 @@ impl MirrorState {
                 Err(error) => unread.push((from, error)),
             }
         }
-        // Nobody who has this can read it: those who lack it won't get it. Others may be as they are, or not.
+        // Nobody who has this can read it: those who lack it won't get it. Others may be as they
+        // are, or not.
         let Some((from, error)) = unread.first() else { return false };
         tracing::error!(offset = at, len, %error, "no leg of a mirror can be read at this place");
         let why = format!("its source '{}' cannot be read", self.legs.name(*from));

@@ -18,14 +18,15 @@ use crate::below::{StackError, pass_on};
 /// A part of a device. Its first byte is byte `start` there; what reaches beyond its end is refused
 /// by the queue in front of it, so nothing gets at its neighbours.
 ///
-/// A flush makes durable what the device below has, its neighbours' data too. Where one fails there, for whichever partition, changes of
-/// all may be lost: the next flush of each fails.
+/// A flush makes durable what the device below has, its neighbours' data too. Where one fails
+/// there, for whichever partition, changes of all may be lost: the next flush of each fails.
 #[derive(Clone)]
 pub struct Partition {
     below: Arc<dyn BlockDevice>,
     start: u64,
     geometry: Geometry,
-    /// A: how many [losses](BlockDevice::losses) below a flush here has told. Relaxed: the ends of flushes alone compare it, one at a time.
+    /// A: how many [losses](BlockDevice::losses) below a flush here has told. Relaxed: the ends of
+    /// flushes alone compare it, one at a time.
     told: Arc<AtomicU64>,
 }
 
@@ -93,7 +94,8 @@ impl Driver for Partition {
 }
 
 impl Partition {
-    /// The device below tells a loss once, to the first that flushes. One that asks while that flush is under way there comes behind it.
+    /// The device below tells a loss once, to the first that flushes. One that asks while that
+    /// flush is under way there comes behind it.
     fn flush(&self, rq: Started) {
         let (below, told) = (Arc::clone(&self.below), Arc::clone(&self.told));
         let whole = Whole::with(rq, move |rq, result| {
@@ -126,7 +128,8 @@ fn untold(below: &dyn BlockDevice) -> IoError {
 /// Bytes of an entry. The standard allows larger ones; nobody writes them, and the kernel refuses
 /// them too.
 const ENTRY: u32 = 128;
-/// Entries that are read at most. Tools write 128; the largest table in use anywhere is far smaller.
+/// Entries that are read at most. Tools write 128; the largest table in use anywhere is far
+/// smaller.
 const MOST_ENTRIES: u32 = 1024;
 
 /// What a GUID partition table says, and what is wrong with it.
@@ -161,8 +164,8 @@ pub struct PartitionEntry {
 
 impl PartitionTable {
     /// Reads the table of `device`. Where one of its two copies is bad the other one is used, and
-    /// [`damage`](PartitionTable::damage) says so. Nothing is written. May block, as long as reads of
-    /// the device do.
+    /// [`damage`](PartitionTable::damage) says so. Nothing is written. May block, as long as reads
+    /// of the device do.
     ///
     /// # Errors
     /// Where neither copy is good; the text says what is wrong with each.
@@ -172,8 +175,8 @@ impl PartitionTable {
         read(&disk)
     }
 
-    /// The partition with this number, this GUID or this name; the last two only where it is the only
-    /// one that has it.
+    /// The partition with this number, this GUID or this name; the last two only where it is the
+    /// only one that has it.
     pub fn find(&self, which: &str) -> Option<&PartitionEntry> {
         if let Ok(number) = which.parse::<u32>() {
             return self.partitions.iter().find(|p| p.number == number);
@@ -311,8 +314,8 @@ fn entries(
         .map_err(|_| TableFault::damaged("the checksum (CRC-32) of its entries is wrong"))
 }
 
-/// What a good copy says, and what is wrong with the other one. The backup lies in block `place`; it
-/// belongs into block `last`.
+/// What a good copy says, and what is wrong with the other one. The backup lies in block `place`;
+/// it belongs into block `last`.
 fn table(
     disk: &Disk<'_>,
     [last, place]: [u64; 2],

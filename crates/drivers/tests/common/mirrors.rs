@@ -107,7 +107,8 @@ impl Up {
         self.queue.write_at(region * REGION, vec![byte; 4096]).unwrap();
     }
 
-    /// Two clients write all over the mirror, and look at what they have written, until this is done.
+    /// Two clients write all over the mirror, and look at what they have written, until this is
+    /// done.
     pub fn beside_clients<R>(&self, meanwhile: impl FnOnce() -> R) -> R {
         // So that a block of a disk that has nothing yet shows.
         self.queue.write_at(0, vec![1; SIZE as usize]).unwrap();

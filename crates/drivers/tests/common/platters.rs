@@ -1,5 +1,5 @@
-//! Disks in memory that outlive those who use them: they fail as they are told, and a power failure takes what
-//! was not flushed.
+//! Disks in memory that outlive those who use them: they fail as they are told, and a power failure
+//! takes what was not flushed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -395,7 +395,8 @@ fn devices_that_share_rings_come_and_go_while_others_are_at_work() {
                         let read = Request::read(n * 4096, 4096);
                         queue.submit(read.on_complete(move |done| tell.send(done).unwrap()));
                     }
-                    // Some rounds don't wait: the last requests keep the device, and drop it where they end.
+                    // Some rounds don't wait: the last requests keep the device, and drop it where
+                    // they end.
                     if round % 3 != 0 {
                         queue.drain();
                     }
@@ -432,8 +433,8 @@ fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
     }
 }
 
-/// A folder on a file system that goes past its cache, if there is one here: the tests' own target is on
-/// disk, where the folder for temporary files may be in memory.
+/// A folder on a file system that goes past its cache, if there is one here: the tests' own target
+/// is on disk, where the folder for temporary files may be in memory.
 fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -460,7 +461,8 @@ fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
         };
         let align = driver.direct().unwrap();
         let queue = rig.queue(driver);
-        // Small and large (through registered memory, and through memory of its own), aligned and not.
+        // Small and large (through registered memory, and through memory of its own), aligned and
+        // not.
         for (n, len) in [512, 4096, 16 << 10, 20 << 10, 1 << 20].into_iter().enumerate() {
             let bytes: Vec<u8> = (0..len).map(|i| (i / 3 + n) as u8).collect();
             let mut aligned = AlignedBuf::new(len, align.memory.max(4096) as usize);

@@ -177,7 +177,8 @@ fn the_last_leg_in_sync_is_never_dropped_and_its_errors_are_told() {
     let errors =
         [p.queue.write_at(0, vec![1; 512]).unwrap_err(), p.queue.read_at(0, 512).unwrap_err()];
     assert!(errors.iter().all(|e| e.kind() == IoErrorKind::Io(5)));
-    // Where all fail alike, none is worse than the others. But nobody can see whether they are alike.
+    // Where all fail alike, none is worse than the others. But nobody can see whether they are
+    // alike.
     assert_eq!(p.mirror.status().legs, [LegState::InSync, LegState::Resyncing]);
     p.legs[0].fail(&[]);
     p.queue.write_at(0, vec![2; 512]).unwrap();

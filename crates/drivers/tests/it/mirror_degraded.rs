@@ -1,4 +1,5 @@
-//! Mirrors without all of their legs: which may be missing, which may come back, and what is copied then.
+//! Mirrors without all of their legs: which may be missing, which may come back, and what is copied
+//! then.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};

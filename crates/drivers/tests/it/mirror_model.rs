@@ -1,7 +1,7 @@
-//! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power failure, start, leg
-//! away, leg replaced (also while it serves), added, removed and back: what was promised is never lost, nor served as something else without an error,
-//! and a leg that is called in sync is that. Some 40 lives of a mirror a case; ten times as many cases with
-//! `COREWISE_LONG`.
+//! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power
+//! failure, start, leg away, leg replaced (also while it serves), added, removed and back: what was
+//! promised is never lost, nor served as something else without an error, and a leg that is called
+//! in sync is that. Some 40 lives of a mirror a case; ten times as many cases with `COREWISE_LONG`.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -380,7 +380,8 @@ impl Case {
         self.parts[n].disk.lock().fault = Some(Fault { ops, until, times, done });
     }
 
-    /// Starts it as an operator does, which says that a leg can be done without only where he knows it.
+    /// Starts it as an operator does, which says that a leg can be done without only where he knows
+    /// it.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.
@@ -406,8 +407,9 @@ impl Case {
                     self.settled();
                     return Some(up);
                 }
-                // No client has written anything: he knows what he knew. But a start has a name of its own, and
-                // some legs may have it: beginning without them next would be a start that they know nothing of.
+                // No client has written anything: he knows what he knew. But a start has a name of
+                // its own, and some legs may have it: beginning without them next would be a start
+                // that they know nothing of.
                 Err(_) if life.is_over() => {
                     self.begun = true;
                     return None;

@@ -1,4 +1,5 @@
-//! Completions that lead to the next one, on and on: however long the chain, a small stack is enough.
+//! Completions that lead to the next one, on and on: however long the chain, a small stack is
+//! enough.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

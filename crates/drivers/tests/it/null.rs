@@ -10,8 +10,8 @@ use crate::common::{Rig, STALL};
 use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, Queue, Request};
 use corewise_drivers::{Null, NullOptions};
 
-/// Submits `n` reads together and gives, in the order of completion, the number of each and the thread that
-/// completed it.
+/// Submits `n` reads together and gives, in the order of completion, the number of each and the
+/// thread that completed it.
 fn reads(queue: &Queue, n: u64) -> Vec<(u64, String)> {
     let (tell, told) = mpsc::channel();
     let batch = (0..n).map(|i| {

@@ -1,4 +1,5 @@
-//! Partitions: what a table says, what is said of a damaged one, and that neighbours are left alone.
+//! Partitions: what a table says, what is said of a damaged one, and that neighbours are left
+//! alone.
 #![cfg(not(loom))]
 
 use std::io::Cursor;

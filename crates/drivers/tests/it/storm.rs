@@ -1,4 +1,5 @@
-//! Submitters against a thread that quiesces and freezes all the time, over real devices: no request is lost.
+//! Submitters against a thread that quiesces and freezes all the time, over real devices: no
+//! request is lost.
 #![cfg(not(loom))]
 
 use std::sync::Arc;

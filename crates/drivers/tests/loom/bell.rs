@@ -16,7 +16,8 @@ unsafe impl HasLink for Item {
     }
 }
 
-/// Two pushers, and a thread that ends when it has both. A lost wake-up is a deadlock, which loom reports.
+/// Two pushers, and a thread that ends when it has both. A lost wake-up is a deadlock, which loom
+/// reports.
 fn pushers_meet_a_thread_that_dozes<F: FencePolicy>(pushers: usize) {
     let shared = Arc::new((Inbox::<Box<Item>>::new(), Bell::<F>::new()));
     let parker = Parker::new();

@@ -1,4 +1,5 @@
-//! Model of a lane: whatever is pushed is taken by a worker, and no worker is told of a request that isn't there.
+//! Model of a lane: whatever is pushed is taken by a worker, and no worker is told of a request
+//! that isn't there.
 
 use std::sync::Arc;
 

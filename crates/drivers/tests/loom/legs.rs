@@ -1,5 +1,5 @@
-//! Models of the states of a mirror's legs: changes that fail on one of them, and the keeper who calls another one in
-//! sync. `src/mirror/README.md` names the steps.
+//! Models of the states of a mirror's legs: changes that fail on one of them, and the keeper who
+//! calls another one in sync. `src/mirror/README.md` names the steps.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ fn loom_without_a_second_look_a_head_may_call_a_leg_in_sync_that_was_just_droppe
     model::must_fail(name, || loom::model(|| announced_against_a_failure(false)));
 }
 
-/// A change fails on leg 1 while the keeper announces that leg, promotes it, and records what is so.
+/// A change fails on leg 1 while the keeper announces that leg, promotes it, and records what is
+/// so.
 fn announced_against_a_failure(looks: bool) {
     let states = resyncing();
     // The legs that the newest head on disk calls in sync: all that a kill leaves.

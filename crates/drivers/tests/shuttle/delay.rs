@@ -1,5 +1,5 @@
-//! A slow device over another one, in random schedules: 5 000, or 200 000 with `COREWISE_LONG`. A failing
-//! one prints its seed; CONTRIBUTING.md says how to replay it.
+//! A slow device over another one, in random schedules: 5 000, or 200 000 with `COREWISE_LONG`. A
+//! failing one prints its seed; CONTRIBUTING.md says how to replay it.
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::device::{BLOCK, Device, Disk};
 
 const CLIENTS: u64 = 2;
 
-/// Requests to a disk and to a slow one over it, while their workqueue is drained and their pools end.
+/// Requests to a disk and to a slow one over it, while their workqueue is drained and their pools
+/// end.
 fn the_workers_go() {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
     let pools = WorkerPools::builder(&machine).max_workers(4).build();

@@ -8,7 +8,8 @@ use crate::facts::records::ReportedEnd;
 use crate::form::{Form, Prefix};
 use corewise_timeline::{Certainty, Outcome, SpanKind, Timeline, count, duration, verb};
 
-/// Adds to both timelines what has to be known of their numbers; gives what concerns the log as such.
+/// Adds to both timelines what has to be known of their numbers; gives what concerns the log as
+/// such.
 pub(crate) fn notes(
     facts: &Facts,
     rules: &Rules,

@@ -83,8 +83,8 @@ impl Rules {
         Rules { one_is_bound, ticks, unit, one_clock, late }
     }
 
-    /// How long an init call can have taken by what was printed, and what to draw. `gap` is the time
-    /// between its two lines.
+    /// How long an init call can have taken by what was printed, and what to draw. `gap` is the
+    /// time between its two lines.
     pub(crate) fn initcall(
         &self,
         index: usize,
@@ -105,7 +105,8 @@ impl Rules {
             },
         };
         match gap {
-            // The stamps are finer, and a tick is lost where interrupts are off; printing is in them.
+            // The stamps are finer, and a tick is lost where interrupts are off; printing is in
+            // them.
             Some(gap) if ticks.is_some() => told.between_lines(gap),
             // The clock of all of them may have been set when it had long begun.
             None if self.overtaken(call) || self.may_have_begun_before(index, call) => {
@@ -316,8 +317,8 @@ impl Estimate {
         Estimate { drawn: gap, least, most: Some(gap) }
     }
 
-    /// It took no longer than that: it lies between two lines. Where it was printed longer than that,
-    /// two clocks disagree, and nobody knows which is right.
+    /// It took no longer than that: it lies between two lines. Where it was printed longer than
+    /// that, two clocks disagree, and nobody knows which is right.
     fn within(self, gap: Duration) -> Estimate {
         let Estimate { drawn, least, most } = self;
         match least > gap.saturating_add(ROUNDED) {
@@ -497,10 +498,10 @@ fn gap(call: &Initcall, counts: impl Fn(&Stamp) -> bool) -> Option<Duration> {
 /// * the time between the call's two lines, which is never shorter than the call;
 /// * a probe that was longer than the call in which it ran: probes are printed in microseconds.
 ///
-/// The time of printing is between the lines as well, so a longer gap shows nothing, and a gap that is
-/// as much longer by chance seems to show it. So a version line of a kernel that prints microseconds
-/// settles it, one of an older kernel needs one witness, and a log without any needs two that no one
-/// delay explains.
+/// The time of printing is between the lines as well, so a longer gap shows nothing, and a gap that
+/// is as much longer by chance seems to show it. So a version line of a kernel that prints
+/// microseconds settles it, one of an older kernel needs one witness, and a log without any needs
+/// two that no one delay explains.
 fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Unit {
     let micros = Duration::from_micros;
     let printed = |call: &Initcall| Some(call.took.time).filter(|_| call.took.unit == micros(1));

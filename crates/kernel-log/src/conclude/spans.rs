@@ -78,8 +78,8 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
         draft.span.may_be_nested = place.ambiguous || place.unproven;
         ambiguous += usize::from(place.ambiguous);
     }
-    // A printed duration can be too short: the clock is set while it runs. The time that an init call ran
-    // tells. By all that seem to have run inside, and by those that surely did.
+    // A printed duration can be too short: the clock is set while it runs. The time that an init
+    // call ran tells. By all that seem to have run inside, and by those that surely did.
     let mut least: HashMap<usize, [Duration; 2]> = HashMap::new();
     for (draft, place) in drafts.iter().zip(&places) {
         if let Some(outer) = place.inside {

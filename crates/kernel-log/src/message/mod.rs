@@ -543,8 +543,8 @@ fn shutdown(text: &str) -> Option<(&str, Step)> {
     (fits && !stamped(head)).then_some((head, step))
 }
 
-/// Whether a number, or something in brackets, stands before driver and device: a stamp that was not
-/// read. The names of drivers begin with digits too (`3c59x`), but are no numbers.
+/// Whether a number, or something in brackets, stands before driver and device: a stamp that was
+/// not read. The names of drivers begin with digits too (`3c59x`), but are no numbers.
 fn stamped(head: &str) -> bool {
     let number = |word: &str| {
         word.starts_with('[') || word.bytes().all(|b| b.is_ascii_digit() || b":.,-".contains(&b))
@@ -554,7 +554,8 @@ fn stamped(head: &str) -> bool {
 }
 
 /// Driver and device, which a blank divides. Where there are several, the device is the last word:
-/// drivers have names such as `i8042 aux`; only on the platform bus do devices (`Fixed MDIO bus.0`).
+/// drivers have names such as `i8042 aux`; only on the platform bus do devices
+/// (`Fixed MDIO bus.0`).
 pub(crate) fn split_head(head: &str) -> Option<(&str, &str)> {
     match head.strip_prefix("platform ") {
         Some(device) if !device.is_empty() => Some(("platform", device)),

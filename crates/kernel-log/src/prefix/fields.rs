@@ -163,8 +163,8 @@ impl WallClock {
         Some(Stamp { received: !kernels, ..stamp })
     }
 
-    /// `Nov23 00:06`, as `dmesg -H` writes it where a minute begins: the minutes since the first one
-    /// that was told.
+    /// `Nov23 00:06`, as `dmesg -H` writes it where a minute begins: the minutes since the first
+    /// one that was told.
     pub(crate) fn minute(&mut self, text: &str) -> Option<u64> {
         let (date, time) = text.trim().rsplit_once(' ')?;
         let day = date.trim_start_matches(char::is_alphabetic);

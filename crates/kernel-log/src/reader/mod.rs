@@ -144,7 +144,8 @@ struct Pending {
 }
 
 impl Reader {
-    /// A reader that has read nothing, and keeps the last boot of which a log has something to tell.
+    /// A reader that has read nothing, and keeps the last boot of which a log has something to
+    /// tell.
     pub fn new() -> Reader {
         Reader::default()
     }

@@ -1,5 +1,5 @@
-//! The same small log as mail, browsers, shells, phones and test labs hand it on; and logs that hold
-//! several boots, or nothing that can be read.
+//! The same small log as mail, browsers, shells, phones and test labs hand it on; and logs that
+//! hold several boots, or nothing that can be read.
 
 use corewise_kernel_log::{KernelLog, Prefix, Reader, Unread};
 use corewise_timeline::{Certainty, Driver, Length};

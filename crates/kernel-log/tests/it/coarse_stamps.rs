@@ -1,4 +1,5 @@
-//! A log whose stamps are gone, coarse or late never tells what contradicts the whole log: each number is bounded by what is known, in every form.
+//! A log whose stamps are gone, coarse or late never tells what contradicts the whole log: each
+//! number is bounded by what is known, in every form.
 
 use corewise_kernel_log::{Bound, KernelLog, Reader};
 use corewise_timeline::analysis::{Cost, WhatIf, compare};
@@ -43,8 +44,8 @@ fn logs() -> Vec<(&'static str, String)> {
     logs
 }
 
-/// The first stamp in a line: what stands before it, its microseconds, and what stands behind it. Two
-/// writers of one console may put two into a line.
+/// The first stamp in a line: what stands before it, its microseconds, and what stands behind it.
+/// Two writers of one console may put two into a line.
 fn stamped(line: &str) -> Option<(&str, u64, &str)> {
     for (from, _) in line.match_indices('[') {
         let (stamp, rest) = line[from + 1..].split_once(']')?;
@@ -198,7 +199,8 @@ fn logs_hold(told: &KernelLog, whole: &KernelLog, how: &str) {
     if let (Some(told), Some(whole)) = (&told.deferred_probe, &whole.deferred_probe) {
         holds(told.total, whole.total, how);
     }
-    // Dependencies need no times; where a device's driver is known from what ran inside what, they do.
+    // Dependencies need no times; where a device's driver is known from what ran inside what, they
+    // do.
     assert_eq!(told.graph, whole.graph, "{how}");
 }
 

@@ -74,7 +74,8 @@ pub(crate) fn check(log: &KernelLog, how: &str) {
     assert_eq!(log.suspicious_total, 0, "{how}: {:?}", log.suspicious);
 }
 
-/// Other lines; then init calls by their first line's stamp, their last one's, and what was printed.
+/// Other lines; then init calls by their first line's stamp, their last one's, and what was
+/// printed.
 pub(crate) fn shifted_log(calls: &[(u64, u64, u64)], others: &str) -> KernelLog {
     let mut text = others.to_owned();
     for (i, (from, to, printed)) in calls.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! Real logs: those that this project made or that are free lie in `data/`; those of others are read
-//! where a folder `shared` lies beside the repository, and passed over, with a word, where not.
+//! Real logs: those that this project made or that are free lie in `data/`; those of others are
+//! read where a folder `shared` lies beside the repository, and passed over, with a word, where
+//! not.
 
 use corewise_kernel_log::{Bound, EdgeSource, Form, KernelLog, Prefix, Reader};
 use corewise_timeline::{Certainty, Driver, Length, Outcome, Span, SpanKind, Timeline};

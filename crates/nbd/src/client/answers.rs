@@ -1,8 +1,10 @@
-//! What the other side sends in the transmission phase, byte by byte into the requests that it answers.
+//! What the other side sends in the transmission phase, byte by byte into the requests that it
+//! answers.
 //!
-//! It is a stranger: an answer that names no request, says more than was asked for, or isn't one at all, ends the
-//! connection. Memory is bounded: data goes straight into its request, or, where it comes before its turn, into memory of which
-//! there is no more than was asked for; other chunks have a length that is looked at first.
+//! It is a stranger: an answer that names no request, says more than was asked for, or isn't one at
+//! all, ends the connection. Memory is bounded: data goes straight into its request, or, where it
+//! comes before its turn, into memory of which there is no more than was asked for; other chunks
+//! have a length that is looked at first.
 
 use bytes::{Buf, BytesMut};
 use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
@@ -21,7 +23,8 @@ const MOST_ERROR: u64 = 8 << 10;
 /// Longest block status, in bytes: that of a million extents.
 const MOST_STATUS: u64 = (8 << 20) + 4;
 
-/// So many bytes of a read are worth a call of their own, which puts them where they belong. One copy of 64 KiB takes about as long.
+/// So many bytes of a read are worth a call of their own, which puts them where they belong. One
+/// copy of 64 KiB takes about as long.
 const LARGE: u64 = 64 << 10;
 /// Room for what stands before such data.
 const HEADS: usize = 4 << 10;
@@ -73,8 +76,9 @@ impl Answers {
         Answers { state: AnswersState::Start, structured, allocation, large: false }
     }
 
-    /// The request to which the next bytes that come belong, and how many of them, where these are many and have no byte before them in a
-    /// buffer: they may be received to where they belong, and the number lessened.
+    /// The request to which the next bytes that come belong, and how many of them, where these are
+    /// many and have no byte before them in a buffer: they may be received to where they belong,
+    /// and the number lessened.
     pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
         match &mut self.state {
             AnswersState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
@@ -82,7 +86,8 @@ impl Answers {
         }
     }
 
-    /// How much to receive for [`Answers::take`]: little where the head of a large read is likely, whose data goes straight to its place.
+    /// How much to receive for [`Answers::take`]: little where the head of a large read is likely,
+    /// whose data goes straight to its place.
     pub(super) fn room(&self) -> usize {
         if self.large { HEADS } else { ROOM }
     }
@@ -93,7 +98,8 @@ impl Answers {
         self.state = AnswersState::Data { slot, left, last };
     }
 
-    /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`, in its order.
+    /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`,
+    /// in its order.
     pub(super) fn take(
         &mut self,
         bytes: &mut BytesMut,
@@ -368,7 +374,8 @@ fn io_error(error: u32, message: &str) -> IoError {
     }
 }
 
-/// For the fuzzer: what a server sends in the transmission phase, against requests of which nothing else is there.
+/// For the fuzzer: what a server sends in the transmission phase, against requests of which nothing
+/// else is there.
 pub mod fuzzed {
     use std::time::Instant;
 
@@ -384,8 +391,9 @@ pub mod fuzzed {
         (n as u64 + 1) << 16 | n as u64
     }
 
-    /// Takes `pieces` for what comes on a connection on which `requests` were sent, of which the last one hasn't left whole, and
-    /// completes them all. Which ones were answered, in that order, and whether the connection could go on.
+    /// Takes `pieces` for what comes on a connection on which `requests` were sent, of which the
+    /// last one hasn't left whole, and completes them all. Which ones were answered, in that order,
+    /// and whether the connection could go on.
     pub fn answers<'a>(
         structured: bool,
         allocation: u32,

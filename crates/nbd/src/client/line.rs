@@ -1,8 +1,9 @@
-//! The thread of a remote volume: it alone has the connections and the requests, so nothing of theirs is locked.
+//! The thread of a remote volume: it alone has the connections and the requests, so nothing of
+//! theirs is locked.
 //!
-//! A round: *Admit* what was submitted, *Expire* what is late, *Connect* or *Send*, then *Wait* for whatever comes first, and
-//! *Receive*. All connections are of one time (README.md): where one breaks the others end too, and what they had on their way waits
-//! for the next ones.
+//! A round: *Admit* what was submitted, *Expire* what is late, *Connect* or *Send*, then *Wait* for
+//! whatever comes first, and *Receive*. All connections are of one time (README.md): where one
+//! breaks the others end too, and what they had on their way waits for the next ones.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -50,8 +51,8 @@ pub(super) struct Connection {
     more: bool,
 }
 
-/// Connects, as often as is asked for and allowed; with `before`, to an export that this device, which was told that, can go on
-/// with.
+/// Connects, as often as is asked for and allowed; with `before`, to an export that this device,
+/// which was told that, can go on with.
 pub(super) fn begin(
     shared: &VolumeShared,
     before: Option<(&Geometry, &RemoteAgreement)>,
@@ -297,7 +298,8 @@ impl VolumeThread {
         }
     }
 
-    /// The other side didn't answer in time, and there is no more time: no connection is sought any more.
+    /// The other side didn't answer in time, and there is no more time: no connection is sought any
+    /// more.
     fn give_up(&mut self) {
         if !self.down {
             self.broke("a request was not sent in its time");
@@ -319,7 +321,8 @@ impl VolumeThread {
         }
     }
 
-    /// The connections are no good any more: all of them end, and what was on its way waits for the next ones.
+    /// The connections are no good any more: all of them end, and what was on its way waits for the
+    /// next ones.
     fn broke(&mut self, why: &str) {
         if self.connections.is_empty() {
             return;
@@ -404,7 +407,8 @@ impl VolumeThread {
                 self.durable.flushed(self.durable.covered());
                 Some(Ok(()))
             }
-            // The other side may have what was there before: a copy elsewhere, as a mirror's other leg, is right.
+            // The other side may have what was there before: a copy elsewhere, as a mirror's other
+            // leg, is right.
             Op::Read if self.durable.is_doubtful(range) => {
                 let why = "a connection was lost, and a change that was acknowledged here may be lost with it: no flush has told that yet";
                 Some(Err(IoError::with(IoErrorKind::Io(EIO), why)))
@@ -475,7 +479,8 @@ impl VolumeThread {
         }
     }
 
-    /// Waits for what comes first: requests, answers, room to send, the time of a request or of an attempt.
+    /// Waits for what comes first: requests, answers, room to send, the time of a request or of an
+    /// attempt.
     fn wait(&mut self) {
         let due = [self.table.deadline(), self.next_try].into_iter().flatten().min();
         let more = self.connections.iter().any(|connection| connection.more);

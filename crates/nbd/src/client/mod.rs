@@ -1,7 +1,8 @@
 //! A driver of volumes that are somebody else's exports: the client's side of the protocol.
 //!
-//! One thread for each volume has its connections and all that is on its way there: `README.md` beside this file argues how nothing is
-//! lost between it and those that submit, what is sent again after a connection broke, and what a flush promises then.
+//! One thread for each volume has its connections and all that is on its way there: `README.md`
+//! beside this file argues how nothing is lost between it and those that submit, what is sent again
+//! after a connection broke, and what a flush promises then.
 //!
 //! | file | job |
 //! |---|---|
@@ -63,7 +64,8 @@ pub struct RemoteOptions {
 pub type RemoteObserver = dyn Fn(&RemoteEvent) + Send + Sync;
 
 impl RemoteOptions {
-    /// The defaults: up to four connections, 5 s for each attempt to connect, 30 s for each request.
+    /// The defaults: up to four connections, 5 s for each attempt to connect, 30 s for each
+    /// request.
     pub fn new(uri: Uri) -> Self {
         Self {
             uri,
@@ -77,7 +79,8 @@ impl RemoteOptions {
         }
     }
 
-    /// How many connections there are at most, 1 to 16; one where the other side doesn't say that a flush on one covers all.
+    /// How many connections there are at most, 1 to 16; one where the other side doesn't say that a
+    /// flush on one covers all.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most.clamp(1, policy::MOST_CONNECTIONS);
         self
@@ -89,8 +92,8 @@ impl RemoteOptions {
         self
     }
 
-    /// How long a request may take, all attempts together, and how long requests wait while there is no connection: then it fails as
-    /// timed out, up to one attempt to connect later.
+    /// How long a request may take, all attempts together, and how long requests wait while there
+    /// is no connection: then it fails as timed out, up to one attempt to connect later.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = time;
         self
@@ -116,7 +119,8 @@ impl RemoteOptions {
         self
     }
 
-    /// Is told what happens, on the volume's thread: it must not wait for requests of the volume. A panic in it is caught.
+    /// Is told what happens, on the volume's thread: it must not wait for requests of the volume. A
+    /// panic in it is caught.
     pub fn observer(mut self, observer: impl Fn(&RemoteEvent) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -253,22 +257,25 @@ impl std::error::Error for RemoteError {}
 ///
 /// # What it promises
 ///
-/// * A **change** that succeeded was done by the other side. Nothing is made up of requests that were cut off: one that wasn't answered when
-///   a connection broke is sent again on the next, up to five times, until its time is over. No two changes of one block are on
-///   their way together, so what is sent again undoes nothing that came later.
-/// * A **flush** that succeeded covers all changes that succeeded before it. The protocol doesn't say whether a new connection leads to
-///   the same server or to one that started anew and lost what its cache held: so where changes were acknowledged and not flushed
-///   when connections broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do, unless they were written anew. A mirror then drops the leg
-///   and copies what it may lack.
+/// * A **change** that succeeded was done by the other side. Nothing is made up of requests that
+///   were cut off: one that wasn't answered when a connection broke is sent again on the next, up
+///   to five times, until its time is over. No two changes of one block are on their way together,
+///   so what is sent again undoes nothing that came later.
+/// * A **flush** that succeeded covers all changes that succeeded before it. The protocol doesn't
+///   say whether a new connection leads to the same server or to one that started anew and lost
+///   what its cache held: so where changes were acknowledged and not flushed when connections
+///   broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do,
+///   unless they were written anew. A mirror then drops the leg and copies what it may lack.
 ///
 /// # What it can't promise
 ///
-/// * A request that timed out, or was sent before a connection broke, may still be done by the other side, later: nobody can take it
-///   back there.
-/// * Where the other side has no flush, a flush sends nothing: it says only that no connection was lost. How durable changes are
-///   is known to the other side alone.
+/// * A request that timed out, or was sent before a connection broke, may still be done by the
+///   other side, later: nobody can take it back there.
+/// * Where the other side has no flush, a flush sends nothing: it says only that no connection was
+///   lost. How durable changes are is known to the other side alone.
 /// * The export has no other writer meanwhile; nobody looks for one.
-/// * It has the size that it had first, until it is [told to grow](Driver::grow) to one with which it came back. One that comes back smaller, or can do less than before, is refused.
+/// * It has the size that it had first, until it is [told to grow](Driver::grow) to one with which
+///   it came back. One that comes back smaller, or can do less than before, is refused.
 pub struct Remote {
     shared: Arc<VolumeShared>,
     thread: Option<thread::JoinHandle<()>>,
@@ -288,7 +295,8 @@ struct VolumeShared {
     stop: AtomicBool,
     /// A: the driver will soon be gone. As `stop`.
     ending: AtomicBool,
-    /// A: how many connections there are, or one of the two below. Set by the thread; Relaxed, for reports.
+    /// A: how many connections there are, or one of the two below. Set by the thread; Relaxed, for
+    /// reports.
     state: AtomicU32,
     /// A: for reports, Relaxed. All are counted by the thread.
     losses: AtomicU64,
@@ -333,12 +341,12 @@ impl VolumeShared {
 }
 
 impl Remote {
-    /// Connects, and finds out what the export is. Blocks, for as long as [`RemoteOptions::connect_timeout`] says, and while a name is
-    /// looked up.
+    /// Connects, and finds out what the export is. Blocks, for as long as
+    /// [`RemoteOptions::connect_timeout`] says, and while a name is looked up.
     ///
     /// # Errors
-    /// Where the other side isn't there, has no such export, doesn't keep to the protocol, or offers what no device can be;
-    /// where the system gives no thread.
+    /// Where the other side isn't there, has no such export, doesn't keep to the protocol, or
+    /// offers what no device can be; where the system gives no thread.
     #[track_caller]
     pub fn connect(options: RemoteOptions) -> Result<Remote, RemoteError> {
         let failed = |why: String| RemoteError(format!("{}: {why}", options.uri));
@@ -399,10 +407,12 @@ impl Remote {
         }
     }
 
-    /// To be called where the volume is about to be closed. From then on one request that isn't answered within
-    /// [`RemoteOptions::timeout`] is enough: all others fail with it, later ones fail at once, and no connection is sought any
-    /// more. So are they while there is no connection and requests fail at once anyway. A server that is silent holds up an end by one
-    /// timeout then, however many flushes come one after the other. Where the other side answers, nothing changes. Any context.
+    /// To be called where the volume is about to be closed. From then on one request that isn't
+    /// answered within [`RemoteOptions::timeout`] is enough: all others fail with it, later ones
+    /// fail at once, and no connection is sought any more. So are they while there is no connection
+    /// and requests fail at once anyway. A server that is silent holds up an end by one timeout
+    /// then, however many flushes come one after the other. Where the other side answers, nothing
+    /// changes. Any context.
     pub fn ends_soon(&self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         self.shared.ring();
@@ -420,7 +430,8 @@ impl Driver for Remote {
         }
     }
 
-    /// To what the other side said when it was connected the last time: nothing tells of a size while a connection lasts.
+    /// To what the other side said when it was connected the last time: nothing tells of a size
+    /// while a connection lasts.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let mut sizes = self.shared.sizes.lock();
         let new = size.unwrap_or(sizes.device.max(sizes.export));

@@ -1,5 +1,6 @@
-//! The decisions of the client's side as pure functions over plain numbers: what the other side's export is as a device, whether it
-//! still is that after a new connection, what a request is to it, and how long to wait before the next.
+//! The decisions of the client's side as pure functions over plain numbers: what the other side's
+//! export is as a device, whether it still is that after a new connection, what a request is to it,
+//! and how long to wait before the next.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,13 +13,15 @@ use crate::wire::{
     TransmissionFlags,
 };
 
-/// How often a request is sent, at most: one on which the connection breaks each time may be the reason.
+/// How often a request is sent, at most: one on which the connection breaks each time may be the
+/// reason.
 pub(super) const MOST_TRIES: u32 = 5;
 /// Requests of one hardware queue that are on their way, at most.
 pub(super) const DEPTH: u32 = 128;
 /// Most connections of one volume.
 pub(super) const MOST_CONNECTIONS: usize = 16;
-/// A trim, or a write of zeroes, is cut to this many bytes: the length has 32 bits, and it has to end in time.
+/// A trim, or a write of zeroes, is cut to this many bytes: the length has 32 bits, and it has to
+/// end in time.
 const MOST_ZEROED: u64 = 1 << 30;
 /// Longest range of a request without data, in bytes.
 const MOST_ASKED: u64 = 1 << 30;
@@ -67,8 +70,8 @@ pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geom
     })
 }
 
-/// Whether a device of this geometry, over an export that said `before`, can go on with one that says `now`: its size in whole blocks of
-/// the device; if not, why.
+/// Whether a device of this geometry, over an export that said `before`, can go on with one that
+/// says `now`: its size in whole blocks of the device; if not, why.
 pub(super) fn still(
     device: &Geometry,
     before: &RemoteAgreement,
@@ -103,8 +106,8 @@ pub(super) fn still(
     Ok(now.size / u64::from(device.block_size) * u64::from(device.block_size))
 }
 
-/// How long to wait before another attempt, after so many that came to nothing in a row. A request that is given `timeout`
-/// sees several.
+/// How long to wait before another attempt, after so many that came to nothing in a row. A request
+/// that is given `timeout` sees several.
 pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
@@ -112,8 +115,8 @@ pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     }
 }
 
-/// How many attempts have come to nothing in a row, after `before` and a set of connections that lasted so long and was, or wasn't,
-/// of use.
+/// How many attempts have come to nothing in a row, after `before` and a set of connections that
+/// lasted so long and was, or wasn't, of use.
 pub(super) fn failures(before: u32, lasted: Duration, useful: bool) -> u32 {
     match (lasted >= GOOD, useful) {
         (true, _) => 0,
@@ -123,7 +126,8 @@ pub(super) fn failures(before: u32, lasted: Duration, useful: bool) -> u32 {
     }
 }
 
-/// What an error number of a reply means here. A number that is none of the protocol's is an I/O error.
+/// What an error number of a reply means here. A number that is none of the protocol's is an I/O
+/// error.
 pub(super) fn kind(error: u32) -> IoErrorKind {
     match ReplyError::from_code(error) {
         Some(ReplyError::Perm) => IoErrorKind::ReadOnly,

@@ -1,6 +1,8 @@
-//! The client's side of the handshake, over anything that bytes go through: so the fuzzer can be the other side.
+//! The client's side of the handshake, over anything that bytes go through: so the fuzzer can be
+//! the other side.
 //!
-//! Nothing that the other side says is believed further than its type: data of replies is bounded, and so is their number.
+//! Nothing that the other side says is believed further than its type: data of replies is bounded,
+//! and so is their number.
 
 use std::fmt;
 use std::io;
@@ -17,7 +19,8 @@ const MOST_DATA: u32 = 64 << 10;
 /// Most replies to one option.
 const MOST_REPLIES: usize = 64;
 
-/// What a client may assume where the other side says nothing. The protocol allows single bytes then; blocks have 512.
+/// What a client may assume where the other side says nothing. The protocol allows single bytes
+/// then; blocks have 512.
 pub(super) const USUAL_SIZES: BlockSizes =
     BlockSizes { minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
 
@@ -50,8 +53,8 @@ pub struct RemoteAgreement {
 }
 
 impl RemoteAgreement {
-    /// What holds before the other side has said anything: an export without bytes.
-    /// Whether requests may go to either of two connections. Contexts have a number on each of them.
+    /// What holds before the other side has said anything: an export without bytes. Whether
+    /// requests may go to either of two connections. Contexts have a number on each of them.
     pub(super) fn is_like(&self, other: &RemoteAgreement) -> bool {
         let allocation = self.allocation.or(other.allocation);
         RemoteAgreement { allocation, ..self.clone() }
@@ -111,7 +114,8 @@ fn wrong<T>(why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Wrong(why.into()))
 }
 
-/// What a stranger says for people: without what would move a terminal's cursor, and not too much of it.
+/// What a stranger says for people: without what would move a terminal's cursor, and not too much
+/// of it.
 pub(super) fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().filter(|c| !c.is_control()).take(200).collect()

@@ -1,4 +1,5 @@
-//! A connection's bytes: a socket that nobody waits for, and TLS on it where that was asked for; and the waits of a handshake.
+//! A connection's bytes: a socket that nobody waits for, and TLS on it where that was asked for;
+//! and the waits of a handshake.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
@@ -42,7 +43,8 @@ pub(super) struct HandshakeWait<'a> {
 impl HandshakeWait<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
         loop {
-            // Relaxed: it carries nothing, and the eventfd that is rung behind it makes us look again.
+            // Relaxed: it carries nothing, and the eventfd that is rung behind it makes us look
+            // again.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the volume is closed"));
             }
@@ -80,7 +82,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Connects, as long as there is wait. A name is looked up first, which takes as long as the system takes.
+    /// Connects, as long as there is wait. A name is looked up first, which takes as long as the
+    /// system takes.
     pub(super) fn connect(
         address: &Address,
         options: &RemoteOptions,
@@ -148,8 +151,8 @@ impl Stream {
         }
     }
 
-    /// Receives what is there, behind what `bytes` has and into the room that it has, of which `most` bytes are used; 0 at the
-    /// end. (TLS uses all of it.) Doesn't wait: `WouldBlock`.
+    /// Receives what is there, behind what `bytes` has and into the room that it has, of which
+    /// `most` bytes are used; 0 at the end. (TLS uses all of it.) Doesn't wait: `WouldBlock`.
     pub(super) fn receive(&mut self, bytes: &mut BytesMut, most: usize) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => tls.receive(&self.socket, bytes),
@@ -164,8 +167,8 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::receive`], of bytes that all belong to a read, up to `most` of them, to their place. `None` where they have to be
-    /// decrypted.
+    /// As [`Stream::receive`], of bytes that all belong to a read, up to `most` of them, to their
+    /// place. `None` where they have to be decrypted.
     pub(super) fn receive_read(
         &self,
         rq: &mut Started,

@@ -20,7 +20,8 @@ use crate::wire::REQUEST_LEN;
 
 /// Most pieces of one read that came before those in front of them.
 const MOST_PIECES: usize = 1024;
-/// Most errors that one answer may tell: without an end it would keep the thread busy until the request's time is over.
+/// Most errors that one answer may tell: without an end it would keep the thread busy until the
+/// request's time is over.
 const MOST_ERRORS: u32 = 1024;
 
 /// A request.
@@ -37,7 +38,8 @@ pub(super) struct TableEntry {
     pub(super) head: [u8; REQUEST_LEN],
     /// Not all its bytes have left yet.
     pub(super) leaving: bool,
-    /// The other side has said how it ended; its answer is about to be looked at, or waits until all its bytes have left.
+    /// The other side has said how it ended; its answer is about to be looked at, or waits until
+    /// all its bytes have left.
     pub(super) answered: bool,
     /// How it ended, where that was said before all its bytes had left.
     pub(super) answer: Option<Result<(), IoError>>,
@@ -74,7 +76,8 @@ impl TableEntry {
         if self.rq.op() == Op::Write { self.rq.len() } else { 0 }
     }
 
-    /// Whether a piece of a read may lie here: it was asked for, and hasn't come. And whether its turn has come.
+    /// Whether a piece of a read may lie here: it was asked for, and hasn't come. And whether its
+    /// turn has come.
     pub(super) fn takes(&self, piece: &Range<u64>) -> Option<bool> {
         let at = self.at();
         if piece.is_empty() || piece.start < at || piece.end > self.range().end {
@@ -99,7 +102,8 @@ impl TableEntry {
         self.errors <= MOST_ERRORS
     }
 
-    /// Puts a piece in its place, or keeps it until its turn comes. It [may lie there](TableEntry::takes).
+    /// Puts a piece in its place, or keeps it until its turn comes. It [may lie
+    /// there](TableEntry::takes).
     pub(super) fn put_piece(&mut self, start: u64, piece: Piece) {
         self.early.insert(start, piece);
         self.catch_up();
@@ -197,8 +201,9 @@ impl Table {
         named.then_some(slot)
     }
 
-    /// The first in the line, from number `from` on, that may be sent now, and its number there. Changes that have to wait
-    /// go to `waiting`: those behind them that meet them wait too, or a large one might never find all its blocks free.
+    /// The first in the line, from number `from` on, that may be sent now, and its number there.
+    /// Changes that have to wait go to `waiting`: those behind them that meet them wait too, or a
+    /// large one might never find all its blocks free.
     pub(super) fn next(
         &self,
         from: usize,
@@ -230,7 +235,8 @@ impl Table {
         self.sent += 1;
         let cookie = self.sent << 16 | slot as u64;
         let entry = self.get_mut(slot);
-        // The bytes that an earlier connection has brought go: it may have been out of order before that was seen.
+        // The bytes that an earlier connection has brought go: it may have been out of order before
+        // that was seen.
         entry.rq.start_over();
         let range = entry.range();
         (entry.cookie, entry.on, entry.leaving) = (cookie, Some(on), true);
@@ -255,7 +261,8 @@ impl Table {
         entry.rq
     }
 
-    /// Sends a request again that the other side has not done. False where that was tried often enough.
+    /// Sends a request again that the other side has not done. False where that was tried often
+    /// enough.
     pub(super) fn back_to_line(&mut self, slot: usize) -> bool {
         self.on_their_way -= 1;
         self.changing.retain(|(other, _)| *other != slot);
@@ -311,21 +318,23 @@ const HELD: &str = "a slot in the line, or on its way, holds a request";
 /// Changes that are noted with their places, at most.
 const MOST_NOTED: usize = 16 << 10;
 
-/// Changes are counted as they are acknowledged; a flush that succeeds covers those that were counted before it was sent.
+/// Changes are counted as they are acknowledged; a flush that succeeds covers those that were
+/// counted before it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Durable {
     /// Changes that were acknowledged, and that don't stand for themselves as those with FUA do.
     acknowledged: u64,
     /// So many of them are durable, or were lost with a connection.
     settled: u64,
-    /// Where those lie that aren't settled, each with its number. One that goes on where the last one ended makes that longer, and
-    /// so is taken for unsettled with it.
+    /// Where those lie that aren't settled, each with its number. One that goes on where the last
+    /// one ended makes that longer, and so is taken for unsettled with it.
     noted: VecDeque<(u64, Range<u64>)>,
     /// There were too many to note up to this number: they may lie anywhere.
     unnoted: u64,
     /// Some were lost with a connection, and nobody has been told yet.
     lost: bool,
-    /// Where those lie, from the start of each to its end. The other side may show there what was before them.
+    /// Where those lie, from the start of each to its end. The other side may show there what was
+    /// before them.
     doubtful: BTreeMap<u64, u64>,
 }
 
@@ -356,7 +365,8 @@ impl Durable {
         self.acknowledged
     }
 
-    /// A flush has succeeded that covers so many, on the connections on which they were acknowledged.
+    /// A flush has succeeded that covers so many, on the connections on which they were
+    /// acknowledged.
     pub(super) fn flushed(&mut self, covered: u64) {
         self.settled = self.settled.max(covered);
         while self.noted.front().is_some_and(|(number, _)| *number <= self.settled) {
@@ -379,8 +389,8 @@ impl Durable {
         lost
     }
 
-    /// Whether a flush has to fail, since changes before it may be lost. The next one needn't, and what is there now is what is
-    /// read.
+    /// Whether a flush has to fail, since changes before it may be lost. The next one needn't, and
+    /// what is there now is what is read.
     pub(super) fn tell(&mut self) -> bool {
         self.doubtful.clear();
         std::mem::take(&mut self.lost)

@@ -26,8 +26,8 @@ pub struct RemoteTls {
 }
 
 impl RemoteTls {
-    /// The other side shows a certificate that one of these authorities (PEM) made for its name. With `identity`, a certificate and its key
-    /// (PEM, too), we show that where it asks.
+    /// The other side shows a certificate that one of these authorities (PEM) made for its name.
+    /// With `identity`, a certificate and its key (PEM, too), we show that where it asks.
     ///
     /// # Errors
     /// `Tls`: says which of the three is no good, and why.

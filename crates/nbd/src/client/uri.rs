@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use crate::wire::{DEFAULT_PORT, MAX_STRING};
 
-/// Where an export is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same with `nbds`, for TLS.
+/// Where an export is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same
+/// with `nbds`, for TLS.
 ///
 /// ```
 /// let uri: corewise_nbd::Uri = "nbd://[::1]/disk%201".parse()?;
@@ -74,8 +75,8 @@ impl Uri {
         }
     }
 
-    /// The name that the other side's certificate has to have: what `tls-hostname` says, or the host. `None` where there is none
-    /// (a Unix socket).
+    /// The name that the other side's certificate has to have: what `tls-hostname` says, or the
+    /// host. `None` where there is none (a Unix socket).
     pub fn hostname(&self) -> Option<&str> {
         match (&self.hostname, &self.address) {
             (Some(name), _) => Some(name),

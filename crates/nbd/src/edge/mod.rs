@@ -21,7 +21,8 @@ const LISTED: u64 = 1 << 63;
 /// The changes of one connection that are in flight and not in the table.
 #[derive(Debug)]
 struct CountedChanges {
-    /// A: how many, and `LISTED`. Changed by read-modify-writes only, and not added to under `LISTED`.
+    /// A: how many, and `LISTED`. Changed by read-modify-writes only, and not added to under
+    /// `LISTED`.
     word: AtomicU64,
 }
 
@@ -36,7 +37,8 @@ struct AtDevice {
 /// The changes of one device, whose requests are `T`s.
 #[derive(Debug)]
 pub struct Edges<T> {
-    /// L: is the lock; guards everything in `EdgesState`. A leaf: inside it threads are woken, and nothing else is locked.
+    /// L: is the lock; guards everything in `EdgesState`. A leaf: inside it threads are woken, and
+    /// nothing else is locked.
     state: Mutex<EdgesState<T>>,
 }
 
@@ -62,14 +64,14 @@ impl<T> EdgesState<T> {
 }
 
 impl<T> Edges<T> {
-    /// A change whose connection doesn't count it comes to the device: its number, and itself where it may begin. Else
-    /// [`Edges::leave`] gives it to somebody else.
+    /// A change whose connection doesn't count it comes to the device: its number, and itself where
+    /// it may begin. Else [`Edges::leave`] gives it to somebody else.
     pub fn enter(&self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.state.lock().table.enter(blocks, change)
     }
 
-    /// It is over: those that may begin now, which the caller sends to the device. Any context; blocks for a few
-    /// instructions at most.
+    /// It is over: those that may begin now, which the caller sends to the device. Any context;
+    /// blocks for a few instructions at most.
     #[must_use = "they are nowhere else"]
     pub fn leave(&self, id: u64) -> Vec<(u64, T)> {
         self.state.lock().table.leave(id)
@@ -100,8 +102,8 @@ impl<T> Changes<T> {
         Changes { edges: Arc::clone(edges), counted, unparker }
     }
 
-    /// Begins a change of whole blocks: true where it is counted, and [ends](Changes::end); else it has to be entered in the
-    /// table. Reader only.
+    /// Begins a change of whole blocks: true where it is counted, and [ends](Changes::end); else it
+    /// has to be entered in the table. Reader only.
     pub fn begin(&self) -> bool {
         let add = |word| (word & LISTED == 0).then_some(word + ONE);
         self.counted.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
@@ -121,8 +123,9 @@ impl<T> Changes<T> {
         self.edges.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
     }
 
-    /// Has all connections enter what they begin in the table, as long as this one is there: before its first change of a
-    /// part of a block. [`Changes::are_listed`] says when that may begin. Reader only.
+    /// Has all connections enter what they begin in the table, as long as this one is there: before
+    /// its first change of a part of a block. [`Changes::are_listed`] says when that may begin.
+    /// Reader only.
     pub fn list(&self) {
         let mut state = self.edges.state.lock();
         for connection in &mut state.connections {
@@ -131,7 +134,8 @@ impl<T> Changes<T> {
         }
     }
 
-    /// Whether all changes that are in flight are in the table. Else the reader is woken when that may be so. Reader only.
+    /// Whether all changes that are in flight are in the table. Else the reader is woken when that
+    /// may be so. Reader only.
     pub fn are_listed(&self) -> bool {
         let mut state = self.edges.state.lock();
         let is_listed = |at: &AtDevice| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
@@ -195,8 +199,8 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Enters a change: under which number, and the change itself where it may begin. Else it waits for each earlier one
-    /// that doesn't bear it.
+    /// Enters a change: under which number, and the change itself where it may begin. Else it waits
+    /// for each earlier one that doesn't bear it.
     pub fn enter(&mut self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.last += 1;
         let free = self.entries.iter().all(|entry| entry.blocks.bears(&blocks));

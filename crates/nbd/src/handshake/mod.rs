@@ -5,9 +5,9 @@
 //! bytes that were. It never buffers by itself and never trusts a length: the longest input that it
 //! waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STARTTLS`, `STRUCTURED_REPLY`,
-//! `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, where the server has them on, `EXTENDED_HEADERS`; any other option gets
-//! `ERR_UNSUP`.
+//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STARTTLS`,
+//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, where the server has them on,
+//! `EXTENDED_HEADERS`; any other option gets `ERR_UNSUP`.
 
 use crate::wire::{
     self, BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, Form,
@@ -36,7 +36,8 @@ pub enum Outcome {
     /// Send the replies before they grow any further, then feed the unconsumed bytes again: more
     /// may follow from them.
     SendFirst,
-    /// Send the replies, shake hands for TLS, then feed what comes out of that. Nothing behind the option may be left over.
+    /// Send the replies, shake hands for TLS, then feed what comes out of that. Nothing behind the
+    /// option may be left over.
     StartTls,
     /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed
     /// belong to it.
@@ -59,7 +60,8 @@ pub struct ExportOffer {
 }
 
 impl ExportOffer {
-    /// What depends on the form of messages that this client has chosen, and on its metadata context.
+    /// What depends on the form of messages that this client has chosen, and on its metadata
+    /// context.
     fn adapt(&mut self, form: Form, allocation: bool) {
         let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
         let filtered = allocation && form == Form::Extended;
@@ -128,7 +130,8 @@ pub trait Catalogue {
     /// # Errors
     /// There is none, or it isn't for this client.
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered>;
-    /// Gives the client a place at the export of this name, which was found: from here on nobody may take it away.
+    /// Gives the client a place at the export of this name, which was found: from here on nobody
+    /// may take it away.
     ///
     /// # Errors
     /// There is none.
@@ -172,11 +175,13 @@ pub enum CloseReason {
     TooManyOptions,
     /// `EXPORT_NAME` named something that can't be served, and the protocol has no error for that.
     NoSuchExport,
-    /// Something came behind `STARTTLS` before that was answered: somebody in between may have sent it.
+    /// Something came behind `STARTTLS` before that was answered: somebody in between may have sent
+    /// it.
     BehindStartTls,
     /// The client chose an export by `EXPORT_NAME` where TLS has to come first.
     TlsRequired,
-    /// The client chose an export by `EXPORT_NAME`, which isn't for those that have chosen extended headers.
+    /// The client chose an export by `EXPORT_NAME`, which isn't for those that have chosen extended
+    /// headers.
     ExtendedByName,
     /// A client without fixed newstyle sent something else than `EXPORT_NAME`.
     NotFixedNewstyle,
@@ -419,7 +424,8 @@ impl Handshake {
             refuse(out, OptionKind::STARTTLS, OptionReplyKind::ERR_INVALID, message);
             return Step::Used(used);
         }
-        // Plain text mustn't count as said in TLS: neither the bytes that follow, nor a choice that was made before.
+        // Plain text mustn't count as said in TLS: neither the bytes that follow, nor a choice that
+        // was made before.
         if more {
             return Step::close(used, CloseReason::BehindStartTls);
         }
@@ -539,7 +545,8 @@ fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
     reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
 }
 
-/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`; the name of the export whose allocation was listed or chosen.
+/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`; the name of the export whose allocation was
+/// listed or chosen.
 fn answer_meta(
     option: OptionKind,
     data: &[u8],

@@ -31,10 +31,12 @@ use corewise_sync::{Mutex, Unparker};
 
 use crate::wire::MAX_PAYLOAD;
 
-/// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it receives into, 256 requests and
-/// their replies, the memory of 32 replies that is used again, and what its two threads touch of their stacks.
+/// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it
+/// receives into, 256 requests and their replies, the memory of 32 replies that is used again, and
+/// what its two threads touch of their stacks.
 const FIXED: u64 = 896 << 10;
-/// What TLS costs a connection beside, from its handshake on: ciphertext of both directions, a record between, keys.
+/// What TLS costs a connection beside, from its handshake on: ciphertext of both directions, a
+/// record between, keys.
 const TLS: u64 = 192 << 10;
 /// What a handshake costs, in bytes.
 const HALF_OPEN: u64 = 64 << 10;
@@ -48,14 +50,16 @@ pub struct Split {
     pub pool: u64,
     /// What each connection has for itself, in bytes.
     pub share: u64,
-    /// What all of it comes to where every place is taken and every client does its worst, in bytes.
+    /// What all of it comes to where every place is taken and every client does its worst, in
+    /// bytes.
     pub worst: u64,
 }
 
-/// Splits `memory` bytes among so many connections, with so many more in their handshake; `tls`: with TLS.
+/// Splits `memory` bytes among so many connections, with so many more in their handshake; `tls`:
+/// with TLS.
 ///
-/// At most half goes to the shares, and the pool always holds a largest request. So a little memory with many
-/// places comes to more than was asked for; `worst` says how much.
+/// At most half goes to the shares, and the pool always holds a largest request. So a little memory
+/// with many places comes to more than was asked for; `worst` says how much.
 pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Split {
     let connections = (connections as u64).max(1);
     let fixed_each = fixed(tls);
@@ -92,8 +96,8 @@ pub struct MemoryUse {
 #[derive(Debug)]
 pub struct Pool {
     bytes: u64,
-    /// L: is the lock; guards what is free and the line. A leaf: inside it threads are woken, and nothing else is
-    /// locked.
+    /// L: is the lock; guards what is free and the line. A leaf: inside it threads are woken, and
+    /// nothing else is locked.
     state: Mutex<PoolState>,
     freed: Freed,
 }
@@ -101,7 +105,8 @@ pub struct Pool {
 #[derive(Debug)]
 struct PoolState {
     free: u64,
-    /// Those that wait, in the order in which they came. Where there are any, the first one needs more than is free.
+    /// Those that wait, in the order in which they came. Where there are any, the first one needs
+    /// more than is free.
     line: VecDeque<Waiter>,
 }
 
@@ -124,8 +129,8 @@ impl Pool {
         bytes.min(self.bytes)
     }
 
-    /// Stands in line for `bytes`, under a number of which there is one in line at a time. The thread is woken
-    /// once they were taken for it; they may be by the time this returns.
+    /// Stands in line for `bytes`, under a number of which there is one in line at a time. The
+    /// thread is woken once they were taken for it; they may be by the time this returns.
     pub fn queue(&self, bytes: u64, id: u64, unparker: &Unparker) {
         let bytes = self.clamp(bytes);
         let mut state = self.state.lock();
@@ -161,7 +166,8 @@ impl Pool {
         state.serve();
     }
 
-    /// Gives back what one [`Pool::try_take`] took. Any context; never blocks for longer than a few instructions.
+    /// Gives back what one [`Pool::try_take`] took. Any context; never blocks for longer than a few
+    /// instructions.
     pub fn give_back(&self, bytes: u64) {
         self.freed.add(bytes);
         let mut state = self.state.lock();
@@ -170,8 +176,9 @@ impl Pool {
         state.serve();
     }
 
-    /// A client has left, with a share of so many bytes: gives what it took back to the system, as far as that pays. On the
-    /// thread that served it, when all of it is freed. Blocks for milliseconds at most.
+    /// A client has left, with a share of so many bytes: gives what it took back to the system, as
+    /// far as that pays. On the thread that served it, when all of it is freed. Blocks for
+    /// milliseconds at most.
     pub fn client_left(&self, share: u64) {
         self.freed.add(FIXED + share);
         self.freed.give_to_system();
@@ -246,8 +253,8 @@ impl Freed {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives what is free back to the system, as far as that pays: on the thread of a client that leaves, when it has freed
-    /// everything. May take milliseconds.
+    /// Gives what is free back to the system, as far as that pays: on the thread of a client that
+    /// leaves, when it has freed everything. May take milliseconds.
     pub(crate) fn give_to_system(&self) {
         let _one = self.heap.lock();
         if !is_reserved() {
@@ -279,7 +286,8 @@ mod heap {
     const MAPPINGS: c_int = 65_536;
     /// What an arena reserves of the address space, in bytes.
     const ARENA: u64 = 64 << 20;
-    /// The largest threshold: no request's buffer has a mapping of its own, and pays for its pages each time.
+    /// The largest threshold: no request's buffer has a mapping of its own, and pays for its pages
+    /// each time.
     const MMAP: c_int = 32 << 20;
     /// What an arena keeps at its end for the next requests.
     const TOP: c_int = 16 << 20;

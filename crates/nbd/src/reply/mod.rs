@@ -3,9 +3,9 @@
 //!
 //! Completions arrive on any thread, inside an atomic section, and must not wait for each other or
 //! for the socket. So a reply goes into an [`Inbox`], and the holder of the **flush right** takes
-//! everything out and sends it in one go. The right is one word ([`FlushRight`]); a thread that doesn't get
-//! it leaves a note that the holder acts on before it lets go. Nobody ever waits for the right, so
-//! no small reply is stuck behind a lock that is held across a send.
+//! everything out and sends it in one go. The right is one word ([`FlushRight`]); a thread that
+//! doesn't get it leaves a note that the holder acts on before it lets go. Nobody ever waits for
+//! the right, so no small reply is stuck behind a lock that is held across a send.
 //!
 //! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom/reply.rs`
 //! checks this very code.
@@ -50,8 +50,8 @@ pub enum SendOutcome {
     Full,
 }
 
-/// The flush right of a path, as a value: who has it may touch the sink, and owes a [`Right::run`]. There is one
-/// at a time for each path, and it is for no other path.
+/// The flush right of a path, as a value: who has it may touch the sink, and owes a [`Right::run`].
+/// There is one at a time for each path, and it is for no other path.
 #[must_use = "replies are stuck until the right is run"]
 pub struct Right<'a, S: Sink> {
     path: &'a ReplyPath<S>,
@@ -88,14 +88,14 @@ impl<'a, S: Sink> Right<'a, S> {
 
     /// Lets the holder at the sink, to set it up.
     pub fn with_sink<T>(&mut self, f: impl FnOnce(&mut S) -> T) -> T {
-        // SAFETY: `self` is the one right of this path, and borrowed exclusively: it was made by a claim of
-        // the path's own word, or taken over from the holder that gave it up. So no other thread touches the
-        // sink until it is released or given up, and both consume it.
+        // SAFETY: `self` is the one right of this path, and borrowed exclusively: it was made by a
+        // claim of the path's own word, or taken over from the holder that gave it up. So no other
+        // thread touches the sink until it is released or given up, and both consume it.
         self.path.sink.with_mut(|sink| f(unsafe { &mut *sink }))
     }
 
-    /// Gives the value up so that another thread can make it anew with [`ReplyPath::take_over`]. The
-    /// word of the path stays held meanwhile.
+    /// Gives the value up so that another thread can make it anew with [`ReplyPath::take_over`].
+    /// The word of the path stays held meanwhile.
     pub fn give_up(self) {}
 }
 
@@ -146,7 +146,8 @@ impl<S: Sink> ReplyPath<S> {
         ReplyPath { inbox: Inbox::new(), right: FlushRight::new(), sink: UnsafeCell::new(sink) }
     }
 
-    /// A path whose holder lets go of the right without a look for notes: for a model that has to fail.
+    /// A path whose holder lets go of the right without a look for notes: for a model that has to
+    /// fail.
     pub fn that_releases_blindly(sink: S) -> Self {
         let mut path = ReplyPath::new(sink);
         path.right.releases_blindly = true;
@@ -155,9 +156,9 @@ impl<S: Sink> ReplyPath<S> {
 
     /// Posts a reply. Never blocks; any context.
     pub fn post(&self, reply: S::Reply) -> PostOutcome<'_, S> {
-        // Push. Only the thread that finds the inbox empty has to see to the sending: between its push and its
-        // Claim nobody can have taken the replies that were pushed behind it without taking
-        // its own first.
+        // Push. Only the thread that finds the inbox empty has to see to the sending: between its
+        // push and its Claim nobody can have taken the replies that were pushed behind it without
+        // taking its own first.
         if self.inbox.push(reply) && self.right.claim() {
             PostOutcome::YouSend(Right { path: self })
         } else {

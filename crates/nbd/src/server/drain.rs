@@ -2,8 +2,9 @@
 //!
 //! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in
 //! flight finishes and is answered, each client's device is flushed, then its connection is closed;
-//! an idle client's at once, and one that doesn't send the rest of a request soon isn't waited for) → gone (the device is flushed once more; after the deadline the
-//! connections that are left are cut).
+//! an idle client's at once, and one that doesn't send the rest of a request soon isn't waited for)
+//! → gone (the device is flushed once more; after the deadline the connections that are left are
+//! cut).
 
 use std::fmt;
 use std::sync::Arc;
@@ -110,8 +111,8 @@ pub(super) fn drain(
         report.idle += usize::from(owed == 0);
         in_flight += u64::from(owed);
     }
-    // A request that a client has sent in part wasn't answered, so it may be lost; and one that isn't whole by now may never be. The
-    // client's other requests are still answered.
+    // A request that a client has sent in part wasn't answered, so it may be lost; and one that
+    // isn't whole by now may never be. The client's other requests are still answered.
     let mut grace = Deadline::after(GRACE.min(deadline.left() / 2));
     let registry = &server.registry;
     let connections = registry.wait_until_gone(connections, || grace.wait().min(deadline.wait()));
@@ -123,7 +124,8 @@ pub(super) fn drain(
         // Before the cut, which makes its thread leave and tell of it.
         let left = registry.leave_behind(&connection);
         let was = connection.cut(|| late(connection.load.snapshot().requests));
-        // Else it was cut for another reason, which was logged. Its requests are still in the device.
+        // Else it was cut for another reason, which was logged. Its requests are still in the
+        // device.
         let requests = (!was.cut).then_some(was.requests);
         report.cut += usize::from(requests.is_some());
         report.requests_cut += u64::from(requests.unwrap_or(0));
@@ -160,8 +162,8 @@ fn tell_cut(
     server.tell(&ClientEvent::Left { id, peer: *peer, pid: *pid, names, export, why: &why });
 }
 
-/// Flushes every device that clients have changed, at the same time. A flush is asked for even after the deadline; it just
-/// isn't waited for then.
+/// Flushes every device that clients have changed, at the same time. A flush is asked for even
+/// after the deadline; it just isn't waited for then.
 fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
     let flushes: Vec<_> = exports
         .iter()

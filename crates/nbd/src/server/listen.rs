@@ -50,7 +50,8 @@ impl Endpoint {
         self.uri_in("nbd", export)
     }
 
-    /// The URI by which clients reach `export` here in TLS. Their certificates are for them to name.
+    /// The URI by which clients reach `export` here in TLS. Their certificates are for them to
+    /// name.
     ///
     /// ```
     /// let tcp = corewise_nbd::Endpoint::Tcp("127.0.0.1:10810".parse().unwrap());
@@ -160,8 +161,8 @@ impl TryFrom<TcpListener> for Listener {
 impl TryFrom<OwnedFd> for Listener {
     type Error = io::Error;
 
-    /// A socket that listens already, of a kind that only the system knows: one that a service manager passed. Its
-    /// socket file, if any, stays the caller's.
+    /// A socket that listens already, of a kind that only the system knows: one that a service
+    /// manager passed. Its socket file, if any, stays the caller's.
     ///
     /// # Errors
     /// `InvalidInput` says what it is instead of a listening stream socket, Unix or TCP.
@@ -186,7 +187,8 @@ impl TryFrom<OwnedFd> for Listener {
 
 impl Listener {
     /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
-    /// file is removed when the listener is dropped. Doesn't wait for a server that may listen there.
+    /// file is removed when the listener is dropped. Doesn't wait for a server that may listen
+    /// there.
     ///
     /// # Errors
     /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
@@ -266,9 +268,9 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
 
 /// Binds a path where a socket is, if nobody answers there.
 ///
-/// Two servers that find the same dead socket must not remove each other's new one: the server that has the
-/// folder's lock looks, removes and binds. One that finds no socket at all just binds, and of two
-/// that do, one is told that it is in use.
+/// Two servers that find the same dead socket must not remove each other's new one: the server that
+/// has the folder's lock looks, removes and binds. One that finds no socket at all just binds, and
+/// of two that do, one is told that it is in use.
 fn take_over(path: &Path) -> Result<UnixListener, Error> {
     let failed = |source| Error::Listen { address: path.display().to_string(), source };
     let folder = match path.parent() {

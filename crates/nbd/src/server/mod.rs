@@ -81,7 +81,8 @@ type Observer = dyn Fn(&ClientEvent<'_>) + Send + Sync;
 /// An NBD server: exports block devices to the clients of its listeners.
 ///
 /// Exports, listeners and clients may come and go while it runs. Dropping the server stops the
-/// listeners and cuts every connection; [`Server::drain`] first is the polite way. The [front page](crate) has an example.
+/// listeners and cuts every connection; [`Server::drain`] first is the polite way. The [front
+/// page](crate) has an example.
 pub struct Server {
     inner: Arc<Inner>,
 }
@@ -91,7 +92,8 @@ pub(super) struct Inner {
     options: Mutex<Options>,
     /// What the memory is shared out for.
     made: Options,
-    /// L: is the lock; guards what the next handshake uses. `None`: the server was made without TLS.
+    /// L: is the lock; guards what the next handshake uses. `None`: the server was made without
+    /// TLS.
     tls: Option<Mutex<Tls>>,
     /// How much of what its clients do goes to the log.
     hosts: PeerAccounts,
@@ -111,9 +113,10 @@ pub(super) struct Inner {
 }
 
 impl Server {
-    /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it sets two thresholds of that,
-    /// so that it can give the memory that clients took back to the system when they leave; and
-    /// where the address space is limited (`RLIMIT_AS`), how many arenas it may have.
+    /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it
+    /// sets two thresholds of that, so that it can give the memory that clients took back to the
+    /// system when they leave; and where the address space is limited (`RLIMIT_AS`), how many
+    /// arenas it may have.
     pub fn new(options: Options) -> Server {
         Server::make(options, None)
     }
@@ -147,9 +150,10 @@ impl Server {
         Server { inner: Arc::new(inner) }
     }
 
-    /// Gives clients that come from now on this TLS instead: a renewed certificate, other authorities. Those that are
-    /// there, in their handshakes too, keep what they have. Never blocks for long. False, and nothing done, where the server was
-    /// made without TLS ([`Server::new`]): its memory was shared out without.
+    /// Gives clients that come from now on this TLS instead: a renewed certificate, other
+    /// authorities. Those that are there, in their handshakes too, keep what they have. Never
+    /// blocks for long. False, and nothing done, where the server was made without TLS
+    /// ([`Server::new`]): its memory was shared out without.
     #[cfg(feature = "tls")]
     #[must_use = "false: the server was made without TLS"]
     pub fn renew_tls(&self, tls: Tls) -> bool {
@@ -158,9 +162,10 @@ impl Server {
         true
     }
 
-    /// Gives clients that come from now on these limits and times instead; those that are there keep theirs. All that has to do with
-    /// memory stays as it was made: `memory` and `budget`, and no more connections than [`Server::new`] was given, since it was shared out
-    /// for so many. Never blocks for long.
+    /// Gives clients that come from now on these limits and times instead; those that are there
+    /// keep theirs. All that has to do with memory stays as it was made: `memory` and `budget`, and
+    /// no more connections than [`Server::new`] was given, since it was shared out for so many.
+    /// Never blocks for long.
     pub fn set_limits(&self, options: Options) {
         let made = self.inner.made;
         let max_connections = options.max_connections.min(made.max_connections);
@@ -173,7 +178,8 @@ impl Server {
     /// Offers an export to clients from now on.
     ///
     /// # Errors
-    /// `NameTaken`, `DefaultTaken` and `BadDevice` (they give the export back), `BadText`, `ShuttingDown`.
+    /// `NameTaken`, `DefaultTaken` and `BadDevice` (they give the export back), `BadText`,
+    /// `ShuttingDown`.
     pub fn add_export(&self, export: Export) -> Result<(), Error> {
         if let Some(why) = export.device().geometry().cannot_be() {
             return Err(Error::BadDevice { export: Box::new(export), why });
@@ -183,15 +189,15 @@ impl Server {
 
     /// Withdraws an export: new clients don't find it any more, those it has are drained until
     /// `deadline`, its device is flushed. Returns when no client uses the device, or after the
-    /// deadline; `None` where there is no such export, and where somebody else withdraws it, when that is done, or after the
-    /// deadline. Blocks.
+    /// deadline; `None` where there is no such export, and where somebody else withdraws it, when
+    /// that is done, or after the deadline. Blocks.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
         self.remove_exports(&[name], deadline)
     }
 
-    /// As [`Server::remove_export`], for several at the same time: those of them that there are. `None`
-    /// where there is none.
+    /// As [`Server::remove_export`], for several at the same time: those of them that there are.
+    /// `None` where there is none.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_exports(&self, names: &[&str], deadline: Duration) -> Option<DrainReport> {
         let mut until = Deadline::after(deadline);
@@ -217,9 +223,10 @@ impl Server {
         report
     }
 
-    /// Puts an export into the place of the one of its name, which has the same device: clients that come from now on
-    /// get this one. Those that are there keep what they were told and how fast they may be; but where this one
-    /// is read-only their changes are refused from now on with `EPERM`, until one that isn't takes its place.
+    /// Puts an export into the place of the one of its name, which has the same device: clients
+    /// that come from now on get this one. Those that are there keep what they were told and how
+    /// fast they may be; but where this one is read-only their changes are refused from now on with
+    /// `EPERM`, until one that isn't takes its place.
     ///
     /// # Errors
     /// `NotReplaced` where there is no such export, it has another device, or it is being removed;
@@ -228,20 +235,22 @@ impl Server {
         self.inner.registry.replace_export(export)
     }
 
-    /// Hides an export: new clients don't find it any more, those that it has go on. Says how many these are;
-    /// `None` where there is no such export, or it is being removed. [`Server::remove_export`] removes it.
+    /// Hides an export: new clients don't find it any more, those that it has go on. Says how many
+    /// these are; `None` where there is no such export, or it is being removed.
+    /// [`Server::remove_export`] removes it.
     #[must_use]
     pub fn hide_export(&self, name: &str) -> Option<usize> {
         self.inner.registry.hide_export(name, true)
     }
 
-    /// Shows a hidden export to new clients again. False where there is no such export, or it is being removed.
+    /// Shows a hidden export to new clients again. False where there is no such export, or it is
+    /// being removed.
     pub fn show_export(&self, name: &str) -> bool {
         self.inner.registry.hide_export(name, false).is_some()
     }
 
-    /// Waits until a hidden export has no client any more. False where it is shown again or removed meanwhile,
-    /// or the server drains. Blocks.
+    /// Waits until a hidden export has no client any more. False where it is shown again or removed
+    /// meanwhile, or the server drains. Blocks.
     #[must_use]
     pub fn wait_until_unused(&self, name: &str) -> bool {
         context::blocking("Server::wait_until_unused", || {
@@ -254,8 +263,8 @@ impl Server {
         self.inner.registry.exports()
     }
 
-    /// The connections, handshakes included, in the order in which they came. The cost grows with how many they are; it
-    /// delays none of their requests.
+    /// The connections, handshakes included, in the order in which they came. The cost grows with
+    /// how many they are; it delays none of their requests.
     pub fn clients(&self) -> Vec<ClientStatus> {
         self.inner.registry.clients()
     }
@@ -268,9 +277,9 @@ impl Server {
         self.inner.observer.set(Box::new(tell)).is_ok()
     }
 
-    /// Ends a connection now, without waiting for its requests: those that the device has go on there, and their replies are
-    /// dropped. False where there is no connection of that [number](ClientStatus::id), or it has left. It doesn't keep the client from coming
-    /// again.
+    /// Ends a connection now, without waiting for its requests: those that the device has go on
+    /// there, and their replies are dropped. False where there is no connection of that
+    /// [number](ClientStatus::id), or it has left. It doesn't keep the client from coming again.
     #[must_use = "false: there is no such client"]
     pub fn disconnect(&self, id: u64) -> bool {
         self.inner.registry.disconnect(id)
@@ -299,9 +308,9 @@ impl Server {
         self.listen(Listener::unix(path)?)
     }
 
-    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. Without TLS (`Server::with_tls`) any
-    /// client that can reach the address can read and write the exports, so
-    /// listen on loopback unless the network is trusted.
+    /// Listens on a TCP address, as [`Listener::tcp`] says. Starts a thread. Without TLS
+    /// (`Server::with_tls`) any client that can reach the address can read and write the exports,
+    /// so listen on loopback unless the network is trusted.
     ///
     /// # Errors
     /// Those of [`Listener::tcp`] and [`Server::listen`].
@@ -325,10 +334,10 @@ impl Server {
         Ok(endpoint)
     }
 
-    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and puts
-    /// it into blocking mode, as do all descriptors that share it. Starts a thread (the first time
-    /// two) and returns; where many that made way for newcomers have not ended, or all handshakes
-    /// have just begun, it waits for one of them.
+    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and
+    /// puts it into blocking mode, as do all descriptors that share it. Starts a thread (the first
+    /// time two) and returns; where many that made way for newcomers have not ended, or all
+    /// handshakes have just begun, it waits for one of them.
     ///
     /// # Errors
     /// `ShuttingDown`, `Resource`: the socket is closed then.
@@ -602,7 +611,8 @@ fn tell_end(end: &NoAgreement, client: u64, who: &Identity, log: &ClientLog) {
 struct ClientCatalogue<'a> {
     server: &'a Inner,
     log: &'a ClientLog,
-    /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before the registry's.
+    /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before
+    /// the registry's.
     who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,

@@ -11,13 +11,15 @@ const LISTENERS: u64 = 2;
 /// What a thread maps beside its stack, in bytes: guard pages, and a stack for signals.
 const BESIDE_STACK: u64 = 64 << 10;
 
-/// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is set of it.
+/// What a server allows its clients: the [default](Options#impl-Default-for-Options), and what is
+/// set of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
     /// How long a handshake may take, from the first byte of ours to the choice of an export.
     pub handshake_timeout: Duration,
-    /// Clients that have chosen an export, at the same time. Each has a thread. One more is told that there is no place.
+    /// Clients that have chosen an export, at the same time. Each has a thread. One more is told
+    /// that there is no place.
     pub max_connections: usize,
     /// How many of them may come from one address, or from one user of this machine; `None`: all.
     pub max_per_peer: Option<usize>,
@@ -31,21 +33,23 @@ pub struct Options {
     pub max_half_open: usize,
     /// What one connection may have in flight.
     pub budget: Budget,
-    /// Bytes of memory that all clients together may take, whatever they do: the payloads of writes from before they
-    /// are received, those of reads until their reply is sent, and what each connection costs by itself.
-    /// Each connection has a share of it that nobody else can take; for what goes beyond, requests wait
-    /// for each other. [`Options::worst_case`] says what it comes to.
+    /// Bytes of memory that all clients together may take, whatever they do: the payloads of writes
+    /// from before they are received, those of reads until their reply is sent, and what each
+    /// connection costs by itself. Each connection has a share of it that nobody else can take; for
+    /// what goes beyond, requests wait for each other. [`Options::worst_case`] says what it comes
+    /// to.
     pub memory: u64,
-    /// How long a client may take to send a request that it began; a second more for each MiB of it. Then
-    /// it is disconnected, as in the next two cases.
+    /// How long a client may take to send a request that it began; a second more for each MiB of
+    /// it. Then it is disconnected, as in the next two cases.
     pub request_timeout: Duration,
     /// How long it may take to take a reply; a second more for each MiB of it.
     pub reply_timeout: Duration,
     /// How long it may ask for nothing, from its last reply on, while nothing is owed to it;
     /// `None`: as long as it likes.
     pub idle_timeout: Option<Duration>,
-    /// Whether clients may have extended headers, by which zeroes, trims, block status and prefetches have 64-bit lengths. Off,
-    /// since their specification calls them experimental: it may change, and what speaks them today may not then.
+    /// Whether clients may have extended headers, by which zeroes, trims, block status and
+    /// prefetches have 64-bit lengths. Off, since their specification calls them experimental: it
+    /// may change, and what speaks them today may not then.
     pub extended_headers: bool,
 }
 
@@ -132,8 +136,8 @@ impl Options {
         self
     }
 
-    /// How many bytes of memory clients can take at most, whatever they do: `memory`, or more where that is too
-    /// little for so many connections.
+    /// How many bytes of memory clients can take at most, whatever they do: `memory`, or more where
+    /// that is too little for so many connections.
     ///
     /// `tls`: whether the server has TLS, by which each connection costs more.
     pub fn worst_case(&self, tls: bool) -> u64 {
@@ -172,8 +176,9 @@ impl Options {
 }
 
 impl Default for Options {
-    /// 10 s for a handshake, 1,024 clients and 256 handshakes, 256 requests and 64
-    /// MiB in flight each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence; no extended headers.
+    /// 10 s for a handshake, 1,024 clients and 256 handshakes, 256 requests and 64 MiB in flight
+    /// each, 4 GiB for all; 30 s for a request, a minute for a reply, no limit for silence; no
+    /// extended headers.
     fn default() -> Self {
         Options {
             handshake_timeout: Duration::from_secs(10),

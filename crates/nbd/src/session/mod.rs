@@ -11,9 +11,10 @@
 //!
 //! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
 //! reply has been sent or dropped, flushes the device where the server drains and this client has
-//! written, and closes the socket. So when a client sees the end of a drained connection, what it was
-//! answered is durable, unless that flush failed (which the log says: the protocol has no way to) or
-//! the deadline cut the connection. A client that must know sends its own `FLUSH` and waits for the answer.
+//! written, and closes the socket. So when a client sees the end of a drained connection, what it
+//! was answered is durable, unless that flush failed (which the log says: the protocol has no way
+//! to) or the deadline cut the connection. A client that must know sends its own `FLUSH` and waits
+//! for the answer.
 
 mod odd;
 mod reader;
@@ -110,7 +111,8 @@ pub(crate) struct Session {
 
 impl Session {
     /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
-    /// what the client sent behind its handshake; what follows comes out of `incoming`, where there is TLS.
+    /// what the client sent behind its handshake; what follows comes out of `incoming`, where there
+    /// is TLS.
     pub(crate) fn run(
         (connection, log, shared_writer, poll_permits): (
             Arc<Connection>,
@@ -203,7 +205,8 @@ impl Session {
         self.connection.load.wait_for_zero(parker);
     }
 
-    /// A request of the device is out of it, whole or a piece of one. Runs in an atomic section, on any thread.
+    /// A request of the device is out of it, whole or a piece of one. Runs in an atomic section, on
+    /// any thread.
     fn left(&self, work: Work, len: u64) {
         self.turn.leave(work.places(len));
     }
@@ -241,9 +244,9 @@ impl Session {
 
     /// Has a flush fail whose client doesn't know of a [loss](crate::losses) yet.
     ///
-    /// A flush that was asked for while the one that fails is under way comes to the device behind it
-    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A change with FUA that failed says nothing to its client of
-    /// those before it: their flush does.
+    /// A flush that was asked for while the one that fails is under way comes to the device behind
+    /// it ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A change with
+    /// FUA that failed says nothing to its client of those before it: their flush does.
     fn look_for_losses(&self, covers: LossScope, done: &mut Completed) {
         if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
             return;
@@ -272,8 +275,8 @@ impl Session {
         });
     }
 
-    /// Makes a part of an answer. A panic there is an error of ours, for which no client has to wait until its patience ends; the log
-    /// says it.
+    /// Makes a part of an answer. A panic there is an error of ours, for which no client has to
+    /// wait until its patience ends; the log says it.
     #[cfg_attr(not(test), expect(unused_variables, reason = "a test has it panic by the cookie"))]
     fn sound<T>(&self, tag: Tag, make: impl FnOnce() -> T) -> Option<T> {
         let made = catch_unwind(AssertUnwindSafe(|| {

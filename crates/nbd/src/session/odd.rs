@@ -1,8 +1,9 @@
 //! Requests that cover blocks of the device in part.
 //!
-//! A change of a part of a block reads that block, changes it, and writes it: three steps, of which the end of one begins the next.
-//! Meanwhile other changes of the block [wait](crate::edge), wherever they come from. Other requests are made to fit: a read
-//! fetches whole blocks, a trim leaves out those of which it has only a part.
+//! A change of a part of a block reads that block, changes it, and writes it: three steps, of which
+//! the end of one begins the next. Meanwhile other changes of the block [wait](crate::edge),
+//! wherever they come from. Other requests are made to fit: a read fetches whole blocks, a trim
+//! leaves out those of which it has only a part.
 
 use std::mem;
 use std::ops::Range;
@@ -56,7 +57,8 @@ fn begin(listed: Listed, rq: Request) {
     shared.device.submit(whole.part(0, len, offset));
 }
 
-/// The first step of a change of a part of a block: the request that reads it, and then has it changed.
+/// The first step of a change of a part of a block: the request that reads it, and then has it
+/// changed.
 fn read(listed: Listed, rq: Request) -> Request {
     let block = listed.shared.block;
     let at = rq.offset() / block * block;
@@ -152,7 +154,8 @@ pub(super) fn status_around(
     })
 }
 
-/// What of the extents is in a range that begins so many bytes behind the first one: at least one. Pure.
+/// What of the extents is in a range that begins so many bytes behind the first one: at least one.
+/// Pure.
 fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u64) -> Vec<Extent> {
     let end = front + length;
     let mut at = 0;

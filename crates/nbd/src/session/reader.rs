@@ -27,7 +27,8 @@ use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
 
-/// How many places a batch may take without a turn at a device that was done with the last one on the spot.
+/// How many places a batch may take without a turn at a device that was done with the last one on
+/// the spot.
 const PROMPT: u32 = 2 * turn::QUANTUM;
 
 /// The reader of one session. Lives on the connection's thread.
@@ -226,10 +227,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next request out of the buffer, with the query that belongs to it; `None` where more has to come.
+    /// Takes the next request out of the buffer, with the query that belongs to it; `None` where
+    /// more has to come.
     fn next(&mut self) -> Option<Result<Request, BadMagic>> {
         let form = self.limits.form;
-        // A compact request is shorter than an extended one: its client is told now, and not when more has come.
+        // A compact request is shorter than an extended one: its client is told now, and not when
+        // more has come.
         if let Err(error) = form.check_request(*self.buffer.first_chunk()?) {
             return Some(Err(error));
         }
@@ -298,8 +301,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until the limits let the request through, or the connection is drained. False where it is over: it was cut, or the client
-    /// has left. Holds nothing meanwhile.
+    /// Waits until the limits let the request through, or the connection is drained. False where it
+    /// is over: it was cut, or the client has left. Holds nothing meanwhile.
     fn keep_to_limits(&mut self, request: &Request, verdict: Verdict) -> bool {
         let bytes = match verdict {
             Verdict::Submit(Operation::Read { .. }) => request.length,
@@ -330,8 +333,8 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first. Whether the
-    /// connection is being drained: then no memory is taken. `None` where it was cut.
+    /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first.
+    /// Whether the connection is being drained: then no memory is taken. `None` where it was cut.
     fn admit(&mut self, bytes: u64) -> Option<(Cost, bool)> {
         let Session { connection, .. } = &**self.session;
         loop {
@@ -483,7 +486,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the change is counted; else it is listed. Blocks where it is the client's first one of a part of a block.
+    /// Whether the change is counted; else it is listed. Blocks where it is the client's first one
+    /// of a part of a block.
     fn begin_change(&mut self, rq: &DeviceRequest) -> bool {
         if !self.odd && self.session.shared.is_odd(rq.offset(), rq.len()) {
             self.list();
@@ -496,7 +500,8 @@ impl<'a> Reader<'a> {
         counted
     }
 
-    /// Has the changes of all clients be listed, and waits for the last one that isn't, or for the end of the connection.
+    /// Has the changes of all clients be listed, and waits for the last one that isn't, or for the
+    /// end of the connection.
     fn list(&mut self) {
         self.odd = true;
         self.let_go();
@@ -515,8 +520,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Sends a long request to the device piece by piece, each by its turn, and waits for all but the last ones. It ends
-    /// early where the connection is given up, or the client has left.
+    /// Sends a long request to the device piece by piece, each by its turn, and waits for all but
+    /// the last ones. It ends early where the connection is given up, or the client has left.
     fn submit_in_pieces(&mut self, rq: DeviceRequest, work: Work) {
         let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
         let (piece, block) = (work.piece(), self.session.shared.block);
@@ -579,8 +584,8 @@ impl<'a> Reader<'a> {
         Ok(payload.freeze())
     }
 
-    /// Memory of an earlier reply, for one of a read of `length` bytes. The sink has it, and so the replies are corked from here on:
-    /// what follows is parsed, and never waited for.
+    /// Memory of an earlier reply, for one of a read of `length` bytes. The sink has it, and so the
+    /// replies are corked from here on: what follows is parsed, and never waited for.
     fn spare(&mut self, length: u32) -> Option<BytesMut> {
         let bytes = self.session.form.read_len(length);
         if bytes > SPARE {
@@ -599,8 +604,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Submits the batch with the replies corked, and sends what has been answered. Blocks only where other connections
-    /// have their turns at the device before this one.
+    /// Submits the batch with the replies corked, and sends what has been answered. Blocks only
+    /// where other connections have their turns at the device before this one.
     fn let_go(&mut self) {
         while !self.batch.is_empty() {
             let Some(count) = self.enter() else {
@@ -644,13 +649,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Goes in at the device with the first requests of the batch: how many. `None` where the connection was cut before its
-    /// turn came.
+    /// Goes in at the device with the first requests of the batch: how many. `None` where the
+    /// connection was cut before its turn came.
     fn enter(&mut self) -> Option<usize> {
         let turn = &self.session.turn;
         let places = |rq: &DeviceRequest| self.session.work(rq).places(rq.len());
         let demand = self.deficit.demand(self.batch.iter().map(places));
-        // A device that completes on the spot has nothing for others to wait behind, and so there are no turns at it.
+        // A device that completes on the spot has nothing for others to wait behind, and so there
+        // are no turns at it.
         if self.prompt && demand.all <= PROMPT {
             turn.force(demand.all);
             return Some(self.batch.len());

@@ -190,7 +190,8 @@ impl Pace {
                     Some(wait.max(Duration::from_millis(1)))
                 }
             };
-            // A time that was set for a part of a request may stay: it ends the wait for the next one once.
+            // A time that was set for a part of a request may stay: it ends the wait for the next
+            // one once.
             if !last && patience != self.patience && (patience.is_some() || self.waited) {
                 self.patience = patience;
                 connection.set_patience(patience);
@@ -364,8 +365,8 @@ fn is_over(polled: Duration, yielded: Duration) -> bool {
 
 /// Size of a buffer, in bytes: about what a Unix socket holds.
 const RECEIVE: usize = 256 << 10;
-/// Size of the first buffer, which the handshake has left. A client that never fills it needs no other, and it stays in a
-/// core's cache.
+/// Size of the first buffer, which the handshake has left. A client that never fills it needs no
+/// other, and it stays in a core's cache.
 const FIRST: usize = crate::negotiate::RECEIVE;
 /// A buffer with less room than this is renewed,
 const RECEIVE_MIN: usize = 32 << 10;

@@ -264,8 +264,8 @@ impl SocketSink {
         self.deadline().wait()
     }
 
-    /// Waits for room in the socket. A client that takes a byte now and then holds a reply no longer than one that takes
-    /// nothing. Blocks.
+    /// Waits for room in the socket. A client that takes a byte now and then holds a reply no
+    /// longer than one that takes nothing. Blocks.
     fn wait(&mut self) {
         let connection = Arc::clone(&self.connection);
         match connection.wait_for_space(self.deadline()) {
@@ -355,7 +355,8 @@ impl Form {
         head + length as usize
     }
 
-    /// The head of a successful read of `length` bytes, with room for them behind it; in `spare`, where there is one.
+    /// The head of a successful read of `length` bytes, with room for them behind it; in `spare`,
+    /// where there is one.
     pub(super) fn read(self, tag: Tag, length: u32, spare: Option<BytesMut>) -> BytesMut {
         let mut message = spare.unwrap_or_else(|| BytesMut::with_capacity(self.read_len(length)));
         match self.has_chunks() {
@@ -365,7 +366,8 @@ impl Form {
         message
     }
 
-    /// A request without an answer of its own has succeeded. A simple reply says that, except to those with extended headers.
+    /// A request without an answer of its own has succeeded. A simple reply says that, except to
+    /// those with extended headers.
     pub(super) fn done(self, tag: Tag) -> Body {
         match self {
             Form::Simple | Form::Structured => {

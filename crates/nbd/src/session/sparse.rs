@@ -1,8 +1,8 @@
-//! Reads that leave out holes: a large read of a client with structured replies asks the device for its extents first, and
-//! then reads what isn't zero.
+//! Reads that leave out holes: a large read of a client with structured replies asks the device for
+//! its extents first, and then reads what isn't zero.
 //!
-//! The question costs a request. So where it found nothing it is asked less and less often: at most once in 64 reads of a
-//! device without holes.
+//! The question costs a request. So where it found nothing it is asked less and less often: at most
+//! once in 64 reads of a device without holes.
 
 use std::mem;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::wire::{ReplyFlags, Tag};
 const WORTH_ASKING: u32 = 64 << 10;
 /// Extents that are asked for.
 const EXTENTS: u32 = 64;
-/// Zeroes that are left out; fewer are read with what is beside them. A chunk has 28 bytes, and a read costs more.
+/// Zeroes that are left out; fewer are read with what is beside them. A chunk has 28 bytes, and a
+/// read costs more.
 const WORTH_LEAVING: u64 = 16 << 10;
 /// Reads that are made without the question, at most, after it found nothing.
 const SKIP_MOST: u32 = 63;
@@ -93,8 +94,9 @@ struct Parts {
     due: Settlement,
     /// A: whether one of the parts has failed. Relaxed: `left` orders it.
     failed: AtomicBool,
-    /// A: parts that haven't posted their chunk, and one for the thread that sends them out. Released behind the chunk,
-    /// acquired by the last, whose chunk ends the reply: so that one is behind all others. Added to while that thread has its one.
+    /// A: parts that haven't posted their chunk, and one for the thread that sends them out.
+    /// Released behind the chunk, acquired by the last, whose chunk ends the reply: so that one is
+    /// behind all others. Added to while that thread has its one.
     left: AtomicU32,
 }
 
@@ -124,7 +126,8 @@ impl Drop for Part {
     }
 }
 
-/// The request that asks for the extents of a read, and then reads. Its reply comes in any number of chunks.
+/// The request that asks for the extents of a read, and then reads. Its reply comes in any number
+/// of chunks.
 pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);

@@ -16,7 +16,8 @@ use super::Tls;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 
-/// Room for ciphertext at the least, in bytes, and half of what there may come to be. A record has up to 18,437.
+/// Room for ciphertext at the least, in bytes, and half of what there may come to be. A record has
+/// up to 18,437.
 const CIPHERTEXT: usize = 32 << 10;
 /// How much of replies is encrypted at a time, in bytes.
 const OUTGOING: usize = 64 << 10;
@@ -35,8 +36,9 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The TLS of one connection.
 pub(crate) struct Channel {
-    /// L: is the lock; guards the keys and counters of both directions, and the ciphertext that waits to be sent. Held
-    /// for a record of the reader's, or for what the holder of the flush right encrypts and sends without waiting.
+    /// L: is the lock; guards the keys and counters of both directions, and the ciphertext that
+    /// waits to be sent. Held for a record of the reader's, or for what the holder of the flush
+    /// right encrypts and sends without waiting.
     tls: Mutex<ServerConnection>,
 }
 
@@ -50,11 +52,12 @@ pub(crate) struct Incoming {
 }
 
 impl Tls {
-    /// Shakes hands, until the deadline. Gives the receiving end, and the names in the client's certificate. Blocks.
+    /// Shakes hands, until the deadline. Gives the receiving end, and the names in the client's
+    /// certificate. Blocks.
     ///
     /// # Errors
-    /// `TimedOut`; `InvalidData` where the client breaks the protocol, or isn't vouched for; `UnexpectedEof`; those of
-    /// the socket.
+    /// `TimedOut`; `InvalidData` where the client breaks the protocol, or isn't vouched for;
+    /// `UnexpectedEof`; those of the socket.
     pub(crate) fn accept(
         &self,
         connection: &Connection,
@@ -126,9 +129,10 @@ impl Incoming {
         !self.ciphertext.is_empty()
     }
 
-    /// Receives what is there, behind what `buffer` holds and into the room that it has, though no more than `limit` bytes.
-    /// `None` where what came is no data, or not a whole record; 0 at the end of the stream. Blocks, as long as
-    /// [`Connection::receive`] does, unless it is `now`: `WouldBlock` then.
+    /// Receives what is there, behind what `buffer` holds and into the room that it has, though no
+    /// more than `limit` bytes. `None` where what came is no data, or not a whole record; 0 at the
+    /// end of the stream. Blocks, as long as [`Connection::receive`] does, unless it is `now`:
+    /// `WouldBlock` then.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -169,8 +173,8 @@ impl Incoming {
         }
     }
 
-    /// Decrypts whole records as long as there is room for what is in them. `None` where there was nothing, and the
-    /// stream goes on.
+    /// Decrypts whole records as long as there is room for what is in them. `None` where there was
+    /// nothing, and the stream goes on.
     fn take(&mut self, buffer: &mut BytesMut, limit: usize) -> io::Result<Option<usize>> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -212,9 +216,9 @@ impl Incoming {
 }
 
 impl Channel {
-    /// Sends replies, without waiting: how many bytes of them have left, which is what it encrypted last. `encrypted` belongs to the
-    /// caller, and is how many those are while they haven't left. By the holder of the flush right, with the
-    /// same replies in front until they have.
+    /// Sends replies, without waiting: how many bytes of them have left, which is what it encrypted
+    /// last. `encrypted` belongs to the caller, and is how many those are while they haven't left.
+    /// By the holder of the flush right, with the same replies in front until they have.
     ///
     /// # Errors
     /// As those of `sendmsg`; `PROTO` where the client has broken the protocol.
@@ -240,7 +244,8 @@ impl Channel {
         }
     }
 
-    /// Sends everything, until the deadline: `TimedOut` after it. For the handshake, where there is one thread.
+    /// Sends everything, until the deadline: `TimedOut` after it. For the handshake, where there is
+    /// one thread.
     pub(crate) fn send_until(
         &self,
         connection: &Connection,
@@ -261,7 +266,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Says that nothing more comes, if there is room for that: what was answered has left, and nobody sends any more.
+    /// Says that nothing more comes, if there is room for that: what was answered has left, and
+    /// nobody sends any more.
     pub(crate) fn close(&self, connection: &Connection) {
         let mut tls = self.tls.lock();
         tls.send_close_notify();
@@ -288,7 +294,8 @@ impl Write for Socket<'_> {
     }
 }
 
-/// The DNS names, URIs and common names in a certificate that was vouched for, each as it stands there.
+/// The DNS names, URIs and common names in a certificate that was vouched for, each as it stands
+/// there.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     // It was read when it was verified.
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };

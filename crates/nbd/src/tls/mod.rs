@@ -25,8 +25,9 @@ pub(crate) use channel::{Channel, Incoming};
 
 /// The certificate of a server, and the authorities of its clients.
 ///
-/// TLS 1.3, and 1.2 with ChaCha20-Poly1305 (its other ciphers would end a connection after 2^24 records), with X.509 certificates. There are no pre-shared keys: rustls has none but those of resumption, which is
-/// off.
+/// TLS 1.3, and 1.2 with ChaCha20-Poly1305 (its other ciphers would end a connection after 2^24
+/// records), with X.509 certificates. There are no pre-shared keys: rustls has none but those of
+/// resumption, which is off.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -35,9 +36,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// TLS with this certificate, behind which may stand those that vouch for it, and its key, both as PEM. With `client_ca`
-    /// (PEM, too) each client has to show a certificate that one of these authorities made for clients; without it
-    /// clients are not known. Clients without TLS are refused; [`Tls::required`] lets them in.
+    /// TLS with this certificate, behind which may stand those that vouch for it, and its key, both
+    /// as PEM. With `client_ca` (PEM, too) each client has to show a certificate that one of these
+    /// authorities made for clients; without it clients are not known. Clients without TLS are
+    /// refused; [`Tls::required`] lets them in.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,8 +54,8 @@ impl Tls {
     /// ```
     ///
     /// # Errors
-    /// `Tls`: says which of the three is no good, and why. A certificate of the server that has expired, or isn't valid yet, is
-    /// no good.
+    /// `Tls`: says which of the three is no good, and why. A certificate of the server that has
+    /// expired, or isn't valid yet, is no good.
     pub fn from_pem(
         certificate: &[u8],
         key: &[u8],
@@ -126,8 +128,9 @@ impl Tls {
     }
 }
 
-/// Whether keys of this suite are good for a connection of any length. TLS 1.3 takes new ones in time; 1.2 can't, and rustls closes
-/// the connection: with AES-GCM after 2^24 records, which a busy client has in minutes.
+/// Whether keys of this suite are good for a connection of any length. TLS 1.3 takes new ones in
+/// time; 1.2 can't, and rustls closes the connection: with AES-GCM after 2^24 records, which a busy
+/// client has in minutes.
 pub(crate) fn lasts(suite: &SupportedCipherSuite) -> bool {
     match suite {
         SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit == u64::MAX,
@@ -167,8 +170,8 @@ pub(crate) fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Erro
     move |why| Error::Tls { what, why: spoken(&why) }
 }
 
-/// Why one of these certificates, the server's and those behind it, is no good at that time. Other faults are up
-/// to clients, which know the authority.
+/// Why one of these certificates, the server's and those behind it, is no good at that time. Other
+/// faults are up to clients, which know the authority.
 fn fault(chain: &[CertificateDer<'_>], provider: &CryptoProvider, now: UnixTime) -> Option<String> {
     first_outside(chain, provider, now).map(|(which, when)| match when {
         ValidityFault::Expired(ago) => {
@@ -182,8 +185,8 @@ fn fault(chain: &[CertificateDer<'_>], provider: &CryptoProvider, now: UnixTime)
     })
 }
 
-/// Why an operator should look at the clients' authorities. They are believed all the same: rustls looks at no date of an authority
-/// that it is given.
+/// Why an operator should look at the clients' authorities. They are believed all the same: rustls
+/// looks at no date of an authority that it is given.
 fn authority_fault(
     authorities: &[CertificateDer<'_>],
     provider: &CryptoProvider,

@@ -1,4 +1,5 @@
-//! What stands in for TLS where the feature `tls` is off: values that there are none of, which the compiler knows.
+//! What stands in for TLS where the feature `tls` is off: values that there are none of, which the
+//! compiler knows.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -1,11 +1,13 @@
 //! Turns: how the clients of one export share its device.
 //!
-//! A device serves what it has in its own order, mostly that of arrival. So the export lets in so much at a time
-//! ([`PLACES`]), and its connections go in by turns, each with the same number of bytes and requests ([`QUANTUM`]),
-//! whatever they have waiting. A connection with nothing in the device doesn't wait at all.
+//! A device serves what it has in its own order, mostly that of arrival. So the export lets in so
+//! much at a time ([`PLACES`]), and its connections go in by turns, each with the same number of
+//! bytes and requests ([`QUANTUM`]), whatever they have waiting. A connection with nothing in the
+//! device doesn't wait at all.
 //!
-//! A connection keeps the places that it has once got until another one wants them. While there are enough for all, that costs an operation
-//! on a word of its own for each batch and each completion, and nothing that is shared.
+//! A connection keeps the places that it has once got until another one wants them. While there are
+//! enough for all, that costs an operation on a word of its own for each batch and each completion,
+//! and nothing that is shared.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/turn.rs`.
 
@@ -22,9 +24,11 @@ const PLACE: u64 = 16 << 10;
 pub const PLACES: u32 = 256;
 /// How many places a connection gets in its turn.
 pub const QUANTUM: u32 = 32;
-/// What of a read or write, or of zeroes that are written, is in the device as one request, in bytes: a turn's worth.
+/// What of a read or write, or of zeroes that are written, is in the device as one request, in
+/// bytes: a turn's worth.
 pub const PIECE: u64 = PLACE * QUANTUM as u64;
-/// What of a discard, or of zeroes that are only noted, is in the device as one request, in bytes. They take a turn each.
+/// What of a discard, or of zeroes that are only noted, is in the device as one request, in bytes.
+/// They take a turn each.
 pub const PIECE_NOTED: u64 = 8 << 20;
 
 /// What a request is to the device, by which it is cut and counted.
@@ -34,7 +38,8 @@ pub enum Work {
     Bytes,
     /// Its range is noted, as of discards, and of zeroes that become holes.
     Noted,
-    /// A question where holes are: counted as what is then read. It is bounded by the device, whatever its length.
+    /// A question where holes are: counted as what is then read. It is bounded by the device,
+    /// whatever its length.
     Question,
     /// Bounded by the device likewise, and counted as one.
     One,
@@ -75,14 +80,16 @@ impl Work {
 
 const FIELD_BITS: u32 = 20;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
-/// Places that the connection's requests have. In the lowest bits. Added to by the connection's reader and, while that waits,
-/// for it by the holder of the lock; subtracted from by completions.
+/// Places that the connection's requests have. In the lowest bits. Added to by the connection's
+/// reader and, while that waits, for it by the holder of the lock; subtracted from by completions.
 const ONE_USED: u64 = 1;
 /// Places that are the connection's for the time being. Changed by the holder of the lock.
 const ONE_KEPT: u64 = 1 << FIELD_BITS;
-/// The reader, which stands in line, was given its turn. Set by the holder of the lock, cleared by the reader.
+/// The reader, which stands in line, was given its turn. Set by the holder of the lock, cleared by
+/// the reader.
 const GRANTED: u64 = 1 << 62;
-/// Somebody wants places: the next completion goes to the lock. Set and cleared by the holder of the lock.
+/// Somebody wants places: the next completion goes to the lock. Set and cleared by the holder of
+/// the lock.
 const WANTED: u64 = 1 << 63;
 
 /// A flow's word, decoded.
@@ -111,8 +118,8 @@ impl FlowState {
 /// A connection at an export.
 #[derive(Debug)]
 pub struct Flow {
-    /// A: places used, kept and granted, and `WANTED`, laid out as the constants above say. Changed by
-    /// read-modify-writes only.
+    /// A: places used, kept and granted, and `WANTED`, laid out as the constants above say. Changed
+    /// by read-modify-writes only.
     word: AtomicU64,
     unparker: Unparker,
 }
@@ -140,7 +147,8 @@ impl Flow {
         self.state().used
     }
 
-    /// How the reader that stands in line has come in, and then it stands there no more. Reader only.
+    /// How the reader that stands in line has come in, and then it stands there no more. Reader
+    /// only.
     pub fn granted(&self) -> TurnEntry {
         if self.word.load(Ordering::Acquire) & GRANTED == 0 {
             return TurnEntry::InLine;
@@ -227,7 +235,8 @@ pub struct Demand {
 /// The places of one export, and the line of those that wait for them.
 #[derive(Debug)]
 pub struct Turns {
-    /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and nothing else is locked.
+    /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and
+    /// nothing else is locked.
     state: Mutex<State>,
 }
 
@@ -276,7 +285,8 @@ impl Turns {
         flow.granted()
     }
 
-    /// A request of so many places is out of the device. Any context; blocks for a few instructions at most.
+    /// A request of so many places is out of the device. Any context; blocks for a few instructions
+    /// at most.
     pub fn leave(&self, flow: &Arc<Flow>, places: u32) {
         let was = flow.word.fetch_sub(u64::from(places) * ONE_USED, Ordering::AcqRel);
         debug_assert!(FlowState::of(was).used >= places, "more goes out than came in");
@@ -330,7 +340,8 @@ impl State {
         }
     }
 
-    /// Goes in with `places`, for which others give what they don't use. False where that isn't enough.
+    /// Goes in with `places`, for which others give what they don't use. False where that isn't
+    /// enough.
     fn gather(&mut self, flow: &Arc<Flow>, places: u32) -> bool {
         // Its own completions can only make it less.
         let lacks = flow.state().lacks(places);
@@ -352,12 +363,14 @@ impl State {
         enough
     }
 
-    /// Has completions come to the lock: those of the last in line and, where it is the only one, of all that keep places.
+    /// Has completions come to the lock: those of the last in line and, where it is the only one,
+    /// of all that keep places.
     fn want(&mut self) {
         let Some((last, _)) = self.line.back() else { return };
         last.word.fetch_or(WANTED, Ordering::AcqRel);
         if self.line.len() > 1 {
-            // The one that came into the empty line has marked them, and those that have places since stood in line.
+            // The one that came into the empty line has marked them, and those that have places
+            // since stood in line.
             return;
         }
         // A completion before the mark has left something to take; one after it comes to the lock.

@@ -79,7 +79,8 @@ fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
     assert_eq!(turns.enter(&two.flow, demand(1, 2, 2)), TurnEntry::InLine);
     let mut order = Vec::new();
     while order.len() < 4 {
-        // The first has always something in the device here, and the second always its first request.
+        // The first has always something in the device here, and the second always its first
+        // request.
         turns.leave(&one.flow, 1);
         for (name, client, again) in [(1, &one, demand(1, 4, 250)), (2, &two, demand(1, 2, 2))] {
             if client.flow.granted() == TurnEntry::Turn {

@@ -326,7 +326,8 @@ fn number(data: &mut &[u8]) -> Result<u32, MalformedMeta> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the data of such an option. It allocates no more than the data is long, whatever that claims.
+    /// Reads the data of such an option. It allocates no more than the data is long, whatever that
+    /// claims.
     ///
     /// # Errors
     /// Says what is malformed.

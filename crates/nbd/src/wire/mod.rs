@@ -6,7 +6,8 @@
 //! client's side with the same code.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
-//! negotiation, simple and structured replies, metadata contexts; and of its branch `extension-ext-header`, extended headers.
+//! negotiation, simple and structured replies, metadata contexts; and of its branch
+//! `extension-ext-header`, extended headers.
 
 mod handshake;
 mod transmission;
@@ -241,7 +242,8 @@ named_number! {
 }
 
 named_number! {
-    /// What the server answers to an option. Errors have bit 31 set, and their data is a message for people.
+    /// What the server answers to an option. Errors have bit 31 set, and their data is a message
+    /// for people.
     OptionReplyKind: u32 {
         /// Done.
         ACK = 1;
@@ -426,7 +428,8 @@ flag_word! {
 }
 
 flag_word! {
-    /// What the client chose of the handshake flags. Any other bit means that the connection has to be closed.
+    /// What the client chose of the handshake flags. Any other bit means that the connection has to
+    /// be closed.
     ClientFlags: u32 {
         /// The client speaks fixed newstyle.
         FIXED_NEWSTYLE = 1;
@@ -501,7 +504,8 @@ pub enum Form {
     Simple,
     /// Compact requests; reads and block status are answered in chunks.
     Structured,
-    /// Extended requests, with 64-bit lengths; everything is answered in chunks, with extended heads.
+    /// Extended requests, with 64-bit lengths; everything is answered in chunks, with extended
+    /// heads.
     Extended,
 }
 

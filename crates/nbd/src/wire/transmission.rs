@@ -29,7 +29,8 @@ pub struct Request {
     pub cookie: u64,
     /// First byte of the range.
     pub offset: u64,
-    /// Length of the range in bytes, or of [the payload](Request::payload_len); of a `WRITE` both are one.
+    /// Length of the range in bytes, or of [the payload](Request::payload_len); of a `WRITE` both
+    /// are one.
     pub length: u64,
 }
 
@@ -90,8 +91,9 @@ impl Request {
         out[16..24].copy_from_slice(&self.offset.to_be_bytes());
     }
 
-    /// How many bytes of payload follow the request on the wire: of a compact one those of a `WRITE`, of an extended one those
-    /// that its flag `PAYLOAD_LEN` promises, whatever its command.
+    /// How many bytes of payload follow the request on the wire: of a compact one those of a
+    /// `WRITE`, of an extended one those that its flag `PAYLOAD_LEN` promises, whatever its
+    /// command.
     pub fn payload_len(&self, form: Form) -> u64 {
         let has = match form {
             Form::Simple | Form::Structured => self.command == Command::WRITE,
@@ -194,7 +196,8 @@ pub struct Chunk {
 pub struct StatusExtent {
     /// In bytes, not 0.
     pub length: u64,
-    /// Of `base:allocation`: [`STATE_HOLE`](super::STATE_HOLE) and [`STATE_ZERO`](super::STATE_ZERO).
+    /// Of `base:allocation`: [`STATE_HOLE`](super::STATE_HOLE) and
+    /// [`STATE_ZERO`](super::STATE_ZERO).
     pub flags: u32,
 }
 
@@ -295,8 +298,8 @@ pub fn encode_hole(
     out.put_u32(length);
 }
 
-/// Appends a chunk with an error, and with where it happened, where that is known. A message is cut to what the protocol
-/// allows.
+/// Appends a chunk with an error, and with where it happened, where that is known. A message is cut
+/// to what the protocol allows.
 pub fn encode_error(
     out: &mut impl BufMut,
     form: Form,
@@ -329,7 +332,8 @@ pub fn encode_error(
 /// Appends a chunk with what is known of extents in metadata context `context`.
 ///
 /// # Panics
-/// Where an extent is longer than what the client, which doesn't have extended headers, can have asked for.
+/// Where an extent is longer than what the client, which doesn't have extended headers, can have
+/// asked for.
 pub fn encode_block_status(
     out: &mut impl BufMut,
     form: Form,
@@ -360,8 +364,8 @@ pub fn encode_block_status(
     }
 }
 
-/// Reads what follows the head of a chunk of kind `BLOCK_STATUS` or `BLOCK_STATUS_EXT`: the context and its extents. `None`
-/// where it is malformed.
+/// Reads what follows the head of a chunk of kind `BLOCK_STATUS` or `BLOCK_STATUS_EXT`: the context
+/// and its extents. `None` where it is malformed.
 pub fn decode_block_status(kind: ReplyKind, data: &[u8]) -> Option<(u32, Vec<StatusExtent>)> {
     let (context, mut rest) = data.split_first_chunk::<4>()?;
     let context = u32::from_be_bytes(*context);
@@ -388,7 +392,8 @@ pub fn decode_block_status(kind: ReplyKind, data: &[u8]) -> Option<(u32, Vec<Sta
     Some((context, extents?))
 }
 
-/// Reads what follows the head of a chunk of kind `ERROR` or `ERROR_OFFSET`. `None` where it is malformed.
+/// Reads what follows the head of a chunk of kind `ERROR` or `ERROR_OFFSET`. `None` where it is
+/// malformed.
 pub fn decode_error(kind: ReplyKind, data: &[u8]) -> Option<ChunkError> {
     let (head, rest) = data.split_first_chunk::<6>()?;
     let text = usize::from(be::u16(head, 4));

@@ -1,8 +1,9 @@
-//! The ways to abuse an NBD server that others are known to have fallen for, row by row, with the answer of this one.
+//! The ways to abuse an NBD server that others are known to have fallen for, row by row, with the
+//! answer of this one.
 //!
-//! The rows are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the patterns of CVE-2019-14850,
-//! CVE-2019-14851, CVE-2024-7409, CVE-2025-47711 and CVE-2025-47712. After each of them a bystander and a newcomer are served as
-//! before.
+//! The rows are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the
+//! patterns of CVE-2019-14850, CVE-2019-14851, CVE-2024-7409, CVE-2025-47711 and CVE-2025-47712.
+//! After each of them a bystander and a newcomer are served as before.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -197,7 +198,8 @@ fn silence_instead_of_a_handshake() {
     victim.nobody_noticed();
 }
 
-/// nbd-server's parent dies at some thousand; qemu-nbd takes nobody until they are out of time; nbdkit has a thread for each.
+/// nbd-server's parent dies at some thousand; qemu-nbd takes nobody until they are out of time;
+/// nbdkit has a thread for each.
 #[test]
 fn fifteen_hundred_half_open_connections() {
     // Our ends of them are more than a process may have open, usually.
@@ -241,7 +243,8 @@ fn a_device_is_not_touched_before_its_export_is_chosen() {
     victim.nobody_noticed();
 }
 
-/// CVE-2019-14851: `INFO` of one export and then the choice of another, by whatever option, ended nbdkit by an assertion.
+/// CVE-2019-14851: `INFO` of one export and then the choice of another, by whatever option, ended
+/// nbdkit by an assertion.
 #[test]
 fn information_about_one_export_and_the_choice_of_another() {
     let victim = Victim::new();
@@ -261,7 +264,8 @@ fn information_about_one_export_and_the_choice_of_another() {
     victim.nobody_noticed();
 }
 
-/// CVE-2024-7409: qemu ended by a fault where a client kept its socket open while the server was taken down.
+/// CVE-2024-7409: qemu ended by a fault where a client kept its socket open while the server was
+/// taken down.
 #[test]
 fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     let Victim { device, server, bystander } = Victim::new();
@@ -281,7 +285,8 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
 
 const TIB: u64 = 1 << 40;
 
-/// A terabyte in which nothing is. It calls all of it one hole, which has no end; and it notes what reaches it.
+/// A terabyte in which nothing is. It calls all of it one hole, which has no end; and it notes what
+/// reaches it.
 #[derive(Default)]
 struct Vast {
     /// L: is the lock; guards what has reached it: operation, offset and length.
@@ -345,9 +350,9 @@ fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
     }
 }
 
-/// CVE-2025-47712: a length that was rounded up to whole blocks became zero, or went past the end, and ended nbdkit by an
-/// assertion. Here the device is asked for the blocks around such a range, or, by a trim, for those in it, and for none
-/// that isn't there.
+/// CVE-2025-47712: a length that was rounded up to whole blocks became zero, or went past the end,
+/// and ended nbdkit by an assertion. Here the device is asked for the blocks around such a range,
+/// or, by a trim, for those in it, and for none that isn't there.
 #[test]
 fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
     let (device, _server, mut client) = of_vast();
@@ -381,7 +386,8 @@ fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
     assert_eq!(ask(&mut client, Command::READ, CommandFlags::empty(), 0, 512).error, 0);
 }
 
-/// The same two patterns by a command that goes to the device in pieces: each byte is in one of them.
+/// The same two patterns by a command that goes to the device in pieces: each byte is in one of
+/// them.
 #[test]
 fn zeroes_as_long_as_32_bits_say() {
     let (device, _server, mut client) = of_vast();

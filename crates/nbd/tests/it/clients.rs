@@ -1,4 +1,5 @@
-//! The list of clients: what is known of each, what it has been answered, and how it is disconnected.
+//! The list of clients: what is known of each, what it has been answered, and how it is
+//! disconnected.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

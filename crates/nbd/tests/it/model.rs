@@ -1,5 +1,6 @@
-//! A model of an export: a plain vector of bytes, and what flushes have promised. A random client with several connections
-//! sends every command, and each reply is compared with what the model says; so is the disk, or the file, behind it.
+//! A model of an export: a plain vector of bytes, and what flushes have promised. A random client
+//! with several connections sends every command, and each reply is compared with what the model
+//! says; so is the disk, or the file, behind it.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -24,7 +25,8 @@ const BLOCK: usize = 512;
 /// Pieces of the export, of which each request of a round has its own.
 const LANES: usize = 8;
 
-/// A disk with a cache that a crash would lose. It calls zeroes holes, which is true by construction.
+/// A disk with a cache that a crash would lose. It calls zeroes holes, which is true by
+/// construction.
 struct Disk {
     /// L: is the lock; guards what reads see, and what has been flushed.
     state: Mutex<(Vec<u8>, Vec<u8>)>,
@@ -69,7 +71,8 @@ impl BlockDevice for Disk {
 struct Model {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Blocks of which more may be durable than was promised: a part of each was written with `FUA`.
+    /// Blocks of which more may be durable than was promised: a part of each was written with
+    /// `FUA`.
     loose: Vec<bool>,
 }
 
@@ -227,8 +230,8 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
 
 /// What is found behind the export when nothing is in flight.
 trait Behind {
-    /// Looks whether it is what the model says. `flushed`: a flush ran beside what `changed`, and might have come before or
-    /// after each of these changes.
+    /// Looks whether it is what the model says. `flushed`: a flush ran beside what `changed`, and
+    /// might have come before or after each of these changes.
     fn check(&self, model: &mut Model, changed: &[Request], flushed: bool);
 }
 
@@ -284,7 +287,8 @@ fn converse(
     for round in 0..rounds {
         // Whole blocks first, then a round of them now and then.
         let odd = round > rounds / 3 && rng.usize(..4) != 0;
-        // A round: each connection has several requests in flight, and none touches another's bytes.
+        // A round: each connection has several requests in flight, and none touches another's
+        // bytes.
         let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
         for lane in 0..LANES {
             let n = rng.usize(..peers.len());

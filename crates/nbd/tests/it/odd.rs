@@ -1,4 +1,5 @@
-//! Requests that cover blocks of the device in part: what of it the device is asked, and that nobody's bytes are lost.
+//! Requests that cover blocks of the device in part: what of it the device is asked, and that
+//! nobody's bytes are lost.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

@@ -1,5 +1,5 @@
-//! Limits of an export and of a client. The times themselves are tested beside the code: here a limit is so low that nobody lives to see
-//! its end.
+//! Limits of an export and of a client. The times themselves are tested beside the code: here a
+//! limit is so low that nobody lives to see its end.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

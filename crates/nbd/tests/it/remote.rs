@@ -1,4 +1,5 @@
-//! Volumes that are somebody else's exports: against our own server, with connections that are cut at each kind of request.
+//! Volumes that are somebody else's exports: against our own server, with connections that are cut
+//! at each kind of request.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

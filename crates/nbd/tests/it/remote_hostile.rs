@@ -1,5 +1,5 @@
-//! Volumes whose other side doesn't keep to the protocol, or keeps to it in ways that ours doesn't use: a server that is written by
-//! hand, byte by byte.
+//! Volumes whose other side doesn't keep to the protocol, or keeps to it in ways that ours doesn't
+//! use: a server that is written by hand, byte by byte.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -50,7 +50,8 @@ fn welcome(stream: &mut UnixStream, flags: TransmissionFlags) -> std::io::Result
     }
 }
 
-/// A server that answers each request, whose payload it has read, with what `answer` says of the request and its number.
+/// A server that answers each request, whose payload it has read, with what `answer` says of the
+/// request and its number.
 fn serve(
     listener: UnixListener,
     flags: TransmissionFlags,

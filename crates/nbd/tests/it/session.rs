@@ -504,8 +504,8 @@ fn two_thousand_reads_that_nobody_drains_stay_within_the_budget() {
     device.wait_for_seen(16);
     let mut other = client(&server);
     assert_eq!(other.read(1, 0, 512).error, 0, "another client is served meanwhile");
-    // Eight of them, in two pieces each, fill the budget, and no socket holds a whole reply; one more is the other
-    // client's.
+    // Eight of them, in two pieces each, fill the budget, and no socket holds a whole reply; one
+    // more is the other client's.
     assert!(device.seen().len() <= 17, "{} requests reached the device", device.seen().len());
     assert!(server.exports()[0].in_flight <= 9);
     // Now they are read after all: the budget frees, and each request is answered once.

@@ -77,8 +77,9 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
         }
         std::thread::yield_now();
     }
-    // 4 MiB were there before, and each turn after that was one of both. A client that isn't back in line yet when there is
-    // room loses a turn, and the scheduler decides how often: `turn/tests.rs` has the exact shares.
+    // 4 MiB were there before, and each turn after that was one of both. A client that isn't back
+    // in line yet when there is room loses a turn, and the scheduler decides how often:
+    // `turn/tests.rs` has the exact shares.
     assert!(of_large <= 32 * MIB, "{} of 64 MiB of the large ones", of_large / MIB);
     device.release();
 }
@@ -86,7 +87,8 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
 #[test]
 fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
     let fast = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
-    // Allocated for one device, in any way for the other, which says of no zeroes that they are fast.
+    // Allocated for one device, in any way for the other, which says of no zeroes that they are
+    // fast.
     for (device, flags) in
         [(fast, CommandFlags::NO_HOLE), (TestDevice::new(64 * MIB), CommandFlags::empty())]
     {

@@ -118,7 +118,8 @@ fn a_device_that_panics_amid_a_sparse_read_leaves_no_client_without_an_end() {
     for hole in 0..3 {
         device.hole(hole * 128 * KIB..hole * 128 * KIB + 64 * KIB);
     }
-    // The second of three pieces of data, which are asked for when the question where holes are is answered.
+    // The second of three pieces of data, which are asked for when the question where holes are is
+    // answered.
     device.panic_at(192 * KIB);
     let server = server(device.clone());
     let mut client = structured(&server);

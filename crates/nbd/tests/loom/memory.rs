@@ -1,4 +1,5 @@
-//! Model of the server's memory: requests that wait for it, against those that give it back, and a client that is cut.
+//! Model of the server's memory: requests that wait for it, against those that give it back, and a
+//! client that is cut.
 
 use std::sync::Arc;
 

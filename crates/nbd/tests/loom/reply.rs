@@ -118,9 +118,9 @@ fn loom_a_full_sink_is_handed_to_the_writer_and_nothing_is_lost() {
             {
                 if let RunOutcome::HandOver(right) = right.run(Patience::None, u32::MAX) {
                     right.give_up();
-                    // Release: the writer sees the sink as it was left. A swap, as in the product: loom
-                    // doesn't know that a plain store can't come between the two halves
-                    // of the writer's swap.
+                    // Release: the writer sees the sink as it was left. A swap, as in the product:
+                    // loom doesn't know that a plain store can't come between the two halves of the
+                    // writer's swap.
                     handed.swap(true, Ordering::Release);
                 }
             }

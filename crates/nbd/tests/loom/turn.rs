@@ -1,4 +1,5 @@
-//! Model of the turns at a device: those that wait against completions, and the places that change hands.
+//! Model of the turns at a device: those that wait against completions, and the places that change
+//! hands.
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
         let one_seat = Flow::new(one_parker.unparker());
         let two_seat = Flow::new(two_parker.unparker());
-        // It keeps both places, and doesn't use them. The other has a request in the device, and wants a second one.
+        // It keeps both places, and doesn't use them. The other has a request in the device, and
+        // wants a second one.
         assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);
         turns.leave(&one_seat, 2);
         two_seat.force(1);

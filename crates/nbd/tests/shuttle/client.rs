@@ -1,5 +1,5 @@
-//! A client that knows what it was promised. It speaks the protocol over a socket pair, and never waits in a system call: all
-//! threads of a schedule are one of the system's.
+//! A client that knows what it was promised. It speaks the protocol over a socket pair, and never
+//! waits in a system call: all threads of a schedule are one of the system's.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,8 @@ pub(crate) struct Life<'a> {
 }
 
 impl Life<'_> {
-    /// Something was said to be durable: each disk that has all has it where no power failure takes it.
+    /// Something was said to be durable: each disk that has all has it where no power failure takes
+    /// it.
     fn look(&self) {
         let (ledger, world) = (self.ledger.lock(), self.machine.world.lock());
         if self.is_unsure || world.dead {

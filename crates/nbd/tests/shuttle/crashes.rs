@@ -106,7 +106,8 @@ impl Run {
 
 static HONEST: Told = Told::new();
 
-/// Disks that fail, and lose in a power failure what was not flushed, but never lie: nothing that was promised is lost.
+/// Disks that fail, and lose in a power failure what was not flushed, but never lie: nothing that
+/// was promised is lost.
 fn honest(told: &'static Told) {
     let run = Run::new(Shape::any(), |_| (), told);
     run.lives(true, false);
@@ -132,8 +133,9 @@ fn deceive(world: &mut World, bad: usize) {
     *(if choose(2) == 0 { &mut disk.lies } else { &mut disk.misdirects }) = true;
 }
 
-/// Blocks that are wrong at the end, when no disk lies any more: as a client reads them, and on each leg in sync, from any of
-/// which it may. `None` where the start is refused, which says so. For each: whether a check has told of its place.
+/// Blocks that are wrong at the end, when no disk lies any more: as a client reads them, and on
+/// each leg in sync, from any of which it may. `None` where the start is refused, which says so.
+/// For each: whether a check has told of its place.
 fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
     for disk in &mut run.machine.world.lock().disks {
         (disk.lies, disk.misdirects) = (false, false);
@@ -174,7 +176,8 @@ fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
     })
 }
 
-/// A mirror of which one leg can't be trusted, and not the first: a check finds all that was lost, and a repair mends it.
+/// A mirror of which one leg can't be trusted, and not the first: a check finds all that was lost,
+/// and a repair mends it.
 fn deceived() {
     let run = Run::new(
         Shape::Mirror(2 + choose(2) as usize),
@@ -190,7 +193,8 @@ fn deceived() {
     }
 }
 
-/// A disk alone, or the leg that a mirror copies from, can't be trusted: nobody can tell, and it is only counted.
+/// A disk alone, or the leg that a mirror copies from, can't be trusted: nobody can tell, and it is
+/// only counted.
 fn alone() {
     let shape = [Shape::Disk, Shape::Mirror(2)][choose(2) as usize];
     let run = Run::new(shape, |world| deceive(world, 0), &ALONE);

@@ -1,5 +1,6 @@
-//! Disks that outlive the servers over them. They have a cache, finish requests late and in any order, and lose, tear, misdirect
-//! and lie as they are told; one thread is the interrupt of all of them.
+//! Disks that outlive the servers over them. They have a cache, finish requests late and in any
+//! order, and lose, tear, misdirect and lie as they are told; one thread is the interrupt of all of
+//! them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -186,7 +187,8 @@ impl World {
         World { disks, taken, dead: false, crash_in: None, sockets, closed: false }
     }
 
-    /// Where the crash is to come: its moment. All replies that were sent before it arrive, and none that comes later.
+    /// Where the crash is to come: its moment. All replies that were sent before it arrive, and
+    /// none that comes later.
     fn tick(&mut self) {
         self.crash_in = match self.crash_in {
             Some(0) => return self.kill(),

@@ -1,4 +1,5 @@
-//! What clients were promised: of each block the versions that were sent, acknowledged and made durable.
+//! What clients were promised: of each block the versions that were sent, acknowledged and made
+//! durable.
 
 use crate::disk::SECTOR;
 
@@ -111,7 +112,8 @@ impl Ledger {
         }
     }
 
-    /// How many changes were sent to a block: who reads it while that stays so knows what it may find.
+    /// How many changes were sent to a block: who reads it while that stays so knows what it may
+    /// find.
     pub(crate) fn sent(&self, block: usize) -> usize {
         self.blocks[block].sent.len()
     }
@@ -129,7 +131,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether a block may be this: the newest version that was acknowledged, or one that was sent later.
+    /// Whether a block may be this: the newest version that was acknowledged, or one that was sent
+    /// later.
     pub(crate) fn may_be(&self, at: usize, found: &[u8]) -> Result<(), String> {
         self.is_since(self.blocks[at].acked, at, found)
     }
@@ -139,7 +142,8 @@ impl Ledger {
         self.is_since(self.blocks[at].durable, at, found)
     }
 
-    /// Whether it is this version or one that was sent later. Each sector for itself: a crash tears.
+    /// Whether it is this version or one that was sent later. Each sector for itself: a crash
+    /// tears.
     fn is_since(&self, least: usize, at: usize, found: &[u8]) -> Result<(), String> {
         let block = &self.blocks[at];
         let data = |n: usize, found: &[u8], version: usize| {

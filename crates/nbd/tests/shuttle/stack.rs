@@ -1,4 +1,5 @@
-//! What is put together over the disks in one life of the server: queues, mirrors, stripes, partitions, and the server.
+//! What is put together over the disks in one life of the server: queues, mirrors, stripes,
+//! partitions, and the server.
 
 use std::sync::Arc;
 use std::time::Duration;

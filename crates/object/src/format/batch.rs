@@ -50,7 +50,8 @@ impl Piece for Chunk {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) chunks: RangeMap<Chunk>,
-    /// Blocks of data that came, also those that others have overwritten since; of zeroes, one a request.
+    /// Blocks of data that came, also those that others have overwritten since; of zeroes, one a
+    /// request.
     pub(crate) blocks: usize,
     /// The number of its last change in the volume's whole history.
     pub(crate) through: u64,
@@ -62,7 +63,8 @@ pub(crate) struct Batch {
 pub(crate) type BuiltSegment = (Vec<Bytes>, Changes);
 
 impl Batch {
-    /// The segment, and what its record says. Where there is no data there is no segment; up to `inline` blocks of it lie in the record.
+    /// The segment, and what its record says. Where there is no data there is no segment; up to
+    /// `inline` blocks of it lie in the record.
     pub(crate) fn segment(
         &self,
         seq: u64,
@@ -258,7 +260,8 @@ impl<P: Piece> RangeMap<P> {
         self.ranges.insert(start, (len, piece));
     }
 
-    /// What a range consists of, gaps and all, in order: first block, number of blocks, and what stands for them.
+    /// What a range consists of, gaps and all, in order: first block, number of blocks, and what
+    /// stands for them.
     pub(crate) fn parts(&self, start: u64, len: u64) -> Vec<(u64, u64, Option<P>)> {
         let end = start + len;
         let mut parts = Vec::new();

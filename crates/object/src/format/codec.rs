@@ -1,5 +1,6 @@
-//! How blocks become bytes in the store, and bytes become blocks again: by frames, which are compressed where that helps, and
-//! bound to their place. No length is believed: a frame becomes as many blocks as a frame can have, or an error.
+//! How blocks become bytes in the store, and bytes become blocks again: by frames, which are
+//! compressed where that helps, and bound to their place. No length is believed: a frame becomes as
+//! many blocks as a frame can have, or an error.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +14,8 @@ use super::objects::{
 use super::seal::{self, Seal, WRAPPED};
 use crate::error::{OpenError, OpenErrorKind};
 
-/// The method by which the data of a volume is compressed before it goes to the store. Data that lies there is read whichever is chosen: the
-/// choice is for data that is written from now on.
+/// The method by which the data of a volume is compressed before it goes to the store. Data that
+/// lies there is read whichever is chosen: the choice is for data that is written from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
@@ -23,7 +24,8 @@ pub enum Compression {
     None,
     /// LZ4: hundreds of megabytes a second and core; text becomes half as long.
     Lz4,
-    /// Zstandard, level 3: slower, and shorter by a third again. With the crate's feature `zstd`, which compiles C.
+    /// Zstandard, level 3: slower, and shorter by a third again. With the crate's feature `zstd`,
+    /// which compiles C.
     Zstd,
 }
 

@@ -105,8 +105,8 @@ impl Map {
         dead
     }
 
-    /// Whether record `seq` may be deleted, where record `mapped` is that of the newest whole map: it is in front of that, no writer began with it,
-    /// and no data that somebody needs lies in it.
+    /// Whether record `seq` may be deleted, where record `mapped` is that of the newest whole map:
+    /// it is in front of that, no writer began with it, and no data that somebody needs lies in it.
     pub(crate) fn spares(&self, seq: u64, mapped: u64, epochs: &[u64]) -> bool {
         let has_data = self.segments.needed(seq).is_some_and(|segment| segment.in_record);
         seq < mapped && !epochs.contains(&seq) && !has_data
@@ -192,7 +192,8 @@ impl Map {
 /// A segment that the map points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Whose it is: 0: the volume's own; else that of an ancestor, by its place in [`Origin::homes`](crate::format::Origin), from 1 on.
+    /// Whose it is: 0: the volume's own; else that of an ancestor, by its place in
+    /// [`Origin::homes`](crate::format::Origin), from 1 on.
     pub(crate) home: u32,
     /// Its number in its name: the map's own, unless it is an ancestor's.
     pub(crate) number: u64,
@@ -262,8 +263,9 @@ impl SegmentTotals {
     }
 }
 
-/// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is on its way there, or deleted and
-/// not gone yet, isn't counted, nor are records without data and maps.
+/// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is
+/// on its way there, or deleted and not gone yet, isn't counted, nor are records without data and
+/// maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreSpace {
@@ -271,13 +273,15 @@ pub struct StoreSpace {
     pub segments: u64,
     /// Bytes of these objects, compressed as they are.
     pub stored: u64,
-    /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of its own.
+    /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of
+    /// its own.
     pub used: u64,
     /// Those that aren't in use, and can't be given back before snapshots are deleted.
     pub snapshots: u64,
     /// The rest, which compaction gives back where it is much.
     pub garbage: u64,
-    /// Bytes that the volume has in use in segments of those that it is a clone of; `stored` has none of them.
+    /// Bytes that the volume has in use in segments of those that it is a clone of; `stored` has
+    /// none of them.
     pub shared: u64,
 }
 
@@ -394,7 +398,8 @@ impl Segments {
         self.kept.insert(number, kept);
     }
 
-    /// These are the snapshots from now on. The segments that none of them needs, and the map neither.
+    /// These are the snapshots from now on. The segments that none of them needs, and the map
+    /// neither.
     pub(crate) fn snapshots(
         &mut self,
         all: impl DoubleEndedIterator<Item = u64> + Clone,

@@ -1,5 +1,6 @@
-//! What lies in the store, as bytes: the names and forms of objects, frames of blocks, compressed and encrypted, and the
-//! map of all blocks that they make up. Nothing here waits or asks the store.
+//! What lies in the store, as bytes: the names and forms of objects, frames of blocks, compressed
+//! and encrypted, and the map of all blocks that they make up. Nothing here waits or asks the
+//! store.
 
 mod batch;
 mod codec;

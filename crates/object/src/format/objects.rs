@@ -67,7 +67,8 @@ pub(crate) struct Writer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// The number of the record: of a segment, of the one that points to it; of a map, of the last one in it.
+    /// The number of the record: of a segment, of the one that points to it; of a map, of the last
+    /// one in it.
     pub(crate) seq: u64,
     /// The number of the writer's first record.
     pub(crate) epoch: u64,
@@ -204,7 +205,8 @@ pub(crate) struct Opening {
 /// The snapshot that a volume is a clone of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The prefixes at which data may lie that it shares: its parent's, and those of the parent's own ancestors.
+    /// The prefixes at which data may lie that it shares: its parent's, and those of the parent's
+    /// own ancestors.
     pub(crate) homes: Vec<String>,
     /// Its number, the epoch of its writer, and its name.
     pub(crate) snapshot: u64,
@@ -364,7 +366,8 @@ impl SegmentRecord {
     }
 }
 
-/// What is said of a snapshot. Its number is that of the record by which it was taken, and has what was changed before it.
+/// What is said of a snapshot. Its number is that of the record by which it was taken, and has what
+/// was changed before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     /// The epoch of its writer, which is in the name of its map.
@@ -415,7 +418,8 @@ pub(crate) struct Changes {
     pub(crate) taken: Option<SnapshotRecord>,
     /// The number of the snapshot that is there no more; 0: none.
     pub(crate) dropped: u64,
-    /// Where all of it was, if this record only moves: an entry counts where the map still has it so. Else empty.
+    /// Where all of it was, if this record only moves: an entry counts where the map still has it
+    /// so. Else empty.
     pub(crate) moved: Vec<MapEntry>,
     pub(crate) entries: Vec<MapEntry>,
 }
@@ -589,7 +593,8 @@ pub(crate) struct FrameAddress {
 }
 
 impl FrameAddress {
-    /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a place is taken once.
+    /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a
+    /// place is taken once.
     pub(crate) fn nonce(&self) -> [u8; 24] {
         let mut out = Vec::new();
         out.put_u128_le(self.id);

@@ -1,4 +1,5 @@
-//! Encryption: the key of a user, the key of a volume, and how bytes are sealed by it. README.md argues why no nonce comes twice.
+//! Encryption: the key of a user, the key of a volume, and how bytes are sealed by it. README.md
+//! argues why no nonce comes twice.
 
 use std::env::VarError;
 use std::fmt;
@@ -28,7 +29,8 @@ pub(crate) const ADDED: usize = NONCE + TAG;
 /// Bytes of a volume's key, sealed by the user's.
 pub(crate) const WRAPPED: usize = NONCE + KEY + TAG;
 
-/// The key by which a volume is encrypted: 256 random bits. It is overwritten in memory when it is dropped, and no log and no error has it.
+/// The key by which a volume is encrypted: 256 random bits. It is overwritten in memory when it is
+/// dropped, and no log and no error has it.
 #[derive(Clone)]
 pub struct ObjectKey(Zeroizing<[u8; KEY]>);
 
@@ -59,7 +61,8 @@ impl ObjectKey {
         Ok(Self(key))
     }
 
-    /// The key in a file, of 64 hexadecimal digits. Blocks. The log is told where everybody on the machine may read the file.
+    /// The key in a file, of 64 hexadecimal digits. Blocks. The log is told where everybody on the
+    /// machine may read the file.
     ///
     /// # Errors
     /// The file can't be read, or has no key; both name it.
@@ -115,7 +118,8 @@ impl fmt::Debug for ObjectKey {
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let found = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    // Up to 256 bytes come at once, and never fail where the volume could be opened, which takes a random number too.
+    // Up to 256 bytes come at once, and never fail where the volume could be opened, which takes a
+    // random number too.
     assert_eq!(found, Ok(N), "the system gives no random bytes any more");
     bytes
 }

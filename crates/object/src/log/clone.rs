@@ -1,5 +1,5 @@
-//! How a volume begins as a clone of another one's snapshot, and how the other one knows of its clones. README.md argues why no snapshot is deleted
-//! under a clone.
+//! How a volume begins as a clone of another one's snapshot, and how the other one knows of its
+//! clones. README.md argues why no snapshot is deleted under a clone.
 
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ impl CloneMark {
     }
 }
 
-/// That a writer is about to drop a snapshot. Each attempt has its own, so no request for an earlier one does anything to it.
+/// That a writer is about to drop a snapshot. Each attempt has its own, so no request for an
+/// earlier one does anything to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DropMark {
     pub(crate) snapshot: u64,
@@ -191,7 +192,8 @@ pub(crate) async fn is_there(
     }
 }
 
-/// Leaves a mark at the parent's, and reads what its snapshot has. Nothing of the clone's own is written.
+/// Leaves a mark at the parent's, and reads what its snapshot has. Nothing of the clone's own is
+/// written.
 pub(crate) async fn begin(
     store: &Store,
     request: &OpenRequest,

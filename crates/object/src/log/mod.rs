@@ -1,5 +1,5 @@
-//! The log: one row of records, of which each is created once and never changed. The server that creates the next one is the writer. README.md
-//! argues why there is one writer at most.
+//! The log: one row of records, of which each is created once and never changed. The server that
+//! creates the next one is the writer. README.md argues why there is one writer at most.
 
 pub(crate) mod clone;
 mod open_request;
@@ -25,7 +25,8 @@ pub(crate) enum AppendOutcome {
     Others(Head),
 }
 
-/// Creates a record, and looks whether all of it is there, whatever the store says. An error: it may be there, or come later.
+/// Creates a record, and looks whether all of it is there, whatever the store says. An error: it
+/// may be there, or come later.
 pub(crate) async fn append(
     store: &Store,
     head: &Head,
@@ -59,10 +60,12 @@ pub(crate) async fn append(
     }
 }
 
-/// Bytes of a record that an opening fetches at first: nearly always its body is among them, and of its data that much.
+/// Bytes of a record that an opening fetches at first: nearly always its body is among them, and of
+/// its data that much.
 const FIRST: u64 = 64 << 10;
 
-/// An object, or a range of its bytes, of which it may have fewer, in as many tries as there is time for. `None`: it isn't there.
+/// An object, or a range of its bytes, of which it may have fewer, in as many tries as there is
+/// time for. `None`: it isn't there.
 pub(crate) async fn fetch(
     store: &Store,
     name: &str,
@@ -76,7 +79,8 @@ pub(crate) async fn fetch(
             Ok(found) => return Ok(Some(found)),
             Err(Failure::Missing) => return Ok(None),
             Err(Failure::Exists) => return Err("the store said that it exists".into()),
-            // It has no such bytes, which a store may call anything: that doesn't pass. Asked once, since a store that fails is asked seldom.
+            // It has no such bytes, which a store may call anything: that doesn't pass. Asked once,
+            // since a store that fails is asked seldom.
             Err(Failure::Other(_))
                 if !std::mem::replace(&mut sized, true)
                     && is_behind(store, name, range.as_ref()).await =>
@@ -141,8 +145,9 @@ pub(crate) struct LogState {
     pub(crate) epochs: Vec<u64>,
     through: u64,
     mapped: u64,
-    /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer changes nothing before
-    /// those before it have stopped, so only those count that came since the last change.
+    /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer
+    /// changes nothing before those before it have stopped, so only those count that came since the
+    /// last change.
     lease: u64,
 }
 
@@ -191,13 +196,15 @@ impl LogState {
     }
 }
 
-/// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile by a writer that goes on: again.
+/// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile
+/// by a writer that goes on: again.
 async fn load(
     store: &Store,
     request: &OpenRequest,
     begun: &FirstRecord,
 ) -> Result<Option<LogState>, NotOpen> {
-    // The records first: what a map that comes later has taken away is missed then, and looked for again.
+    // The records first: what a map that comes later has taken away is missed then, and looked for
+    // again.
     let records = list(store, "log", request.patience).await?;
     let maps = list(store, "map", request.patience).await?;
     if begun.is_new && !(records.is_empty() && maps.is_empty()) {
@@ -262,7 +269,8 @@ async fn load(
     Ok(Some(known))
 }
 
-/// Whether the writer of an object is the one that began its epoch. The record with which it opened the volume stays for good.
+/// Whether the writer of an object is the one that began its epoch. The record with which it opened
+/// the volume stays for good.
 pub(crate) async fn is_of(
     store: &Store,
     request: &OpenRequest,
@@ -490,15 +498,17 @@ async fn claim(
                 // The writer was faster. Its record is read, and the next place is tried.
                 match read_into(store, request, seq, &mut known).await {
                     Ok(true) => {}
-                    // Or the record before it was in no history. If this one is damaged, that is found again.
+                    // Or the record before it was in no history. If this one is damaged, that is
+                    // found again.
                     Ok(false) | Err(NotOpen::Damaged(_)) => return Ok(None),
                     Err(other) => return Err(other),
                 }
             }
             AppendOutcome::Ours => {
-                // LookBehindIt: the list may have been so old that the place had been used and cleared; then there are later ones.
-                // So there are if another one has opened it meanwhile. It has read this record, so nobody may delete it; one
-                // that nobody has read is garbage to a later opening.
+                // LookBehindIt: the list may have been so old that the place had been used and
+                // cleared; then there are later ones. So there are if another one has opened it
+                // meanwhile. It has read this record, so nobody may delete it; one that nobody has
+                // read is garbage to a later opening.
                 let records = list(store, "log", request.patience).await?;
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
@@ -527,7 +537,8 @@ async fn claim(
     }
 }
 
-/// What earlier writers left behind: segments and snapshots' maps that no record points to, records and maps that a later map has made useless.
+/// What earlier writers left behind: segments and snapshots' maps that no record points to, records
+/// and maps that a later map has made useless.
 async fn garbage(
     store: &Store,
     request: &OpenRequest,
@@ -547,7 +558,8 @@ async fn garbage(
     };
     let snapshots = list(store, "snap", request.patience).await?.into_iter();
     let snapshots: Vec<_> = snapshots.filter(of_none).collect();
-    // Those writers drop nothing any more. A mark goes after its snapshot's map, since a clone that misses the mark has to miss the map.
+    // Those writers drop nothing any more. A mark goes after its snapshot's map, since a clone that
+    // misses the mark has to miss the map.
     let maps_go: Vec<u64> = snapshots.iter().map(|(seq, _)| *seq).collect();
     let gone = clone::names(store, "gone", DropMark::parse, request.patience).await;
     let gone = gone.map_err(NotOpen::Store)?.into_iter();

@@ -185,7 +185,8 @@ impl OpenRequest {
         self.flushes.as_ref().is_some_and(covers)
     }
 
-    /// How a volume with this first record is read and written; of a new one, this makes the record.
+    /// How a volume with this first record is read and written; of a new one, this makes the
+    /// record.
     pub(crate) fn codec(&self, first: Option<&Bytes>) -> Result<Codec, NotOpen> {
         let seal = match (first, &self.key) {
             (None, None) => None,
@@ -237,11 +238,13 @@ impl OpenRequest {
 
 /// How many create one object at once, before a volume is made.
 const RACERS: u8 = 8;
-/// Bytes of each one's: a server that looks first and writes what it was sent later takes a while for them.
+/// Bytes of each one's: a server that looks first and writes what it was sent later takes a while
+/// for them.
 const LEN: usize = 4096;
 
-/// Creates an object, in a race where a volume `is_new`, and once more, and looks each time whose it is: as is done with a record, whatever
-/// the store answers. A race at each start would cost seconds where the store has a lock for each object (SeaweedFS: up to 5 s).
+/// Creates an object, in a race where a volume `is_new`, and once more, and looks each time whose
+/// it is: as is done with a record, whatever the store answers. A race at each start would cost
+/// seconds where the store has a lock for each object (SeaweedFS: up to 5 s).
 pub(crate) async fn try_store(
     store: &Store,
     nonce: u128,

@@ -1,4 +1,5 @@
-//! The object store: few operations, each counted, each with a time limit, and whether a failure is worth another try.
+//! The object store: few operations, each counted, each with a time limit, and whether a failure is
+//! worth another try.
 
 mod folder;
 

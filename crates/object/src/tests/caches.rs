@@ -15,7 +15,8 @@ use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::{Tuning, Volume};
 
-/// A volume of so many blocks, each of which says its number, over a store that takes so long for each request.
+/// A volume of so many blocks, each of which says its number, over a store that takes so long for
+/// each request.
 async fn written(
     blocks: u64,
     takes: Duration,

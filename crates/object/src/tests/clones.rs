@@ -1,4 +1,5 @@
-//! A clone begins with what its snapshot has, and keeps it, whatever becomes of its parent: a snapshot under a clone is never deleted.
+//! A clone begins with what its snapshot has, and keeps it, whatever becomes of its parent: a
+//! snapshot under a clone is never deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,8 +222,9 @@ async fn a_clones_mark_that_is_damaged_keeps_its_snapshot_and_no_other_from_bein
     parent.delete_snapshot("t".into()).await.unwrap();
 }
 
-/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are the stores that the two have. Then without faults: either
-/// the clone is there, and the snapshot too, or no clone is.
+/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are the stores that
+/// the two have. Then without faults: either the clone is there, and the snapshot too, or no clone
+/// is.
 async fn clone_and_delete(
     inner: &Arc<dyn ObjectStore>,
     sealed: u128,
@@ -254,7 +256,8 @@ async fn clone_and_delete(
     assert_eq!(deleted.is_ok(), clone.is_err(), "{when}: {deleted:?}");
     if clone.is_err() {
         passes(Duration::from_secs(60)).await;
-        // An announcement of a writer before goes at the opening after the one that has deleted the map.
+        // An announcement of a writer before goes at the opening after the one that has deleted the
+        // map.
         parent = open(inner, 54 | sealed).await.unwrap();
         passes(Duration::from_secs(60)).await;
         for folder in ["clones", "gone", "snap"] {
@@ -331,7 +334,8 @@ fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_who
     }
 }
 
-/// A server that makes a clone, another one that makes the same, one that deletes its snapshot, and one that fences that one and deletes it too.
+/// A server that makes a clone, another one that makes the same, one that deletes its snapshot, and
+/// one that fences that one and deletes it too.
 fn race(seed: u64) -> (bool, bool) {
     run(async {
         let sealed = sealed_by(seed);

@@ -99,7 +99,8 @@ fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Durati
     (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
 }
 
-/// A store, how long it takes for a request of the volume that is returned, and that volume, with 36 blocks that are in the store.
+/// A store, how long it takes for a request of the volume that is returned, and that volume, with
+/// 36 blocks that are in the store.
 async fn full() -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>, Arc<Volume>) {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let (store, takes) = slow(&inner);

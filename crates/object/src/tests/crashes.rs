@@ -11,7 +11,8 @@ use super::{BLOCKS, open, passes, read, sealed_by, stored, tuning, write};
 use crate::format::Chunk;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Lets `left` requests through; the next one is done or not, and it and all later ones are never answered.
+/// Lets `left` requests through; the next one is done or not, and it and all later ones are never
+/// answered.
 pub(super) fn until(
     inner: &Arc<dyn ObjectStore>,
     mut left: u64,

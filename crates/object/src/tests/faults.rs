@@ -355,7 +355,8 @@ async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
     assert!(why.contains("record 2"), "{why}");
 }
 
-/// Two volumes whose records have the same numbers, and what the first becomes when it has some of the second one's objects.
+/// Two volumes whose records have the same numbers, and what the first becomes when it has some of
+/// the second one's objects.
 async fn mixed(foreign: impl Fn(&str) -> bool) -> Result<Vec<u32>, NotOpen> {
     let mine: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let other: Arc<dyn ObjectStore> = Arc::new(InMemory::new());

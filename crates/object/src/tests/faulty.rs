@@ -1,4 +1,5 @@
-//! A store that crashes after so many requests, and one that fails by chance, that lies, and that is slow.
+//! A store that crashes after so many requests, and one that fails by chance, that lies, and that
+//! is slow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ pub(super) fn but_for(
     Arc::new(Faulty::new(inner, Box::new(judge)))
 }
 
-/// What is answered to a request; of a put, also where it is forgotten, and where a part of it is done.
+/// What is answered to a request; of a put, also where it is forgotten, and where a part of it is
+/// done.
 async fn ask<T>(
     judge: &Mutex<Judge>,
     request: (&str, Option<&Path>),

@@ -123,8 +123,8 @@ struct FlushHistory {
     deleted: BTreeSet<u64>,
 }
 
-/// One thing that a server does. Each write says a number that no other has; a read that began after a flush was answered
-/// must not say less.
+/// One thing that a server does. Each write says a number that no other has; a read that began
+/// after a flush was answered must not say less.
 async fn act(
     volume: &Arc<Volume>,
     told: &Mutex<FlushHistory>,
@@ -163,7 +163,8 @@ async fn act(
     Ok(())
 }
 
-/// Servers that open, work and are fenced, over a store that is slow and fails. How many segments they moved.
+/// Servers that open, work and are fenced, over a store that is slow and fails. How many segments
+/// they moved.
 fn fight(seed: u64) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,4 +1,5 @@
-//! What a volume of very many pieces and segments costs: to open it, to hold it, and to write its map.
+//! What a volume of very many pieces and segments costs: to open it, to hold it, and to write its
+//! map.
 
 use std::sync::Arc;
 

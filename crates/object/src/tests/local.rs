@@ -1,4 +1,5 @@
-//! Flushes in a file: the machine is lost at each write and sync of it, the file fails, is full, and comes too late.
+//! Flushes in a file: the machine is lost at each write and sync of it, the file fails, is full,
+//! and comes too late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +105,8 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
     true
 }
 
-/// One run: the machine is lost there in each of its lives, and soon again while what it left is put into the store. Whether that came at all.
+/// One run: the machine is lost there in each of its lives, and soon again while what it left is
+/// put into the store. Whether that came at all.
 fn lose_it_at(at: Loss, seed: u64) -> bool {
     let inner = store();
     let mut random = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,5 @@
-//! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain models.
+//! Whole volumes over stores that fail, crash and are shared, in virtual time, against plain
+//! models.
 
 mod caches;
 mod clones;
@@ -37,7 +38,8 @@ use crate::volume::{Fault, Part, Tuning, Volume};
 /// Blocks of the volumes.
 const BLOCKS: u64 = 64;
 
-/// Small batches, the smallest of which lie in their records, and a whole map each few records, so that everything happens in a short run.
+/// Small batches, the smallest of which lie in their records, and a whole map each few records, so
+/// that everything happens in a short run.
 fn tuning() -> Tuning {
     Tuning {
         batch: 6,
@@ -108,8 +110,8 @@ async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Result<Arc<Volume>, 
     open_as(inner, nonce, Tuning { cache, inline, ..tuning() }).await
 }
 
-/// Bytes of all objects in the store that are there for their data, and of those that are needed. Of records, what lies in front of the newest map is
-/// there for its data.
+/// Bytes of all objects in the store that are there for their data, and of those that are needed.
+/// Of records, what lies in front of the newest map is there for its data.
 async fn stored(volume: &Volume) -> (u64, u64) {
     let segments = volume.store.list("seg").await.unwrap();
     let mut names: Vec<String> = segments.iter().map(|name| format!("seg/{name}")).collect();

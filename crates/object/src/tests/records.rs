@@ -1,4 +1,5 @@
-//! Data that lies in its record: few requests, and a record that stays as long as its data is needed, and no longer.
+//! Data that lies in its record: few requests, and a record that stays as long as its data is
+//! needed, and no longer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -210,7 +210,8 @@ async fn sealed_objects_do_not_stand_in_for_each_other() {
             {
                 let opened = reads_right(&all, name, found.clone(), SEALED, &right).await;
                 let head = Head::decode(bytes).unwrap();
-                // A first record of another volume has another key; records in front of the map aren't read.
+                // A first record of another volume has another key; records in front of the map
+                // aren't read.
                 assert!(!opened || head.seq > 1, "{other} in the place of {name}");
             }
         }

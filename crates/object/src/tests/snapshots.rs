@@ -1,4 +1,5 @@
-//! A snapshot has what was written before it, and keeps it until it is deleted: whatever is written, moved, lost and fought for meanwhile.
+//! A snapshot has what was written before it, and keeps it until it is deleted: whatever is
+//! written, moved, lost and fought for meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -131,7 +132,8 @@ async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_delete
     volume.flush().await.unwrap();
     passes(Duration::from_secs(60)).await;
     assert_eq!(volume.moves.usage().puts, 0);
-    // Garbage of others is gathered, and what the snapshot has stays where it is, though less of it is in use.
+    // Garbage of others is gathered, and what the snapshot has stays where it is, though less of it
+    // is in use.
     let held = || {
         let state = volume.state.read();
         let all = state.map.segments.iter().map(|(_, segment)| segment.born);
@@ -159,7 +161,8 @@ struct History {
     /// What it held after each change, and after how many of them it was flushed last.
     states: Vec<Vec<u32>>,
     flushed: usize,
-    /// What each snapshot holds that was asked for, and whether it has to be there (`None`: nobody knows).
+    /// What each snapshot holds that was asked for, and whether it has to be there (`None`: nobody
+    /// knows).
     snapshots: BTreeMap<String, (Vec<u32>, Option<bool>)>,
 }
 

@@ -115,7 +115,8 @@ impl Cache {
         CacheLookup::Miss(Fetch { cache: Arc::clone(self), key, told })
     }
 
-    /// A frame that is kept, unless somebody changes what is kept near it: for one that may not wait. It doesn't count.
+    /// A frame that is kept, unless somebody changes what is kept near it: for one that may not
+    /// wait. It doesn't count.
     pub(crate) fn kept(&self, key: Key) -> Option<Bytes> {
         self.frames.as_ref()?.try_get(&key).ok()?
     }
@@ -183,7 +184,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Somebody reads. The blocks to fetch ahead now; `most` may be under way or unread for one reader.
+    /// Somebody reads. The blocks to fetch ahead now; `most` may be under way or unread for one
+    /// reader.
     pub(crate) fn read(&mut self, start: u64, len: u64, most: u64) -> Option<Range<u64>> {
         if most < LEAST {
             return None;

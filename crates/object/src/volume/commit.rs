@@ -37,7 +37,8 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Volume {
-    /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with the record. The changes that are to be recorded, and the data that goes with them.
+    /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with
+    /// the record. The changes that are to be recorded, and the data that goes with them.
     pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<BuiltSegment> {
         let _turn = self.uploading.acquire().await;
         let (writer, inline) = (self.writer, self.tuning.inline);
@@ -164,7 +165,8 @@ impl Volume {
         }
     }
 
-    /// Whether a record of this writer is there, and isn't another one's. A store that fails says neither.
+    /// Whether a record of this writer is there, and isn't another one's. A store that fails says
+    /// neither.
     pub(super) async fn is_there(&self, seq: u64) -> Option<bool> {
         match self.store.get(&names::record(seq), Some(0..HEAD as u64)).await {
             Ok(found) => Some(Head::decode(&found).ok()?.writer == self.writer.nonce),
@@ -190,7 +192,8 @@ impl Volume {
     fn apply(&self, seq: u64, changes: &Changes) -> Vec<Segment> {
         let mut state = self.state.write();
         let mut dead = state.map.apply(seq, self.writer.epoch, changes);
-        // A record behind the newest map, and that of the map itself, stay until the next one is there.
+        // A record behind the newest map, and that of the map itself, stay until the next one is
+        // there.
         let stays = |state: &State, of: &Segment| of.in_record && !state.spares(of.number);
         let stay: u64 = dead.iter().filter(|of| stays(&state, of)).map(|of| of.bytes).sum();
         dead.retain(|of| !stays(&state, of));
@@ -265,7 +268,8 @@ impl Volume {
         made.ok()
     }
 
-    /// Writes the whole map where the records since the last one have become many: beside what is committed meanwhile.
+    /// Writes the whole map where the records since the last one have become many: beside what is
+    /// committed meanwhile.
     fn write_map(self: &Arc<Self>, seq: u64) {
         let state = self.state.read();
         let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
@@ -290,8 +294,8 @@ impl Volume {
         });
     }
 
-    /// Looks for the record that a later look would ask for, which may be deleted once there is a map: it is all that tells of
-    /// a store that has lost what was written.
+    /// Looks for the record that a later look would ask for, which may be deleted once there is a
+    /// map: it is all that tells of a store that has lost what was written.
     async fn has_earlier(&self) -> bool {
         // So no record is appended that asks for it later.
         let _alone = self.appending.lock().await;
@@ -320,8 +324,9 @@ impl Volume {
         let before = std::mem::replace(&mut state.mapped, seq);
         state.since -= since.0;
         state.dead_records -= since.1;
-        // The last one stays: by it, a writer that creates a record in a place that was cleared finds that it did. In front of the map before
-        // only those are left that have data: each goes when that is dead.
+        // The last one stays: by it, a writer that creates a record in a place that was cleared
+        // finds that it did. In front of the map before only those are left that have data: each
+        // goes when that is dead.
         let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
         let mut old: Vec<String> = spared.map(names::record).collect();
         if before > self.writer.epoch {

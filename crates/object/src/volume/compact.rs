@@ -1,7 +1,9 @@
-//! Compaction: segments of which little is in use are gathered into new ones, so that their space is given back and the map shrinks.
+//! Compaction: segments of which little is in use are gathered into new ones, so that their space
+//! is given back and the map shrinks.
 //!
-//! The new segment is in the store before its record has a number, so nobody who flushes waits for its upload. README.md argues
-//! why a move undoes no write, and why it takes away nothing that somebody needs.
+//! The new segment is in the store before its record has a number, so nobody who flushes waits for
+//! its upload. README.md argues why a move undoes no write, and why it takes away nothing that
+//! somebody needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +17,9 @@ use super::{Fault, Volume, policy};
 use crate::format::{BLOCK, Batch, Changes, Codec, FrameAddress, MapEntry, SegmentBuilder, names};
 use crate::log;
 
-/// The bit in the number of a segment that was made by moving. The other ones are those of the record that came next when it was begun:
-/// its own record has that number or a later one, so no other segment has both.
+/// The bit in the number of a segment that was made by moving. The other ones are those of the
+/// record that came next when it was begun: its own record has that number or a later one, so no
+/// other segment has both.
 const MOVED: u64 = 1 << 63;
 /// Pieces of the map that are looked at while nobody else may look.
 const PIECES: usize = 1024;
@@ -26,9 +29,11 @@ const PAUSE: Duration = Duration::from_secs(3);
 impl Volume {
     /// Gathers whenever that is due, until nothing is served any more.
     pub(crate) async fn compact_all(self: Arc<Self>) {
-        // Else the next server couldn't tell by the log that the one before this one may still be believed.
+        // Else the next server couldn't tell by the log that the one before this one may still be
+        // believed.
         self.wait_for_others().await;
-        // Segments that can't be read: each request says so to its client, and they stay as they are.
+        // Segments that can't be read: each request says so to its client, and they stay as they
+        // are.
         let mut bad = BTreeSet::new();
         let mut suspect = None;
         loop {
@@ -39,7 +44,8 @@ impl Volume {
                 }
                 let victims = self.victims(&bad);
                 if victims.is_empty() {
-                    // Also where all the garbage is in what can't be read: nobody waits for what isn't done.
+                    // Also where all the garbage is in what can't be read: nobody waits for what
+                    // isn't done.
                     self.behind.send_replace(false);
                     break;
                 }
@@ -79,7 +85,8 @@ impl Volume {
         policy::victims(map.segments.sum(), all, self.tuning.compaction, most)
     }
 
-    /// Moves what lies in these segments. False: the volume ends. An error has the number of the segment that it is about.
+    /// Moves what lies in these segments. False: the volume ends. An error has the number of the
+    /// segment that it is about.
     async fn gather(self: &Arc<Self>, victims: &BTreeSet<u64>) -> Result<bool, (u64, Fault)> {
         let mut group = Vec::new();
         let mut blocks = 0;
@@ -211,8 +218,9 @@ impl Volume {
     }
 }
 
-/// What numbered pieces hold whose frames are in these bytes of a segment, from `from` on; those of a frame come one after another. Copies, so that
-/// of a frame of which little is in use only that is kept.
+/// What numbered pieces hold whose frames are in these bytes of a segment, from `from` on; those of
+/// a frame come one after another. Copies, so that of a frame of which little is in use only that
+/// is kept.
 fn pieces(
     of: Vec<(usize, MapEntry)>,
     bytes: &Bytes,

@@ -30,7 +30,8 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
-    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back an older state. This one serves it no more.
+    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back
+    /// an older state. This one serves it no more.
     Lost {
         /// In words.
         why: String,
@@ -41,9 +42,9 @@ pub enum ObjectEvent {
         /// In words.
         why: String,
     },
-    /// The [flush file](crate::ObjectOptions::flush_file) isn't what it was: somebody unlinked, renamed,
-    /// replaced, truncated or overwrote it, or it can't be written. Flushes wait for the store
-    /// meanwhile, and lose nothing by that.
+    /// The [flush file](crate::ObjectOptions::flush_file) isn't what it was: somebody unlinked,
+    /// renamed, replaced, truncated or overwrote it, or it can't be written. Flushes wait for the
+    /// store meanwhile, and lose nothing by that.
     FlushFileOut {
         /// In words.
         why: String,
@@ -90,7 +91,8 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Pause between two looks: at the store while something waits for it, and at the folder of a volume that is in use.
+/// Pause between two looks: at the store while something waits for it, and at the folder of a
+/// volume that is in use.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Looks in a row at which the store has taken nothing before that is reported: after a request

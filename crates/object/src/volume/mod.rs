@@ -1,8 +1,10 @@
-//! A volume that is open: writes that aren't in the store yet, the map of those that are, and the belief that there is no other server.
+//! A volume that is open: writes that aren't in the store yet, the map of those that are, and the
+//! belief that there is no other server.
 //!
-//! A write is done once it is in the batch that is open. A batch is sealed when it is large, when somebody flushes, and a while
-//! after its first write. Its segment is uploaded, unless it is so small that it goes with the record; its record is appended behind those of
-//! all batches before it; then the map has it. ../README.md has the protocol.
+//! A write is done once it is in the batch that is open. A batch is sealed when it is large, when
+//! somebody flushes, and a while after its first write. Its segment is uploaded, unless it is so
+//! small that it goes with the record; its record is appended behind those of all batches before
+//! it; then the map has it. ../README.md has the protocol.
 
 mod cache;
 mod commit;
@@ -220,7 +222,8 @@ pub(crate) struct Volume {
     /// Blocks that may still come.
     room: Semaphore,
     uploading: Semaphore,
-    /// Held while a record is appended, and while it is looked whether somebody else has appended one.
+    /// Held while a record is appended, and while it is looked whether somebody else has appended
+    /// one.
     appending: tokio::sync::Mutex<()>,
     /// Held while a snapshot is taken or deleted.
     snapshotting: Arc<tokio::sync::Mutex<()>>,
@@ -503,7 +506,8 @@ impl Volume {
         self.writer.epoch == 1
     }
 
-    /// The writers before this one, and how many changes they have left in the store, of all that there ever were.
+    /// The writers before this one, and how many changes they have left in the store, of all that
+    /// there ever were.
     pub(crate) fn found(&self) -> (Vec<u64>, u64) {
         let state = self.state.read();
         let before = state.epochs.iter().filter(|epoch| **epoch != self.writer.epoch);
@@ -563,7 +567,8 @@ impl Volume {
         self.flush_to_store().await
     }
 
-    /// Makes it durable in the store. A failure loses nothing: it is sent on, and a later flush may succeed.
+    /// Makes it durable in the store. A failure loses nothing: it is sent on, and a later flush may
+    /// succeed.
     pub(crate) async fn flush_to_store(self: &Arc<Self>) -> Result<(), Fault> {
         let target = {
             let mut state = self.state.write();
@@ -604,7 +609,8 @@ impl Volume {
         });
     }
 
-    /// Gives changes their number, and sends them on their way: they are recorded once `done` gives them.
+    /// Gives changes their number, and sends them on their way: they are recorded once `done` gives
+    /// them.
     pub(crate) fn send(
         &self,
         state: &mut State,
@@ -660,13 +666,15 @@ impl Volume {
                 let why = format!("something was written while it was closed; {MAY_BE_LOST}");
                 return Err(Fault::Store(why));
             }
-            // Before the record is there: from then on nobody is told anything that a next writer may have changed.
+            // Before the record is there: from then on nobody is told anything that a next writer
+            // may have changed.
             state.dead = Some(Fault::Closed);
             state.next
         };
         self.end(Fault::Closed);
         if self.holds() {
-            // The writer before may still be believed, so the next one has to wait: it finds no end.
+            // The writer before may still be believed, so the next one has to wait: it finds no
+            // end.
             return self.is_where_it_was().await;
         }
         let (head, object) = self.codec.object(Kind::Close, (seq, self.writer), &[]);

@@ -11,8 +11,9 @@ pub(crate) const FEW: u64 = 64;
 /// Records behind a whole map that are always many: so many are read when a volume is opened.
 const MANY: u64 = 1024;
 
-/// Whether the whole map is to be written: `records` came since the last one, with `entries`; it would have `places`. So that a large
-/// map isn't written for little, and few records have to be read when the volume is opened.
+/// Whether the whole map is to be written: `records` came since the last one, with `entries`; it
+/// would have `places`. So that a large map isn't written for little, and few records have to be
+/// read when the volume is opened.
 pub(crate) fn map_is_due(records: u64, few: u64, entries: u64, places: u64) -> bool {
     records >= MANY || records >= few && entries >= places / 4
 }
@@ -101,12 +102,14 @@ pub(crate) fn garbage_allowed(sum: SegmentTotals, how: Compaction) -> u64 {
     sum.used / 2 + how.slack
 }
 
-/// Whether there is so much garbage, of so much that is allowed, that those who write have to wait for compaction.
+/// Whether there is so much garbage, of so much that is allowed, that those who write have to wait
+/// for compaction.
 pub(crate) fn is_behind((garbage, allowed): (u64, u64)) -> bool {
     garbage / 2 > allowed
 }
 
-/// How long it takes to move so many bytes. Where there is half as much garbage again as there should be, as short as it can.
+/// How long it takes to move so many bytes. Where there is half as much garbage again as there
+/// should be, as short as it can.
 pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) -> Duration {
     if garbage > allowed + allowed / 2 {
         return Duration::ZERO;
@@ -114,8 +117,8 @@ pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) 
     Duration::from_secs_f64(bytes as f64 / how.rate as f64)
 }
 
-/// The segments to gather, with about `most` blocks in use: those of which the smallest part is in use, if there is much garbage;
-/// the smallest ones, if there are many. None: neither is so.
+/// The segments to gather, with about `most` blocks in use: those of which the smallest part is in
+/// use, if there is much garbage; the smallest ones, if there are many. None: neither is so.
 pub(crate) fn victims<'a>(
     sum: SegmentTotals,
     all: impl Iterator<Item = (u64, &'a Segment)>,

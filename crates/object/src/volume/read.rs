@@ -22,7 +22,8 @@ const LOOKS: usize = 8;
 
 /// Bytes that are decoded on another thread: this one serves everybody.
 const ELSEWHERE: u32 = 256 << 10;
-/// Most bytes that are ahead of one reader in a row, and which part of the cache that is at most: eight of them take half of it.
+/// Most bytes that are ahead of one reader in a row, and which part of the cache that is at most:
+/// eight of them take half of it.
 const AHEAD: u64 = 16 << 20;
 const AHEAD_PART: u64 = 16;
 
@@ -99,10 +100,12 @@ impl Volume {
                 Some(fetched) => fetched,
                 None => fetch.await,
             };
-            // It was collected meanwhile, by this writer or by a later one; in the place of a record another one may have come since.
+            // It was collected meanwhile, by this writer or by a later one; in the place of a
+            // record another one may have come since.
             let why = match fetched {
                 Ok(Ok(parts)) => {
-                    // It is as it was when it was looked up, so it is old if there is another writer.
+                    // It is as it was when it was looked up, so it is old if there is another
+                    // writer.
                     self.believe().await?;
                     return Ok(parts);
                 }
@@ -116,7 +119,8 @@ impl Volume {
         Err(Fault::Damaged(failed))
     }
 
-    /// The blocks of a range if they are in memory, for a caller that may not wait. `None`: [`read`](Self::read) has to tell.
+    /// The blocks of a range if they are in memory, for a caller that may not wait. `None`:
+    /// [`read`](Self::read) has to tell.
     pub(crate) fn read_at_once(self: &Arc<Self>, start: u64, len: u64) -> Option<Vec<Part>> {
         let (sources, looked, looking) = {
             let state = self.state.try_read()?;
@@ -170,7 +174,8 @@ impl Volume {
         Ok(Ok(parts))
     }
 
-    /// The blocks of frames, for a reader or `ahead` of one: kept, fetched here, or by another one. An inner error: a segment is missing.
+    /// The blocks of frames, for a reader or `ahead` of one: kept, fetched here, or by another one.
+    /// An inner error: a segment is missing.
     async fn frames(
         &self,
         all: &[StoredRange],
@@ -260,7 +265,8 @@ impl Volume {
         let ahead = self.streams.lock().read(start, len, self.most_ahead());
         let Some(ahead) = ahead else { return };
         let mut fetch = Box::pin(Arc::clone(self).fetch_ahead(ahead));
-        // It begins now: reads that came together with this one would each make a request of their own for the next blocks.
+        // It begins now: reads that came together with this one would each make a request of their
+        // own for the next blocks.
         if fetch.as_mut().now_or_never().is_none() {
             tokio::spawn(fetch);
         }
@@ -281,7 +287,8 @@ impl Volume {
         Fault::Store(format!("it doesn't answer in time{}", self.store.trouble()))
     }
 
-    /// Waits until it is sure that at a moment that is no longer ago than the lease there was no other writer.
+    /// Waits until it is sure that at a moment that is no longer ago than the lease there was no
+    /// other writer.
     pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
         let looked = {
             let state = self.state.read();
@@ -392,7 +399,8 @@ fn there(sources: &[Source]) -> Vec<StoredRange> {
     lies.collect()
 }
 
-/// The blocks of a frame that came, in bytes of its segment from `from` on: for the reader, and for all who wait for it.
+/// The blocks of a frame that came, in bytes of its segment from `from` on: for the reader, and for
+/// all who wait for it.
 fn came(
     (lies, fetch): (StoredRange, Fetch),
     bytes: &Bytes,

@@ -1,4 +1,5 @@
-//! Snapshots of a volume that is open. ../README.md argues why one has what was written before it, and keeps it.
+//! Snapshots of a volume that is open. ../README.md argues why one has what was written before it,
+//! and keeps it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,7 +27,8 @@ pub struct ObjectSnapshot {
     pub taken: SystemTime,
     /// Bytes of the volume then.
     pub size: u64,
-    /// The places in the store of the volumes that share its data, in which case it can't be deleted.
+    /// The places in the store of the volumes that share its data, in which case it can't be
+    /// deleted.
     pub clones: Vec<String>,
 }
 
@@ -42,8 +44,8 @@ impl ObjectSnapshot {
     }
 }
 
-/// Whether a snapshot may be called so: by 1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter. (A snapshot without a
-/// name goes by its number.)
+/// Whether a snapshot may be called so: by 1 to 64 letters, digits, dots, dashes and underscores,
+/// of which the first is a letter. (A snapshot without a name goes by its number.)
 ///
 /// # Errors
 /// It may not; it says which may be.
@@ -69,7 +71,8 @@ fn of_mark(why: NotOpen) -> Fault {
 }
 
 impl Volume {
-    /// Keeps what is written now, also where flushes are in a file. An error: the snapshot may come later.
+    /// Keeps what is written now, also where flushes are in a file. An error: the snapshot may come
+    /// later.
     pub(crate) async fn snapshot(
         self: &Arc<Self>,
         name: Option<String>,
@@ -78,7 +81,8 @@ impl Volume {
         self.in_time(async move { volume.take(name).await }).await
     }
 
-    /// Gives up a snapshot, and what only it needs: says which. An error: it may come to that later.
+    /// Gives up a snapshot, and what only it needs: says which. An error: it may come to that
+    /// later.
     pub(crate) async fn delete_snapshot(
         self: &Arc<Self>,
         name: String,
@@ -124,7 +128,8 @@ impl Volume {
         Ok(begun.map_err(of_mark)?.then_some(place))
     }
 
-    /// Alone. It goes on if nobody waits any more, so that the next one finds it done, but doesn't begin then.
+    /// Alone. It goes on if nobody waits any more, so that the next one finds it done, but doesn't
+    /// begin then.
     async fn in_time<T: Send + 'static>(
         &self,
         what: impl Future<Output = Result<T, Fault>> + Send + 'static,
@@ -219,7 +224,8 @@ impl Volume {
         Ok(ObjectSnapshot::of(number, &taken))
     }
 
-    /// The places of the clones of a snapshot. Those that were begun, and aren't there, can't come any more.
+    /// The places of the clones of a snapshot. Those that were begun, and aren't there, can't come
+    /// any more.
     async fn clones(&self, number: u64) -> Result<Vec<String>, Fault> {
         let mut clones = Vec::new();
         let marks = clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)?;
@@ -245,7 +251,8 @@ impl Volume {
         }
     }
 
-    /// Tells the parent, where a clone needs nothing of it any more: neither data, nor the map that it began with.
+    /// Tells the parent, where a clone needs nothing of it any more: neither data, nor the map that
+    /// it began with.
     pub(super) async fn leave_parent(self: Arc<Self>) {
         let Some(origin) = &self.opening.origin else { return };
         {

@@ -1,10 +1,10 @@
 //! The end of the control socket that answers: one thread, for as long as the server runs.
 //!
-//! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody asks,
-//! answers at most a hundred times a second, and waits for nothing that the server does. Clients
-//! can't hurt it: there are at most [`serving::CLIENTS`] of them, a newcomer takes the place of the
-//! one that has been quiet for longest, a question has a longest length, and a client that doesn't
-//! take its answer isn't read from. Only this user, and root, are let in.
+//! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody
+//! asks, answers at most a hundred times a second, and waits for nothing that the server does.
+//! Clients can't hurt it: there are at most [`serving::CLIENTS`] of them, a newcomer takes the
+//! place of the one that has been quiet for longest, a question has a longest length, and a client
+//! that doesn't take its answer isn't read from. Only this user, and root, are let in.
 
 mod bound;
 mod serving;
@@ -58,7 +58,8 @@ fn asks(question: &[u8]) -> Option<String> {
     (question.corewise == VERSION).then_some(question.ask)
 }
 
-/// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the others end at once.
+/// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the
+/// others end at once.
 fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, question: Question) {
     // A client whose thread can't be started gets an answer, too.
     let stream = Arc::new(stream);

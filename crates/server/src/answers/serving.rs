@@ -102,7 +102,8 @@ enum ClientAction {
     Close,
     /// It was answered: the others first.
     Last,
-    /// It wants something changed, which takes its time: a thread of its own does that, and answers.
+    /// It wants something changed, which takes its time: a thread of its own does that, and
+    /// answers.
     Change(Box<Question>),
 }
 
@@ -152,7 +153,8 @@ impl Serving {
         }
         for client in &self.clients {
             let flags = match (client.output.is_empty(), client.question().is_some()) {
-                // It has said all, and may still take what there is to hear: the system tells when it has gone.
+                // It has said all, and may still take what there is to hear: the system tells when
+                // it has gone.
                 (true, _) if client.listens.is_some() && client.ended => PollFlags::empty(),
                 (true, _) if client.listens.is_some() => PollFlags::IN,
                 (false, _) => PollFlags::OUT,

@@ -1,4 +1,5 @@
-//! Changes of a running server as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains each.
+//! Changes of a running server as JSON and as text. The names of the JSON are the promise:
+//! `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 
@@ -51,7 +52,8 @@ pub(crate) struct Step {
     /// In bytes, of a device that grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-    /// Of a mirror: the leg that is replaced, added or removed, and the device that takes its place.
+    /// Of a mirror: the leg that is replaced, added or removed, and the device that takes its
+    /// place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +74,8 @@ pub(crate) enum StepKind {
     Show,
     /// It is longer. Clients that come from now on see that.
     Grow,
-    /// Clients that come from now on are shown what the files of `[server]` for TLS hold by now. It has no name.
+    /// Clients that come from now on are shown what the files of `[server]` for TLS hold by now. It
+    /// has no name.
     Renew,
     /// A leg of a mirror is another device.
     Replace,

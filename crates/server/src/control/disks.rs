@@ -1,5 +1,5 @@
-//! Disks as JSON and as text: what each has done, and how long that took. The names of the JSON are the promise:
-//! `docs/control.md` explains each.
+//! Disks as JSON and as text: what each has done, and how long that took. The names of the JSON are
+//! the promise: `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
@@ -124,7 +124,8 @@ impl Disks {
     }
 
     fn up(&self) -> Vec<OpenDisk> {
-        // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may wait.
+        // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may
+        // wait.
         let up = |RegisteredDisk { queue, kind, recent }: &RegisteredDisk| {
             let mirror = match kind {
                 DiskKind::Mirror(mirror, _) => mirror.upgrade(),
@@ -162,7 +163,8 @@ impl Disks {
         self.up().iter().filter(|up| up.mirror.is_some()).map(Disk::new).collect()
     }
 
-    /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there is none.
+    /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there
+    /// is none.
     pub(crate) fn take_back(&self, disk: &str, leg: Option<&str>) -> Result<Vec<String>, String> {
         self.with_mirror(disk, |mirror, over| mirrors::take_back(disk, mirror, over, leg))
     }
@@ -451,8 +453,8 @@ impl From<&Latencies> for Times {
     }
 }
 
-/// A table of them: a row for each operation that a disk has done, in lines of at most `width` columns as far as
-/// names allow.
+/// A table of them: a row for each operation that a disk has done, in lines of at most `width`
+/// columns as far as names allow.
 pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     let head = [
         "disk",

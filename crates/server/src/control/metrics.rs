@@ -1,7 +1,8 @@
-//! The control document in Prometheus's text format (0.0.4). `docs/monitoring.md` lists the names, which are a promise as those of
-//! the document are.
+//! The control document in Prometheus's text format (0.0.4). `docs/monitoring.md` lists the names,
+//! which are a promise as those of the document are.
 //!
-//! By hand: the format is a line a sample, and the crate that there is for it leaves the escaping of labels to its users.
+//! By hand: the format is a line a sample, and the crate that there is for it leaves the escaping
+//! of labels to its users.
 
 use std::fmt::Write as _;
 
@@ -20,7 +21,8 @@ const BOUNDS: [f64; 20] = [
 type Labels<'a> = &'a [(&'a str, &'a str)];
 /// Operations, each with its name.
 type Ops<'a> = [(&'static str, &'a OfOp); 7];
-/// A family of metrics of something: what its name ends with, or all of it, what it is, and its value.
+/// A family of metrics of something: what its name ends with, or all of it, what it is, and its
+/// value.
 type Of<T, V> = (&'static str, &'static str, fn(&T) -> V);
 /// The same with its kind behind its name.
 type OfKind<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);

@@ -1,5 +1,5 @@
-//! Mirrors as JSON and as text, and what may be asked of one. The names of the JSON are the promise: `docs/control.md`
-//! explains each.
+//! Mirrors as JSON and as text, and what may be asked of one. The names of the JSON are the
+//! promise: `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -351,7 +351,8 @@ pub struct CheckOptions {
     pub stop: bool,
 }
 
-/// Has legs of the mirror tried again that are out: all, or this one. Their names, or why there is none.
+/// Has legs of the mirror tried again that are out: all, or this one. Their names, or why there is
+/// none.
 pub(super) fn take_back(
     disk: &str,
     mirror: &Mirror,

@@ -47,7 +47,8 @@ pub struct Question {
     /// For `disconnect`: which one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u64>,
-    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror. For those about snapshots: the volume.
+    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror. For those about
+    /// snapshots: the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
     /// For `take_back`: the leg that is to come back; none: all that are out. For `replace` and
@@ -60,7 +61,8 @@ pub struct Question {
     /// For `check`: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<mirrors::CheckOptions>,
-    /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or number.
+    /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or
+    /// number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// For `add`: the manifest's absolute path, by which the server reads it.

@@ -1,4 +1,5 @@
-//! Exports and their clients as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains each.
+//! Exports and their clients as JSON and as text. The names of the JSON are the promise:
+//! `docs/control.md` explains each.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -349,7 +350,8 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A table of exports, and one of clients, in lines of at most `width` columns as far as names allow.
+/// A table of exports, and one of clients, in lines of at most `width` columns as far as names
+/// allow.
 pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> String {
     let mut out = String::from("\nExports\n");
     let head = ["export", "device", "state", "clients", "infl", "requests", "errors", "MiB"];

@@ -1,5 +1,5 @@
-//! What volumes in object stores cost, and how other servers' exports are, as JSON and in words. The
-//! names of the JSON are the promise: `docs/control.md` explains each.
+//! What volumes in object stores cost, and how other servers' exports are, as JSON and in words.
+//! The names of the JSON are the promise: `docs/control.md` explains each.
 
 use std::sync::Arc;
 

@@ -73,8 +73,8 @@ impl MissingParts {
         self.found.lock().push((device.to_string(), why));
     }
 
-    /// Of those that were missing in that bring-up, which one is a failure, and why it was missing: something that is built over it
-    /// is not up.
+    /// Of those that were missing in that bring-up, which one is a failure, and why it was missing:
+    /// something that is built over it is not up.
     pub(crate) fn lacking(&self, manifest: &Manifest, up: &BringUp) -> BTreeMap<String, String> {
         let missing: BTreeMap<String, String> =
             std::mem::take(&mut *self.found.lock()).into_iter().collect();

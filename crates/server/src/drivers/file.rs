@@ -101,7 +101,8 @@ impl LossReporter {
         LossReporter { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
     }
 
-    /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter any more.
+    /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter
+    /// any more.
     fn observer(self) -> impl Fn(&FileEvent) + Send + Sync + 'static {
         move |happened| match happened {
             FileEvent::Lost { why } => {

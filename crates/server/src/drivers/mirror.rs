@@ -1,4 +1,5 @@
-//! Mirrors: with a record where their legs outlive the server, and a word about what happens to them.
+//! Mirrors: with a record where their legs outlive the server, and a word about what happens to
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -36,7 +37,8 @@ pub(super) fn open(
     let usual = MirrorOptions::default();
     let lines = EventLimiter::new(context.report.clone(), name);
     let theirs = Arc::clone(parts);
-    // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror, which knows its legs.
+    // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror,
+    // which knows its legs.
     let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
     let known = |itself: &Arc<Mutex<Weak<Mirror>>>| {
         let itself = Arc::clone(itself);

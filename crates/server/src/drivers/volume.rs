@@ -1,5 +1,5 @@
-//! A volume: what exports and stacked volumes use. One that may be missing is there all the same, so that shutdown
-//! keeps its order, and can be made later.
+//! A volume: what exports and stacked volumes use. One that may be missing is there all the same,
+//! so that shutdown keeps its order, and can be made later.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
 
-/// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a mirror change while it serves.
+/// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a
+/// mirror change while it serves.
 pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
@@ -152,7 +153,8 @@ impl Volume {
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
-    /// Whether it opens as a clone of this, where it is a volume in an object store; else the reason.
+    /// Whether it opens as a clone of this, where it is a volume in an object store; else the
+    /// reason.
     pub(crate) fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
         match self.made.get().and_then(|made| made.object.as_deref()) {
             Some(volume) => object::is_clone_of(volume, parent, snapshot),
@@ -175,8 +177,8 @@ impl Volume {
         }
     }
 
-    /// Another volume takes the place of a leg of this mirror, which is then out and is resynced. Returns why it is out all the same,
-    /// where nothing could be written to it. May block.
+    /// Another volume takes the place of a leg of this mirror, which is then out and is resynced.
+    /// Returns why it is out all the same, where nothing could be written to it. May block.
     pub(crate) fn replace_leg(
         &self,
         leg: &str,
@@ -192,7 +194,8 @@ impl Volume {
         Ok(mirror.why_out(n))
     }
 
-    /// Another volume becomes a leg of this mirror, and is resynced. Returns why it is out all the same. May block.
+    /// Another volume becomes a leg of this mirror, and is resynced. Returns why it is out all the
+    /// same. May block.
     pub(crate) fn add_leg(&self, with: &Arc<Volume>) -> Result<Option<String>, String> {
         let mirror = self.mirror()?;
         let device = with.device().map_err(|error| error.to_string())?;

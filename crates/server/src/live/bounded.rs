@@ -1,4 +1,5 @@
-//! Changes that wait for a disk. One that takes too long is told of, and `on_hang` says whether it is waited for.
+//! Changes that wait for a disk. One that takes too long is told of, and `on_hang` says whether it
+//! is waited for.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -14,8 +15,9 @@ use crate::manifest::Manifest;
 use crate::threads::no_thread;
 
 impl Live {
-    /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a thread of its own. Where `on_hang`
-    /// says that it isn't waited for any more `late` does what is due behind it, when it is over; until then none of these devices changes.
+    /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a
+    /// thread of its own. Where `on_hang` says that it isn't waited for any more `late` does what
+    /// is due behind it, when it is over; until then none of these devices changes.
     pub(super) fn bounded<T: Send + 'static>(
         self: &Arc<Self>,
         of: Vec<String>,

@@ -15,7 +15,8 @@ use crate::observer::Shown;
 use crate::plan::{self, Plan};
 
 impl Live {
-    /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up goes again.
+    /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up
+    /// goes again.
     pub(super) fn bring_up(
         self: &Arc<Self>,
         changes: &Changes,

@@ -52,7 +52,8 @@ impl Live {
         Ok(changed)
     }
 
-    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and has then.
+    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and
+    /// has then.
     pub(super) fn grow(
         self: &Arc<Self>,
         name: &str,

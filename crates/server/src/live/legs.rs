@@ -155,7 +155,8 @@ impl Live {
         self.report.changed(changed);
     }
 
-    /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a mirror's changes with one that can't be made.
+    /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a
+    /// mirror's changes with one that can't be made.
     pub(super) fn follow_legs(
         self: &Arc<Self>,
         changes: &Changes,
@@ -195,7 +196,8 @@ impl Live {
         }
     }
 
-    /// These devices, which were legs or stand below one, and are none of the manifest's: they close, where they are in use no more.
+    /// These devices, which were legs or stand below one, and are none of the manifest's: they
+    /// close, where they are in use no more.
     pub(super) fn remove_legs(
         &self,
         names: &[String],

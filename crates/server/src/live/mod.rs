@@ -1,7 +1,8 @@
 //! Changes of a running server: volumes and exports come, go and change while others are served.
 //!
-//! One change at a time. Exports go first, all at once, then the volumes under them, each after those that stand on it; then
-//! new ones come up side by side, as at the start. All else notices nothing of a change.
+//! One change at a time. Exports go first, all at once, then the volumes under them, each after
+//! those that stand on it; then new ones come up side by side, as at the start. All else notices
+//! nothing of a change.
 
 mod bounded;
 mod bring_up;
@@ -79,23 +80,30 @@ pub(crate) struct Live {
     pub(crate) cancel: Cancel,
     /// L: is the lock, taken inside that of `has`; guards what newcomers are shown. `None`: no TLS.
     pub(crate) seen: Mutex<Option<ShownFiles>>,
-    /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it is up.
+    /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it
+    /// is up.
     pub(crate) has: Mutex<Option<Manifest>>,
     /// L: is the lock; guards what goes when its last client leaves.
     pub(crate) hiding: Mutex<BTreeSet<String>>,
-    /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose legs were changed since.
+    /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose
+    /// legs were changed since.
     pub(crate) written: Mutex<WrittenLegs>,
-    /// L: is the lock, held for a moment; guards the devices that are in a change which hangs, and that nobody waits for any more.
+    /// L: is the lock, held for a moment; guards the devices that are in a change which hangs, and
+    /// that nobody waits for any more.
     pub(crate) stuck: Mutex<Vec<String>>,
-    /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes before it is read counts.
+    /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes
+    /// before it is read counts.
     pub(crate) follows: AtomicBool,
-    /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server was up.
+    /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server
+    /// was up.
     pub(crate) missed: Mutex<bool>,
     /// L: is the lock, held while a snapshot is taken, looked for or deleted.
     pub(crate) snapshots: Mutex<()>,
-    /// A: whether a flush failed in a change that the server's end overtook. Relaxed: read when that change is over.
+    /// A: whether a flush failed in a change that the server's end overtook. Relaxed: read when
+    /// that change is over.
     pub(crate) unclean: AtomicBool,
-    /// A: whether the server ends. Relaxed: a change that comes at the same time is refused by the device manager.
+    /// A: whether the server ends. Relaxed: a change that comes at the same time is refused by the
+    /// device manager.
     pub(crate) ended: AtomicBool,
 }
 
@@ -129,7 +137,8 @@ impl Live {
         self.unclean.load(Ordering::Relaxed)
     }
 
-    /// The server ends: no more changes. One that is in progress is not waited for; the shutdown does.
+    /// The server ends: no more changes. One that is in progress is not waited for; the shutdown
+    /// does.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -140,7 +149,8 @@ impl Live {
 
     /// SIGHUP: follows the manifest, on a thread of its own.
     pub(crate) fn hang_up(self: &Arc<Self>) {
-        // One that waits for a change to end reads the manifest after that, and so for all that came meanwhile.
+        // One that waits for a change to end reads the manifest after that, and so for all that
+        // came meanwhile.
         if self.ended.load(Ordering::Relaxed) || self.follows.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -347,8 +357,8 @@ impl Live {
         Ok(changed)
     }
 
-    /// What there is to do. A mirror whose manifest names the `bitmap` that it has anyway, or names it
-    /// no more, stays as it is.
+    /// What there is to do. A mirror whose manifest names the `bitmap` that it has anyway, or names
+    /// it no more, stays as it is.
     fn changes(&self, old: &Manifest, new: &Manifest) -> Changes {
         let had = old.by_name();
         let mut alike = new.clone();
@@ -374,8 +384,8 @@ impl Live {
         changes
     }
 
-    /// A restart takes away what a device in memory holds. A change in mode `safe` is refused for that;
-    /// any other, and one that only says what it would do, names the devices.
+    /// A restart takes away what a device in memory holds. A change in mode `safe` is refused for
+    /// that; any other, and one that only says what it would do, names the devices.
     fn warn_of_loss(
         &self,
         changes: &Changes,
@@ -519,8 +529,8 @@ impl Live {
         self.hiding.lock().iter().filter(stays).cloned().collect()
     }
 
-    /// Hides these exports from newcomers, and gives out those that have clients. Where these are not to be lost all
-    /// are shown again.
+    /// Hides these exports from newcomers, and gives out those that have clients. Where these are
+    /// not to be lost all are shown again.
     fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, String> {
         let hiding = self.hiding.lock().clone();
         if let Some(name) =

@@ -1,4 +1,5 @@
-//! What goes in a change: exports drain, volumes close. A device that hangs is told of, and `on_hang` says whether it is waited for.
+//! What goes in a change: exports drain, volumes close. A device that hangs is told of, and
+//! `on_hang` says whether it is waited for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::control::changes::{ChangeReport, StepFailure};
 use crate::drivers::export::cut;
 use crate::manifest::{Manifest, export_name};
 
-/// How long a device may take before it is told of, where the manifest doesn't say so: as at shutdown.
+/// How long a device may take before it is told of, where the manifest doesn't say so: as at
+/// shutdown.
 pub(super) const USUAL: Duration = Duration::from_secs(10);
 
 /// What came of a removal.
@@ -35,8 +37,8 @@ pub(super) enum Removed {
 }
 
 impl Live {
-    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it. `None` where the server ends
-    /// meanwhile.
+    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it.
+    /// `None` where the server ends meanwhile.
     pub(super) fn remove(
         &self,
         exports: &[String],
@@ -118,7 +120,8 @@ impl Live {
         Some(Removal { timeline, left: Vec::new() })
     }
 
-    /// Removes one device, which holds up the `rest`. Blocks, for longer than `limit` only as `on_hang` says.
+    /// Removes one device, which holds up the `rest`. Blocks, for longer than `limit` only as
+    /// `on_hang` says.
     pub(super) fn remove_one<R: Iterator<Item = String>>(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Snapshots of volumes in object stores: taken, listed and deleted while clients go on. The server keeps the devices that it has, so a change of
-//! those may be made meanwhile.
+//! Snapshots of volumes in object stores: taken, listed and deleted while clients go on. The server
+//! keeps the devices that it has, so a change of those may be made meanwhile.
 
 use corewise::sync::atomic::Ordering;
 
@@ -38,7 +38,8 @@ fn parent(driver: &Driver) -> Option<(&str, &str)> {
 }
 
 impl Live {
-    /// A volume that goes on isn't a clone of what its manifest says now: it would not come up the next time.
+    /// A volume that goes on isn't a clone of what its manifest says now: it would not come up the
+    /// next time.
     pub(super) fn refuse_parents(
         &self,
         changes: &Changes,
@@ -61,7 +62,8 @@ impl Live {
         Ok(())
     }
 
-    /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are. Blocks as long as the store takes.
+    /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are.
+    /// Blocks as long as the store takes.
     pub(crate) fn snapshots(
         &self,
         name: &str,

@@ -15,7 +15,8 @@ pub(crate) struct Changes {
     pub(crate) remove_exports: Vec<String>,
     /// Their names; each after those that need it.
     pub(crate) remove_devices: Vec<String>,
-    /// As `remove_devices`, when legs of mirrors have changed: until then they are such legs, or stand below one.
+    /// As `remove_devices`, when legs of mirrors have changed: until then they are such legs, or
+    /// stand below one.
     pub(crate) remove_legs: Vec<String>,
     pub(crate) add_devices: Vec<Device>,
     pub(crate) add_exports: Vec<Export>,
@@ -86,7 +87,8 @@ impl Changes {
             let changed = old.devices.iter().filter(|device| !same(device));
             let changed = changed.map(|device| device.name.clone()).collect();
             let gone = with_consumers(old, &legs, changed);
-            // A device that is to come again under its own name can't wait until the legs have changed, and go then.
+            // A device that is to come again under its own name can't wait until the legs have
+            // changed, and go then.
             let left: BTreeSet<String> = leaving(&legs).map(str::to_string).collect();
             let with_legs = with_suppliers(old, left);
             let again = |name: &String| gone.contains(name) && devices.contains_key(name.as_str());
@@ -196,7 +198,8 @@ fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<
     (had != wanted).then(|| (device.name.clone(), wanted))
 }
 
-/// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices that are built over it would know its old size.
+/// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices
+/// that are built over it would know its old size.
 fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let (had, wanted) = (device.driver.size_that_grows()?, other.driver.size_that_grows()?);
     let others = [Reload::Restarts, Reload::Legs];
@@ -220,7 +223,8 @@ fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
         .then(|| (device.name.clone(), changes))
 }
 
-/// How legs become others; `None` where that can't be done one after the other: they keep their order, and a new one comes last.
+/// How legs become others; `None` where that can't be done one after the other: they keep their
+/// order, and a new one comes last.
 fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
     let is_new = |name: &String| !had.contains(name);
     let stays = |name: &String| wanted.contains(name);
@@ -243,8 +247,9 @@ fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
     Some(adds.chain(removes).collect())
 }
 
-/// Why a mirror with a record on its legs wouldn't come up again as another manifest has it: a leg that stays is in another place, or there are
-/// fewer, or the record is to be there no more. Where no leg stays it is another mirror.
+/// Why a mirror with a record on its legs wouldn't come up again as another manifest has it: a leg
+/// that stays is in another place, or there are fewer, or the record is to be there no more. Where
+/// no leg stays it is another mirror.
 pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Option<String> {
     let of = |manifest: &Manifest| match &manifest.device(mirror)?.driver {
         Driver::Mirror(mirror) => Some(mirror.clone()),

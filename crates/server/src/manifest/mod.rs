@@ -1,10 +1,10 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
 //! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers` (what every
-//! device takes, and each driver) and `object` (a volume in an object store): a new key is one entry there. `raw` reads the text by them and looks nothing up, `links`
-//! follows the names from device to device, and `resolve` decides what all of it means: `model`.
-//! All of it is pure: nothing here touches the file system. The format is described in
-//! `docs/manifest.md`.
+//! device takes, and each driver) and `object` (a volume in an object store): a new key is one
+//! entry there. `raw` reads the text by them and looks nothing up, `links` follows the names from
+//! device to device, and `resolve` decides what all of it means: `model`. All of it is pure:
+//! nothing here touches the file system. The format is described in `docs/manifest.md`.
 
 mod changes;
 mod drivers;

@@ -14,8 +14,8 @@ pub struct Position {
     pub column: usize,
 }
 
-/// A value and the place where it is written. Two are equal where their values are: a manifest that was rearranged says what
-/// it said before.
+/// A value and the place where it is written. Two are equal where their values are: a manifest that
+/// was rearranged says what it said before.
 #[derive(Clone, Debug)]
 pub struct At<T> {
     pub(crate) value: T,
@@ -99,7 +99,8 @@ pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<P
     Some(Problem::new(at.place, subject.clone(), message).help(help))
 }
 
-/// What a word stands for; where it is none of those that are known, the problem, with `wanted` in front of them.
+/// What a word stands for; where it is none of those that are known, the problem, with `wanted` in
+/// front of them.
 pub(super) fn word<T: Copy>(
     at: &At<String>,
     key: &str,

@@ -217,7 +217,8 @@ impl PreparedServer {
             .timed(true)
             // For block devices only.
             .lowest(true)
-            // Memory is written back through these volumes: a flush ends even if no thread can be made.
+            // Memory is written back through these volumes: a flush ends even if no thread can be
+            // made.
             .rescuer(true)
             .build(&pools)
             .map_err(|error| failed("make a workqueue", &error))?;

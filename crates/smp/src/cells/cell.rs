@@ -1,15 +1,16 @@
 //! The descriptor of one call, or of one CPU's share of a call to many.
 //!
-//! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*, which waits.
-//! It goes through: had from the pool; filled (kind, function); sent; run or failed, which turns the function
-//! into the answer; completed; the answer taken; put back. The signal's word decides which side puts it back:
-//! the side that comes last. A call that nobody waits for has no handle, and its cell is put back
-//! before the function runs (the kernel's rule for asynchronous calls, rule 2.2.2).
+//! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*,
+//! which waits. It goes through: had from the pool; filled (kind, function); sent; run or failed,
+//! which turns the function into the answer; completed; the answer taken; put back. The signal's
+//! word decides which side puts it back: the side that comes last. A call that nobody waits for has
+//! no handle, and its cell is put back before the function runs (the kernel's rule for asynchronous
+//! calls, rule 2.2.2).
 //!
-//! *Diagnosis* is what can be seen of a call from outside, at any moment and from any thread: for the
-//! watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a reader may come while the cell is put back
-//! and used for another call; a *life* around them tells that what was read belongs together (a
-//! sequence lock whose writer is the owner of the cell):
+//! *Diagnosis* is what can be seen of a call from outside, at any moment and from any thread: for
+//! the watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a reader
+//! may come while the cell is put back and used for another call; a *life* around them tells that
+//! what was read belongs together (a sequence lock whose writer is the owner of the cell):
 //!
 //! ```text
 //! clear: life = even                                     read: a = life (Acquire), odd; read the fields
@@ -32,33 +33,36 @@ use crate::sleepers::Sleepers;
 use crate::spin::WaiterHabit;
 use crate::stats::{self, Queued};
 
-/// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why there is
-/// none.
+/// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why
+/// there is none.
 const ROOM: usize = 80;
 
 /// Bytes for a function or an answer.
 #[repr(C, align(16))]
 struct Storage(MaybeUninit<[u8; ROOM]>);
 
-/// See the head of the file. Three cache lines: of a call to one CPU, the first holds the function and the answer where
-/// they are small. Of the head of a call to many the first two are read by all CPUs, and the third is where they count off.
+/// See the head of the file. Three cache lines: of a call to one CPU, the first holds the function
+/// and the answer where they are small. Of the head of a call to many the first two are read by all
+/// CPUs, and the third is where they count off.
 #[repr(C, align(64))]
 pub(crate) struct Cell {
     /// P: the owner of the message: the next in a target's queue.
     next: UnsafeCell<*mut Cell>,
-    /// Of a head: the targets of its shares that are still to be woken. They live as long as it: a cell that is out keeps
-    /// its pool, that the watch, and that all targets. (One without a pool is a model's, which keeps the handle.)
+    /// Of a head: the targets of its shares that are still to be woken. They live as long as it: a
+    /// cell that is out keeps its pool, that the watch, and that all targets. (One without a pool
+    /// is a model's, which keeps the handle.)
     pub(super) sleepers: Sleepers,
     pub(super) signal: Signal,
     /// A: 1 where the share has ended, for those who look from outside. Relaxed: it orders nothing.
     ended: aside::AtomicU32,
-    /// P: the caller's until the message is sent; the message's until it completes; then of the side that comes last.
+    /// P: the caller's until the message is sent; the message's until it completes; then of the
+    /// side that comes last.
     storage: UnsafeCell<Storage>,
-    /// A: of a share, the head of its call; else null. Written before the message is sent, and read by a thread that looks
-    /// from outside.
+    /// A: of a share, the head of its call; else null. Written before the message is sent, and read
+    /// by a thread that looks from outside.
     head: AtomicPtr<Cell>,
-    /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share, the one
-    /// before it.
+    /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share,
+    /// the one before it.
     chain: UnsafeCell<*mut Cell>,
     /// I: where it goes back to.
     pool: Option<NonNull<Pool>>,
@@ -71,7 +75,8 @@ pub(crate) struct Cell {
 
 const _: () = assert!(size_of::<Cell>() == 192 || hint::IN_MODEL, "three cache lines");
 
-// SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they say.
+// SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they
+// say.
 unsafe impl Sync for Cell {}
 // SAFETY: as above; what is in the storage was required to be `Send` by those who fill it.
 unsafe impl Send for Cell {}
@@ -205,7 +210,8 @@ impl Cell {
     /// Of a head: counts so many off; true where these were the last ones.
     #[inline]
     pub(super) fn counts_off(&self, n: u32) -> bool {
-        // AcqRel: releases what the share did, its answer among it, and the last one acquires all of that.
+        // AcqRel: releases what the share did, its answer among it, and the last one acquires all
+        // of that.
         self.left.fetch_sub(n, Ordering::AcqRel) == n
     }
 
@@ -309,7 +315,8 @@ impl Cell {
         self.pool.map(|pool| unsafe { pool.as_ref() }.waiter_habit())
     }
 
-    /// The call, or share of one, that the cell is, where it is under way and on its way to a target.
+    /// The call, or share of one, that the cell is, where it is under way and on its way to a
+    /// target.
     pub(crate) fn outstanding(&self) -> Option<Outstanding> {
         let call = self.diagnosis.read().filter(|call| call.phase != Phase::Head)?;
         (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
@@ -343,8 +350,8 @@ const fn fits<T>() -> bool {
     size_of::<T>() <= ROOM && align_of::<T>() <= align_of::<Storage>()
 }
 
-/// How far a call has come, as far as its target has said. That it runs is said by the target, and that it
-/// has ended by the cell's own state.
+/// How far a call has come, as far as its target has said. That it runs is said by the target, and
+/// that it has ended by the cell's own state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// In its target's queue, not seen yet: or taken and run at once.
@@ -366,8 +373,8 @@ const _: () = assert!(corewise_topology::CpuSet::MAX_CPU <= CPU);
 pub(crate) struct Diagnosis {
     /// A: counts up when the cell is had and when it is put back: odd while it is out.
     life: aside::AtomicU32,
-    /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by the side that has
-    /// the message.
+    /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by
+    /// the side that has the message.
     of: aside::AtomicU32,
     /// A: what kind of call, and so the function's name.
     kind: AtomicPtr<Kind>,
@@ -413,7 +420,8 @@ impl Diagnosis {
         site: &'static Location<'static>,
     ) {
         let life = self.life.load(Ordering::Relaxed);
-        // Release: who reads one of the fields below, and then `life`, sees that the life before is over.
+        // Release: who reads one of the fields below, and then `life`, sees that the life before is
+        // over.
         fence(Ordering::Release);
         let phase = if kind.is_head() { HEAD } else { 0 };
         let of = target.number() & CPU | (source.number() & CPU) << SOURCE_SHIFT | phase;
@@ -421,8 +429,8 @@ impl Diagnosis {
         self.kind.store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         self.queued_at.store(Queued::NOT.word(), Ordering::Relaxed);
-        // Only now: a caller that is preempted in between isn't taken for the call before. Release pairs with
-        // the Acquire in `read`: with this life come all of the above.
+        // Only now: a caller that is preempted in between isn't taken for the call before. Release
+        // pairs with the Acquire in `read`: with this life come all of the above.
         self.life.store(life.wrapping_add(1) | 1, Ordering::Release);
     }
 

@@ -1,8 +1,9 @@
-//! A call to one CPU: its two sides, the message and the waiter; a target's list of messages, first in,
-//! first out, linked through their cells; and the kinds of cells, how each runs, fails, and is taken apart.
+//! A call to one CPU: its two sides, the message and the waiter; a target's list of messages, first
+//! in, first out, linked through their cells; and the kinds of cells, how each runs, fails, and is
+//! taken apart.
 //!
-//! The functions are the two sides of a cell's life (see `cell.rs`), by the function's and the value's type;
-//! a `Kind` is their table, which the target goes by.
+//! The functions are the two sides of a cell's life (see `cell.rs`), by the function's and the
+//! value's type; a `Kind` is their table, which the target goes by.
 
 use std::any::{Any, type_name};
 use std::marker::PhantomData;
@@ -101,14 +102,14 @@ pub(crate) struct Waiting<R> {
     of: PhantomData<R>,
 }
 
-// SAFETY: the handle takes a value out that was required to be `Send`; shared, it only looks whether the
-// signal was completed.
+// SAFETY: the handle takes a value out that was required to be `Send`; shared, it only looks
+// whether the signal was completed.
 unsafe impl<R: Send> Send for Waiting<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for Waiting<R> {}
 
-/// A call that somebody may wait for: both its sides. A thread that drops the message without sending it
-/// fails the call.
+/// A call that somebody may wait for: both its sides. A thread that drops the message without
+/// sending it fails the call.
 pub(crate) fn call<F, R>(
     pools: &Pools,
     source: CpuId,
@@ -191,7 +192,8 @@ impl<R> Waiting<R> {
 impl<R> Drop for Waiting<R> {
     fn drop(&mut self) {
         self.cell().diagnosis.forsaken();
-        // SAFETY: the one waiter, and it never comes back. Where it is the last, the answer is its own.
+        // SAFETY: the one waiter, and it never comes back. Where it is the last, the answer is its
+        // own.
         unsafe {
             if self.cell().signal.detach() {
                 drop(take_answer::<R>(self.cell));
@@ -300,8 +302,9 @@ pub(crate) struct Kind {
     pub(super) class: Class,
     pub(super) role: Role,
     pub(crate) name: fn() -> &'static str,
-    /// Runs the function, keeps its answer, and tells the handle; or puts the cell back where there is none. Never
-    /// unwinds out of the function; it may out of the drop of an answer that nobody wants.
+    /// Runs the function, keeps its answer, and tells the handle; or puts the cell back where there
+    /// is none. Never unwinds out of the function; it may out of the drop of an answer that nobody
+    /// wants.
     ///
     /// # Safety
     /// The cell was filled as this kind; the caller gives its message up.
@@ -428,7 +431,8 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
         fail: Self::fail,
     };
 
-    /// The cell goes back before the function runs: so that function may use it for a call of its own.
+    /// The cell goes back before the function runs: so that function may use it for a call of its
+    /// own.
     ///
     /// # Safety
     /// As [`Kind::run`].
@@ -466,7 +470,8 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
     }
 }
 
-/// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't silent.
+/// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't
+/// silent.
 pub(super) fn panicked(
     cpu: CpuId,
     class: Class,

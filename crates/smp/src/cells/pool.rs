@@ -1,17 +1,17 @@
 //! Where cells come from: one pool per source CPU, which grows and never shrinks.
 //!
-//! A pool's chunks are each as large as all before it, so that a cell is found by its index with a shift, and a
-//! pool of n cells was grown log n times. They are unmapped when the handle is gone and the last cell is
-//! back: never under a caller, a target or a waiter (rule 2.2.10).
+//! A pool's chunks are each as large as all before it, so that a cell is found by its index with a
+//! shift, and a pool of n cells was grown log n times. They are unmapped when the handle is gone
+//! and the last cell is back: never under a caller, a target or a waiter (rule 2.2.10).
 //!
 //! Which cells of a pool are free says a stack of indices that any thread pushes to and pops from,
-//! Treiber's. The head word holds the index of the first free cell and a tag that each pop
-//! counts up, so that a head that was read before others popped that cell, its next, and pushed it
-//! back isn't taken for the same (the ABA problem): it would make a cell that somebody has the first
+//! Treiber's. The head word holds the index of the first free cell and a tag that each pop counts
+//! up, so that a head that was read before others popped that cell, its next, and pushed it back
+//! isn't taken for the same (the ABA problem): it would make a cell that somebody has the first
 //! free one. A pop that sleeps through exactly 2^32 others would be fooled.
 //!
-//! Cells are never unmapped while the list is open, so a pop may read the link of a cell that somebody
-//! else has just taken; the exchange then fails. `tests/loom/free_list.rs`.
+//! Cells are never unmapped while the list is open, so a pop may read the link of a cell that
+//! somebody else has just taken; the exchange then fails. `tests/loom/free_list.rs`.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ pub(crate) struct Pools {
     pools: Box<[NonNull<Pool>]>,
 }
 
-// SAFETY: a pool is `Sync`, and each is dropped once: by `Pools::drop` or by the last cell after that.
+// SAFETY: a pool is `Sync`, and each is dropped once: by `Pools::drop` or by the last cell after
+// that.
 unsafe impl Send for Pools {}
 // SAFETY: as above.
 unsafe impl Sync for Pools {}
@@ -123,8 +124,8 @@ pub(crate) struct Pool {
     chunks: [AtomicPtr<Cell>; CHUNKS],
     /// L: is the lock; guards the number of chunks.
     grow: Mutex<usize>,
-    /// A: once orphaned: how many cells are still out. Before that is known, 0 less those that have come back
-    /// since, modulo 2^64.
+    /// A: once orphaned: how many cells are still out. Before that is known, 0 less those that have
+    /// come back since, modulo 2^64.
     out: AtomicU64,
 }
 
@@ -195,8 +196,8 @@ impl Pool {
     fn cell(&self, index: u32) -> &Cell {
         let (chunk, position) = place(index);
         let cells = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: an index is known only after its chunk was added, and the chunk has so many cells; it
-        // lives as long as the pool.
+        // SAFETY: an index is known only after its chunk was added, and the chunk has so many
+        // cells; it lives as long as the pool.
         unsafe { &*cells.add(position) }
     }
 
@@ -285,7 +286,8 @@ const CLOSED: u32 = u32::MAX;
 /// The stack. `STEP` is what a pop adds to the tag: 1, and 0 in the model that has to fail.
 #[allow(unreachable_pub, reason = "the models reach it")]
 pub struct FreeList<const STEP: u32> {
-    /// A: low half: the first free cell's index plus one, or `NONE` or `CLOSED`; high half: the tag.
+    /// A: low half: the first free cell's index plus one, or `NONE` or `CLOSED`; high half: the
+    /// tag.
     head: AtomicU64,
 }
 
@@ -341,8 +343,8 @@ impl<const STEP: u32> FreeList<STEP> {
                 return Err(Closed);
             }
             link(first);
-            // Release pairs with the Acquire of `pop` and `close`. Acquire: who finds it closed comes after
-            // the thread that closed it.
+            // Release pairs with the Acquire of `pop` and `close`. Acquire: who finds it closed
+            // comes after the thread that closed it.
             match self.head.compare_exchange(
                 now,
                 pack(tag, index + 1),

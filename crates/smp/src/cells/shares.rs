@@ -1,8 +1,10 @@
-//! A call to many: a *head* with the function, and a *share* for each CPU, which holds that CPU's answer.
+//! A call to many: a *head* with the function, and a *share* for each CPU, which holds that CPU's
+//! answer.
 //!
-//! The head counts the shares that are still to come, and one more for the caller while it sends. The side that counts the last
-//! one off completes the head's signal, or, where the handle has left (or there never was one), takes the
-//! whole call apart. The shares are chained behind the head: no list has to be allocated.
+//! The head counts the shares that are still to come, and one more for the caller while it sends.
+//! The side that counts the last one off completes the head's signal, or, where the handle has left
+//! (or there never was one), takes the whole call apart. The shares are chained behind the head: no
+//! list has to be allocated.
 
 use corewise_topology::CpuId;
 use std::any::type_name;
@@ -45,8 +47,8 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
     /// # Safety
     /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
-        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended, the targets
-        // that it lists with it (`Cell::sleepers`).
+        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended,
+        // the targets that it lists with it (`Cell::sleepers`).
         unsafe {
             let (cell, cpu) = (this.as_ref(), this.as_ref().cpu());
             let head = cell.head();
@@ -83,7 +85,8 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
     /// # Safety
     /// The caller has counted none of these off before, and doesn't use the call after.
     unsafe fn count_off(head: NonNull<Cell>, n: u32) {
-        // SAFETY: the head lives until the last is counted off, and if it is us until we have ended it.
+        // SAFETY: the head lives until the last is counted off, and if it is us until we have ended
+        // it.
         unsafe {
             if head.as_ref().counts_off(n) && !Signal::complete(&raw const head.as_ref().signal) {
                 drop(Answers::<R>::take(head));
@@ -113,12 +116,14 @@ struct Sender<'a> {
     site: &'static Location<'static>,
     /// Candidates that no share was sent for.
     unused: u32,
-    /// The target of the caller's own CPU, if it sleeps: it would run in the middle of waking the others.
+    /// The target of the caller's own CPU, if it sleeps: it would run in the middle of waking the
+    /// others.
     own: Option<&'a Sleeper>,
 }
 
 impl<'a> Sender<'a> {
-    /// Of a call to at most so many CPUs. It is in the head's count until its user counts `uncounted` off.
+    /// Of a call to at most so many CPUs. It is in the head's count until its user counts
+    /// `uncounted` off.
     fn new<F>(
         pools: &Pools,
         kind: &'static Kind,
@@ -209,7 +214,8 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         }
     }
 
-    /// The last share was accepted, and found this sleeper, if any: it is woken, at the latest by [`Sending::wake_all`].
+    /// The last share was accepted, and found this sleeper, if any: it is woken, at the latest by
+    /// [`Sending::wake_all`].
     #[inline]
     pub(crate) fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         self.sender.pushed(cpu, asleep);
@@ -261,8 +267,8 @@ pub(crate) struct WaitingForMany<R> {
     of: PhantomData<R>,
 }
 
-// SAFETY: the handle takes values out that were required to be `Send`; shared, it only looks whether the
-// signal was completed.
+// SAFETY: the handle takes values out that were required to be `Send`; shared, it only looks
+// whether the signal was completed.
 unsafe impl<R: Send> Send for WaitingForMany<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for WaitingForMany<R> {}
@@ -280,7 +286,8 @@ impl<R> WaitingForMany<R> {
 
     /// The CPUs that were sent a share, the last one first.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = CpuId> {
-        // SAFETY: the shares are sent, and the chain stays as it is for as long as the handle is there.
+        // SAFETY: the shares are sent, and the chain stays as it is for as long as the handle is
+        // there.
         unsafe {
             let mut next = self.cell().chain();
             std::iter::from_fn(move || {
@@ -315,8 +322,8 @@ impl<R> Drop for WaitingForMany<R> {
     }
 }
 
-/// The answers of a call to many, in the order in which the shares were sent. Dropping it drops those that weren't
-/// taken out.
+/// The answers of a call to many, in the order in which the shares were sent. Dropping it drops
+/// those that weren't taken out.
 pub(crate) struct Answers<R> {
     first: *mut Cell,
     of: PhantomData<R>,
@@ -436,8 +443,8 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
     /// # Safety
     /// As [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
-        // SAFETY: the message is ours; the head lives until we are counted off, the targets that it lists with it
-        // (`Cell::sleepers`).
+        // SAFETY: the message is ours; the head lives until we are counted off, the targets that it
+        // lists with it (`Cell::sleepers`).
         unsafe {
             let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
             Cell::put_back(this);
@@ -479,7 +486,8 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
     }
 }
 
-/// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent runs.
+/// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent
+/// runs.
 pub(crate) struct DetachedSending<'a, F: Fn(CpuId) + Send + Sync> {
     sender: Sender<'a>,
     of: PhantomData<F>,

@@ -18,8 +18,8 @@ pub use crate::sleepers::{Sleeper, Sleepers};
 pub use crate::watch::Alert;
 
 impl TargetState {
-    /// What would be wrong: the look at the state that decided is not part of the push. For the model that
-    /// has to fail.
+    /// What would be wrong: the look at the state that decided is not part of the push. For the
+    /// model that has to fail.
     fn push_unguarded(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
         if let Some(reason) = self.hint_refusal() {
             return Err((reason, message));
@@ -40,8 +40,8 @@ impl TargetState {
 }
 
 impl Sleepers {
-    /// [`Sleepers::wake_or_list`] of one that may be in another list, where there is help: wrong, for the model that has
-    /// to fail.
+    /// [`Sleepers::wake_or_list`] of one that may be in another list, where there is help: wrong,
+    /// for the model that has to fail.
     pub fn list_unclaimed(&self, sleeper: &Sleeper) {
         self.list(self.top.load(Ordering::Relaxed), sleeper);
     }
@@ -63,7 +63,8 @@ impl CallTarget {
 }
 
 impl Smp {
-    /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model that has to fail.
+    /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model
+    /// that has to fail.
     pub fn call_unguarded<F, R>(&self, cpu: CpuId, f: F) -> Option<Call<R>>
     where
         F: FnOnce() -> R + Send + 'static,

@@ -88,12 +88,13 @@ impl Leaving {
         self.events.iter().all(|event| event.is_complete())
     }
 
-    /// Waits until they have all left. The writes of their last calls are visible after. May block: as
-    /// [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
+    /// Waits until they have all left. The writes of their last calls are visible after. May block:
+    /// as [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
     /// elsewhere.
     ///
     /// # Panics
-    /// Inside an atomic section, unless they have all left: a function on a call target would wait for its own end.
+    /// Inside an atomic section, unless they have all left: a function on a call target would wait
+    /// for its own end.
     #[track_caller]
     pub fn wait(&self) {
         assert!(

@@ -170,10 +170,10 @@ impl Smp {
     /// and within those not. The caller's earlier writes are visible in `f`. A caller that is
     /// that CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
     ///
-    /// Never blocks: any context. The CPU can't leave between the check that it is online and the push,
-    /// which are one step. Nothing is allocated for an `f` of up to 80 bytes and a value of up to 64; larger
-    /// ones are boxed. Only where more calls are under way than ever before from the caller's CPU, more
-    /// room is made, under a lock that no other caller needs.
+    /// Never blocks: any context. The CPU can't leave between the check that it is online and the
+    /// push, which are one step. Nothing is allocated for an `f` of up to 80 bytes and a value of
+    /// up to 64; larger ones are boxed. Only where more calls are under way than ever before from
+    /// the caller's CPU, more room is made, under a lock that no other caller needs.
     ///
     /// # Errors
     /// The CPU isn't online, or the handle is shut down; `f` is given back.
@@ -433,8 +433,8 @@ impl Detached<'_> {
     }
 }
 
-/// The CPU whose pool the calling thread takes a cell from: the one that it is on. If that is out of date a
-/// moment later, nothing is wrong but the name in a report.
+/// The CPU whose pool the calling thread takes a cell from: the one that it is on. If that is out
+/// of date a moment later, nothing is wrong but the name in a report.
 #[inline]
 fn source() -> CpuId {
     current_cpu().unwrap_or(CpuId::new(0))
@@ -494,9 +494,9 @@ impl Smp {
 
 impl Smp {
     /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
-    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as long
-    /// as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority) unless the
-    /// builder was told otherwise.
+    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as
+    /// long as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority) unless
+    /// the builder was told otherwise.
     ///
     /// The threads are started here and not at the first call, so that a call never waits for a
     /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
@@ -526,18 +526,18 @@ impl SmpBuilder {
     /// After how long a wait for a call is reported, of a thread or of a future: five seconds where
     /// nobody says else; `None`: never. Less than a millisecond is taken for one.
     ///
-    /// The report is logged (`tracing`, at `warn`), kept for [`Smp::dump`](crate::Smp::dump), and given
-    /// to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four times, and
-    /// so on. Nothing polls for it: a thread's own sleep has a timeout; futures have one thread that
-    /// sleeps while none waits.
+    /// The report is logged (`tracing`, at `warn`), kept for [`Smp::dump`](crate::Smp::dump), and
+    /// given to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four
+    /// times, and so on. Nothing polls for it: a thread's own sleep has a timeout; futures have one
+    /// thread that sleeps while none waits.
     pub fn watchdog(mut self, limit: Option<Duration>) -> Self {
         self.settings.watchdog = limit;
         self
     }
 
     /// What is called with the report of each wait that takes long, beside the log. It runs on the
-    /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic of
-    /// it is ignored. It is dropped by the thread that lets go of the handle and its calls last.
+    /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic
+    /// of it is ignored. It is dropped by the thread that lets go of the handle and its calls last.
     pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self

@@ -183,7 +183,8 @@ impl<T: Targets, P: FnMut(CpuId) -> bool> sealed::Targets for Filter<T, P> {
 
 impl Smp {
     /// The nearest CPU of the set that is farther than those that were tried. Whether it is online
-    /// is a hint: the push decides. One that is shut down isn't left out, so that its refusal tells.
+    /// is a hint: the push decides. One that is shut down isn't left out, so that its refusal
+    /// tells.
     fn nearest(
         &self,
         cpus: &CpuSet,

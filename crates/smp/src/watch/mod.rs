@@ -1,5 +1,6 @@
-//! The watchdog: who waits too long for a call is told why. Here are the waits, the watch with the thread
-//! that looks after futures, and the word that tells this whether to look. See `README.md` beside this file.
+//! The watchdog: who waits too long for a call is told why. Here are the waits, the watch with the
+//! thread that looks after futures, and the word that tells this whether to look. See `README.md`
+//! beside this file.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -28,23 +29,24 @@ pub use stall::{CallStall, MissingAnswer, Progress, ThreadState, Waiter};
 /// A wait that takes longer than this is reported, where nobody says else: as the kernel's.
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
-/// After how long a thread that waits looks for the first time whether its target sleeps: the thread that was to wake it
-/// may have been preempted before it did. So long that hardly any wait gets there.
+/// After how long a thread that waits looks for the first time whether its target sleeps: the
+/// thread that was to wake it may have been preempted before it did. So long that hardly any wait
+/// gets there.
 pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
     const FIRST_LOOK: Duration = Duration::from_millis(10);
     limit.map_or(FIRST_LOOK, |limit| limit.min(FIRST_LOOK))
 }
 
-/// After how long a wait is reported that has been `told` of so often: at the limit, at twice that, at four
-/// times that.
+/// After how long a wait is reported that has been `told` of so often: at the limit, at twice that,
+/// at four times that.
 pub(crate) fn next_report(limit: Duration, told: u32) -> Duration {
     // A limit of nothing would have no end of reports.
     let limit = limit.max(Duration::from_millis(1));
     limit.saturating_mul(1_u32.checked_shl(told).unwrap_or(u32::MAX))
 }
 
-/// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that takes
-/// long. `on_target`: the thread is on the CPU that it waits for.
+/// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that
+/// takes long. `on_target`: the thread is on the CPU that it waits for.
 ///
 /// # Safety
 /// As [`Signal::wait`](corewise_sync::Signal::wait).
@@ -74,8 +76,8 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
     unsafe { cell.signal().wait(looks) };
 }
 
-/// A thread has waited for so long: wakes each target that hasn't seen its call, and waits on; reports where it gets
-/// longer than the limit says.
+/// A thread has waited for so long: wakes each target that hasn't seen its call, and waits on;
+/// reports where it gets longer than the limit says.
 ///
 /// # Safety
 /// As [`Signal::wait`](corewise_sync::Signal::wait).
@@ -102,8 +104,8 @@ unsafe fn wait_on(watched: &Watched, cell: &Cell, so_far: Duration) {
     }
 }
 
-/// Polls for a call, as [`Signal::poll_complete`](corewise_sync::Signal::poll_complete) does; from the first time
-/// that it is pending the wait is watched.
+/// Polls for a call, as [`Signal::poll_complete`](corewise_sync::Signal::poll_complete) does; from
+/// the first time that it is pending the wait is watched.
 ///
 /// # Safety
 /// As [`Signal::poll_complete`](corewise_sync::Signal::poll_complete).
@@ -140,7 +142,8 @@ impl<F: FencePolicy> Alert<F> {
         Alert { state: AtomicU32::new(REST), fence: PhantomData }
     }
 
-    /// The caller has Published that it waits. True: the thread rests, and the caller is the one to call it.
+    /// The caller has Published that it waits. True: the thread rests, and the caller is the one to
+    /// call it.
     #[must_use = "the thread sleeps until it is called"]
     pub fn raise(&self) -> bool {
         // RaiseFence, between Publish and ReadAlert; partner: RestFence.
@@ -151,8 +154,8 @@ impl<F: FencePolicy> Alert<F> {
             && self.state.swap(RAISED, Ordering::Relaxed) == REST
     }
 
-    /// The thread has found nobody who waits. True: there is still none, and it may sleep until it is
-    /// called; `any` looks once more.
+    /// The thread has found nobody who waits. True: there is still none, and it may sleep until it
+    /// is called; `any` looks once more.
     #[must_use = "false: the thread must look again"]
     pub fn lower(&self, any: impl FnOnce() -> bool) -> bool {
         // Lower.
@@ -163,7 +166,8 @@ impl<F: FencePolicy> Alert<F> {
         if !any() {
             return true;
         }
-        // A thread that raised it meanwhile has left a token, which makes the next sleep short. That is all.
+        // A thread that raised it meanwhile has left a token, which makes the next sleep short.
+        // That is all.
         self.state.store(RAISED, Ordering::Relaxed);
         false
     }
@@ -212,8 +216,8 @@ enum WatchThread {
 }
 
 impl Watch {
-    /// The watch over the calls to these targets, and the pools of their cells, which keep it: one for
-    /// each target's CPU.
+    /// The watch over the calls to these targets, and the pools of their cells, which keep it: one
+    /// for each target's CPU.
     pub(crate) fn new(
         limit: Option<Duration>,
         on_stall: Option<Arc<OnStall>>,
@@ -337,8 +341,8 @@ impl Watch {
         told.unwrap_or_else(panics::discard);
     }
 
-    /// Ends the thread. Waits for that, unless it is called in an atomic section, or by the thread itself
-    /// (a callback that had the last handle).
+    /// Ends the thread. Waits for that, unless it is called in an atomic section, or by the thread
+    /// itself (a callback that had the last handle).
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let thread = std::mem::replace(&mut *self.thread.lock(), WatchThread::Stopped);

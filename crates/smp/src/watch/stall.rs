@@ -1,4 +1,5 @@
-//! The watchdog's report of a call that is waited for and isn't answered: which CPUs haven't, and why.
+//! The watchdog's report of a call that is waited for and isn't answered: which CPUs haven't, and
+//! why.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -15,7 +16,8 @@ use crate::stats::{RunSnapshot, RunningCall};
 use crate::target_state::CpuState;
 use crate::watch::{Watch, next_report};
 
-/// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of text.
+/// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStall {
@@ -29,7 +31,8 @@ pub struct CallStall {
     pub site: &'static Location<'static>,
     /// The CPU on which that was, where it is known.
     pub source: Option<CpuId>,
-    /// The CPUs that haven't answered yet, in CPU order. May be empty: the last has answered just now.
+    /// The CPUs that haven't answered yet, in CPU order. May be empty: the last has answered just
+    /// now.
     pub missing: Vec<MissingAnswer>,
 }
 
@@ -150,7 +153,8 @@ impl ReportHistory {
         ReportHistory { limit, told: HashMap::new() }
     }
 
-    /// Looks at all cells: reports that are due, and when to look next; `None` where nobody awaits any.
+    /// Looks at all cells: reports that are due, and when to look next; `None` where nobody awaits
+    /// any.
     pub(super) fn look(
         &mut self,
         watch: &Watch,
@@ -175,7 +179,8 @@ impl ReportHistory {
                 let known = self.told.get_mut(&ptr::from_ref(cell).addr());
                 known.into_iter().for_each(|told| told.met = true);
             }
-            // A thread that begins to wait after this look is late no sooner than the limit from now.
+            // A thread that begins to wait after this look is late no sooner than the limit from
+            // now.
             let left = next_report(self.limit, told).saturating_sub(waited);
             next = Some(next.unwrap_or(self.limit).min(left));
         });

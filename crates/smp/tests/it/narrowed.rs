@@ -1,5 +1,5 @@
-//! A process whose threads are narrowed from outside (`taskset --all-tasks`, a cpuset): a CPU that it may no longer
-//! use takes no more calls, and nothing that was accepted is lost.
+//! A process whose threads are narrowed from outside (`taskset --all-tasks`, a cpuset): a CPU that
+//! it may no longer use takes no more calls, and nothing that was accepted is lost.
 #![cfg(not(loom))]
 
 use std::sync::mpsc;

@@ -1,5 +1,5 @@
-//! Models: a call to any CPU of a set against one of them leaving (choice and push are one), and a call
-//! that borrows from its caller (`src/README.md`, "Memory").
+//! Models: a call to any CPU of a set against one of them leaving (choice and push are one), and a
+//! call that borrows from its caller (`src/README.md`, "Memory").
 
 use corewise_smp::model::{self, Step};
 use corewise_smp::{AnyOf, Smp};

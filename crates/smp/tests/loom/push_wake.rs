@@ -41,9 +41,9 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
         });
         let call = smp.call(CpuId::new(0), || 2).unwrap();
         caller.join().unwrap();
-        // A look and not a wait: the waiter's own protocol has its model in tests/loom/completion.rs. A
-        // target that sleeps for ever makes this loop exceed loom's limit, which fails the
-        // model.
+        // A look and not a wait: the waiter's own protocol has its model in
+        // tests/loom/completion.rs. A target that sleeps for ever makes this loop exceed loom's
+        // limit, which fails the model.
         while !call.is_complete() {
             thread::yield_now();
         }

@@ -1,4 +1,5 @@
-//! Model: the targets of a call to many that still sleep, and those who wake them (`src/README.md`, race 5).
+//! Model: the targets of a call to many that still sleep, and those who wake them (`src/README.md`,
+//! race 5).
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ fn target() -> (Sleeper, Parker) {
     (Sleeper::new(parker.unparker()), parker)
 }
 
-/// The caller calls three that sleep. Two of them run, and help; the third one's token is looked for.
+/// The caller calls three that sleep. Two of them run, and help; the third one's token is looked
+/// for.
 fn one_call(wakes_the_rest: bool) {
     model(move || {
         let (targets, mut parkers): (Vec<_>, Vec<_>) = (0..3).map(|_| target()).unzip();
@@ -67,7 +69,8 @@ fn loom_a_caller_that_leaves_the_rest_to_those_who_help_forgets_one() {
     must_fail(test, || one_call(false));
 }
 
-/// A target that is listed in one call was woken by somebody else, and sleeps again when the other call comes.
+/// A target that is listed in one call was woken by somebody else, and sleeps again when the other
+/// call comes.
 fn two_calls(list_again: fn(&Sleepers, &Sleeper)) {
     model(move || {
         let (first, _) = target();

@@ -1,4 +1,5 @@
-//! Model: a future begins to wait, against the watching thread that goes to rest (`src/watch/README.md`).
+//! Model: a future begins to wait, against the watching thread that goes to rest
+//! (`src/watch/README.md`).
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::model::must_fail;
 use loom::thread;
 
-/// `waiters` begin to wait while the thread, which has found nobody, goes to rest. It has to find each.
+/// `waiters` begin to wait while the thread, which has found nobody, goes to rest. It has to find
+/// each.
 fn watch<F: FencePolicy>(waiters: usize) {
     let mut builder = loom::model::Builder::new();
     // Two waiters have some hundred thousand interleavings more than are needed to lose one.

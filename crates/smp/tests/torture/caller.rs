@@ -76,8 +76,8 @@ impl Caller {
         let weights = kind::weights();
         while !self.world.stops() {
             if self.rng.usize(..256) == 0 {
-                // Again and again, for the system takes the CPU away at times. Where it is away just
-                // now, this is refused, and the caller goes on elsewhere.
+                // Again and again, for the system takes the CPU away at times. Where it is away
+                // just now, this is refused, and the caller goes on elsewhere.
                 let _ = self.world.smp.machine().pin_current_thread(home);
             }
             self.kind = kind::chosen(self.rng.usize(..weights));
@@ -170,8 +170,8 @@ impl Caller {
         self.world.waiting(self.me, self.kind as usize, wait)
     }
 
-    /// Awaits a future in this thread. Its first poll is with another waker, as where a future moves
-    /// from one task to another.
+    /// Awaits a future in this thread. Its first poll is with another waker, as where a future
+    /// moves from one task to another.
     pub(super) fn awaiting<F: Future>(&self, future: F) -> F::Output {
         self.waiting(|| {
             let mut future = pin!(future);

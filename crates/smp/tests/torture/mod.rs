@@ -1,18 +1,18 @@
-//! The torture of cross-CPU calls: every kind of call at once, in a random mix, from every CPU, while
-//! CPUs leave and join; and what has to hold all the time ([`Check`]).
+//! The torture of cross-CPU calls: every kind of call at once, in a random mix, from every CPU,
+//! while CPUs leave and join; and what has to hold all the time ([`Check`]).
 //!
 //! First on a synthetic machine of two nodes, whose CPUs leave and join for calls alone or by the
 //! machine's mask; then on the live machine, pinned, where also the system takes a CPU offline if
-//! the process may. After Linux's `scftorture`, which checks the order of entry and exit and the CPU
-//! of single calls.
+//! the process may. After Linux's `scftorture`, which checks the order of entry and exit and the
+//! CPU of single calls.
 //!
 //! How the order is checked: each call has a record of plain words (`plain.rs`), used again and
-//! again. The caller writes the call's number there before it calls, each handler compares it, works
-//! for a random time, and writes the number into its CPU's word; the caller compares that after the
-//! wait. An old number shows an order that is missing.
+//! again. The caller writes the call's number there before it calls, each handler compares it,
+//! works for a random time, and writes the number into its CPU's word; the caller compares that
+//! after the wait. An old number shows an order that is missing.
 //!
-//! A wait that doesn't end is found by a watcher: each caller says since when it waits. Threads that
-//! are stuck are left behind.
+//! A wait that doesn't end is found by a watcher: each caller says since when it waits. Threads
+//! that are stuck are left behind.
 //!
 //! Each check has a deliberate mistake (`mistake.rs`), which `tests.rs` makes, to see it fail.
 
@@ -55,8 +55,8 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// When a wait counts as lost. Far above what a busy machine takes.
     pub(crate) waiter_habit: Duration,
-    /// Whether the system may be asked to take the live machine's last CPU offline and online, again
-    /// and again. That disturbs all that runs on the machine.
+    /// Whether the system may be asked to take the live machine's last CPU offline and online,
+    /// again and again. That disturbs all that runs on the machine.
     pub(crate) plug: bool,
     mistake: Option<Mistake>,
 }

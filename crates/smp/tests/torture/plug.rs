@@ -1,5 +1,5 @@
-//! CPUs that leave and join while calls go on: for calls alone, by the machine's mask, and, where the
-//! process may, by the system itself.
+//! CPUs that leave and join while calls go on: for calls alone, by the machine's mask, and, where
+//! the process may, by the system itself.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,7 @@
 //! In builds with debug assertions: a thread that reads is in an atomic section.
 //!
-//! Guards of reading sections may be dropped in any order, atomic sections may not: so there is one for all of
-//! a thread's, from the first until none is left.
+//! Guards of reading sections may be dropped in any order, atomic sections may not: so there is one
+//! for all of a thread's, from the first until none is left.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -28,7 +28,8 @@ impl Marked {
     pub(super) fn enter() -> Marked {
         // By name: a closure has no caller.
         let section = AtomicSection::enter("reading section");
-        // In the destructors of a thread that ends there may be no place for it: then it isn't marked.
+        // In the destructors of a thread that ends there may be no place for it: then it isn't
+        // marked.
         let _ = READING.try_with(|reading| {
             let mut reading = reading.borrow_mut();
             reading.open += 1;

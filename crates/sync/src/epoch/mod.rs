@@ -1,14 +1,15 @@
-//! Epochs: readers that write to nobody's memory but their own, and a wait until all that were reading have
-//! stopped.
+//! Epochs: readers that write to nobody's memory but their own, and a wait until all that were
+//! reading have stopped.
 //!
-//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. A thread that wants to
-//! take something away unpublishes it first (so that no later section finds it), then calls
+//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. A
+//! thread that wants to take something away unpublishes it first (so that no later section finds
+//! it), then calls
 //! [`Epochs::synchronize`]: it returns when each section that had begun has ended. Nobody can look at the
 //! thing any more, and it can be dropped.
 //!
-//! A section costs two plain stores to a cache line of the thread's own, no locked instruction, and no line that
-//! other readers write. All the cost is the writer's: one [heavy fence](crate::fence::heavy), a look at each
-//! thread that has ever read, and the wait itself.
+//! A section costs two plain stores to a cache line of the thread's own, no locked instruction, and
+//! no line that other readers write. All the cost is the writer's: one [heavy
+//! fence](crate::fence::heavy), a look at each thread that has ever read, and the wait itself.
 //!
 //! ```
 //! use corewise_sync::epoch::{Epochs, ReadMostly};
@@ -27,9 +28,9 @@
 //! EPOCHS.synchronize();
 //! ```
 //!
-//! This is the kernel's RCU in user space, with its `synchronize_rcu`; the design is closest to liburcu's
-//! "membarrier" flavour (<https://liburcu.org>), with one counter per reader in place of a phase for all. The
-//! README beside this file names the steps and argues them.
+//! This is the kernel's RCU in user space, with its `synchronize_rcu`; the design is closest to
+//! liburcu's "membarrier" flavour (<https://liburcu.org>), with one counter per reader in place of
+//! a phase for all. The README beside this file names the steps and argues them.
 
 #[cfg(debug_assertions)]
 mod marked;
@@ -50,9 +51,10 @@ pub use read_mostly::{ReadGuard, ReadMostly};
 
 /// A set of readers and those who wait for them. Clone it freely: clones are the same set.
 ///
-/// Epochs know nothing of each other: a waiter of one doesn't wait for the readers of another. Things
-/// that are changed together share one. Each thread that reads takes a slot of 128 bytes at its first section, and gives
-/// it back when it ends; the memory is freed with the last clone and the last such thread.
+/// Epochs know nothing of each other: a waiter of one doesn't wait for the readers of another.
+/// Things that are changed together share one. Each thread that reads takes a slot of 128 bytes at
+/// its first section, and gives it back when it ends; the memory is freed with the last clone and
+/// the last such thread.
 ///
 /// `A` is the pair of fences; product code uses [`Asymmetric`].
 pub struct Epochs<A: AsymmetricPolicy = Asymmetric> {
@@ -90,12 +92,12 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     }
 
     /// Opens a section, until the guard is dropped. Sections nest, and guards may be dropped in any
-    /// order; only the outermost section counts. A few nanoseconds; takes a lock and allocates at the thread's first section in
-    /// these epochs. Any context.
+    /// order; only the outermost section counts. A few nanoseconds; takes a lock and allocates at
+    /// the thread's first section in these epochs. Any context.
     ///
-    /// A section **must not block**: who waits in [`Epochs::synchronize`] would wait as long. In builds with
-    /// debug assertions it is an [atomic section](crate::context::AtomicSection), so that what would block is
-    /// reported with both sites.
+    /// A section **must not block**: who waits in [`Epochs::synchronize`] would wait as long. In
+    /// builds with debug assertions it is an [atomic section](crate::context::AtomicSection), so
+    /// that what would block is reported with both sites.
     ///
     /// A guard that is forgotten keeps its section open for ever.
     #[inline]
@@ -126,13 +128,13 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     }
 
     /// Returns when every section that had begun before this call has ended. Their reads come
-    /// before; sections that begin later see what the caller wrote before. Sections that come and go
-    /// meanwhile don't keep it.
+    /// before; sections that begin later see what the caller wrote before. Sections that come and
+    /// go meanwhile don't keep it.
     ///
-    /// Costs one [heavy fence](crate::fence::heavy) and a load for each thread that reads, where nobody is
-    /// inside; else it looks for some microseconds, and then sleeps in a [blocking
-    /// region](crate::context::blocking), to be woken by the end of the sections. Several may wait at once. May
-    /// block: inside an atomic section that is reported.
+    /// Costs one [heavy fence](crate::fence::heavy) and a load for each thread that reads, where
+    /// nobody is inside; else it looks for some microseconds, and then sleeps in a [blocking
+    /// region](crate::context::blocking), to be woken by the end of the sections. Several may wait
+    /// at once. May block: inside an atomic section that is reported.
     ///
     /// # Panics
     /// In a section of the calling thread in these epochs, where it would wait for itself.
@@ -222,8 +224,8 @@ impl<A: AsymmetricPolicy> fmt::Debug for Section<'_, A> {
     }
 }
 
-/// A reader's place that belongs to its holder, not to a thread. One section at a time, which may nest; it
-/// may move to another thread while none is open.
+/// A reader's place that belongs to its holder, not to a thread. One section at a time, which may
+/// nest; it may move to another thread while none is open.
 #[doc(hidden)]
 pub struct Reader<A: AsymmetricPolicy = Asymmetric> {
     epochs: Epochs<A>,

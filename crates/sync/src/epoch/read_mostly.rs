@@ -18,8 +18,8 @@ use crate::facade::lock::Mutex;
 /// So many old values may wait for the end of those who read them, before a writer waits, too.
 const MOST_OLD: usize = 64;
 
-/// A value that is read for a few nanoseconds' price, by any number of threads that don't slow each other
-/// down, and replaced as a whole. The writers pay.
+/// A value that is read for a few nanoseconds' price, by any number of threads that don't slow each
+/// other down, and replaced as a whole. The writers pay.
 ///
 /// ```
 /// use corewise_sync::epoch::ReadMostly;
@@ -36,17 +36,18 @@ const MOST_OLD: usize = 64;
 /// ```
 ///
 /// # Old values
-/// A value that was replaced is dropped when nobody reads it any more. A writer doesn't wait for that, since a reader may
-/// have lost its CPU for milliseconds: it drops what is over within some microseconds, and leaves the rest to the
-/// next writer, or to the end of the cell. A writer that finds 64 old values waits for the readers of them all. One that
-/// wants the old value, or to know that nobody reads it any more, [swaps](ReadMostly::swap).
+/// A value that was replaced is dropped when nobody reads it any more. A writer doesn't wait for
+/// that, since a reader may have lost its CPU for milliseconds: it drops what is over within some
+/// microseconds, and leaves the rest to the next writer, or to the end of the cell. A writer that
+/// finds 64 old values waits for the readers of them all. One that wants the old value, or to know
+/// that nobody reads it any more, [swaps](ReadMostly::swap).
 pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
-    /// A: the value, in a box of its own; null: it is `first`. Swapped by writers with AcqRel: a thread that reads the
-    /// pointer reads what was written before. An old value belongs to the thread that swapped it out, after a grace
-    /// period.
+    /// A: the value, in a box of its own; null: it is `first`. Swapped by writers with AcqRel: a
+    /// thread that reads the pointer reads what was written before. An old value belongs to the
+    /// thread that swapped it out, after a grace period.
     value: AtomicPtr<T>,
-    /// P: the first value, read in sections while `value` is null. Null never comes back, so the thread that swapped it
-    /// out is the only one, and takes the value out after a grace period.
+    /// P: the first value, read in sections while `value` is null. Null never comes back, so the
+    /// thread that swapped it out is the only one, and takes the value out after a grace period.
     first: UnsafeCell<Option<T>>,
     /// L: is the lock; guards the old values that somebody may still read.
     old: Mutex<Vec<Retired<T>>>,
@@ -61,11 +62,12 @@ struct Retired<T> {
     readers: Sections,
 }
 
-// SAFETY: the value is the cell's, which hands it from writer to writer, T: Send; see below. Sections are Send.
+// SAFETY: the value is the cell's, which hands it from writer to writer, T: Send; see below.
+// Sections are Send.
 unsafe impl<T: Send> Send for Retired<T> {}
 
-// SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to the thread that drops
-// it (T: Send).
+// SAFETY: it hands out shared references (T: Sync), and moves values from writer to writer and to
+// the thread that drops it (T: Send).
 unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Sync for ReadMostly<T, A> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Send for ReadMostly<T, A> {}
@@ -81,8 +83,9 @@ impl<T> ReadMostly<T> {
 
 impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     constructor! {
-        /// A cell in epochs that are shared: its writers wait for all readers in them, and a section of
-        /// theirs holds off its writers. Worth it for many cells, each of which would have a slot for each thread.
+        /// A cell in epochs that are shared: its writers wait for all readers in them, and a
+        /// section of theirs holds off its writers. Worth it for many cells, each of which would
+        /// have a slot for each thread.
         pub fn with_epochs(epochs: Epochs<A>, value: T) -> Self {
             ReadMostly {
                 value: AtomicPtr::new(ptr::null_mut()),
@@ -99,16 +102,16 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         &self.epochs
     }
 
-    /// The value of this moment, for as long as the guard lives. Keep that short, and **don't block** meanwhile:
-    /// the guard is an [open section](Epochs::enter). Any context.
+    /// The value of this moment, for as long as the guard lives. Keep that short, and **don't
+    /// block** meanwhile: the guard is an [open section](Epochs::enter). Any context.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T, A> {
         let section = self.epochs.enter();
         // Acquire: pairs with the swap of the writer whose value it is.
         let found = self.value.load(Ordering::Acquire);
-        // SAFETY: found in a section, which the guard has: a writer that swaps it out waits for its end before it touches
-        // the value again.
+        // SAFETY: found in a section, which the guard has: a writer that swaps it out waits for its
+        // end before it touches the value again.
         ReadGuard { value: unsafe { self.at(found) }, found, _section: section }
     }
 
@@ -126,17 +129,18 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         self.first.with(|first| unsafe { &*first }.as_ref()).expect(THERE)
     }
 
-    /// Puts a new value in place. A reader after it returned reads the new one; those who read the old one go on, and
-    /// when it is dropped, says [the cell](ReadMostly). Costs one [heavy fence](crate::fence::heavy), and a load for
-    /// each thread that has ever read. May block: inside an atomic section that is reported.
+    /// Puts a new value in place. A reader after it returned reads the new one; those who read the
+    /// old one go on, and when it is dropped, says [the cell](ReadMostly). Costs one [heavy
+    /// fence](crate::fence::heavy), and a load for each thread that has ever read. May block:
+    /// inside an atomic section that is reported.
     #[track_caller]
     pub fn replace(&self, value: T) {
         context::might_block("ReadMostly::replace");
         self.retire(self.put(value));
     }
 
-    /// As [`ReadMostly::replace`], and gives the old value back when nobody reads it any more: it waits for that as
-    /// [`Epochs::synchronize`] does.
+    /// As [`ReadMostly::replace`], and gives the old value back when nobody reads it any more: it
+    /// waits for that as [`Epochs::synchronize`] does.
     ///
     /// # Panics
     /// While the calling thread reads, in these epochs: before anything is changed.
@@ -150,8 +154,8 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         unsafe { self.take(old) }
     }
 
-    /// Puts in place what `f` makes of the value, as [`ReadMostly::replace`]. `f` is called in a reading section of the
-    /// calling thread, and called again where another writer came between.
+    /// Puts in place what `f` makes of the value, as [`ReadMostly::replace`]. `f` is called in a
+    /// reading section of the calling thread, and called again where another writer came between.
     ///
     /// # Panics
     /// With what `f` panics with: then nothing was changed.
@@ -197,7 +201,8 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         // Outside of the lock: they are the user's.
         for Retired { value, readers } in over {
             readers.wait::<A>();
-            // SAFETY: it was swapped out, by the thread that retired it, and each section that may have found it has ended.
+            // SAFETY: it was swapped out, by the thread that retired it, and each section that may
+            // have found it has ended.
             drop(unsafe { self.take(value) });
         }
     }
@@ -205,7 +210,8 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     /// The value that was swapped out.
     ///
     /// # Safety
-    /// It is the caller's alone: it was swapped out, nobody reads it any more, and nobody else takes it.
+    /// It is the caller's alone: it was swapped out, nobody reads it any more, and nobody else
+    /// takes it.
     unsafe fn take(&self, value: *mut T) -> T {
         if value.is_null() {
             // SAFETY: as the caller says; and nobody who comes later finds null.
@@ -225,8 +231,8 @@ impl<T, A: AsymmetricPolicy> Drop for ReadMostly<T, A> {
         let now = self.value.load(Ordering::Acquire);
         let old = mem::take(self.old.get_mut());
         for value in old.into_iter().map(|old| old.value).chain([now]) {
-            // SAFETY: a guard borrows the cell, so there is none, nor a writer: all values are the cell's, and each is named
-            // once.
+            // SAFETY: a guard borrows the cell, so there is none, nor a writer: all values are the
+            // cell's, and each is named once.
             drop(unsafe { self.take(value) });
         }
     }

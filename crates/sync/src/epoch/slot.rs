@@ -1,5 +1,5 @@
-//! One reader's slot, and the grace period: a reader says so in a word of its own, and a waiter looks at
-//! all of them. `README.md` beside this file names the steps and argues them.
+//! One reader's slot, and the grace period: a reader says so in a word of its own, and a waiter
+//! looks at all of them. `README.md` beside this file names the steps and argues them.
 
 use std::sync::Arc;
 
@@ -18,18 +18,19 @@ const ONE_ENDED: u64 = DEPTH + 1;
 /// Beside the number of watchers: the slot was lent for one section only.
 const GUEST: u32 = 1 << 31;
 
-/// How often a grace period looks at those who read before it sleeps: sections are short. Not in models:
-/// loom takes each such look for a yield, after which no old value is read any more, and would hide what the
-/// fences are for.
+/// How often a grace period looks at those who read before it sleeps: sections are short. Not in
+/// models: loom takes each such look for a yield, after which no old value is read any more, and
+/// would hide what the fences are for.
 const LOOKS: u32 = if hint::IN_MODEL { 0 } else { 256 };
 
 /// Where one thread at a time says that it reads. On cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot {
-    /// A: the depth, and how many sections have ended. Stored by the thread that has the slot, and by it alone.
+    /// A: the depth, and how many sections have ended. Stored by the thread that has the slot, and
+    /// by it alone.
     word: AtomicU64,
-    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and by the thread that
-    /// lends the slot; the reader loads it at its end.
+    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and
+    /// by the thread that lends the slot; the reader loads it at its end.
     watchers: AtomicU32,
     /// L: is the lock; guards nothing but the sleep of those who watch.
     lock: Mutex<()>,
@@ -53,8 +54,8 @@ impl Default for Slot {
 }
 
 impl own::Slot for Slot {
-    /// One that was left inside a section (its guard was forgotten, or is still somewhere) is its thread's for ever: what
-    /// was read may still be looked at.
+    /// One that was left inside a section (its guard was forgotten, or is still somewhere) is its
+    /// thread's for ever: what was read may still be looked at.
     fn is_free(&self) -> bool {
         !self.is_inside()
     }
@@ -105,12 +106,14 @@ impl Slot {
         watchers & GUEST != 0
     }
 
-    /// Whether its thread is inside a section. For that thread, and for a caller that knows that none has it.
+    /// Whether its thread is inside a section. For that thread, and for a caller that knows that
+    /// none has it.
     pub(super) fn is_inside(&self) -> bool {
         self.word.load(Ordering::Relaxed) & DEPTH != 0
     }
 
-    /// The section that is open now. Acquire: where there is none, the last one's reads were before.
+    /// The section that is open now. Acquire: where there is none, the last one's reads were
+    /// before.
     fn open_section(&self) -> Option<SlotWord> {
         let word = self.word.load(Ordering::Acquire);
         (word & DEPTH != 0).then_some(SlotWord(word))

@@ -80,8 +80,8 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the lock for reading, along with others that read; may sleep. A thread that reads already may not ask
-    /// again: it might wait for a writer that waits for it.
+    /// Takes the lock for reading, along with others that read; may sleep. A thread that reads
+    /// already may not ask again: it might wait for a writer that waits for it.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {

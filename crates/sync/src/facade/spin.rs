@@ -1,5 +1,5 @@
-//! A lock for sections of some nanoseconds: one locked operation takes it, and a plain store gives it
-//! back.
+//! A lock for sections of some nanoseconds: one locked operation takes it, and a plain store gives
+//! it back.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -23,12 +23,13 @@ const SLEEP: Duration = Duration::from_micros(50);
 
 /// A mutual-exclusion lock that spins.
 ///
-/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back, since the thread that gives
-/// it back has to learn whether somebody sleeps. Here nobody sleeps for long: giving it back is a plain
-/// store, and an uncontended section costs half. The price: a waiter is woken by nobody. It spins, then
-/// yields, then sleeps for 50 us at a time, so that a holder gets its CPU back even from a
-/// waiter with a higher priority. So it is for sections that are a few dozen instructions, nearly never contended, and
-/// call neither the user's code nor the system. There is no order among those who wait.
+/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back,
+/// since the thread that gives it back has to learn whether somebody sleeps. Here nobody sleeps for
+/// long: giving it back is a plain store, and an uncontended section costs half. The price: a
+/// waiter is woken by nobody. It spins, then yields, then sleeps for 50 us at a time, so that a
+/// holder gets its CPU back even from a waiter with a higher priority. So it is for sections that
+/// are a few dozen instructions, nearly never contended, and call neither the user's code nor the
+/// system. There is no order among those who wait.
 pub struct Spin<T> {
     /// L: is the lock; guards `value`.
     locked: AtomicBool,
@@ -64,8 +65,8 @@ impl<T> Spin<T> {
         self.take().then(|| SpinGuard { lock: self })
     }
 
-    /// No swap: where it is taken already it isn't written, and loom would take a write that changes nothing
-    /// for one that may come after the holder's last.
+    /// No swap: where it is taken already it isn't written, and loom would take a write that
+    /// changes nothing for one that may come after the holder's last.
     #[inline]
     #[track_caller]
     fn take(&self) -> bool {
@@ -143,10 +144,10 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
     }
 }
 
-/// Waits a moment for another thread, which is in the middle of a step of some instructions and tells nobody
-/// when it is over. `tries`: how often the caller has looked already, one after the other. It spins
-/// at first, then yields, since the other may have the same CPU, and then sleeps for 50 us each time,
-/// since it may have a lower priority too. In a model it yields.
+/// Waits a moment for another thread, which is in the middle of a step of some instructions and
+/// tells nobody when it is over. `tries`: how often the caller has looked already, one after the
+/// other. It spins at first, then yields, since the other may have the same CPU, and then sleeps
+/// for 50 us each time, since it may have a lower priority too. In a model it yields.
 #[cold]
 pub fn outwait(tries: u32) {
     match tries {

@@ -1,13 +1,17 @@
-//! The system, as far as it knows threads and CPUs: who the calling thread is, where it runs, what it may use.
+//! The system, as far as it knows threads and CPUs: who the calling thread is, where it runs, what
+//! it may use.
 //!
-//! Product code asks here and nowhere else, so that a backend of the [facade](crate) can stand in for
-//! the system. Files, sockets and rings of the kernel are no part of it. A model checker's threads
-//! are on no CPU that means anything, have no priority, and take what they are told for done.
+//! Product code asks here and nowhere else, so that a backend of the [facade](crate) can stand in
+//! for the system. Files, sockets and rings of the kernel are no part of it. A model checker's
+//! threads are on no CPU that means anything, have no priority, and take what they are told for
+//! done.
 //!
-//! Linux is asked itself. Of any other system only that is known what the standard library says: how many CPUs there are. There
-//! the number of a thread and that of its CPU are made up, a thread can't be pinned or made more urgent (the error's kind is
-//! [`Unsupported`](io::ErrorKind::Unsupported)), nothing is known about what it does, and to set a [`Timer`] wakes its waiter.
-//! `--cfg portable` has the same on Linux, so that it can be tested there.
+//! Linux is asked itself. Of any other system only that is known what the standard library says:
+//! how many CPUs there are. There the number of a thread and that of its CPU are made up, a thread
+//! can't be pinned or made more urgent (the error's kind is
+//! [`Unsupported`](io::ErrorKind::Unsupported)), nothing is known about what it does, and to set a
+//! [`Timer`] wakes its waiter. `--cfg portable` has the same on Linux, so that it can be tested
+//! there.
 
 use std::fmt;
 use std::io;
@@ -74,22 +78,25 @@ impl Mask {
     }
 }
 
-/// Whether threads are those of a Linux that can be asked about them and about its CPUs: `/proc` and `/sys` mean this process.
+/// Whether threads are those of a Linux that can be asked about them and about its CPUs: `/proc`
+/// and `/sys` mean this process.
 pub const KERNEL_THREADS: bool = system::KERNEL_THREADS;
 
 /// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
 /// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
-/// C library has the kernel keep it there (glibc since 2.35), else a call. On other systems than Linux it is no fact, but a
-/// number below [`cpus`] that the thread keeps, so that threads are spread.
+/// C library has the kernel keep it there (glibc since 2.35), else a call. On other systems than
+/// Linux it is no fact, but a number below [`cpus`] that the thread keeps, so that threads are
+/// spread.
 ///
-/// Under shuttle it is chance's word, and may be no CPU of a small machine: where the one thread under all of
-/// its threads is would change from replay to replay.
+/// Under shuttle it is chance's word, and may be no CPU of a small machine: where the one thread
+/// under all of its threads is would change from replay to replay.
 #[inline]
 pub fn current_cpu() -> Option<u32> {
     system::current_cpu()
 }
 
-/// The description of the machine, in the words of `corewise topo --from`, where no Linux describes it: a simulated one.
+/// The description of the machine, in the words of `corewise topo --from`, where no Linux describes
+/// it: a simulated one.
 pub fn machine() -> Option<String> {
     system::machine()
 }
@@ -106,8 +113,8 @@ pub fn affinity(thread: Option<Tid>) -> Option<Mask> {
     system::affinity(thread)
 }
 
-/// Makes a thread (`None`: the calling one) run on these CPUs only. Threads that it starts later inherit
-/// that.
+/// Makes a thread (`None`: the calling one) run on these CPUs only. Threads that it starts later
+/// inherit that.
 ///
 /// # Errors
 /// The system refuses: none of the CPUs may be used, or there is no such thread.
@@ -124,8 +131,8 @@ pub enum Policy {
     Ordinary,
 }
 
-/// Has the calling thread scheduled like this. A thread or process that it starts doesn't inherit a raised
-/// priority.
+/// Has the calling thread scheduled like this. A thread or process that it starts doesn't inherit a
+/// raised priority.
 ///
 /// # Errors
 /// The system refuses, as it does without the right to it.
@@ -149,7 +156,8 @@ pub fn limits() -> Limits {
     system::limits()
 }
 
-/// Whether the calling thread may have any priority, whatever the [limits]: it has the capability `CAP_SYS_NICE`.
+/// Whether the calling thread may have any priority, whatever the [limits]: it has the capability
+/// `CAP_SYS_NICE`.
 pub fn may_have_any_priority() -> bool {
     system::may_have_any_priority()
 }
@@ -179,8 +187,8 @@ pub fn wake_on_time() -> io::Result<()> {
     system::wake_on_time()
 }
 
-/// The lowest address of the calling thread's stack, and how many bytes it has; `None` where nobody knows.
-/// Asks the system.
+/// The lowest address of the calling thread's stack, and how many bytes it has; `None` where nobody
+/// knows. Asks the system.
 pub fn stack() -> Option<(usize, usize)> {
     system::stack()
 }
@@ -200,14 +208,16 @@ pub fn own_cpu_time() -> Option<Duration> {
     system::own_cpu_time()
 }
 
-/// Whether the calling thread gets no more of its CPU than others that want it: it is an ordinary one, and no more urgent than
-/// they usually are. False where the system doesn't say. Two system calls, of some hundred nanoseconds.
+/// Whether the calling thread gets no more of its CPU than others that want it: it is an ordinary
+/// one, and no more urgent than they usually are. False where the system doesn't say. Two system
+/// calls, of some hundred nanoseconds.
 pub fn shares_its_cpu() -> bool {
     system::is_ordinary() && niceness() >= 0
 }
 
-/// A timer of the system: to set it wakes nobody, and is a system call of a few hundred nanoseconds. There is none in
-/// a model, whose checker can't see a thread wait for the system: it would hold up all the others.
+/// A timer of the system: to set it wakes nobody, and is a system call of a few hundred
+/// nanoseconds. There is none in a model, whose checker can't see a thread wait for the system: it
+/// would hold up all the others.
 #[derive(Debug)]
 pub struct Timer(system::Timer);
 
@@ -220,8 +230,8 @@ impl Timer {
         system::Timer::new().map(Timer)
     }
 
-    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: at once. A time that the system
-    /// can't count to: never.
+    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: at once. A
+    /// time that the system can't count to: never.
     ///
     /// # Errors
     /// The system refuses: it will do so again.
@@ -249,8 +259,8 @@ pub enum RunState {
     Stopped,
 }
 
-/// What a thread of this process does; `None` where the system says nothing, as of one that has ended.
-/// Reads a file of `/proc`.
+/// What a thread of this process does; `None` where the system says nothing, as of one that has
+/// ended. Reads a file of `/proc`.
 pub fn run_state(thread: Tid) -> Option<RunState> {
     system::run_state(thread)
 }
@@ -264,9 +274,9 @@ pub struct Reading {
     pub asleep: bool,
 }
 
-/// How much a thread has run, and whether it sleeps: for another thread. User space has no scheduler hook that
-/// says when a worker sleeps; the kernel's own figures, looked at now and then, are the next best.
-/// Keeps two files open.
+/// How much a thread has run, and whether it sleeps: for another thread. User space has no
+/// scheduler hook that says when a worker sleeps; the kernel's own figures, looked at now and then,
+/// are the next best. Keeps two files open.
 #[derive(Debug)]
 pub struct CpuTime(system::CpuTime);
 

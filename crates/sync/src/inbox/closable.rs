@@ -1,8 +1,8 @@
 //! An inbox that can be closed: who pushes to it then gets the node back.
 //!
-//! It is for nodes that keep what holds the inbox alive (a recycled request that has a reference to its
-//! queue): such a circle ends only if nobody can push behind the last take. Closing is a value of the
-//! same word that pushes go to, so there is no moment between "it is open" and the push.
+//! It is for nodes that keep what holds the inbox alive (a recycled request that has a reference to
+//! its queue): such a circle ends only if nobody can push behind the last take. Closing is a value
+//! of the same word that pushes go to, so there is no moment between "it is open" and the push.
 //!
 //! Model: `tests/loom/inbox.rs`.
 
@@ -35,8 +35,9 @@ impl<N: Node> ClosableInbox<N> {
         NOBODY.cast()
     }
 
-    /// Puts a node in; true where the inbox was empty. Lock-free; any context. Where it succeeds, the inbox
-    /// isn't touched behind the exchange that published the node: the thread that takes the node may free both.
+    /// Puts a node in; true where the inbox was empty. Lock-free; any context. Where it succeeds,
+    /// the inbox isn't touched behind the exchange that published the node: the thread that takes
+    /// the node may free both.
     ///
     /// # Errors
     /// The node comes back where the inbox is closed.

@@ -1,11 +1,12 @@
-//! A bounded ring of pointers: many append, many take in batches, and each pointer stays in its cell until the moment
-//! at which it is taken.
+//! A bounded ring of pointers: many append, many take in batches, and each pointer stays in its
+//! cell until the moment at which it is taken.
 //!
-//! An appender owns the tail for three instructions; an appender that finds it owned, or the ring full, is told so at
-//! once and puts its item elsewhere. A taker *reserves* positions, which moves one word, and then takes each cell by
-//! itself. So everybody can still take the items that a taker has reserved and not taken yet: by name
-//! ([`Ring::take_this`]), by a look ([`Ring::look`]), or as a leftover ([`Ring::sweep`]). Nobody ever waits for a
-//! preempted appender or taker. `README.md` beside this file names the steps and argues them.
+//! An appender owns the tail for three instructions; an appender that finds it owned, or the ring
+//! full, is told so at once and puts its item elsewhere. A taker *reserves* positions, which moves
+//! one word, and then takes each cell by itself. So everybody can still take the items that a taker
+//! has reserved and not taken yet: by name ([`Ring::take_this`]), by a look ([`Ring::look`]), or as
+//! a leftover ([`Ring::sweep`]). Nobody ever waits for a preempted appender or taker. `README.md`
+//! beside this file names the steps and argues them.
 //!
 //! Models: `tests/loom/ring.rs`.
 
@@ -30,11 +31,11 @@ const CELLS: usize = LINE / size_of::<*mut ()>();
 /// Where `low` stays behind for a lap, appenders look at it once in so many positions.
 const LOOKS: u64 = 64;
 
-/// The ring. It holds plain pointers and touches nothing that they point to: the taker of one owns what its appender
-/// owned, and sees what the appender had written. Dropping it drops nothing.
+/// The ring. It holds plain pointers and touches nothing that they point to: the taker of one owns
+/// what its appender owned, and sees what the appender had written. Dropping it drops nothing.
 ///
-/// Every method may be called in any context and by any thread; none blocks, but for what [`Ring::outwait`] and
-/// [`Ring::take`] say.
+/// Every method may be called in any context and by any thread; none blocks, but for what
+/// [`Ring::outwait`] and [`Ring::take`] say.
 pub struct Ring<T, F> {
     /// On a line that appenders write.
     appenders: CachePadded<Appenders>,
@@ -52,25 +53,26 @@ pub struct Ring<T, F> {
 struct Appenders {
     /// A: the position that the next item gets, times two, and `BUSY`.
     tail: AtomicU64,
-    /// A: positions below it are less than a lap before the head, as it was seen last. Any value that was written once stays
-    /// true, so models don't try its orders.
+    /// A: positions below it are less than a lap before the head, as it was seen last. Any value
+    /// that was written once stays true, so models don't try its orders.
     limit: aside::AtomicU64,
-    /// A: positions below it are less than a lap before `low`, as that was seen last: their cells are empty, and a reader sees
-    /// that: Release and Acquire.
+    /// A: positions below it are less than a lap before `low`, as that was seen last: their cells
+    /// are empty, and a reader sees that: Release and Acquire.
     sure: AtomicU64,
 }
 
 struct Takers {
     /// A: positions that were reserved so far. Never beyond the tail's.
     head: AtomicU64,
-    /// A: all cells of positions below it are empty for good. A value that was written here once stays true, so it is
-    /// written by plain stores, and may go back. Release and Acquire towards Begin, which fills a cell on its word.
+    /// A: all cells of positions below it are empty for good. A value that was written here once
+    /// stays true, so it is written by plain stores, and may go back. Release and Acquire towards
+    /// Begin, which fills a cell on its word.
     low: AtomicU64,
 }
 
 impl<T, F: FencePolicy> Ring<T, F> {
-    /// An empty ring of so many cells. Its memory is zeroed by the allocator, so that pages which are never used
-    /// cost nothing.
+    /// An empty ring of so many cells. Its memory is zeroed by the allocator, so that pages which
+    /// are never used cost nothing.
     ///
     /// # Panics
     /// Where `capacity` is no power of two.
@@ -81,8 +83,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
             (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
         } else {
             let zeros: Box<[usize]> = vec![0; capacity + CELLS - 1].into_boxed_slice();
-            // SAFETY: outside of models an `AtomicPtr` has size and alignment of a pointer, and so of a `usize`; a null
-            // pointer to a sized type is all zeros.
+            // SAFETY: outside of models an `AtomicPtr` has size and alignment of a pointer, and so
+            // of a `usize`; a null pointer to a sized type is all zeros.
             unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicPtr<T>]) }
         };
         let first = if hint::IN_MODEL { 0 } else { cells.as_ptr().align_offset(LINE) };
@@ -111,18 +113,20 @@ impl<T, F: FencePolicy> Ring<T, F> {
         &self.cells[self.first + (at as usize & self.mask)]
     }
 
-    /// Begin: takes the tail, for an append. `None`: another appender has it, the ring is full, or another was faster;
-    /// put the item elsewhere, don't wait. It is one locked operation, and orders like a full fence: a protocol
-    /// with sleepers does its Check (does anybody sleep?) between this and [`Append::fill`]. That is enough since a
-    /// worker doesn't park while [`waits`](Ring::waits), which the tail's being taken makes true.
+    /// Begin: takes the tail, for an append. `None`: another appender has it, the ring is full, or
+    /// another was faster; put the item elsewhere, don't wait. It is one locked operation, and
+    /// orders like a full fence: a protocol with sleepers does its Check (does anybody sleep?)
+    /// between this and [`Append::fill`]. That is enough since a worker doesn't park while
+    /// [`waits`](Ring::waits), which the tail's being taken makes true.
     ///
-    /// Between this and the end of what it returns there is no user code, no system call and no wait.
+    /// Between this and the end of what it returns there is no user code, no system call and no
+    /// wait.
     #[inline]
     pub fn begin(&self) -> Option<Append<'_, T, F>> {
         // Takers read it. It comes for the exchange meanwhile.
         hint::prefetch_to_write(&raw const self.appenders.tail);
-        // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it with, and this appender's
-        // Publish says for them too what they have filled.
+        // Acquire pairs with Publish: the look at the cell sees what earlier appenders filled it
+        // with, and this appender's Publish says for them too what they have filled.
         let tail = self.appenders.tail.load(Ordering::Acquire);
         let next = tail >> 1;
         if tail & BUSY != 0 || !self.has_room(next) {
@@ -135,24 +139,26 @@ impl<T, F: FencePolicy> Ring<T, F> {
         Some(Append { ring: self, next, own_thread: PhantomData })
     }
 
-    /// Whether an item lies here that nobody has reserved, or an append is under way. A worker that parks on the answer
-    /// publishes that it sleeps before, by a `SeqCst` read-modify-write and [`FencePolicy::implied`], and
-    /// **doesn't park while it is true**: it looks for work again, and where there is none, lets the appender end
-    /// ([`Ring::outwait`]). [`Ring::left`] tells of items that were reserved and not taken; it is to be asked afterwards, since that
-    /// is the way that items go.
+    /// Whether an item lies here that nobody has reserved, or an append is under way. A worker that
+    /// parks on the answer publishes that it sleeps before, by a `SeqCst` read-modify-write and
+    /// [`FencePolicy::implied`], and **doesn't park while it is true**: it looks for work again,
+    /// and where there is none, lets the appender end ([`Ring::outwait`]). [`Ring::left`] tells of
+    /// items that were reserved and not taken; it is to be asked afterwards, since that is the way
+    /// that items go.
     #[inline]
     pub fn waits(&self) -> bool {
-        // The head never passes the tail: where they are equal all was reserved that had been appended until then. An
-        // appender that comes later sees that the caller sleeps.
+        // The head never passes the tail: where they are equal all was reserved that had been
+        // appended until then. An appender that comes later sees that the caller sleeps.
         let head = self.takers.head.load(Ordering::SeqCst);
         self.appenders.tail.load(Ordering::SeqCst) != head << 1
     }
 
-    /// Whether this position's cell is empty, and was reserved in the lap before: where it is a hole that nobody has reserved,
-    /// the item would come before older ones.
+    /// Whether this position's cell is empty, and was reserved in the lap before: where it is a
+    /// hole that nobody has reserved, the item would come before older ones.
     #[inline]
     fn has_room(&self, at: u64) -> bool {
-        // A worker that waits for the item looks at its cell again and again: a look from here would only move that line to and fro.
+        // A worker that waits for the item looks at its cell again and again: a look from here
+        // would only move that line to and fro.
         if self.is_surely_empty(at) {
             return true;
         }
@@ -178,7 +184,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
         if at & self.mask as u64 & (LOOKS - 1) != 0 {
             return false;
         }
-        // Once a lap, where low keeps up. Below it each cell was emptied, and low is never beyond the head.
+        // Once a lap, where low keeps up. Below it each cell was emptied, and low is never beyond
+        // the head.
         let now = self.takers.low.load(Ordering::Acquire) + self.capacity() as u64;
         sure.store(now, Ordering::Release);
         at < now
@@ -191,8 +198,9 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.appenders.tail.load(Ordering::Acquire) & BUSY != 0
     }
 
-    /// Waits until no append is under way (a moment ago). It spins, yields, then sleeps for 50 us each time, as
-    /// [`Spin`](spin::Spin) does: an appender has three stores to go, but may have been preempted.
+    /// Waits until no append is under way (a moment ago). It spins, yields, then sleeps for 50 us
+    /// each time, as [`Spin`](spin::Spin) does: an appender has three stores to go, but may have
+    /// been preempted.
     #[inline]
     pub fn outwait(&self) {
         let mut tries = 0;
@@ -215,8 +223,9 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.len() == 0
     }
 
-    /// Whether the oldest position that nobody has reserved is filled, as a hint: for a thread that looks again and again until
-    /// something comes. It leaves the appenders' tail alone, and may overlook what lies behind a hole that isn't the oldest.
+    /// Whether the oldest position that nobody has reserved is filled, as a hint: for a thread that
+    /// looks again and again until something comes. It leaves the appenders' tail alone, and may
+    /// overlook what lies behind a hole that isn't the oldest.
     #[inline]
     pub fn has_next(&self) -> bool {
         let head = self.takers.head.load(Ordering::Relaxed);
@@ -229,9 +238,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.takers.head.load(Ordering::Relaxed)
     }
 
-    /// Reserve: makes the oldest positions the caller's, as many as `most` says of how many there are (at least 1; not asked
-    /// where there are none). From a line of cells (8) on, a batch is cut so that the next begins a line. The items are on
-    /// their way into the cache when it returns; each is still to be [taken](Ring::take).
+    /// Reserve: makes the oldest positions the caller's, as many as `most` says of how many there
+    /// are (at least 1; not asked where there are none). From a line of cells (8) on, a batch is
+    /// cut so that the next begins a line. The items are on their way into the cache when it
+    /// returns; each is still to be [taken](Ring::take).
     ///
     /// # Errors
     /// Another taker was faster. Nothing was reserved.
@@ -247,7 +257,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
         let most = most(there).min(there);
         let line = CELLS as u64;
         let end = first + if most < line { most } else { most - (first + most) % line };
-        // Release pairs with the Acquire of the look for leftovers: cells below the head are filled for it too.
+        // Release pairs with the Acquire of the look for leftovers: cells below the head are filled
+        // for it too.
         let (success, failure) = (Ordering::Release, Ordering::Relaxed);
         // It is emptied soon.
         hint::prefetch_to_write(self.cell(first));
@@ -265,9 +276,10 @@ impl<T, F: FencePolicy> Ring<T, F> {
         Ok(Reserved { first, next: first, end })
     }
 
-    /// Take: what lies at this position, which the caller has reserved. `None`: it is a hole, since another has taken it
-    /// by name, or as a leftover. A taker that is so late that the cell is used again gets what lies there now, which nobody
-    /// else has. Waits, as [`outwait`](Ring::outwait) does, while somebody looks at it.
+    /// Take: what lies at this position, which the caller has reserved. `None`: it is a hole, since
+    /// another has taken it by name, or as a leftover. A taker that is so late that the cell is
+    /// used again gets what lies there now, which nobody else has. Waits, as
+    /// [`outwait`](Ring::outwait) does, while somebody looks at it.
     #[inline]
     pub fn take(&self, at: u64) -> Option<NonNull<T>> {
         let cell = self.cell(at);
@@ -281,7 +293,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
                 there = cell.load(Ordering::Relaxed);
                 continue;
             }
-            // Acquire pairs with Fill: the item is seen as it was appended. And with LetBe: the reads of a look at it are over.
+            // Acquire pairs with Fill: the item is seen as it was appended. And with LetBe: the
+            // reads of a look at it are over.
             let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
             match cell.compare_exchange(there, ptr::null_mut(), success, failure) {
                 Ok(_) => return Some(item),
@@ -290,10 +303,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
         }
     }
 
-    /// Find: takes this very item out of this cell, whose number [`Append::cell`] told. False: it isn't there, since another
-    /// has taken it, or its appender hasn't filled the cell yet. Waits as [`take`](Ring::take) does.
+    /// Find: takes this very item out of this cell, whose number [`Append::cell`] told. False: it
+    /// isn't there, since another has taken it, or its appender hasn't filled the cell yet. Waits
+    /// as [`take`](Ring::take) does.
     ///
-    /// The caller sees to it that the item can't be appended anew meanwhile, which would be another instance.
+    /// The caller sees to it that the item can't be appended anew meanwhile, which would be another
+    /// instance.
     pub fn take_this(&self, cell: u32, item: NonNull<T>) -> bool {
         let cell_number = u64::from(cell);
         let cell = self.cell(cell_number);
@@ -314,7 +329,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
         }
     }
 
-    /// Reserves the oldest position, if it is the hole in this cell: so [`has_next`](Ring::has_next) sees what lies behind.
+    /// Reserves the oldest position, if it is the hole in this cell: so
+    /// [`has_next`](Ring::has_next) sees what lies behind.
     fn skips_hole(&self, cell: u64) {
         let head = self.takers.head.load(Ordering::Relaxed);
         // Acquire pairs with Publish: the position had its item.
@@ -330,7 +346,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
         }
     }
 
-    /// Sweep: takes the oldest leftover, an item that another has reserved and not taken. Waits as [`take`](Ring::take) does.
+    /// Sweep: takes the oldest leftover, an item that another has reserved and not taken. Waits as
+    /// [`take`](Ring::take) does.
     pub fn sweep(&self) -> Option<NonNull<T>> {
         let among = self.leftovers();
         let (mut empty, mut found) = (among.end, None);
@@ -345,11 +362,12 @@ impl<T, F: FencePolicy> Ring<T, F> {
         found
     }
 
-    /// The position of the oldest leftover: what a [`sweep`](Ring::sweep) would find (a moment ago). It reads one line,
-    /// unless a batch is under way, or was left, or ended before an older one; then it looks at each cell once.
+    /// The position of the oldest leftover: what a [`sweep`](Ring::sweep) would find (a moment
+    /// ago). It reads one line, unless a batch is under way, or was left, or ended before an older
+    /// one; then it looks at each cell once.
     ///
-    /// A worker may park on the answer: it tells of any item that was reserved before the caller found that nothing
-    /// [waits](Ring::waits), and that wasn't taken since.
+    /// A worker may park on the answer: it tells of any item that was reserved before the caller
+    /// found that nothing [waits](Ring::waits), and that wasn't taken since.
     pub fn left(&self) -> Option<u64> {
         let among = self.leftovers();
         let is_full = |at: &u64| !self.cell(*at).load(Ordering::Relaxed).is_null();
@@ -358,8 +376,9 @@ impl<T, F: FencePolicy> Ring<T, F> {
         left
     }
 
-    /// Adopt: all positions from that of the oldest leftover on which others have reserved, as if the caller had reserved them.
-    /// Their takers may still be at it: each item is taken by one of them.
+    /// Adopt: all positions from that of the oldest leftover on which others have reserved, as if
+    /// the caller had reserved them. Their takers may still be at it: each item is taken by one of
+    /// them.
     pub fn adopt(&self) -> Option<Reserved> {
         let first = self.left()?;
         // Acquire as in `leftovers`.
@@ -391,8 +410,9 @@ impl<T, F: FencePolicy> Ring<T, F> {
         from.max(tail.saturating_sub(self.capacity() as u64))
     }
 
-    /// Says that all positions that these have given out are empty: the caller has taken each, or found it to be a hole. To
-    /// be called at a batch's end. The positions of a batch that is left stay where leftovers are looked for.
+    /// Says that all positions that these have given out are empty: the caller has taken each, or
+    /// found it to be a hole. To be called at a batch's end. The positions of a batch that is left
+    /// stay where leftovers are looked for.
     #[inline]
     pub fn over(&self, of: &Reserved) {
         let low = &self.takers.low;
@@ -423,8 +443,9 @@ impl<T, F: FencePolicy> fmt::Debug for Ring<T, F> {
     }
 }
 
-/// The tail of a [`Ring`], taken for an append. Dropping it publishes what was filled so far, and gives the tail back.
-/// Until then all other appenders are turned away, and no worker parks: fill it at once.
+/// The tail of a [`Ring`], taken for an append. Dropping it publishes what was filled so far, and
+/// gives the tail back. Until then all other appenders are turned away, and no worker parks: fill
+/// it at once.
 #[must_use = "nobody else can append meanwhile"]
 pub struct Append<'a, T, F: FencePolicy> {
     ring: &'a Ring<T, F>,
@@ -454,8 +475,9 @@ impl<T, F: FencePolicy> Append<'_, T, F> {
         self.next += 1;
     }
 
-    /// Appends this item, and keeps the tail for another one behind it; all are published together, by the last
-    /// [`fill`](Append::fill) or by the drop. `None`: the ring is full behind this one, and it is published.
+    /// Appends this item, and keeps the tail for another one behind it; all are published together,
+    /// by the last [`fill`](Append::fill) or by the drop. `None`: the ring is full behind this one,
+    /// and it is published.
     #[inline]
     pub fn put(mut self, item: NonNull<T>) -> Option<Self> {
         self.ring.fill(self.next, item);
@@ -477,8 +499,8 @@ impl<T, F: FencePolicy> fmt::Debug for Append<'_, T, F> {
     }
 }
 
-/// Positions of a [`Ring`] that are one taker's to [take](Ring::take): an iterator, oldest first. Plain numbers:
-/// dropping it leaves the items in their cells, as leftovers.
+/// Positions of a [`Ring`] that are one taker's to [take](Ring::take): an iterator, oldest first.
+/// Plain numbers: dropping it leaves the items in their cells, as leftovers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserved {
     first: u64,
@@ -524,10 +546,10 @@ pub enum Scan {
 }
 
 impl<T, F: FencePolicy> Ring<T, F> {
-    /// Shows `see` each item, oldest first, reserved or not, and gives out the one that it says [`Scan::Take`] of. While
-    /// `see` has an item nobody takes it, so it may be read there and isn't freed; takers of just that one wait. So
-    /// `see` is short, calls no user code and takes nothing from this ring. An item that comes or
-    /// goes meanwhile may be shown, or not, or twice.
+    /// Shows `see` each item, oldest first, reserved or not, and gives out the one that it says
+    /// [`Scan::Take`] of. While `see` has an item nobody takes it, so it may be read there and
+    /// isn't freed; takers of just that one wait. So `see` is short, calls no user code and takes
+    /// nothing from this ring. An item that comes or goes meanwhile may be shown, or not, or twice.
     /// Waits, as [`outwait`](Ring::outwait) does, where somebody else looks at the same item.
     pub fn look(&self, mut see: impl FnMut(NonNull<T>) -> Scan) -> Option<NonNull<T>> {
         // Relaxed: below any value that was ever written here nothing lies.
@@ -585,7 +607,8 @@ impl<T, F: FencePolicy> HeldItem<'_, T, F> {
 impl<T, F: FencePolicy> Drop for HeldItem<'_, T, F> {
     /// LetBe; also where the look panics.
     fn drop(&mut self) {
-        // Release pairs with the Acquire of Take and Find: they free the item after it was read. A store, as above.
+        // Release pairs with the Acquire of Take and Find: they free the item after it was read. A
+        // store, as above.
         self.ring.cell(self.at).store(self.item.as_ptr(), Ordering::Release);
     }
 }

@@ -34,9 +34,9 @@ const fn end_of(bucket: usize) -> u64 {
 
 /// The writer's side of a histogram of times. It has some 2.5 kB.
 ///
-/// Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth; those over
-/// 18 minutes count as 18 minutes. Counting takes no lock. A reader sees each bucket as of some moment, and those
-/// moments lie close together.
+/// Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth; those
+/// over 18 minutes count as 18 minutes. Counting takes no lock. A reader sees each bucket as of
+/// some moment, and those moments lie close together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,8 +60,8 @@ impl Histogram {
         Histogram { counts: std::array::from_fn(|_| AtomicU64::new(0)), longest: AtomicU64::new(0) }
     }
 
-    /// Counts a time, as often as `weight` says. Any thread; where several do, each of them pays for a line that
-    /// all write.
+    /// Counts a time, as often as `weight` says. Any thread; where several do, each of them pays
+    /// for a line that all write.
     #[inline]
     pub fn record(&self, time: Duration, weight: u32) {
         let nanos = nanos_of(time);
@@ -71,8 +71,8 @@ impl Histogram {
         }
     }
 
-    /// As [`Histogram::record`], where only one thread at a time ever records here: no locked operation. (Where
-    /// more do, counts get lost.)
+    /// As [`Histogram::record`], where only one thread at a time ever records here: no locked
+    /// operation. (Where more do, counts get lost.)
     #[inline]
     pub fn record_alone(&self, time: Duration, weight: u32) {
         let nanos = nanos_of(time);
@@ -123,8 +123,8 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// The time that `share` of all (0 to 1) didn't exceed: the end of its bucket, so up to an eighth
-    /// too long. `None` where there are none.
+    /// The time that `share` of all (0 to 1) didn't exceed: the end of its bucket, so up to an
+    /// eighth too long. `None` where there are none.
     ///
     /// ```
     /// # use std::time::Duration;

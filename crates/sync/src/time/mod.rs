@@ -47,8 +47,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::facade::backend::clock;
 use crate::facade::hint;
 
-/// Now. Any context. Take a later one, and [`duration_since`](std::time::Instant::duration_since), for what an
-/// `Instant` says with `elapsed`: that would ask the system.
+/// Now. Any context. Take a later one, and [`duration_since`](std::time::Instant::duration_since),
+/// for what an `Instant` says with `elapsed`: that would ask the system.
 #[inline]
 pub fn now() -> std::time::Instant {
     clock::now()
@@ -64,8 +64,8 @@ pub fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A moment, as nanoseconds of the monotonic clock: one word, for what is written by one thread and read
-/// by others. Meaningful within one run of the system only.
+/// A moment, as nanoseconds of the monotonic clock: one word, for what is written by one thread and
+/// read by others. Meaningful within one run of the system only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Stamp(u64);
 
@@ -101,8 +101,8 @@ impl Stamp {
         Stamp(self.0.saturating_add(nanos))
     }
 
-    /// How much later it is than `earlier`; zero where it isn't. Between a precise and a coarse stamp that
-    /// is a tick out.
+    /// How much later it is than `earlier`; zero where it isn't. Between a precise and a coarse
+    /// stamp that is a tick out.
     #[inline]
     pub fn since(self, earlier: Stamp) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))

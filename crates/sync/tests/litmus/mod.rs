@@ -29,8 +29,8 @@ pub(crate) struct Outcome {
 const FREQUENT: u32 = if cfg!(miri) { 200 } else { 1 << 17 };
 
 /// One round of the frequent side notes what it saw on a cache line of its own: memory that is cold
-/// when the next one publishes. Stores become visible in order, so that one waits behind the note in the store
-/// buffer, while the load after it doesn't.
+/// when the next one publishes. Stores become visible in order, so that one waits behind the note
+/// in the store buffer, while the load after it doesn't.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Seen(u32);
@@ -58,16 +58,16 @@ pub(crate) fn run(light: impl Fn() + Send + 'static, heavy: impl Fn()) -> Outcom
     let mut looked = Vec::new();
     wait_for(|| words.ready.load(Relaxed));
     while !words.over.load(Relaxed) {
-        // Now and then a while of nothing: then the frequent side has the line of `rare` in its cache, and
-        // its load is done long before its store.
+        // Now and then a while of nothing: then the frequent side has the line of `rare` in its
+        // cache, and its load is done long before its store.
         (0..looked.len() % 16).for_each(|_| std::hint::spin_loop());
         words.rare.store(looked.len() as u32 + 1, Relaxed);
         heavy();
         looked.push(words.frequent.load(Relaxed));
     }
     let seen = frequent.join().expect("the frequent side does not panic");
-    // In its round `r` the rare side saw the frequent one's round `looked`, so not the next: that one
-    // has to have seen `r`, or a later one.
+    // In its round `r` the rare side saw the frequent one's round `looked`, so not the next: that
+    // one has to have seen `r`, or a later one.
     let missed = (1..).zip(&looked).filter(|&(round, &looked)| {
         // The first of `seen` is that of round 1.
         seen.get(looked as usize).is_some_and(|seen| seen.0 < round)
@@ -82,8 +82,8 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// Runs until the rare side has gone `rounds`, but 200 times at most (where there is one CPU the two hardly ever meet);
-/// fails at the first miss.
+/// Runs until the rare side has gone `rounds`, but 200 times at most (where there is one CPU the
+/// two hardly ever meet); fails at the first miss.
 #[allow(dead_code, reason = "not every test needs both")]
 pub(crate) fn nothing_is_missed(
     what: &str,

@@ -1,5 +1,5 @@
-//! Models of epochs: after a grace period nobody reads any more, and a waiter is woken. Without either
-//! fence both go wrong. `src/epoch/README.md` names the steps.
+//! Models of epochs: after a grace period nobody reads any more, and a waiter is woken. Without
+//! either fence both go wrong. `src/epoch/README.md` names the steps.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 /// Something that is published, and its readers.
 struct Shared {
     published: AtomicBool,
-    /// P: read inside a section that found it published; its owner's again after a grace period. Loom reports
-    /// a race.
+    /// P: read inside a section that found it published; its owner's again after a grace period.
+    /// Loom reports a race.
     thing: UnsafeCell<u32>,
 }
 
@@ -82,7 +82,8 @@ fn loom_epoch_without_the_heavy_fences_somebody_still_reads() {
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
-/// The section has begun before the writer comes: only its end, and the writer's sleep, are at stake.
+/// The section has begun before the writer comes: only its end, and the writer's sleep, are at
+/// stake.
 fn a_section_ends_while_somebody_waits<A: AsymmetricPolicy>() {
     model(|| {
         let (shared, epochs) = (Shared::new(), Epochs::<A>::default());

@@ -1,5 +1,5 @@
-//! Hazard pointers under every interleaving: what a thread uses while its keeper ends isn't dropped before the thread
-//! is through.
+//! Hazard pointers under every interleaving: what a thread uses while its keeper ends isn't dropped
+//! before the thread is through.
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -32,8 +32,8 @@ impl Drop for Object {
     }
 }
 
-/// A thread that uses two objects in turn, against the one that retires the first once its keeper is over. No other
-/// order helps it.
+/// A thread that uses two objects in turn, against the one that retires the first once its keeper
+/// is over. No other order helps it.
 fn used_in_turn(protected: bool) {
     let hazards = Arc::<Hazards>::default();
     let [first, second] = [(); 2].map(|()| Object::new());
@@ -66,8 +66,8 @@ fn used_in_turn(protected: bool) {
     drop(second);
 }
 
-/// A thread that retires something may find in the other's slot what that protects next: it has to learn from it that
-/// the first use is over.
+/// A thread that retires something may find in the other's slot what that protects next: it has to
+/// learn from it that the first use is over.
 #[test]
 fn loom_hazard_the_next_protection_ends_the_use_before() {
     loom::model(|| used_in_turn(true));

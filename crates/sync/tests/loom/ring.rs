@@ -1,5 +1,6 @@
-//! The ring under every interleaving: nothing lost, nothing doubled, contents seen, nobody asleep beside an item. The fence
-//! is the sleepers' alone: all else has to hold without it, and is checked so.
+//! The ring under every interleaving: nothing lost, nothing doubled, contents seen, nobody asleep
+//! beside an item. The fence is the sleepers' alone: all else has to hold without it, and is
+//! checked so.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use corewise_sync::{Completion, thread};
 const BOUND: usize = 3;
 
 struct Item {
-    /// Written before the append, and read after the take, without any ordering of its own: the ring has to carry it over.
+    /// Written before the append, and read after the take, without any ordering of its own: the
+    /// ring has to carry it over.
     value: UnsafeCell<usize>,
     /// How often it was taken.
     taken: AtomicUsize,
@@ -27,7 +29,8 @@ struct Model<F: FencePolicy> {
     items: Vec<Item>,
 }
 
-// SAFETY: an item's cell is accessed by the owner of the item: its appender, then its taker. Loom checks just that.
+// SAFETY: an item's cell is accessed by the owner of the item: its appender, then its taker. Loom
+// checks just that.
 unsafe impl<F: FencePolicy> Sync for Model<F> {}
 // SAFETY: as above.
 unsafe impl<F: FencePolicy> Send for Model<F> {}
@@ -80,8 +83,8 @@ impl<F: FencePolicy> Model<F> {
         taken
     }
 
-    /// At the end of a model: what is still there can be found in the way in which workers look, and then each item
-    /// was taken once.
+    /// At the end of a model: what is still there can be found in the way in which workers look,
+    /// and then each item was taken once.
     fn ends(&self) {
         assert!(!self.ring.waits() || !self.ring.is_empty(), "nobody has the tail");
         while self.take_batch(1) > 0 || !self.ring.is_empty() {}
@@ -362,8 +365,8 @@ fn checks_in_between<F: FencePolicy>(model: &Model<F>, sleeps: &AtomicU32) -> bo
     somebody
 }
 
-/// One item is appended while the one worker goes to sleep. How the appender learns whether to wake it, and
-/// whether the worker may park, are the protocol.
+/// One item is appended while the one worker goes to sleep. How the appender learns whether to wake
+/// it, and whether the worker may park, are the protocol.
 fn append_against_sleep<F: FencePolicy>(
     append: fn(&Model<F>, &AtomicU32) -> bool,
     may_park: fn(&Model<F>) -> bool,

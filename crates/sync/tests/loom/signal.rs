@@ -1,5 +1,5 @@
-//! The event for one waiter under every interleaving: the waiter is woken, what was written is seen, and one
-//! of the two sides is told that it is the last.
+//! The event for one waiter under every interleaving: the waiter is woken, what was written is
+//! seen, and one of the two sides is told that it is the last.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};

@@ -1,4 +1,5 @@
-//! The spin lock under every interleaving: one at a time has the value, and sees what was done before.
+//! The spin lock under every interleaving: one at a time has the value, and sees what was done
+//! before.
 
 use std::sync::Arc;
 

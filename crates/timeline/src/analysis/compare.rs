@@ -42,8 +42,8 @@ impl Side {
 }
 
 impl Pair {
-    /// Nanoseconds by which the second one is longer; a device that isn't there takes none. `None` where it
-    /// isn't known how long one of them took.
+    /// Nanoseconds by which the second one is longer; a device that isn't there takes none. `None`
+    /// where it isn't known how long one of them took.
     pub(crate) fn change_ns(&self) -> Option<i128> {
         let ns = |side: Option<Side>| {
             Some(side.map_or(Some(Duration::ZERO), |s| s.time().told())?.as_nanos() as i128)
@@ -65,8 +65,8 @@ pub struct Comparison {
     /// ones in the order of the first timeline, then of the second.
     pub pairs: Vec<Pair>,
     /// Whether the time of what ran inside others is counted with these as well: so it is where one
-    /// of the timelines has something [unplaced](crate::span::Unplaced), of which nobody knows what ran
-    /// inside it. Else each time is a device's own.
+    /// of the timelines has something [unplaced](crate::span::Unplaced), of which nobody knows what
+    /// ran inside it. Else each time is a device's own.
     pub what_ran_inside: bool,
     /// How many are in the first one only.
     pub only_a: usize,

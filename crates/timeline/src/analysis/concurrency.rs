@@ -7,9 +7,9 @@ use std::time::Duration;
 /// How many spans of a timeline ran at once, from its [origin](Timeline::origin) to its end.
 ///
 /// Spans that one worker ran inside one another count once, and those that are
-/// [nested](crate::span::Span::nested_in) with the one that ran them; a span of no length counts for nothing,
-/// and one that ends as another starts does not overlap it. Spans of an unknown worker are taken to
-/// have had a worker each.
+/// [nested](crate::span::Span::nested_in) with the one that ran them; a span of no length counts
+/// for nothing, and one that ends as another starts does not overlap it. Spans of an unknown worker
+/// are taken to have had a worker each.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub(crate) struct Concurrency {
@@ -20,7 +20,8 @@ pub(crate) struct Concurrency {
     pub(crate) most: usize,
     /// The first moment at which that many ran.
     pub(crate) most_at: Duration,
-    /// For how long how many ran: entry 0 is the time in which nothing did. Adds up to the makespan.
+    /// For how long how many ran: entry 0 is the time in which nothing did. Adds up to the
+    /// makespan.
     pub(crate) time_at: Vec<Duration>,
     /// The mean over the makespan; 0 where that is zero.
     pub(crate) mean: f64,

@@ -110,8 +110,9 @@ impl Timeline {
         super::tasks::slack(self)
     }
 
-    /// What each device cost, the one with the most time of its own first (of a timeline without any
-    /// span that has a place in time: with the most time); of equal ones the one that came first.
+    /// What each device cost, the one with the most time of its own first (of a timeline without
+    /// any span that has a place in time: with the most time); of equal ones the one that came
+    /// first.
     pub fn costs(&self) -> Vec<Cost> {
         let nesting = Nesting::of(self);
         let slack = self.slack();

@@ -6,8 +6,8 @@ use crate::span::{Span, SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// So many spans that are open are looked at: no kernel nests deeper, and a made-up log of spans that
-/// overlap in part would take for ever.
+/// So many spans that are open are looked at: no kernel nests deeper, and a made-up log of spans
+/// that overlap in part would take for ever.
 const DEPTH: usize = 64;
 
 /// So many that may be around a span are looked at, for the same reason.
@@ -206,7 +206,8 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
         if !found {
             continue;
         }
-        // Several that ran side by side inside one parent take more than it: then that gains nothing.
+        // Several that ran side by side inside one parent take more than it: then that gains
+        // nothing.
         twice = twice + took;
         if let Some(parent) = parents[id.index()] {
             let own = &mut exclusive[parent.index()];

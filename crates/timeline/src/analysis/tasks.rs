@@ -63,8 +63,8 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(TimeBound) -> u64) -> Lengt
     if t.is_exact() {
         return Length::exact(drawn);
     }
-    // A span that is missing may hold up others, or have held them up for nothing. Stamps that are cut
-    // off leave the graph itself open: which edges were kept, and what ran inside what.
+    // A span that is missing may hold up others, or have held them up for nothing. Stamps that are
+    // cut off leave the graph itself open: which edges were kept, and what ran inside what.
     match t.unplaced().is_empty() && t.has_order() {
         _ if drawn.is_zero() && t.spans().iter().any(|span| span.took().told().is_none()) => {
             return Length::UNKNOWN;
@@ -180,8 +180,8 @@ fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
     }
 }
 
-/// By how much each span could be later, or longer, without the end of it all being so, with a worker
-/// for everything that is ready.
+/// By how much each span could be later, or longer, without the end of it all being so, with a
+/// worker for everything that is ready.
 pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     let of = |taking| {
         let tasks = tasks(t, taking, |_| 1.0);
@@ -265,7 +265,8 @@ pub(super) fn schedule(tasks: &[Task], workers: Option<usize>) -> Vec<ScheduledT
     let workers = workers.unwrap_or(usize::MAX).max(1);
     let mut placed = vec![ScheduledTask::default(); tasks.len()];
     let mut waits_for: Vec<usize> = tasks.iter().map(|task| task.waits_for).collect();
-    // By moment; at one moment ends come first, so that their workers are free for those that are ready.
+    // By moment; at one moment ends come first, so that their workers are free for those that are
+    // ready.
     let mut events: BinaryHeap<Reverse<(u64, Event)>> = BinaryHeap::new();
     let mut ready: BinaryHeap<(u64, Reverse<usize>)> = BinaryHeap::new();
     let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();
@@ -348,8 +349,8 @@ pub(super) struct NodeOrder {
 }
 
 impl NodeOrder {
-    /// An order in which each node comes before those that are `after` it; of the nodes that can come
-    /// next the first by `key`. Where all that are left wait, the first by `key` comes next.
+    /// An order in which each node comes before those that are `after` it; of the nodes that can
+    /// come next the first by `key`. Where all that are left wait, the first by `key` comes next.
     pub(super) fn of<K: Ord>(after: &[Vec<usize>], key: impl Fn(usize) -> K) -> NodeOrder {
         let n = after.len();
         let mut waits_for = vec![0_usize; n];
@@ -380,7 +381,8 @@ impl NodeOrder {
         NodeOrder { nodes, places }
     }
 
-    /// Whether the one comes before the other. An order that was stated, and doesn't hold, would close a circle.
+    /// Whether the one comes before the other. An order that was stated, and doesn't hold, would
+    /// close a circle.
     pub(super) fn keeps(&self, before: usize, after: usize) -> bool {
         self.places[before] < self.places[after]
     }

@@ -98,12 +98,13 @@ impl WhatIf {
     /// * what ran inside another span starts when that one has got as far as it had then;
     /// * init functions stay in the order of their worker, with what passed between them;
     /// * what ran inside nothing and waited for nothing known is ready no sooner than it was, as
-    ///   somebody started it whom the timeline doesn't show; shutdowns excepted, which a loop calls.
+    ///   somebody started it whom the timeline doesn't show; shutdowns excepted, which a loop
+    ///   calls.
     ///
     /// A span takes what it took: that another one runs beside it makes it no slower. Where that is
     /// known by bounds only, it is scheduled with each of them, and so are the results.
-    /// [Unplaced](crate::span::Unplaced) ones take part in nothing. Linear in spans plus edges, but for a
-    /// logarithm.
+    /// [Unplaced](crate::span::Unplaced) ones take part in nothing. Linear in spans plus edges, but
+    /// for a logarithm.
     ///
     /// # Panics
     ///

@@ -25,7 +25,8 @@
 //! ```
 //!
 //! Times are whole nanoseconds since the timeline's zero. `before`, `after`, `nested_in` and the
-//! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its meaning.
+//! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its
+//! meaning.
 //!
 //! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it
 //! was measured where they are one. Without an upper bound the length itself is null. Runs at
@@ -353,9 +354,10 @@ pub fn prediction(name: &str, p: &Prediction) -> Value {
 }
 
 /// A comparison as one JSON object: `only_a`, `only_b`, and in `pairs`, the greatest change first,
-/// `name`, `kind`, `change_ns` (null: not known), whether that is `exact`, and for `a` and `b` null or
-/// `spans`, `own_ns`, `own`, `took_ns` and `took` as in an [`analysis`]. The change is that of the own
-/// time, or where `what_ran_inside` is true of the whole: then nobody knows what ran inside what.
+/// `name`, `kind`, `change_ns` (null: not known), whether that is `exact`, and for `a` and `b` null
+/// or `spans`, `own_ns`, `own`, `took_ns` and `took` as in an [`analysis`]. The change is that of
+/// the own time, or where `what_ran_inside` is true of the whole: then nobody knows what ran inside
+/// what.
 pub fn comparison(c: &Comparison) -> Value {
     let side = |side: Option<Side>| {
         side.map(|side| SideView {

@@ -7,8 +7,8 @@ use crate::span::{Span, SpanKind, Timeline};
 use crate::units::{duration, fit, printable, verb};
 use std::time::Duration;
 
-/// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how many
-/// ran at once, and what would be if everything were asynchronous. For a terminal of `width`
+/// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how
+/// many ran at once, and what would be if everything were asynchronous. For a terminal of `width`
 /// columns, as [`render`](super::render) takes it; empty for an empty timeline. Of one in which
 /// nothing has a place in time only the worst: the others need one.
 pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {

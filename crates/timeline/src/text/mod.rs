@@ -35,14 +35,14 @@ const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 ///
 /// At most 40 spans get a row: those that did not end well, those on the critical path, then the
 /// longest; it is said how many were left out. More than four spans without a callback become one
-/// line. Runs without a place in time have rows of their own, without bars. The timeline's notes stand
-/// below the heading.
+/// line. Runs without a place in time have rows of their own, without bars. The timeline's notes
+/// stand below the heading.
 pub fn render(t: &Timeline, width: usize) -> String {
     render_rows(t, width, MAX_ROWS)
 }
 
-/// As [`render`] for a terminal of 80 columns, or of the width that is asked for (`{:120}`), and without the newline
-/// at the very end.
+/// As [`render`] for a terminal of 80 columns, or of the width that is asked for (`{:120}`), and
+/// without the newline at the very end.
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(render(self, f.width().unwrap_or(80)).trim_end_matches('\n'))
@@ -216,7 +216,8 @@ pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
     format!("critical path: {late}{}", names.join(" > "))
 }
 
-/// When the first span of the path was ready, from the timeline's origin: who started it isn't known.
+/// When the first span of the path was ready, from the timeline's origin: who started it isn't
+/// known.
 pub(crate) fn began_late(t: &Timeline, path: &CriticalPath) -> Duration {
     let first = path.spans.first().map(|&id| t.span(id));
     match first.filter(|span| span.kind != SpanKind::Shutdown) {
@@ -265,7 +266,8 @@ fn messages<'a>(out: &mut Lines, shown: impl Iterator<Item = (&'a str, &'a Outco
 /// The width of how long a span took, with its sign.
 const TOOK: usize = 8;
 
-/// The widths of the other columns. 0: nobody has anything to say there, so there is no such column.
+/// The widths of the other columns. 0: nobody has anything to say there, so there is no such
+/// column.
 #[derive(Debug, PartialEq, Eq)]
 struct Columns {
     name: usize,
@@ -467,8 +469,8 @@ impl BarScale {
     }
 }
 
-/// Writes at most `rows` of the unplaced, what failed first (up to half the room), then the longest. Gives
-/// those that it wrote.
+/// Writes at most `rows` of the unplaced, what failed first (up to half the room), then the
+/// longest. Gives those that it wrote.
 fn unplaced_table<'t>(
     out: &mut Lines,
     t: &'t Timeline,

@@ -7,10 +7,10 @@ use words::Words;
 
 /// A set of CPU numbers.
 ///
-/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2; up to CPU 127 it allocates
-/// nothing. Equal sets are equal
-/// values, whatever order they were built in. [`Display`](fmt::Display) writes the kernel's list
-/// format (`0-3,8`), and [`FromStr`](std::str::FromStr) reads it.
+/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2; up to CPU 127 it
+/// allocates nothing. Equal sets are equal values, whatever order they were built in.
+/// [`Display`](fmt::Display) writes the kernel's list format (`0-3,8`), and
+/// [`FromStr`](std::str::FromStr) reads it.
 ///
 /// ```
 /// use corewise_topology::{CpuId, CpuSet};
@@ -231,9 +231,9 @@ impl fmt::Debug for CpuSet {
 
 /// A CPU, by the kernel's number of it.
 ///
-/// A type of its own, so that the compiler tells a CPU from a pod, a node, a cache or a hardware queue, all of
-/// which have numbers too. [`Display`](fmt::Display) writes the plain number. There are no conversions from and to
-/// numbers but these, and it is as small and as fast as a `u32`.
+/// A type of its own, so that the compiler tells a CPU from a pod, a node, a cache or a hardware
+/// queue, all of which have numbers too. [`Display`](fmt::Display) writes the plain number. There
+/// are no conversions from and to numbers but these, and it is as small and as fast as a `u32`.
 ///
 /// It may be a CPU that a machine doesn't have: [`Topology::cpu`](crate::Topology::cpu) tells.
 ///

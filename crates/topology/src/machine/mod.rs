@@ -108,8 +108,8 @@ impl Machine {
     }
 
     /// Whether this is *not* the machine that the process runs on, but one that was described or
-    /// saved, or whose CPUs were only counted ([`Source::Flat`](crate::Source::Flat)). Its CPU numbers mean nothing to the
-    /// kernel, so its threads are never really pinned.
+    /// saved, or whose CPUs were only counted ([`Source::Flat`](crate::Source::Flat)). Its CPU
+    /// numbers mean nothing to the kernel, so its threads are never really pinned.
     pub fn is_synthetic(&self) -> bool {
         !self.inner.topology.is_live()
     }
@@ -135,8 +135,8 @@ impl Machine {
         self.state().masks.housekeeping.clone()
     }
 
-    /// The CPU time that the process may use now, where that is limited: by `cpu.max` of its cgroup or
-    /// of one above (version 1: `cpu.cfs_quota_us`), the least of those that can be seen.
+    /// The CPU time that the process may use now, where that is limited: by `cpu.max` of its cgroup
+    /// or of one above (version 1: `cpu.cfs_quota_us`), the least of those that can be seen.
     pub fn cpu_quota(&self) -> Option<CpuQuota> {
         self.state().masks.cpu_quota
     }
@@ -169,12 +169,12 @@ impl Machine {
     /// Has `listener` called with every change of the masks from now on, until the [`Subscription`]
     /// is dropped. In a loop that must not miss one: subscribe first, then read the masks.
     ///
-    /// It is called on the thread that made the change, after the change and outside of all locks of
-    /// the machine, so it may call the machine as it likes, may change it, and may subscribe and
+    /// It is called on the thread that made the change, after the change and outside of all locks
+    /// of the machine, so it may call the machine as it likes, may change it, and may subscribe and
     /// unsubscribe. Changes are told one at a time, in the order of their epochs, each to the
-    /// listeners in the order in which they subscribed. A thread that makes a change while another one (or
-    /// the same one, from a listener) is telling an earlier one leaves it to that one, and doesn't
-    /// wait: its own call may return before the listeners know.
+    /// listeners in the order in which they subscribed. A thread that makes a change while another
+    /// one (or the same one, from a listener) is telling an earlier one leaves it to that one, and
+    /// doesn't wait: its own call may return before the listeners know.
     ///
     /// A panic of a listener is reported by the panic hook and goes no further.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) -> Subscription {
@@ -242,9 +242,9 @@ impl Machine {
         changed.is_ok_and(|(changed, _)| changed)
     }
 
-    /// Sets the CPU time that the process may use, as when somebody writes its cgroup's `cpu.max`; the
-    /// kernel isn't told. For synthetic machines and for tests: on the live machine it holds until the
-    /// next [`Machine::refresh`]. Waits for readers.
+    /// Sets the CPU time that the process may use, as when somebody writes its cgroup's `cpu.max`;
+    /// the kernel isn't told. For synthetic machines and for tests: on the live machine it holds
+    /// until the next [`Machine::refresh`]. Waits for readers.
     ///
     /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
     pub fn set_cpu_quota(&self, quota: Option<CpuQuota>) -> bool {
@@ -280,8 +280,8 @@ impl Machine {
     }
 
     /// Changes what the masks are derived from, unless that would leave no usable CPU where there
-    /// was one. `edit` says which CPUs it took away, for the error. Says whether anything is another
-    /// now, and what became of the masks. Listeners aren't told yet: the caller ends in
+    /// was one. `edit` says which CPUs it took away, for the error. Says whether anything is
+    /// another now, and what became of the masks. Listeners aren't told yet: the caller ends in
     /// [`Machine::tell`].
     fn apply(
         &self,
@@ -381,20 +381,22 @@ impl Masks {
 
 impl Machine {
     /// Reads again which CPUs are online, isolated and allowed, and how much of their time is, and
-    /// applies that as one change. Says what changed for this process, if anything did. Listeners are
-    /// told ([`Machine::on_change`]).
+    /// applies that as one change. Says what changed for this process, if anything did. Listeners
+    /// are told ([`Machine::on_change`]).
     ///
-    /// Of the live machine that is: `online` and `isolated` of sysfs (and the isolated partitions of
-    /// the cpuset controller, where its root can be seen); the cpuset and the CPU quota of the process's
-    /// cgroups; and the CPUs that *some* thread of the process may use. (Not those of one thread: any may have been pinned
-    /// for its own reasons. `taskset --all-tasks` narrows all.) Of a saved sysfs tree: its `online`
-    /// and `isolated`. A machine that was described in a line never changes by itself.
+    /// Of the live machine that is: `online` and `isolated` of sysfs (and the isolated partitions
+    /// of the cpuset controller, where its root can be seen); the cpuset and the CPU quota of the
+    /// process's cgroups; and the CPUs that *some* thread of the process may use. (Not those of one
+    /// thread: any may have been pinned for its own reasons. `taskset --all-tasks` narrows all.) Of
+    /// a saved sysfs tree: its `online` and `isolated`. A machine that was described in a line
+    /// never changes by itself.
     ///
-    /// What [`Machine::set_online`] and its like have set is set anew. CPUs that the topology doesn't
-    /// have, or that weren't allowed when it was made, stay out: they are in no pod.
+    /// What [`Machine::set_online`] and its like have set is set anew. CPUs that the topology
+    /// doesn't have, or that weren't allowed when it was made, stay out: they are in no pod.
     ///
-    /// Reads files, and waits for readers ([`Machine::read`]); may block for a moment. Any thread may
-    /// call it, several at once take turns. [`Watch`](crate::Watch) says when it is worth a call.
+    /// Reads files, and waits for readers ([`Machine::read`]); may block for a moment. Any thread
+    /// may call it, several at once take turns. [`Watch`](crate::Watch) says when it is worth a
+    /// call.
     ///
     /// # Errors
     /// If a file can't be read or says something else than such a file does, or no CPU would remain

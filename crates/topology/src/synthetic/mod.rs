@@ -52,8 +52,8 @@ impl Topology {
             cpu.cpu = CpuId::new(cpus.as_ref().map_or(place, |cpus| cpus[place as usize]));
         }
         let nodes = nodes.unwrap_or_else(|| (0..local.len() as u32).collect());
-        // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest: so
-        // hwloc orders them.
+        // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest:
+        // so hwloc orders them.
         let mut inner_first: Vec<_> = nodes.iter().zip(local).collect();
         inner_first.sort_by_key(|(node, local)| (local.len(), **node));
         for (node, local) in inner_first {

@@ -82,8 +82,8 @@ const NAMES: [(&str, Type); 9] = [
     ("module", Type::Plain(Kind::Group)),
 ];
 
-/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: code that walks the
-/// tree goes as deep as it is.
+/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: code that walks
+/// the tree goes as deep as it is.
 const MAX_LEVELS: usize = 128;
 
 const KNOWN: &str = "use numanode, package, die, group, l1 to l5, core or pu";

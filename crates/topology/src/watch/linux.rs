@@ -1,4 +1,5 @@
-//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: netlink and inotify.
+//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: netlink and
+//! inotify.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -138,8 +139,8 @@ impl AsFd for Watch {
     }
 }
 
-/// The groups that decide about this for this process: its own first, then those above it, as far as
-/// they can be seen.
+/// The groups that decide about this for this process: its own first, then those above it, as far
+/// as they can be seen.
 fn groups_of(of: Controller) -> Vec<PathBuf> {
     cgroup::tables().map_or_else(Vec::new, |(memberships, mounts)| {
         cgroup::chains(&memberships, &mounts, of).into_iter().flatten().collect()
@@ -208,8 +209,8 @@ fn in_cgroup_namespace() -> Option<String> {
     elsewhere.then(|| "writes from outside of the process's cgroup namespace".to_owned())
 }
 
-/// Why the kernel may send no hotplug messages: it sends them to the network namespaces of the first
-/// user namespace, and one that was made inside of another belongs to that.
+/// Why the kernel may send no hotplug messages: it sends them to the network namespaces of the
+/// first user namespace, and one that was made inside of another belongs to that.
 fn in_user_namespace() -> Option<String> {
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     let whole = map.split_whitespace().eq(["0", "0", "4294967295"]);

@@ -38,14 +38,16 @@ use crate::error::TopologyError;
 /// # What it watches
 /// - The kernel's hotplug messages (netlink, `kobject_uevent`): CPUs that go offline, come online,
 ///   or are added or removed.
-/// - Writes to the cpuset and CPU quota files of the process's cgroups and of those above (inotify).
+/// - Writes to the cpuset and CPU quota files of the process's cgroups and of those above
+///   (inotify).
 ///
 /// # What nobody can wait for
 /// The kernel announces neither `taskset`, nor that the process was moved to another cgroup (but
 /// where the old one is left empty), nor that a sibling group was made an isolated partition. It
 /// announces such writes only to those that see the group through the same cgroup namespace: inside
 /// of most containers that is not so, and then [`Watch::unwatched`] says it. For these,
-/// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice remains.
+/// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice
+/// remains.
 ///
 /// On other systems than Linux there is nothing to wait for: [`Watch::new`] fails.
 #[derive(Debug)]
@@ -92,8 +94,8 @@ impl Watch {
     }
 
     /// Takes note of all that happened so far, without waiting: true if it may have changed which
-    /// CPUs can be used. For a thread that waits on [`Watch::as_fd`] together with other things: it is
-    /// readable until this is called.
+    /// CPUs can be used. For a thread that waits on [`Watch::as_fd`] together with other things: it
+    /// is readable until this is called.
     ///
     /// # Errors
     /// If the system fails to say what happened.

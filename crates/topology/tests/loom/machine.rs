@@ -1,4 +1,5 @@
-//! Model of a choice by a machine's masks against a CPU that leaves. `src/machine/README.md` names the steps.
+//! Model of a choice by a machine's masks against a CPU that leaves. `src/machine/README.md` names
+//! the steps.
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::model::must_panic;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 
 const LEAVES: CpuId = CpuId::new(1);
 
-/// A placer that publishes on a CPU where that is online, and a changer that takes it away and drains it. Nothing
-/// may be left there that nobody looks at again.
+/// A placer that publishes on a CPU where that is online, and a changer that takes it away and
+/// drains it. Nothing may be left there that nobody looks at again.
 fn choice_against_change(in_one_section: bool) {
     loom::model(move || {
         let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");

@@ -32,8 +32,8 @@ pub(crate) fn skipped(test: &str, why: &str) {
     eprintln!("skipped: {test}: {why}");
 }
 
-/// A process that puts a CPU back online when this one ends, however that comes: a test that is killed leaves
-/// a machine behind that has all its CPUs.
+/// A process that puts a CPU back online when this one ends, however that comes: a test that is
+/// killed leaves a machine behind that has all its CPUs.
 pub(crate) struct Keeper(Child);
 
 impl Keeper {
@@ -89,8 +89,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes one below the root of whichever version has the controller; `file` is one that version 1
-    /// has there.
+    /// Makes one below the root of whichever version has the controller; `file` is one that version
+    /// 1 has there.
     fn new(name: &str, controller: &str, file: &str) -> Result<Group, Skip> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let root = mounts.lines().find_map(|line| {

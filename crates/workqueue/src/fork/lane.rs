@@ -86,7 +86,8 @@ impl Lane {
         self.takes_spawns.load(Ordering::Relaxed)
     }
 
-    /// Something of what was spawned has gone to a list: what is left is to go there too, behind it.
+    /// Something of what was spawned has gone to a list: what is left is to go there too, behind
+    /// it.
     pub(crate) fn overflows(&self) {
         self.overflowed.store(true, Ordering::Relaxed);
     }
@@ -101,8 +102,8 @@ impl Lane {
         overflowed
     }
 
-    /// Whether a closure is kept though such ones were coarse, to see whether they still are: one in
-    /// so many.
+    /// Whether a closure is kept though such ones were coarse, to see whether they still are: one
+    /// in so many.
     pub(crate) fn probes(&self) -> bool {
         let probes = self.probes.load(Ordering::Relaxed);
         self.probes.store(probes.wrapping_add(1), Ordering::Relaxed);
@@ -179,8 +180,8 @@ pub(crate) struct Lanes<P: AsymmetricPolicy = Asymmetric> {
     watch: CachePadded<AtomicU32>,
     /// A: how many threads take part that are no workers. A hint: Relaxed.
     guests: aside::AtomicUsize,
-    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written where that
-    /// changes, by workers that run such closures. A hint: Relaxed.
+    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written where
+    /// that changes, by workers that run such closures. A hint: Relaxed.
     coarse: AtomicBool,
     /// L: is the lock; guards empty blocks.
     spare: CachePadded<Mutex<Blocks>>,
@@ -322,7 +323,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// Whether short closures, which the caller has put into a list just now, are left to a watcher.
+    /// Whether short closures, which the caller has put into a list just now, are left to a
+    /// watcher.
     #[inline]
     pub(crate) fn leaves_to_watcher(&self) -> bool {
         // Pairs with the heavy sides in `end_watch` and `leave_watch`.
@@ -406,8 +408,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             && self.watch.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The watcher has found something to do, and looks at the lists next. Another one watches, as soon
-    /// as it has taken that.
+    /// The watcher has found something to do, and looks at the lists next. Another one watches, as
+    /// soon as it has taken that.
     pub(crate) fn leave_watch(&self) {
         self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
         // Pairs with the light side in `leaves_to_watcher`.

@@ -114,7 +114,8 @@ impl SpawnedItem {
 /// Takes the closure out.
 ///
 /// # Safety
-/// The header is that of a [`SpawnedItem`] with a `C`, by a pointer to all of it, and nobody takes twice.
+/// The header is that of a [`SpawnedItem`] with a `C`, by a pointer to all of it, and nobody takes
+/// twice.
 #[inline]
 unsafe fn take<C>(item: NonNull<Header>) -> C {
     // SAFETY: as the caller says.
@@ -154,8 +155,8 @@ unsafe fn no_span(_: NonNull<Header>) -> Option<NonNull<tracing::Span>> {
 #[repr(C)]
 pub(crate) struct Block<T> {
     header: Header,
-    /// Positions of the oldest and behind the newest, while it is in no ring. Position `n` lies in slot
-    /// `n % ROOM`.
+    /// Positions of the oldest and behind the newest, while it is in no ring. Position `n` lies in
+    /// slot `n % ROOM`.
     from: usize,
     to: usize,
     slots: [MaybeUninit<T>; ROOM],
@@ -319,8 +320,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         self.thieves.stealing.lock()
     }
 
-    /// Appends a closure, as the owner. True where the ring was empty: somebody may have to be woken
-    /// for it. The closure comes back where the ring is full.
+    /// Appends a closure, as the owner. True where the ring was empty: somebody may have to be
+    /// woken for it. The closure comes back where the ring is full.
     #[inline]
     pub(crate) fn append(&self, closure: T) -> Result<bool, T> {
         let _inside = self.enter();
@@ -341,8 +342,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         Ok(first)
     }
 
-    /// The ring is empty, and the owner inside: what comes next isn't what a thief has seen. `head`:
-    /// where that lies.
+    /// The ring is empty, and the owner inside: what comes next isn't what a thief has seen.
+    /// `head`: where that lies.
     #[inline]
     fn begins(&self, head: usize) {
         self.owner.tail.store(head, Ordering::Relaxed);
@@ -371,7 +372,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         })
     }
 
-    /// Puts a block of closures into the ring, which is empty, as the owner. Returns an empty block.
+    /// Puts a block of closures into the ring, which is empty, as the owner. Returns an empty
+    /// block.
     pub(crate) fn put(&self, mut full: Box<Block<T>>) -> Box<Block<T>> {
         let _inside = self.enter();
         debug_assert_eq!(self.len(), 0, "the ring is empty");
@@ -408,8 +410,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     }
 
     /// Steals the older half of the closures, if the oldest is the one that the thief has seen, and
-    /// gives them to `each`, the oldest first. Returns how many: none also where somebody else is at
-    /// it.
+    /// gives them to `each`, the oldest first. Returns how many: none also where somebody else is
+    /// at it.
     pub(crate) fn steal(&self, seen: OldestSpawned, mut each: impl FnMut(T)) -> usize {
         let Some(_stealing) = self.thieves.stealing.try_lock() else { return 0 };
         if self.oldest() != Some(seen) {

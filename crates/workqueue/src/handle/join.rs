@@ -24,9 +24,9 @@ use crate::task::running::Spawner;
 use crate::wait::{self, messages};
 use crate::wait::{Role, take_back};
 
-/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value is
-/// then dropped on the worker, or here where the closure is over. A panic of the value's destructor is
-/// logged, and goes no further.
+/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value
+/// is then dropped on the worker, or here where the closure is over. A panic of the value's
+/// destructor is logged, and goes no further.
 ///
 /// It is a future too, and can be awaited in any runtime.
 pub struct JoinHandle<T> {
@@ -64,22 +64,22 @@ impl<T> JoinHandle<T> {
 
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker is run by this call, on this thread, where the caller is on a
-    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't in
-    /// an atomic section or a blocking region, and hasn't used half of its stack.
+    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't
+    /// in an atomic section or a blocking region, and hasn't used half of its stack.
     ///
-    /// In a work item it also goes on where it would use up what the closure needs. Where no worker can
-    /// come, since the pool has all that it may have and all of them wait, this call runs the closure
-    /// while there is a stack. Where the limit of its queue holds the closure back, and that queue's
-    /// own item is what waits, it runs in the place of that item.
+    /// In a work item it also goes on where it would use up what the closure needs. Where no worker
+    /// can come, since the pool has all that it may have and all of them wait, this call runs the
+    /// closure while there is a stack. Where the limit of its queue holds the closure back, and
+    /// that queue's own item is what waits, it runs in the place of that item.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
     /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics
-    /// Where the handle was polled before and has given its value then. In a work item, where the wait
-    /// would never end: for the item itself, or for a closure that an ordered queue starts only after
-    /// others which come after the item.
+    /// Where the handle was polled before and has given its value then. In a work item, where the
+    /// wait would never end: for the item itself, or for a closure that an ordered queue starts
+    /// only after others which come after the item.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.wait();
@@ -95,9 +95,10 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Waits for `timeout` at most. Returns true if it is over, so that [`JoinHandle::join`] won't block. It runs nothing
-    /// on this thread, which would not end in time: so an item that waits so for a closure that its own place or order
-    /// holds back waits in vain. May block; on a worker the pool starts other work meanwhile.
+    /// Waits for `timeout` at most. Returns true if it is over, so that [`JoinHandle::join`] won't
+    /// block. It runs nothing on this thread, which would not end in time: so an item that waits so
+    /// for a closure that its own place or order holds back waits in vain. May block; on a worker
+    /// the pool starts other work meanwhile.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -157,11 +158,12 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // The value, where nobody took it, is dropped with the task: in the middle of a panic, maybe.
+        // The value, where nobody took it, is dropped with the task: in the middle of a panic,
+        // maybe.
         let (table, state) = (self.lent().table, &self.lent().state);
         if table.is_counted() || state.orphan() {
-            // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or no instance is
-            // left, nobody has the task any more, and none will get it.
+            // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or
+            // no instance is left, nobody has the task any more, and none will get it.
             let release = || unsafe { (table.release)(self.task.cast()) };
             shielded("dropping a value that was not taken", release);
         }
@@ -184,8 +186,9 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. So no closure or future goes on when
-/// its owner is gone, except for a run that is in progress then. (tokio-util's `AbortOnDropHandle`.)
+/// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. So no
+/// closure or future goes on when its owner is gone, except for a run that is in progress then.
+/// (tokio-util's `AbortOnDropHandle`.)
 ///
 /// It is a future too.
 #[must_use = "dropping it aborts what was spawned"]
@@ -269,8 +272,8 @@ enum Stage<C, T, P> {
 #[repr(C)]
 pub(crate) struct Task<C, T, P = ()> {
     header: Header,
-    /// P: belongs to the thread that starts the item, or claims it to cancel it, until `done`; from then on to the
-    /// handle, or to the thread that frees the task.
+    /// P: belongs to the thread that starts the item, or claims it to cancel it, until `done`; from
+    /// then on to the handle, or to the thread that frees the task.
     stage: UnsafeCell<Stage<C, T, P>>,
     done: Completion,
     spawner: Spawner,
@@ -286,8 +289,8 @@ where
     T: Send + 'static,
     P: Send + 'static,
 {
-    /// The task, which is pending, and the handle that waits for it. One allocation. `permit` is dropped when the closure
-    /// is over, and before the handle is woken.
+    /// The task, which is pending, and the handle that waits for it. One allocation. `permit` is
+    /// dropped when the closure is over, and before the handle is woken.
     #[inline]
     pub(crate) fn make(closure: C, permit: P) -> (ItemRef, JoinHandle<T>) {
         let spawner = Spawner::current();
@@ -305,7 +308,8 @@ where
     /// The closure of a task that the queue didn't take.
     ///
     /// # Safety
-    /// They are what [`Task::make`] gave, for a task of this type, and nobody else ever had the item.
+    /// They are what [`Task::make`] gave, for a task of this type, and nobody else ever had the
+    /// item.
     pub(crate) unsafe fn unmake(item: ItemRef, handle: JoinHandle<T>) -> C {
         mem::forget(handle);
         // SAFETY: it was leaked in `make`, and is the caller's alone.
@@ -369,12 +373,13 @@ where
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         if self.done.is_complete() {
-            // Not the closure: a subscriber, when the run was over. The stage is the handle's by now.
+            // Not the closure: a subscriber, when the run was over. The stage is the handle's by
+            // now.
             return panics::discard(payload);
         }
-        // Where a subscriber panicked before the run the closure is still there. It is dropped before
-        // the handle is woken, and a destructor's panic keeps nobody waiting.
-        // SAFETY: as in `run`, for the starter of the item.
+        // Where a subscriber panicked before the run the closure is still there. It is dropped
+        // before the handle is woken, and a destructor's panic keeps nobody waiting. SAFETY: as in
+        // `run`, for the starter of the item.
         let closure = unsafe { self.replace(Stage::Gone) };
         shielded("dropping a closure that didn't run", || drop(closure));
         self.end(Err(JoinError::panicked(payload)));

@@ -49,7 +49,8 @@ pub struct Work {
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 
-// SAFETY: a handle is a reference to a `WorkItem`, which is `Send + Sync`, as its function is `Send`.
+// SAFETY: a handle is a reference to a `WorkItem`, which is `Send + Sync`, as its function is
+// `Send`.
 unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
@@ -58,7 +59,8 @@ unsafe impl Sync for Work {}
 #[repr(C)]
 struct WorkData {
     aside: HandleData,
-    /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken last.
+    /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken
+    /// last.
     timer: Mutex<Option<TimerHandle>>,
 }
 
@@ -72,8 +74,9 @@ struct WorkItem<C> {
     beside: WorkData,
 }
 
-// SAFETY: the function is called by one thread at a time, which `RUNNING` passes on with acquire and release, and is
-// dropped by the thread that frees the item: `C: Send` is enough. The other fields are `Sync`.
+// SAFETY: the function is called by one thread at a time, which `RUNNING` passes on with acquire
+// and release, and is dropped by the thread that frees the item: `C: Send` is enough. The other
+// fields are `Sync`.
 unsafe impl<C: Send> Sync for WorkItem<C> {}
 
 impl Clone for Work {
@@ -106,8 +109,8 @@ impl Work {
     /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
     /// logged and the item, its worker and its queue go on.
     ///
-    /// Its runs never overlap, and each sees what those before have done: so it may have state of its own, without a
-    /// lock. After a panic the next run finds that as the panic has left it.
+    /// Its runs never overlap, and each sees what those before have done: so it may have state of
+    /// its own, without a lock. After a panic the next run finds that as the panic has left it.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -142,9 +145,9 @@ impl Work {
         }
     }
 
-    /// The item whose function calls this: an item that queues itself needs no handle of its own, and so ends when
-    /// the last handle elsewhere is gone. `None` where that has happened, in whatever else runs on a queue, and off
-    /// its workers.
+    /// The item whose function calls this: an item that queues itself needs no handle of its own,
+    /// and so ends when the last handle elsewhere is gone. `None` where that has happened, in
+    /// whatever else runs on a queue, and off its workers.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -180,7 +183,8 @@ impl Work {
     fn last_handle_is_gone(&self) {
         let table = self.header().table;
         if self.header().state.orphan() {
-            // SAFETY: it was leaked in `new`; there is no handle and no instance, nor will there be.
+            // SAFETY: it was leaked in `new`; there is no handle and no instance, nor will there
+            // be.
             unsafe { (table.release)(self.item) };
         }
     }
@@ -199,8 +203,8 @@ impl Work {
     /// The lock of where its timer is.
     pub(crate) fn timer(&self) -> &Mutex<Option<TimerHandle>> {
         let beside = self.lent().beside().expect("it is reusable").cast::<WorkData>();
-        // SAFETY: a work item's aside is the first field of a `WorkData`, which is `repr(C)`; the pointer is
-        // one to all of the item, which a handle keeps.
+        // SAFETY: a work item's aside is the first field of a `WorkData`, which is `repr(C)`; the
+        // pointer is one to all of the item, which a handle keeps.
         &unsafe { beside.as_ref() }.timer
     }
 
@@ -217,14 +221,14 @@ impl Work {
     /// Waits until the instance that was queued last has run: true if it had to wait. Instances
     /// queued later aren't waited for, nor is one whose delay isn't over: the call waits for the
     /// running instance then, if there is one (Linux's `flush_work` does the same; see
-    /// [`Work::flush_delayed`]). May block; on a worker the pool starts other work meanwhile. An item
-    /// that still waits for a worker may be run by this call, as with
+    /// [`Work::flush_delayed`]). May block; on a worker the pool starts other work meanwhile. An
+    /// item that still waits for a worker may be run by this call, as with
     /// [`JoinHandle::join`](crate::JoinHandle::join).
     ///
     /// # Panics
-    /// Called from the item's own function, or from an item that this one waits for on the same stack: it
-    /// would wait for itself. Also, in an item of an ordered queue, for one that is queued there behind
-    /// others, which come after the waiting item.
+    /// Called from the item's own function, or from an item that this one waits for on the same
+    /// stack: it would wait for itself. Also, in an item of an ordered queue, for one that is
+    /// queued there behind others, which come after the waiting item.
     #[track_caller]
     pub fn flush(&self) -> bool {
         messages::for_item(self.header(), "Work::flush");
@@ -248,8 +252,8 @@ impl Work {
     /// Takes the pending instance back: it won't run, and those who flush it are told. True where
     /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
     ///
-    /// Any context: it waits for no work, only, yielding, for others' short steps with the same item
-    /// (a call of `queue` that is under way).
+    /// Any context: it waits for no work, only, yielding, for others' short steps with the same
+    /// item (a call of `queue` that is under way).
     pub fn cancel(&self) -> bool {
         self.lent().claim().map(Claimed::cancel).is_some()
     }
@@ -274,9 +278,10 @@ impl Work {
         was_pending
     }
 
-    /// Takes the pending instance back, and has every later queueing refused, until the item has been
-    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns [`QueueError::Disabled`](crate::QueueError::Disabled) and
-    /// leaves no trace. True where an instance was pending. Any context, as [`Work::cancel`].
+    /// Takes the pending instance back, and has every later queueing refused, until the item has
+    /// been enabled as often as it was disabled. An attempt to queue it meanwhile returns
+    /// [`QueueError::Disabled`](crate::QueueError::Disabled) and leaves no trace. True where an
+    /// instance was pending. Any context, as [`Work::cancel`].
     ///
     /// The depth goes to 65 535; beyond that it isn't counted, which is logged.
     pub fn disable(&self) -> bool {
@@ -294,8 +299,8 @@ impl Work {
         was_pending
     }
 
-    /// Takes one [`Work::disable`] back: true where the item can be queued now. A run that was refused or
-    /// cancelled meanwhile isn't made up for. Any context.
+    /// Takes one [`Work::disable`] back: true where the item can be queued now. A run that was
+    /// refused or cancelled meanwhile isn't made up for. Any context.
     ///
     /// More often than it was disabled: that is logged, and changes nothing.
     pub fn enable(&self) -> bool {
@@ -395,7 +400,8 @@ impl fmt::Debug for Work {
 
 impl<C: FnMut() + Send> Runs for WorkItem<C> {
     fn run(&self) {
-        // SAFETY: the thread that has started the instance runs it, and no other is started before that one's end.
+        // SAFETY: the thread that has started the instance runs it, and no other is started before
+        // that one's end.
         let call = |function: *mut C| unsafe { (*function)() };
         if hint::IN_MODEL {
             // A checker sees if two threads are in there at once.

@@ -1,5 +1,5 @@
-//! What pools know of their timekeeper, which lies above: what wakes it, and how it goes to sleep without missing
-//! anybody. Read `../timekeeper/README.md`: the steps named here are argued there.
+//! What pools know of their timekeeper, which lies above: what wakes it, and how it goes to sleep
+//! without missing anybody. Read `../timekeeper/README.md`: the steps named here are argued there.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -75,19 +75,19 @@ impl<F: FencePolicy> Alarm<F> {
     /// there. One load where somebody does.
     #[inline]
     pub(crate) fn raise(&self) -> bool {
-        // SeqCst: the caller's fence, which may be no more than a SeqCst read-modify-write, pairs with
-        // the one in `lower`.
+        // SeqCst: the caller's fence, which may be no more than a SeqCst read-modify-write, pairs
+        // with the one in `lower`.
         !self.raised.load(Ordering::SeqCst) && !self.raised.swap(true, Ordering::Relaxed)
     }
 
     /// The thread has found nothing to look after: it stops looking, unless there is something
     /// now. True where it stopped.
     pub(crate) fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
-        // Lower. A swap where a store would do: loom doesn't know that a plain store comes after the
-        // swap of a `raise` that saw the store before it.
+        // Lower. A swap where a store would do: loom doesn't know that a plain store comes after
+        // the swap of a `raise` that saw the store before it.
         self.raised.swap(false, Ordering::Relaxed);
-        // Pairs with the fence of the thread that raises: either that one reads `false`, and rings, or
-        // what it left is found here.
+        // Pairs with the fence of the thread that raises: either that one reads `false`, and rings,
+        // or what it left is found here.
         F::full();
         // Relook.
         if anything() {

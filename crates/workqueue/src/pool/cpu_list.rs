@@ -1,8 +1,8 @@
 //! The work that waits in a pool: one list a CPU, each a ring of pointers with an overflow; and the
 //! published word of the pool, which a push reads: it is written under the pool's lock alone.
 //!
-//! `README.md` has the steps (Begin, Check, Fill, Publish, Spill; Reserve, Take, Sweep, Refill) and why
-//! nobody overlooks what waits.
+//! `README.md` has the steps (Begin, Check, Fill, Publish, Spill; Reserve, Take, Sweep, Refill) and
+//! why nobody overlooks what waits.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -47,11 +47,11 @@ pub(crate) struct CpuList<F: FencePolicy> {
 }
 
 struct Overflow {
-    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken. A thread that
-    /// holds it calls no code of the user's.
+    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken.
+    /// A thread that holds it calls no code of the user's.
     list: SpinLock<List<Queued>>,
-    /// A: whether the list has something; written under its lock, and set before the inbox is emptied
-    /// into it.
+    /// A: whether the list has something; written under its lock, and set before the inbox is
+    /// emptied into it.
     listed: AtomicBool,
     /// A: items started from the list; written under its lock.
     started: AtomicU64,
@@ -158,21 +158,24 @@ impl<F: FencePolicy> CpuLists<F> {
         self.at(self.of(cpu)).may_wait()
     }
 
-    /// Items taken so far, by anybody. Those that are taken after others had reserved them count twice.
+    /// Items taken so far, by anybody. Those that are taken after others had reserved them count
+    /// twice.
     pub(super) fn taken(&self) -> u64 {
         self.lists.iter().map(CpuList::taken).sum()
     }
 }
 
 impl<F: FencePolicy> CpuList<F> {
-    /// Queues an item: Begin, Check, Fill and Publish; or Spill. Returns the word that Check has read.
+    /// Queues an item: Begin, Check, Fill and Publish; or Spill. Returns the word that Check has
+    /// read.
     #[inline(always)]
     pub(super) fn append(&self, queued: Queued, word: &Word) -> Reading {
-        // In this order: what leaves the inbox is listed before, and what leaves that is in the ring.
+        // In this order: what leaves the inbox is listed before, and what leaves that is in the
+        // ring.
         if self.inbox.is_empty() && !self.more.listed.load(Ordering::Acquire) {
             if let Some(begun) = self.ring.begin() {
-                // Pairs with the one in `publish`: either Check reads what a worker published before it went
-                // idle, or that worker's Recheck sees that somebody has begun.
+                // Pairs with the one in `publish`: either Check reads what a worker published
+                // before it went idle, or that worker's Recheck sees that somebody has begun.
                 F::implied();
                 let reading = word.read().after_push(|| begun.is_first());
                 queued.set_place(Container::Ring(begun.cell()));
@@ -192,8 +195,9 @@ impl<F: FencePolicy> CpuList<F> {
         word.read().after_push(|| first)
     }
 
-    /// Whether anything waits in it that isn't started (a moment ago). In the order in which an item moves on:
-    /// what leaves the inbox is listed before, and what leaves the list is in the ring before.
+    /// Whether anything waits in it that isn't started (a moment ago). In the order in which an
+    /// item moves on: what leaves the inbox is listed before, and what leaves the list is in the
+    /// ring before.
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.
         !self.inbox.is_empty()
@@ -202,7 +206,8 @@ impl<F: FencePolicy> CpuList<F> {
             || self.ring.left().is_some()
     }
 
-    /// Whether there is something to take (a moment ago): not where a thread is in the middle of an append or a refill.
+    /// Whether there is something to take (a moment ago): not where a thread is in the middle of an
+    /// append or a refill.
     pub(super) fn is_to_be_had(&self) -> bool {
         !self.ring.is_empty() || self.overflows() && self.more.list.try_lock().is_some()
     }
@@ -271,8 +276,8 @@ impl<F: FencePolicy> CpuList<F> {
         if self.overflows() { self.refill() } else { None }
     }
 
-    /// Refill: where the ring is empty, takes and starts the oldest item of the overflow, and moves more of
-    /// it into the ring. Where another does so it is left to that one.
+    /// Refill: where the ring is empty, takes and starts the oldest item of the overflow, and moves
+    /// more of it into the ring. Where another does so it is left to that one.
     #[cold]
     pub(super) fn refill(&self) -> Option<Running> {
         let list = self.more.list.try_lock()?;
@@ -304,7 +309,8 @@ impl<F: FencePolicy> CpuList<F> {
         while let Some(found) = self.ring.look(&mut see) {
             // SAFETY: as in `take`.
             let queued = unsafe { Queued::from_raw(found) };
-            // One that runs elsewhere, or is claimed, is somebody else's from here on: the next one.
+            // One that runs elsewhere, or is claimed, is somebody else's from here on: the next
+            // one.
             if let Some(running) = queued.start() {
                 return Some(running);
             }
@@ -384,8 +390,8 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
     #[inline]
     pub(super) fn drain(&mut self) {
         if !self.of.inbox.is_empty() {
-            // Before the inbox is emptied: a thread that finds it empty then reads this. Nobody else empties it
-            // meanwhile, so it becomes true.
+            // Before the inbox is emptied: a thread that finds it empty then reads this. Nobody
+            // else empties it meanwhile, so it becomes true.
             self.of.more.listed.store(true, Ordering::Relaxed);
             self.list.append(&self.of.inbox, |item| item.set_place(Container::Listed));
         }
@@ -403,9 +409,9 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
         Some(queued)
     }
 
-    /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has
-    /// started an item lies in the list, and afterwards it is neither there nor pending. An item that
-    /// runs elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next
+    /// Takes the oldest item and starts it. Under the lock, as in the kernel: until it has started
+    /// an item lies in the list, and afterwards it is neither there nor pending. An item that runs
+    /// elsewhere is left to the worker that runs it, a claimed one to its claimant, and the next
     /// one is tried.
     fn start_next(&mut self) -> Option<Running> {
         while let Some(queued) = self.pop() {
@@ -454,8 +460,8 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
     #[inline]
     fn one_less(&self) {
         if self.list.is_empty() && self.of.more.listed.load(Ordering::Relaxed) {
-            // Release pairs with the Acquire in `append`: what has left the list for the ring is before what
-            // is appended from now on. And with that of `waits`.
+            // Release pairs with the Acquire in `append`: what has left the list for the ring is
+            // before what is appended from now on. And with that of `waits`.
             self.of.more.listed.store(false, Ordering::Release);
         }
     }
@@ -477,9 +483,11 @@ const REFUSED: u32 = 1 << 5;
 const WANTED: u32 = 1 << 6;
 /// The pod has no share of what may run at once: work that may run anywhere is for others.
 const ASIDE: u32 = 1 << 7;
-/// A searcher is under way: a push that finds something before it counts what it leaves to that one.
+/// A searcher is under way: a push that finds something before it counts what it leaves to that
+/// one.
 const SEARCHING: u32 = 1 << 8;
-/// What waits is left to the workers that run tiny items: a push asks the timekeeper to look after them.
+/// What waits is left to the workers that run tiny items: a push asks the timekeeper to look after
+/// them.
 const ENOUGH: u32 = 1 << 9;
 /// From here on: among how many workers what waits is shared.
 const SHARE: u32 = 16;
@@ -508,8 +516,9 @@ impl Reading {
         Reading(bits.fold(workers << SHARE, |all, bit| all | bit))
     }
 
-    /// For a push, before which nothing lay there if it is the `first`. The searcher comes for that one. Counted is only
-    /// what finds that it hasn't come yet: one item at a time writes no line for that.
+    /// For a push, before which nothing lay there if it is the `first`. The searcher comes for that
+    /// one. Counted is only what finds that it hasn't come yet: one item at a time writes no line
+    /// for that.
     #[inline]
     pub(super) fn after_push(self, first: impl FnOnce() -> bool) -> Reading {
         if self.searching() && first() { Reading(self.0 & !SEARCHING) } else { self }
@@ -592,8 +601,8 @@ impl Word {
         Reading(self.bits.load(Ordering::SeqCst))
     }
 
-    /// Publishes; the caller holds the pool's lock. Returns the word published before. A swap, for the sake of its
-    /// order before later loads.
+    /// Publishes; the caller holds the pool's lock. Returns the word published before. A swap, for
+    /// the sake of its order before later loads.
     pub(crate) fn publish(&self, reading: Reading) -> Reading {
         let old = Reading(self.bits.load(Ordering::Relaxed));
         if old != reading {
@@ -606,8 +615,8 @@ impl Word {
 /// How much is left to the searcher that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct SearcherBacklog {
-    /// A: one, and the pushes since it was named that found something before them. A hint: a count that is off names a
-    /// searcher too few or too many, so Relaxed.
+    /// A: one, and the pushes since it was named that found something before them. A hint: a count
+    /// that is off names a searcher too few or too many, so Relaxed.
     pushes: aside::AtomicU32,
 }
 
@@ -628,5 +637,6 @@ impl SearcherBacklog {
     }
 }
 
-/// More than so many aren't counted: a storm's producers write one line for each, and wake more than tiny items pay.
+/// More than so many aren't counted: a storm's producers write one line for each, and wake more
+/// than tiny items pay.
 const MANY: u32 = 9;

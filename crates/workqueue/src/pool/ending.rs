@@ -132,8 +132,8 @@ impl<F: FencePolicy> Group<F> {
         Step::Exit
     }
 
-    /// A panic that is no item's has ended the worker's thread: a subscriber's, say. The pool goes on
-    /// without it, as if it had left, and makes another where that is needed.
+    /// A panic that is no item's has ended the worker's thread: a subscriber's, say. The pool goes
+    /// on without it, as if it had left, and makes another where that is needed.
     pub(super) fn died(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
         let action = {
@@ -147,8 +147,8 @@ impl<F: FencePolicy> Group<F> {
             // It may have been woken, and not have got so far as to see it.
             me.take_wake();
             if me.stop_searching(&mut inner.counts) {
-                // It has done nothing since it came or was woken, and so might the next one: as if no
-                // thread could be made.
+                // It has done nothing since it came or was woken, and so might the next one: as if
+                // no thread could be made.
                 inner.refused = Some(self.keeper.now());
             }
             me.drop_exemptions(&mut inner.counts);
@@ -177,8 +177,9 @@ impl<F: FencePolicy> Group<F> {
         });
     }
 
-    /// Takes no more work; the workers run what is queued, and leave. Where a pool has none, because
-    /// no thread could be made, what is queued is cancelled: that runs the user's destructors.
+    /// Takes no more work; the workers run what is queued, and leave. Where a pool has none,
+    /// because no thread could be made, what is queued is cancelled: that runs the user's
+    /// destructors.
     pub(crate) fn close(&self) {
         for (index, pool) in self.pools.iter().enumerate() {
             let (woken, stranded) = {
@@ -226,9 +227,9 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Waits until the workers have left, `by_worker` except those that wait for the same, or the time
-    /// is up. A worker that is still there may have started one in a pool that was empty, so that only a
-    /// round in which nobody waited says that all have left. May block.
+    /// Waits until the workers have left, `by_worker` except those that wait for the same, or the
+    /// time is up. A worker that is still there may have started one in a pool that was empty, so
+    /// that only a round in which nobody waited says that all have left. May block.
     pub(crate) fn wait_left(&self, by_worker: bool, until: Option<Instant>) -> WaitResult {
         let others = |inner: &PoolState| if by_worker { inner.joining } else { 0 };
         let mut waited = WaitResult::Not;
@@ -242,8 +243,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Seal: pools without workers get none any more, and cancel what comes. To be followed by
-    /// [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was made before is
-    /// seen there, and a thread that comes to the pool later sees the seal.
+    /// [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was made before
+    /// is seen there, and a thread that comes to the pool later sees the seal.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::Relaxed);
     }

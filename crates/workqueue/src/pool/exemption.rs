@@ -1,5 +1,6 @@
 //! Workers that are exempt: they run something, but aren't counted for the pod's cores, so that
-//! another may start. Either they said so (a blocking region, a long run), or the timekeeper caught them.
+//! another may start. Either they said so (a blocking region, a long run), or the timekeeper caught
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +52,8 @@ impl Worker {
         self.exemptions.load(Ordering::Relaxed) & why as u32 != 0
     }
 
-    /// Whether it has exemptions that end with its item. Asked by the worker itself, before it takes the
-    /// next one.
+    /// Whether it has exemptions that end with its item. Asked by the worker itself, before it
+    /// takes the next one.
     #[inline]
     pub(super) fn has_item_exemptions(&self) -> bool {
         self.exemptions.load(Ordering::Relaxed) & OF_THE_ITEM != 0
@@ -63,8 +64,8 @@ impl Worker {
         self.is_exempt(Exemption::Region) || self.is_exempt(Exemption::Asleep)
     }
 
-    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that is
-    /// known.
+    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that
+    /// is known.
     pub(super) fn blocks_for(&self) -> Option<Duration> {
         let since = self.blocked.load(Ordering::Relaxed);
         (self.is_exempt(Exemption::Region) && since != 0)
@@ -146,8 +147,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// A worker begins something that may compute or sleep: it holds no core for its pool meanwhile, and
-    /// keeps its CPU, if it has one alone.
+    /// A worker begins something that may compute or sleep: it holds no core for its pool
+    /// meanwhile, and keeps its CPU, if it has one alone.
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
         self.bundle_mine(me);
         let action = {
@@ -206,7 +207,8 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// Those that have run nothing since the last look don't run one tiny item after the other any more, or have lost their CPU.
+    /// Those that have run nothing since the last look don't run one tiny item after the other any
+    /// more, or have lost their CPU.
     fn look_at_takers(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
         let action = {
@@ -256,8 +258,8 @@ impl<F: FencePolicy> Group<F> {
             let mut inner = pool.inner.lock();
             let at_it = || worker.shown.read().is_some_and(|shown| shown.instance == instance);
             let exempt = worker.exemptions.load(Ordering::Relaxed) != 0;
-            // Its core is free where it sleeps, also if a worker is on its way to another: what that one
-            // takes may sleep as well.
+            // Its core is free where it sleeps, also if a worker is on its way to another: what
+            // that one takes may sleep as well.
             let waits = match why {
                 Exemption::Asleep => pool.has_more(),
                 _ => inner.is_stuck(pool),
@@ -266,8 +268,9 @@ impl<F: FencePolicy> Group<F> {
                 return false;
             }
             worker.set_exemptions(&mut inner.counts, |bits| bits | why as u32);
-            // The worker looks at its exemptions when an item is over, without the lock: it may have done
-            // so just before. One that this misses is exempt until the worker's next look.
+            // The worker looks at its exemptions when an item is over, without the lock: it may
+            // have done so just before. One that this misses is exempt until the worker's next
+            // look.
             F::full();
             caught = at_it();
             if caught {

@@ -1,5 +1,5 @@
-//! The pools follow the machine: where their workers run, and how many of them at once, changes with
-//! its masks.
+//! The pools follow the machine: where their workers run, and how many of them at once, changes
+//! with its masks.
 //!
 //! `following.md` has the steps by name.
 
@@ -17,9 +17,9 @@ use crate::attributes::QueueKind;
 use crate::pool::policy::{self, PoolHome, WantedCpus};
 
 impl<F: FencePolicy> Group<F> {
-    /// The machine has these masks now: moves the workers of each pool to where they belong. An older
-    /// epoch than one that came before is ignored, so callers may overtake each other. Work that is
-    /// queued stays queued, and runs there.
+    /// The machine has these masks now: moves the workers of each pool to where they belong. An
+    /// older epoch than one that came before is ignored, so callers may overtake each other. Work
+    /// that is queued stays queued, and runs there.
     ///
     /// May start threads, and waits for a moment where running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
@@ -62,7 +62,8 @@ impl<F: FencePolicy> Group<F> {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where that helps.
+    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where
+    /// that helps.
     pub(super) fn was_late(&self, me: &Worker, late: Duration) {
         let pins = &self.pools[me.pool].pins;
         if policy::is_late(late) && me.own_cpu.get().is_some() {
@@ -83,7 +84,8 @@ impl<F: FencePolicy> Group<F> {
         settles
     }
 
-    /// Pins all workers again to where they are pinned already; see [`Pins::set`](super::pins::Pins).
+    /// Pins all workers again to where they are pinned already; see
+    /// [`Pins::set`](super::pins::Pins).
     pub(crate) fn repin(&self) {
         for pool in &self.pools {
             pool.pins.again();

@@ -70,8 +70,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     pub(crate) kind: QueueKind,
     /// I: the CPUs that the queues asked for; `None`: those for general work.
     pub(super) cpus: Option<CpuSet>,
-    /// I: how many workers may hold a core at once, in all pools together; `None`: what the machine's CPU
-    /// quota gives.
+    /// I: how many workers may hold a core at once, in all pools together; `None`: what the
+    /// machine's CPU quota gives.
     pub(super) concurrency: Option<usize>,
     /// I: the niceness that was asked for.
     pub(crate) nice: i32,
@@ -92,8 +92,8 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,
-    /// A: the thread that shut the pools down has seen all workers leave: none is made any more. Set with no
-    /// lock, and then each pool is looked at under its own; read under that.
+    /// A: the thread that shut the pools down has seen all workers leave: none is made any more.
+    /// Set with no lock, and then each pool is looked at under its own; read under that.
     pub(super) sealed: AtomicBool,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
     /// while they do: a pool's own locks are taken under it.
@@ -259,18 +259,19 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// One bounded step of a worker that takes something and runs it; false where there is nothing for
-    /// it: it may search for a while longer, and goes idle.
+    /// One bounded step of a worker that takes something and runs it; false where there is nothing
+    /// for it: it may search for a while longer, and goes idle.
     #[inline(always)]
     pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
         // Gate.
         let reading = pool.reading();
         let shut = reading.crowded() || me.has_item_exemptions();
-        // Of its own CPU: so it touches neither the pool's lock nor a line that others write, unless
-        // something changes.
+        // Of its own CPU: so it touches neither the pool's lock nor a line that others write,
+        // unless something changes.
         if !shut {
-            // By itself, so that the instance is run where it was written: a copy waits for its own stores.
+            // By itself, so that the instance is run where it was written: a copy waits for its own
+            // stores.
             if let Some(running) = &mut pool.start_of_batch(me) {
                 self.carries_out(me, running, false);
                 return true;
@@ -290,8 +291,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU. One of a
-    /// pod that stands `aside` takes no work of others.
+    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU.
+    /// One of a pod that stands `aside` takes no work of others.
     #[inline(never)]
     fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool, aside: bool) -> bool {
         let pool = &self.pools[me.pool];
@@ -361,8 +362,8 @@ impl<F: FencePolicy> Group<F> {
         may
     }
 
-    /// `me` has found something. Where it was the searcher, or something else is to be seen to, that
-    /// is a transition.
+    /// `me` has found something. Where it was the searcher, or something else is to be seen to,
+    /// that is a transition.
     #[inline(always)]
     fn took(self: &Arc<Self>, me: &Worker) {
         let (searched, tells) = (me.is_searching(), me.batch.with(|batch| batch.tells));
@@ -441,8 +442,9 @@ impl<F: FencePolicy> Group<F> {
         self.soft && self.pools[index].spec.near.iter().any(|&other| self.needs_help(other))
     }
 
-    /// Search: nothing to take, and it will look out for a while. It is the searcher, so that pushes leave
-    /// the pool's lock alone and nobody is woken; false where another is, or it isn't to take anything.
+    /// Search: nothing to take, and it will look out for a while. It is the searcher, so that
+    /// pushes leave the pool's lock alone and nobody is woken; false where another is, or it isn't
+    /// to take anything.
     pub(crate) fn begin_search(&self, me: &Worker) -> bool {
         let mut inner = self.pools[me.pool].inner.lock();
         me.item_is_over(&mut inner.counts);
@@ -481,7 +483,8 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         if inner.counts.may_take() && !inner.counts.has_enough() && pool.has_waiting() {
-            // Fewer take than the word says: if this one blocks in its next item that has to be seen to.
+            // Fewer take than the word says: if this one blocks in its next item that has to be
+            // seen to.
             self.publish(me.pool, &inner);
             drop(inner);
             pool.outwait_a_while();
@@ -537,9 +540,9 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Publish: the counts; true where a worker may be woken for others now and might not before. A change is a SeqCst
-    /// read-modify-write, and so a full fence before the SeqCst loads that follow; no change needs
-    /// none (`README.md`).
+    /// Publish: the counts; true where a worker may be woken for others now and might not before. A
+    /// change is a SeqCst read-modify-write, and so a full fence before the SeqCst loads that
+    /// follow; no change needs none (`README.md`).
     pub(crate) fn publish(&self, index: usize, inner: &PoolState) -> (Reading, bool) {
         let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);

@@ -1,4 +1,5 @@
-//! A worker that is counted gets a thread, or is uncounted: then the pool goes on with those that it has.
+//! A worker that is counted gets a thread, or is uncounted: then the pool goes on with those that
+//! it has.
 
 use std::sync::Arc;
 
@@ -63,7 +64,8 @@ impl<F: FencePolicy> Group<F> {
     /// There is no thread for a worker that was counted as the searcher.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
-        // The thread that makes a worker may have started an item, or let one through, and has to go on.
+        // The thread that makes a worker may have started an item, or let one through, and has to
+        // go on.
         quietly(|| {
             tracing::warn!(
                 pod = pool.spec.pod,
@@ -74,7 +76,8 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// The pool goes on without a worker that was counted as the searcher, and asks again after a while.
+    /// The pool goes on without a worker that was counted as the searcher, and asks again after a
+    /// while.
     fn without(self: &Arc<Self>, index: usize, id: u32) {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();

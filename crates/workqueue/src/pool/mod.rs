@@ -103,8 +103,8 @@ pub(super) struct PoolState {
     making: usize,
     /// How long a tiny item takes, in nanoseconds, where workers don't hinder each other.
     least: u64,
-    /// From how many lists something was taken lately, and how often workers have told of tiny items since that was
-    /// counted.
+    /// From how many lists something was taken lately, and how often workers have told of tiny
+    /// items since that was counted.
     in_use: (usize, u32),
     closing: bool,
     next_worker: u32,
@@ -192,7 +192,8 @@ impl<F: FencePolicy> Pool<F> {
         current_cpu().map_or(0, |cpu| self.lists.of(cpu))
     }
 
-    /// Queues an item on this list: Begin, Check, Fill and Publish. Returns the word that Check has read.
+    /// Queues an item on this list: Begin, Check, Fill and Publish. Returns the word that Check has
+    /// read.
     #[inline(always)]
     fn append(&self, list: u32, queued: Queued) -> Reading {
         self.lists.at(list).append(queued, &self.word)
@@ -215,9 +216,9 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.any_waits()
     }
 
-    /// For a worker that found nothing though something waits: an append or a refill is under way. Waits until that is over
-    /// or anything is to be had, or for some 50 us: the thread that is at it may have lost its CPU, and nobody else's items
-    /// wait for that.
+    /// For a worker that found nothing though something waits: an append or a refill is under way.
+    /// Waits until that is over or anything is to be had, or for some 50 us: the thread that is at
+    /// it may have lost its CPU, and nobody else's items wait for that.
     pub(super) fn outwait_a_while(&self) {
         for tries in 0..spin::TRIES {
             if self.lists.iter().any(CpuList::is_to_be_had)
@@ -229,8 +230,9 @@ impl<F: FencePolicy> Pool<F> {
         }
     }
 
-    /// Which CPU a worker that is made now gets alone, if that is free: the caller's, where something waits, or nothing anywhere;
-    /// else one that something waits for. The caller goes on there.
+    /// Which CPU a worker that is made now gets alone, if that is free: the caller's, where
+    /// something waits, or nothing anywhere; else one that something waits for. The caller goes on
+    /// there.
     fn cpu_of_a_new_worker(&self) -> Option<CpuId> {
         let here = current_cpu()?;
         let elsewhere =
@@ -264,8 +266,8 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl PoolState {
-    /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken from
-    /// `here`, for what waits in one of the lists.
+    /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken
+    /// from `here`, for what waits in one of the lists.
     fn choose<F: FencePolicy>(
         &mut self,
         here: Option<CpuId>,
@@ -296,8 +298,8 @@ impl PoolState {
         Some((self.idle.remove(choice.position), choice.moves_to))
     }
 
-    /// Whether the worker that has a CPU alone sleeps in an item. Not where any roams: others use these CPUs too, and the
-    /// scheduler knows better which is free.
+    /// Whether the worker that has a CPU alone sleeps in an item. Not where any roams: others use
+    /// these CPUs too, and the scheduler knows better which is free.
     fn is_away(&self, cpu: CpuId) -> bool {
         let counts = &self.counts;
         let workers = || self.workers.values().map(|member| &member.worker);
@@ -341,8 +343,8 @@ pub(crate) enum WakeReason {
 pub(crate) struct Candidate {
     /// It spins, and takes quickly what comes.
     pub(crate) awake: bool,
-    /// It has the CPU alone that the work is for: that of the caller, unless what waits was queued for
-    /// another.
+    /// It has the CPU alone that the work is for: that of the caller, unless what waits was queued
+    /// for another.
     pub(crate) at_home: bool,
     /// It has no CPU alone.
     pub(crate) roams: bool,
@@ -379,26 +381,28 @@ pub(crate) struct Choice {
 }
 
 /// Which of so many idle workers, in the order in which they went idle, is woken from this CPU: one
-/// that spins, and so is awake; the one that has the CPU alone that the work is for; or else the one
-/// that parked last.
+/// that spins, and so is awake; the one that has the CPU alone that the work is for; or else the
+/// one that parked last.
 ///
-/// What was queued for another CPU goes there, although the caller's may be free: who queues for a CPU
-/// has a reason, and what is spread over CPUs would pile up on the one from which each wakes the next.
+/// What was queued for another CPU goes there, although the caller's may be free: who queues for a
+/// CPU has a reason, and what is spread over CPUs would pile up on the one from which each wakes
+/// the next.
 ///
 /// Where the caller waits for the item, its CPU goes to that worker: to wake another CPU would take
-/// longer than most items, and the waiter's again after. Where the caller goes on, they share it for a
-/// while, as the scheduler wants. For the same reason the woken worker moves in here where the owner is
-/// `away`: it sleeps in an item, and what is queued meanwhile would wait for other CPUs to wake up. One
-/// that has another CPU moves only if there is no other.
+/// longer than most items, and the waiter's again after. Where the caller goes on, they share it
+/// for a while, as the scheduler wants. For the same reason the woken worker moves in here where
+/// the owner is `away`: it sleeps in an item, and what is queued meanwhile would wait for other
+/// CPUs to wake up. One that has another CPU moves only if there is no other.
 ///
 /// One that has the CPU of a caller that goes on is woken for other CPUs only where there is no
 /// other, and moves to one of these where that is nobody's: else the caller waits for it, and the
 /// other CPU for nothing. So it is for a thief. (On two CPUs, a guest sums a tree of a million
 /// nodes in 6.5 ms. With its own CPU's worker as the thief, beside an idle CPU, it took 12.1 ms.)
 ///
-/// On 16 simulated CPUs (ab2d844), four of them burnt: without preference for a worker that spins, the p99 of mix/50 is 0.9 to 7.0
-/// times as long. None burnt: without one for the owner of the CPU, that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU
-/// time; without the move 1.0 to 6.7 times, for 4.3 of that.
+/// On 16 simulated CPUs (ab2d844), four of them burnt: without preference for a worker that spins,
+/// the p99 of mix/50 is 0.9 to 7.0 times as long. None burnt: without one for the owner of the CPU,
+/// that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU time; without the move 1.0 to
+/// 6.7 times, for 4.3 of that.
 pub(crate) fn choose(
     idle: usize,
     candidate: impl Fn(usize) -> Candidate,

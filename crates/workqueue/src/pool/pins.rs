@@ -23,18 +23,18 @@ pub(crate) enum Pinning {
     Cpu,
 }
 
-/// The CPU that a worker is pinned to alone, if it is. It is given one where it arrives, by Move and by Settle; it gives
-/// it up by Roam, see `README.md`.
+/// The CPU that a worker is pinned to alone, if it is. It is given one where it arrives, by Move
+/// and by Settle; it gives it up by Roam, see `README.md`.
 #[derive(Debug)]
 pub(super) struct OwnCpu {
     /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for the choice of a
     /// worker, so Relaxed.
     cpu: AtomicU32,
-    /// A: it has been given to another worker, and the thread is pinned to it still. Set under the lock of
-    /// `Pins`; the thread looks now and then, so Relaxed.
+    /// A: it has been given to another worker, and the thread is pinned to it still. Set under the
+    /// lock of `Pins`; the thread looks now and then, so Relaxed.
     left: AtomicBool,
-    /// A: it gave its CPU up since others keep it from that, and is given none until it settles. Written under the lock
-    /// of `Pins`; the worker looks now and then, so Relaxed.
+    /// A: it gave its CPU up since others keep it from that, and is given none until it settles.
+    /// Written under the lock of `Pins`; the worker looks now and then, so Relaxed.
     roams: AtomicBool,
 }
 
@@ -82,7 +82,8 @@ pub(super) struct Pins {
     /// them is pinned: so a thread is pinned to what was set last, and none that has ended. Nothing
     /// else is locked under it.
     pins: Mutex<PinState>,
-    /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in nanoseconds. A hint: Relaxed.
+    /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in
+    /// nanoseconds. A hint: Relaxed.
     streamed: AtomicU64,
 }
 
@@ -125,8 +126,8 @@ impl Pins {
         Pins { pinning, pins: Mutex::new(inner), streamed: AtomicU64::new(0) }
     }
 
-    /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the guard
-    /// is dropped, at its end. Its own CPU is this one, if it can be.
+    /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the
+    /// guard is dropped, at its end. Its own CPU is this one, if it can be.
     pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> PinnedThread<'_> {
         let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
         if let Some(tid) = thread {
@@ -147,13 +148,13 @@ impl Pins {
         PinnedThread { pins: self, thread }
     }
 
-    /// Pin: these are the CPUs from now on, for the threads that are there and those to come. `away`:
-    /// they are borrowed, and nobody has one of them alone.
+    /// Pin: these are the CPUs from now on, for the threads that are there and those to come.
+    /// `away`: they are borrowed, and nobody has one of them alone.
     ///
-    /// From the outside, since a thread that runs a long item or is parked wouldn't do it itself. Also
-    /// where the CPUs are the same as before: the kernel gives a thread whose last CPU went offline,
-    /// and on older kernels each thread of a cpuset that was written, a mask of its own choice, and
-    /// doesn't take it back.
+    /// From the outside, since a thread that runs a long item or is parked wouldn't do it itself.
+    /// Also where the CPUs are the same as before: the kernel gives a thread whose last CPU went
+    /// offline, and on older kernels each thread of a cpuset that was written, a mask of its own
+    /// choice, and doesn't take it back.
     ///
     /// The threads that couldn't be, to be logged by the caller, which holds locks.
     pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<PinError> {
@@ -164,9 +165,9 @@ impl Pins {
         inner.pin_all()
     }
 
-    /// Move: this thread has that CPU alone now. Its last owner is asleep there, and wakes up there, where the
-    /// timer is: to wake another CPU costs this one more. It comes back by itself. Nothing where the CPU isn't
-    /// one of ours, or is nobody's alone.
+    /// Move: this thread has that CPU alone now. Its last owner is asleep there, and wakes up
+    /// there, where the timer is: to wake another CPU costs this one more. It comes back by itself.
+    /// Nothing where the CPU isn't one of ours, or is nobody's alone.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: CpuId) {
         let refused: Vec<PinError> = {
             let mut inner = self.pins.lock();
@@ -189,9 +190,9 @@ impl Pins {
         }
     }
 
-    /// Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may use these, too. A thread begins
-    /// where the one that makes it may be: below one that is pinned to a single CPU it would wait there until that one
-    /// sleeps.
+    /// Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may use these,
+    /// too. A thread begins where the one that makes it may be: below one that is pinned to a
+    /// single CPU it would wait there until that one sleeps.
     pub(super) fn lend<R>(&self, own: &OwnCpu, cpus: &CpuSet, f: impl FnOnce() -> R) -> R {
         self.come_back(own);
         let lent = self.are_real() && {
@@ -244,7 +245,8 @@ impl Pins {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else has.
+    /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else
+    /// has.
     pub(super) fn settle(&self, own: &OwnCpu) {
         let Some(cpu) = current_cpu() else { return };
         let free = {
@@ -288,8 +290,8 @@ impl PinState {
         self.cpus.iter().filter(move |&cpu| self.alone && !taken(cpu))
     }
 
-    /// Takes CPUs back that are none of ours any more, and hands out those that are free. The threads
-    /// that got one are to be pinned.
+    /// Takes CPUs back that are none of ours any more, and hands out those that are free. The
+    /// threads that got one are to be pinned.
     fn hand_out(&mut self) -> Vec<Thread> {
         let keeps = |cpu| self.alone && self.cpus.contains(cpu);
         for thread in &self.threads {

@@ -26,7 +26,8 @@ pub(crate) struct Counts {
     pub(crate) max: usize,
     /// Active workers that are known to run one tiny item after the other.
     pub(crate) takers: usize,
-    /// How many of these keep up with the queuers; more would only be in each other's way. 0: not known.
+    /// How many of these keep up with the queuers; more would only be in each other's way. 0: not
+    /// known.
     pub(crate) enough: usize,
 }
 
@@ -47,8 +48,8 @@ impl Counts {
         !self.searching && self.has_core() && (self.idle > 0 || self.total < self.max)
     }
 
-    /// Whether the workers that take from a stream of tiny items keep up with it, so that what waits is left to
-    /// them. Until they say otherwise, or are found to be at something long.
+    /// Whether the workers that take from a stream of tiny items keep up with it, so that what
+    /// waits is left to them. Until they say otherwise, or are found to be at something long.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough > 0 && self.takers >= self.enough
     }
@@ -64,8 +65,8 @@ impl Counts {
         !self.searching && !self.may_wake()
     }
 
-    /// Whether a core is free, and no worker can come for it: who waits for an item of this pool had better
-    /// run it.
+    /// Whether a core is free, and no worker can come for it: who waits for an item of this pool
+    /// had better run it.
     pub(crate) fn is_short(&self) -> bool {
         self.saturated() && self.has_core()
     }
@@ -88,8 +89,9 @@ impl Counts {
         self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
     }
 
-    /// Whether another searcher may be named for the work that waits, although one is on its way, and
-    /// [overdue](is_overdue): it may come from a CPU that has yet to wake up, or wait there behind another thread.
+    /// Whether another searcher may be named for the work that waits, although one is on its way,
+    /// and [overdue](is_overdue): it may come from a CPU that has yet to wake up, or wait there
+    /// behind another thread.
     pub(crate) fn may_hurry(&self) -> bool {
         self.searching && self.idle > 0 && self.has_core()
     }
@@ -101,33 +103,36 @@ impl Counts {
     }
 }
 
-/// Whether a searcher is overdue that so many pushes were left to: another one is named then, if there is an idle one.
-/// Each time that they have doubled: so nothing waits for the one that waits for its CPU, and a storm of pushes names
-/// a few. (Without it, on 16 simulated CPUs, four of them burnt: the p99 of mix/50 is 15 to 31 times as long; ab2d844.)
+/// Whether a searcher is overdue that so many pushes were left to: another one is named then, if
+/// there is an idle one. Each time that they have doubled: so nothing waits for the one that waits
+/// for its CPU, and a storm of pushes names a few. (Without it, on 16 simulated CPUs, four of them
+/// burnt: the p99 of mix/50 is 15 to 31 times as long; ab2d844.)
 pub(crate) fn is_overdue(pushes: u32) -> bool {
     pushes > 1 && pushes.is_power_of_two()
 }
 
-/// Whether a worker was kept from its CPU by others that could have run for so long, since it was woken or looked out
-/// for work last.
+/// Whether a worker was kept from its CPU by others that could have run for so long, since it was
+/// woken or looked out for work last.
 pub(crate) fn is_late(late: Duration) -> bool {
     late > LATE
 }
 
-/// A CPU of a virtual machine that slept deeply wakes up within this, mostly; a slice behind another thread is longer.
+/// A CPU of a virtual machine that slept deeply wakes up within this, mostly; a slice behind
+/// another thread is longer.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Whether the workers of a pool give up the CPUs that they have alone, of which one was late, of so many; so long after
-/// the last [stream](is_stream). Never with two CPUs, where it would wait on the other too, away from the lines that it
-/// knows. And not amid streams: the thread that queues them on its CPU kept it from there. (Without it, on 16 simulated CPUs, four of
-/// them burnt: a hot ping-pong takes 580 times as long, the kernel's test makes 0.01. Without own CPUs, on two CPUs: the p99 of
-/// mix/50/hint is 15 times as long, a storm of two producers makes 0.72; ab2d844.)
+/// Whether the workers of a pool give up the CPUs that they have alone, of which one was late, of
+/// so many; so long after the last [stream](is_stream). Never with two CPUs, where it would wait on
+/// the other too, away from the lines that it knows. And not amid streams: the thread that queues
+/// them on its CPU kept it from there. (Without it, on 16 simulated CPUs, four of them burnt: a hot
+/// ping-pong takes 580 times as long, the kernel's test makes 0.01. Without own CPUs, on two CPUs:
+/// the p99 of mix/50/hint is 15 times as long, a storm of two producers makes 0.72; ab2d844.)
 pub(crate) fn roams(cpus: usize, streamed: Duration) -> bool {
     cpus > 2 && streamed >= Duration::from_millis(10)
 }
 
-/// Whether a worker that has roamed for so long has a CPU alone again. After a stream its lines are worth finding again,
-/// and others leave it that CPU; and others don't disturb for ever.
+/// Whether a worker that has roamed for so long has a CPU alone again. After a stream its lines are
+/// worth finding again, and others leave it that CPU; and others don't disturb for ever.
 pub(crate) fn settles(streamed: bool, roamed: Duration) -> bool {
     streamed || roamed >= Duration::from_secs(1)
 }
@@ -141,8 +146,8 @@ pub(crate) fn is_stream(items: u64, took: Duration) -> bool {
 /// others have: so that some items that wait for others of their pool never keep it from these.
 const SPARE_WORKERS: usize = 8;
 
-/// Whether one more thread may be made where there are so many, of `most`, for a pool that has so many
-/// `workers` with it, `base` of which may hold a core.
+/// Whether one more thread may be made where there are so many, of `most`, for a pool that has so
+/// many `workers` with it, `base` of which may hold a core.
 pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base: usize) -> bool {
     threads < most || workers <= base.saturating_add(SPARE_WORKERS)
 }
@@ -172,9 +177,9 @@ pub(crate) struct PoolHome {
     pub(crate) away: bool,
 }
 
-/// Where the workers of a pod run, as the machine is now: on the pod's CPUs that can be used and are
-/// wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are all
-/// gone, and bound work whose CPU is, from those for general work. The kernel's rules
+/// Where the workers of a pod run, as the machine is now: on the pod's CPUs that can be used and
+/// are wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are
+/// all gone, and bound work whose CPU is, from those for general work. The kernel's rules
 /// (`wq_calc_pod_cpumask`, `unbind_workers`).
 pub(crate) fn home(pod: &CpuSet, wants: WantedCpus<'_>, masks: &Masks) -> PoolHome {
     let (wanted, otherwise) = match wants {
@@ -194,8 +199,8 @@ pub(crate) fn home(pod: &CpuSet, wants: WantedCpus<'_>, masks: &Masks) -> PoolHo
     PoolHome { cpus: elsewhere, away: true }
 }
 
-/// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows CPUs,
-/// no more than the pod would have, and at least one.
+/// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows
+/// CPUs, no more than the pod would have, and at least one.
 pub(crate) fn base(pod: &CpuSet, home: &PoolHome) -> usize {
     pod.len().min(home.cpus.len()).max(1)
 }
@@ -203,9 +208,9 @@ pub(crate) fn base(pod: &CpuSet, home: &PoolHome) -> usize {
 /// How many workers of each pod may hold a core at once, where the pods together are to keep to a
 /// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
 ///
-/// Each gets its share by its CPUs: together just the limit, and at least one, since what is rounded off
-/// one pod goes to another. A pod that gets none still runs what is for it alone, one item at a time; but
-/// work that may run anywhere is for the others.
+/// Each gets its share by its CPUs: together just the limit, and at least one, since what is
+/// rounded off one pod goes to another. A pod that gets none still runs what is for it alone, one
+/// item at a time; but work that may run anywhere is for the others.
 pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     let total: usize = pods.iter().sum();
     let Some(limit) = limit.map(|limit| limit.max(1)).filter(|limit| *limit < total) else {
@@ -220,13 +225,15 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     share.collect()
 }
 
-/// A worker serves the list of its CPU for so many items or, where these are long, for so long; then it
-/// looks whether another one is left alone. The line that it reads for that is written with each item there.
+/// A worker serves the list of its CPU for so many items or, where these are long, for so long;
+/// then it looks whether another one is left alone. The line that it reads for that is written with
+/// each item there.
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 
-/// After so many short items it looks at the clock again: items may have become long. (Where it looks each time, on two CPUs: a hot
-/// ping-pong takes 0.9 to 6.2 of the time, the p99 of mix/50/hint is 1.29 times as long; ab2d844.)
+/// After so many short items it looks at the clock again: items may have become long. (Where it
+/// looks each time, on two CPUs: a hot ping-pong takes 0.9 to 6.2 of the time, the p99 of
+/// mix/50/hint is 1.29 times as long; ab2d844.)
 pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 2;
 
 /// Whether items of which so many took so long are short: a turn has room for as many as it may.
@@ -258,8 +265,9 @@ pub(crate) enum IdleEnd {
     Slept { for_so_long: Duration, spun: bool, from_here: bool },
 }
 
-/// Whether a worker spins before it sleeps: only while that pays. (Without it a hot ping-pong takes 7 to 27 times as long on two CPUs
-/// that are loaded, twice as long on 16 simulated ones; ab2d844. Where it always spins mix/50 takes 2.3 of the CPU time there.)
+/// Whether a worker spins before it sleeps: only while that pays. (Without it a hot ping-pong takes
+/// 7 to 27 times as long on two CPUs that are loaded, twice as long on 16 simulated ones; ab2d844.
+/// Where it always spins mix/50 takes 2.3 of the CPU time there.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Habit(Proof);
 
@@ -291,8 +299,9 @@ impl Habit {
 
 /// Whether a worker whose work comes from its own CPU yields once before it sleeps: then who queues
 /// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
-/// that pays; else it would wait for the CPU while its work waits. (Without it, on 16 simulated CPUs:
-/// a storm of one producer makes the half with two seeds of ten; two quiet CPUs see nothing; ab2d844.)
+/// that pays; else it would wait for the CPU while its work waits. (Without it, on 16 simulated
+/// CPUs: a storm of one producer makes the half with two seeds of ten; two quiet CPUs see nothing;
+/// ab2d844.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares(Proof);
 
@@ -314,22 +323,24 @@ impl Shares {
     }
 }
 
-/// Whether it was well to make way for so long, where the work that was queued meanwhile took so long.
+/// Whether it was well to make way for so long, where the work that was queued meanwhile took so
+/// long.
 pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
     waited <= SHORT_SLEEP || run >= waited / 8
 }
 
-/// Whether a worker that spins, and whose last run was so long, is the one to be given work. (If any is, on 16 simulated CPUs: the
-/// p99 of mix/50/hint is 1.0 to 1.8 times as long, for 1.3 of the CPU time; if none is, a ping-pong takes 1.13; two CPUs see
-/// nothing; ab2d844.)
+/// Whether a worker that spins, and whose last run was so long, is the one to be given work. (If
+/// any is, on 16 simulated CPUs: the p99 of mix/50/hint is 1.0 to 1.8 times as long, for 1.3 of the
+/// CPU time; if none is, a ping-pong takes 1.13; two CPUs see nothing; ab2d844.)
 pub(crate) fn is_quick(run: Duration) -> bool {
     run <= SHORT_RUN
 }
 
-/// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it has
-/// run one item after the other, the thread that queues them may be waiting for this very CPU. If the worker
-/// parked instead, the next push would wake it, and it would take the CPU from the queuer for each item. (Without it, on two quiet
-/// CPUs: the kernel's test makes 0.90 [0.81..1.02], inside 0.93 [0.79..1.02]; ab2d844.)
+/// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it
+/// has run one item after the other, the thread that queues them may be waiting for this very CPU.
+/// If the worker parked instead, the next push would wake it, and it would take the CPU from the
+/// queuer for each item. (Without it, on two quiet CPUs: the kernel's test makes 0.90 [0.81..1.02],
+/// inside 0.93 [0.79..1.02]; ab2d844.)
 pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
     streak >= STREAM && yields < 3
 }
@@ -337,10 +348,11 @@ pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
 /// So many items one after the other are a stream.
 const STREAM: u64 = 16;
 
-/// Whether a worker in the middle of a stream makes way (yields once) before it takes what was queued on another CPU: where that
-/// brought something that was queued on its own the last time; and each time that it didn't, not for twice as many times.
-/// (Without it, on 16 simulated CPUs: a storm of 16 producers that count apart makes 0.86 [0.82..0.98], an item takes 4.6
-/// lines for 3.1; two CPUs see nothing; ab2d844.)
+/// Whether a worker in the middle of a stream makes way (yields once) before it takes what was
+/// queued on another CPU: where that brought something that was queued on its own the last time;
+/// and each time that it didn't, not for twice as many times. (Without it, on 16 simulated CPUs: a
+/// storm of 16 producers that count apart makes 0.86 [0.82..0.98], an item takes 4.6 lines for 3.1;
+/// two CPUs see nothing; ab2d844.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YieldHabit {
     /// So many times not now.
@@ -393,9 +405,10 @@ pub enum Idle {
     /// hand-overs ends. At rest it costs nothing.
     ///
     /// Where work comes to it from its own CPU, within 100 us and again and again, it yields once
-    /// before it sleeps: then what is queued while the other threads of that CPU run needs no system
-    /// call to wake it, and is run in one go when they wait. Where they don't, such work may wait for
-    /// the CPU for some ms; each time that this happens it wants twice as much proof as before.
+    /// before it sleeps: then what is queued while the other threads of that CPU run needs no
+    /// system call to wake it, and is run in one go when they wait. Where they don't, such work may
+    /// wait for the CPU for some ms; each time that this happens it wants twice as much proof as
+    /// before.
     #[default]
     Hybrid,
     /// It spins for so long each time that it runs out of work. For machines, or sets of CPUs, that

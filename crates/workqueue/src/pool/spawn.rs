@@ -1,8 +1,10 @@
-//! How threads are made: those of workers, by the standard library or in a way of the user's, and those
-//! beside the pools' workers (the timekeeper's, a rescuer's, `cw-follow`), whose end is waited for.
+//! How threads are made: those of workers, by the standard library or in a way of the user's, and
+//! those beside the pools' workers (the timekeeper's, a rescuer's, `cw-follow`), whose end is
+//! waited for.
 //!
-//! A thread inherits the niceness and the CPUs of the one that makes it, and should not keep them: any
-//! thread may have to make a worker, one of high priority too, or one that is pinned to another pod.
+//! A thread inherits the niceness and the CPUs of the one that makes it, and should not keep them:
+//! any thread may have to make a worker, one of high priority too, or one that is pinned to another
+//! pod.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -102,7 +104,8 @@ impl Spawner {
     }
 
     /// Makes a thread for a worker that is counted already. On an error it won't run; `lost` is
-    /// called where that comes out after this has returned. A handle where the thread can be joined.
+    /// called where that comes out after this has returned. A handle where the thread can be
+    /// joined.
     pub(crate) fn spawn(
         &self,
         name: String,
@@ -194,7 +197,8 @@ impl ServiceThread {
         Ok(ServiceThread { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
     }
 
-    /// Waits for its end, unless it is the calling thread; its name where the time is up first. May block.
+    /// Waits for its end, unless it is the calling thread; its name where the time is up first. May
+    /// block.
     pub(crate) fn wait(&self, limit: Limit) -> Result<(), String> {
         if thread::current().id() == self.id {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What a worker's items spawn and nobody joins: it stays with the worker while nobody else has a core
-//! for it, and goes to the list of the pool in bundles.
+//! What a worker's items spawn and nobody joins: it stays with the worker while nobody else has a
+//! core for it, and goes to the list of the pool in bundles.
 //!
 //! `../fork/README.md` has the protocol (Keep, Bundle, Steal).
 
@@ -21,8 +21,8 @@ use crate::task::running::Running;
 
 /// A closure that takes so long is worth a wake-up, which costs its caller about as much.
 const COARSE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 5 });
-/// After so many closures a worker looks at the clock, which costs as much as a short one; and again
-/// after four times as many, or after each where they aren't short.
+/// After so many closures a worker looks at the clock, which costs as much as a short one; and
+/// again after four times as many, or after each where they aren't short.
 const LOOK: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
 impl<F: FencePolicy> Pool<F> {
@@ -33,8 +33,8 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Whether what is spawned by an item that runs here may stay with its worker: it is short, or it is to
-    /// be seen whether it is, and nobody idle has a core for it.
+    /// Whether what is spawned by an item that runs here may stay with its worker: it is short, or
+    /// it is to be seen whether it is, and nobody idle has a core for it.
     #[inline]
     pub(crate) fn may_keep(&self, index: usize, lane: &Lane) -> bool {
         let pool = &self.pools[index];
@@ -59,8 +59,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// A closure is about to be queued by the calling worker's item: those that are kept go first, and
-    /// those that come are behind it.
+    /// A closure is about to be queued by the calling worker's item: those that are kept go first,
+    /// and those that come are behind it.
     #[inline]
     pub(crate) fn overtakes_none(self: &Arc<Self>, index: usize, lane: &Lane) {
         if lane.spawned.len() > 0 {
@@ -100,8 +100,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Runs what the item of `me` that is over now has left to its worker, and what that spawns, for a
-    /// turn.
+    /// Runs what the item of `me` that is over now has left to its worker, and what that spawns,
+    /// for a turn.
     #[inline(never)]
     pub(super) fn runs_spawned(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];

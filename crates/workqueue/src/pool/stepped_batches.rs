@@ -88,8 +88,9 @@ fn stepped_reserved_items_are_run_by_another_once_their_worker_is_one_too_many()
     the_other_runs_the_rest(&group, &log, &other, 8);
 }
 
-/// A worker takes the first of eight of a list and loses its CPU. The other one stays where it is, and there is always more for it
-/// in these lists: after how many items the last of the eight has run.
+/// A worker takes the first of eight of a list and loses its CPU. The other one stays where it is,
+/// and there is always more for it in these lists: after how many items the last of the eight has
+/// run.
 fn passed_by(lists: &[u32], of: u32) -> usize {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, other] = [group.enlist(0), group.enlist(0)];

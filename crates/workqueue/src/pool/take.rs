@@ -1,5 +1,5 @@
-//! How a worker comes by its next item; and how a particular one is taken out of a pool: a claimed one,
-//! one of a certain queue, all of a pool that nobody serves any more.
+//! How a worker comes by its next item; and how a particular one is taken out of a pool: a claimed
+//! one, one of a certain queue, all of a pool that nobody serves any more.
 //!
 //! `README.md` has the steps (Reserve, Take, Sweep, Refill) and the rules (order, turns).
 
@@ -31,8 +31,9 @@ impl<F: FencePolicy> Pool<F> {
         current_cpu().map_or(me.id as usize % lists, |cpu| self.lists.of(cpu) as usize)
     }
 
-    /// Takes and starts the next item of the batch of `me`, or else one of the list of the CPU that it is on, whose lines
-    /// are here; in turn with those of lists that were left alone, so that none starves.
+    /// Takes and starts the next item of the batch of `me`, or else one of the list of the CPU that
+    /// it is on, whose lines are here; in turn with those of lists that were left alone, so that
+    /// none starves.
     pub(super) fn start_at_home(&self, me: &Worker) -> Option<Running> {
         let running = self.start_of_batch(me);
         if running.is_some() { running } else { self.start_batch(me) }
@@ -60,7 +61,8 @@ impl<F: FencePolicy> Pool<F> {
                 if batch.of.len() == 0 {
                     list.ring.over(&batch.of);
                 }
-                // One that runs elsewhere is left to the worker that runs it, a claimed one to its claimant.
+                // One that runs elsewhere is left to the worker that runs it, a claimed one to its
+                // claimant.
                 if let Some(running) = queued.and_then(Queued::start) {
                     return Some(running);
                 }
@@ -103,8 +105,9 @@ impl<F: FencePolicy> Pool<F> {
         if list.overflows() { list.refill() } else { None }
     }
 
-    /// Takes and starts an item of another list, if it is the turn of that: nobody had taken anything from
-    /// it since the last look at it. And of what another worker has reserved and not come to since then.
+    /// Takes and starts an item of another list, if it is the turn of that: nobody had taken
+    /// anything from it since the last look at it. And of what another worker has reserved and not
+    /// come to since then.
     #[cold]
     fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
         let lists = self.lists.len();
@@ -161,8 +164,8 @@ impl<F: FencePolicy> Pool<F> {
         }
         let lists = self.lists.len();
         if lists > 1 && self.lists.any_may_wait() && me.makes_way() {
-            // The queuer here may wait for this CPU, and items that are queued elsewhere are for the workers there:
-            // each CPU for itself nobody waits for another one's lines.
+            // The queuer here may wait for this CPU, and items that are queued elsewhere are for
+            // the workers there: each CPU for itself nobody waits for another one's lines.
             me.carry.stops();
             thread::yield_now();
             let running = self.start_at(me, self.home_of(me));
@@ -173,8 +176,8 @@ impl<F: FencePolicy> Pool<F> {
         }
         me.batch.with(Batch::pauses);
         let home = self.home_of(me);
-        // Round the others: on with the last one where there is a batch for it, whose lines are here; else from the next one on, so
-        // that all that have something are served.
+        // Round the others: on with the last one where there is a batch for it, whose lines are
+        // here; else from the next one on, so that all that have something are served.
         let last = me.batch.with(|batch| batch.list);
         let first = last + usize::from(self.lists.at(last as u32).ring.len() < worker::BATCH_MOST);
         let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);
@@ -203,12 +206,14 @@ impl<F: FencePolicy> Pool<F> {
         let first = me.id as usize % lists;
         let one =
             (first..first + lists).find_map(|at| self.lists.at((at % lists) as u32).start_one());
-        // An item that is reserved and not taken waits as well: a helper that left it would be called again and again.
+        // An item that is reserved and not taken waits as well: a helper that left it would be
+        // called again and again.
         one.or_else(|| self.start_left())
     }
 }
 
-/// Whether a flush of the queue with this number waits for an item, which lies in a list whose lock is held.
+/// Whether a flush of the queue with this number waits for an item, which lies in a list whose lock
+/// is held.
 fn is_awaited(item: &Header, queue: u64, awaited: AwaitedColours) -> bool {
     // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
     let ticket = unsafe { item.job() }.ticket.as_ref();
@@ -230,8 +235,8 @@ impl<F: FencePolicy> Group<F> {
     ) -> Option<Queued> {
         let list = self.pools[index].lists.at(list);
         if let Container::Ring(cell) = place {
-            // It is out where that succeeds, and nobody else has it or gets it. Else its appender hasn't filled
-            // the cell yet, or its taker will say `Nowhere`.
+            // It is out where that succeeds, and nobody else has it or gets it. Else its appender
+            // hasn't filled the cell yet, or its taker will say `Nowhere`.
             let found = list.ring.take_this(cell, item.pointer());
             // SAFETY: it was in the ring, and is out.
             return found.then(|| unsafe { Queued::from_raw(item.pointer()) });
@@ -239,18 +244,19 @@ impl<F: FencePolicy> Group<F> {
         let mut overflow = list.lock();
         overflow.drain();
         // SAFETY: an item is made `Listed` under the lock of the list of its link's pool that its
-        // ticket names. Its popper starts it, hands it over, puts it into the ring or says `Nowhere`, under the
-        // same lock. It is claimed and wasn't handed over, so a `Listed` one is in the list.
+        // ticket names. Its popper starts it, hands it over, puts it into the ring or says
+        // `Nowhere`, under the same lock. It is claimed and wasn't handed over, so a `Listed` one
+        // is in the list.
         (item.place(item.state.snapshot().seq()) == Container::Listed)
             .then(|| unsafe { overflow.remove(item.pointer()) })
     }
 
-    /// Takes and starts the oldest item of a queue (of one of the lists), for a thread that runs it without
-    /// being a worker of the pool: a rescuer.
+    /// Takes and starts the oldest item of a queue (of one of the lists), for a thread that runs it
+    /// without being a worker of the pool: a rescuer.
     pub(crate) fn take_for(&self, index: usize, queue: u64) -> Option<Running> {
         let is_its = |item: &Header| {
-            // SAFETY: the item is held, or in the list whose lock we hold: its slot is filled, and a claimant
-            // writes it only when the item is out of here.
+            // SAFETY: the item is held, or in the list whose lock we hold: its slot is filled, and
+            // a claimant writes it only when the item is out of here.
             unsafe { item.job() }.label(item.table).queue == queue
         };
         self.pools[index].lists.iter().find_map(|list| list.start_first(usize::MAX, is_its))
@@ -286,8 +292,8 @@ impl<F: FencePolicy> Group<F> {
         !awaited.any && self.is_short(index) && self.pools[index].lists.iter().any(found)
     }
 
-    /// Takes and starts an item that a flush of the queue waits for, for the flusher. Only the oldest of
-    /// each list are looked at, so that all of them take no longer than there are items.
+    /// Takes and starts an item that a flush of the queue waits for, for the flusher. Only the
+    /// oldest of each list are looked at, so that all of them take no longer than there are items.
     pub(crate) fn take_awaited(
         &self,
         index: usize,

@@ -78,8 +78,8 @@ pub(crate) struct PoolWait<'a, F: FencePolicy> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Want: the caller waits for `item`, whose ticket names this pool, and would run it. It is woken
-    /// where no worker can.
+    /// Want: the caller waits for `item`, whose ticket names this pool, and would run it. It is
+    /// woken where no worker can.
     pub(crate) fn want<'a>(
         self: &'a Arc<Self>,
         pool: usize,
@@ -105,8 +105,8 @@ impl<F: FencePolicy> Group<F> {
         result
     }
 
-    /// How many workers a pool has, where no more can be made and none of them is at work or idle (a
-    /// moment ago).
+    /// How many workers a pool has, where no more can be made and none of them is at work or idle
+    /// (a moment ago).
     pub(crate) fn all_it_has(&self, index: usize) -> Option<usize> {
         let inner = self.pools[index].inner.lock();
         // Where the system refuses threads it is asked again.
@@ -126,7 +126,8 @@ impl<F: FencePolicy> PoolWait<'_, F> {
         self.item.may_be_taken_back() && self.group.is_short(self.pool)
     }
 
-    /// The caller was woken, maybe because it was called, and goes on waiting: somebody else may be.
+    /// The caller was woken, maybe because it was called, and goes on waiting: somebody else may
+    /// be.
     pub(crate) fn declines(&self) {
         self.group.change_wants(self.pool, |wants| {
             let own = wants.wants.iter_mut().find(|want| want.id == self.id);

@@ -1,5 +1,5 @@
-//! A worker: its parking spot, what it knows of its own work, the batch that it has reserved and not
-//! taken, what it counts, and its permit to be one of the pools' threads.
+//! A worker: its parking spot, what it knows of its own work, the batch that it has reserved and
+//! not taken, what it counts, and its permit to be one of the pools' threads.
 
 use std::mem;
 use std::sync::Arc;
@@ -30,13 +30,14 @@ pub(crate) struct Worker {
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
     /// by hand.
     pub(super) tid: AtomicU32,
-    /// L: the pool's lock: what it is exempt for, see [`Exemption`](crate::pool::exemption::Exemption); atomic
-    /// only because a worker is shared.
+    /// L: the pool's lock: what it is exempt for, see
+    /// [`Exemption`](crate::pool::exemption::Exemption); atomic only because a worker is shared.
     pub(super) exemptions: AtomicU32,
     /// A: the CPU that it was woken from last, and one; 0 where that isn't known. A hint, written
     /// before `woken`: Relaxed.
     waker: AtomicU32,
-    /// A: when it was woken for work, in nanoseconds since `born`; 0 once it has asked. Written before `woken`: Relaxed.
+    /// A: when it was woken for work, in nanoseconds since `born`; 0 once it has asked. Written
+    /// before `woken`: Relaxed.
     woken_at: AtomicU64,
     /// A: it spins, and does what comes quickly. A hint: Relaxed.
     spins: AtomicBool,
@@ -60,19 +61,21 @@ pub(crate) struct Worker {
     turn: aside::AtomicU32,
     /// O: what it saw there; as `searching`.
     saw: [aside::AtomicU64; 2],
-    /// O: items that it had run when it last was out of work for so long that it went idle; as `searching`.
+    /// O: items that it had run when it last was out of work for so long that it went idle; as
+    /// `searching`.
     rose: AtomicU64,
     /// O: items that it had run when it yielded last; as `searching`.
     yielded: AtomicU64,
     /// O: how often it has yielded since it ran the last of them; as `searching`.
     yields: AtomicU32,
-    /// O: what came of making way for the thread that queues on its CPU, as bits of a [`YieldHabit`]; as `searching`.
+    /// O: what came of making way for the thread that queues on its CPU, as bits of a
+    /// [`YieldHabit`]; as `searching`.
     yield_habit: AtomicU32,
     /// I: since when `blocked` counts.
     born: Instant,
-    /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until it is
-    /// noted. Written by the worker; others read it under the pool's lock where `exemptions` says that it is
-    /// in one: Relaxed.
+    /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until
+    /// it is noted. Written by the worker; others read it under the pool's lock where `exemptions`
+    /// says that it is in one: Relaxed.
     pub(super) blocked: AtomicU64,
     /// What it has run and not counted out: nothing, while it is idle or runs anything else.
     pub(crate) carry: DeferredEnds,
@@ -198,7 +201,8 @@ impl Worker {
         self.blocked.store(self.age().max(1), Ordering::Relaxed);
     }
 
-    /// Its blocking region is about to end. Before the exemption does: nobody takes this time for that of the next region.
+    /// Its blocking region is about to end. Before the exemption does: nobody takes this time for
+    /// that of the next region.
     pub(super) fn has_blocked(&self) {
         self.blocked.store(0, Ordering::Relaxed);
     }
@@ -229,8 +233,8 @@ impl Worker {
         pauses
     }
 
-    /// It has found nothing that was queued on its CPU: whether to yield before it takes what was queued
-    /// on another.
+    /// It has found nothing that was queued on its CPU: whether to yield before it takes what was
+    /// queued on another.
     pub(super) fn makes_way(&self) -> bool {
         change(&self.yield_habit, |yield_habit| yield_habit.makes_way(self.streak()))
     }
@@ -253,7 +257,8 @@ impl Worker {
         policy::turn_is_over(items, Duration::from_nanos(took))
     }
 
-    /// Its turn isn't over: it looks at the clock again before the next item, or after some where they are short.
+    /// Its turn isn't over: it looks at the clock again before the next item, or after some where
+    /// they are short.
     pub(super) fn looks_later(&self) {
         let items = self.ran.items();
         let ran = items - self.turn_items.load(Ordering::Relaxed);
@@ -267,7 +272,8 @@ impl Worker {
         (self.turn.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// The turn of another list begins, or that of the one of its CPU. How often one has begun before.
+    /// The turn of another list begins, or that of the one of its CPU. How often one has begun
+    /// before.
     pub(super) fn begins_turn(&self) -> u32 {
         let (items, now) = (self.ran.items(), self.age());
         let ran = items - self.turn_items.load(Ordering::Relaxed);
@@ -299,7 +305,8 @@ impl Worker {
         })
     }
 
-    /// Under the pool's lock, where nobody else is: it is the searcher. Whether there was none before.
+    /// Under the pool's lock, where nobody else is: it is the searcher. Whether there was none
+    /// before.
     pub(super) fn begin_searching(&self, counts: &mut Counts) -> bool {
         self.searching.store(true, Ordering::Relaxed);
         !mem::replace(&mut counts.searching, true)
@@ -362,30 +369,36 @@ fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut YieldHabit) -> R) -> R {
 
 /// The most items of a batch.
 pub(super) const BATCH_MOST: u64 = 32;
-/// An item of a batch waits for so long, at most, if those before it are as long as the last ones were.
+/// An item of a batch waits for so long, at most, if those before it are as long as the last ones
+/// were.
 const BATCH_TAKES: Duration = Duration::from_micros(5);
 /// The clock is read once in so many items, at most.
 const SAMPLE: u64 = 16;
 
-/// Once in so many times that a worker says so it is counted how many lists are in use. (Each time, on 16 simulated CPUs: fan takes 1.5
-/// [1.3..1.9] of the time, a storm of one producer makes 0.90 [0.85..0.94]; ab2d844.)
+/// Once in so many times that a worker says so it is counted how many lists are in use. (Each time,
+/// on 16 simulated CPUs: fan takes 1.5 [1.3..1.9] of the time, a storm of one producer makes 0.90
+/// [0.85..0.94]; ab2d844.)
 pub(super) const COUNT: u32 = 16;
-/// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said so.
+/// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said
+/// so.
 const TINY: u64 = 2_000;
 const PROOF: u32 = 4;
-/// A worker that runs one tiny item after the other says how long they take once in so many looks at the clock.
+/// A worker that runs one tiny item after the other says how long they take once in so many looks
+/// at the clock.
 const TELL: u32 = 32;
-/// Before so many looks in vain a worker that runs tiny items leaves alone what others have reserved. (Without it, on 16 simulated CPUs:
-/// a storm of 16 producers that count apart makes 0.92 [0.62..1.05], an item takes 3.9 lines for 2.4; c607082.)
+/// Before so many looks in vain a worker that runs tiny items leaves alone what others have
+/// reserved. (Without it, on 16 simulated CPUs: a storm of 16 producers that count apart makes 0.92
+/// [0.62..1.05], an item takes 3.9 lines for 2.4; c607082.)
 const LEAVES: u32 = 2;
-/// So few workers are never too many: where each has its own CPU's list, one that stops costs more than two that are in
-/// each other's way at times.
+/// So few workers are never too many: where each has its own CPU's list, one that stops costs more
+/// than two that are in each other's way at times.
 pub(super) const ALWAYS: usize = 2;
 /// One CPU queues no faster than an item in so many nanoseconds.
 const QUEUED_IN: u64 = 100;
 
-/// How many workers can be of use for what is queued on so many lists, where an item takes one of them so long. (Without such a
-/// limit, on 16 simulated CPUs: inside makes 0.21 for 7 times the CPU time, a storm of one producer 0.37 for 25 times; ab2d844.)
+/// How many workers can be of use for what is queued on so many lists, where an item takes one of
+/// them so long. (Without such a limit, on 16 simulated CPUs: inside makes 0.21 for 7 times the CPU
+/// time, a storm of one producer 0.37 for 25 times; ab2d844.)
 pub(crate) fn most_takers(lists: usize, each: u64) -> usize {
     lists.max(1).saturating_mul(usize::try_from(each.div_ceil(QUEUED_IN)).unwrap_or(usize::MAX))
 }
@@ -395,15 +408,17 @@ pub(crate) fn piles_up(waiting: u64) -> bool {
     waiting >= 8 * BATCH_MOST
 }
 
-/// How long a tiny item takes by itself, where that was taken for `least`, and one took so long just now. Workers that
-/// are in each other's way make items longer, so it sinks at once and rises slowly. (Where it rises at once, on 16 simulated
-/// CPUs: inside makes 0.68 [0.38..1.00], a storm of one producer takes 2.2 of the CPU time; ab2d844.)
+/// How long a tiny item takes by itself, where that was taken for `least`, and one took so long
+/// just now. Workers that are in each other's way make items longer, so it sinks at once and rises
+/// slowly. (Where it rises at once, on 16 simulated CPUs: inside makes 0.68 [0.38..1.00], a storm
+/// of one producer takes 2.2 of the CPU time; ab2d844.)
 pub(crate) fn least(least: u64, each: u64) -> u64 {
     each.min(least.saturating_add(each.saturating_sub(least) / 256))
 }
 
-/// How many of `waiting` items a worker reserves that may take `most` at once, where so many workers share them. (Where none
-/// does, on 72 simulated CPUs: a storm of one producer makes 0.80 [0.73..0.84], though one of four makes more on 16; ab2d844.)
+/// How many of `waiting` items a worker reserves that may take `most` at once, where so many
+/// workers share them. (Where none does, on 72 simulated CPUs: a storm of one producer makes 0.80
+/// [0.73..0.84], though one of four makes more on 16; ab2d844.)
 pub(crate) fn share(waiting: u64, workers: u64, most: u64) -> u64 {
     (waiting / workers.max(1)).clamp(1, most.clamp(1, BATCH_MOST))
 }
@@ -476,7 +491,8 @@ impl Batch {
     /// Another batch begins.
     #[inline(always)]
     pub(super) fn begins(&mut self, list: usize, of: Reserved, waiting: u64) {
-        // One item at a time says nothing of a row of them, and two looks at the clock are a tenth of a ping-pong.
+        // One item at a time says nothing of a row of them, and two looks at the clock are a tenth
+        // of a ping-pong.
         if self.read.is_none() && waiting > 1 {
             self.read = Some(time::now());
         }
@@ -491,7 +507,8 @@ impl Batch {
         (self.list, self.of) = (list, of);
     }
 
-    /// The worker is about to reserve something: learns from what it has run since it did that last.
+    /// The worker is about to reserve something: learns from what it has run since it did that
+    /// last.
     #[inline(always)]
     pub(super) fn learns(&mut self) {
         if self.items >= SAMPLE {
@@ -549,7 +566,8 @@ impl Batch {
         self.told.then_some(Stream { each: self.each, waiting: self.waiting })
     }
 
-    /// It has found nothing that nobody has reserved, once more: whether it leaves what others have to them for a moment.
+    /// It has found nothing that nobody has reserved, once more: whether it leaves what others have
+    /// to them for a moment.
     pub(super) fn waits_for_others(&mut self) -> bool {
         self.dry = self.dry.saturating_add(1);
         self.told && self.dry <= LEAVES
@@ -646,8 +664,8 @@ impl PoolStats {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Under the pool's lock, as it goes off the list of workers: what it counted stays, and its time,
-    /// if the calling thread, which is about to end, is this worker's.
+    /// Under the pool's lock, as it goes off the list of workers: what it counted stays, and its
+    /// time, if the calling thread, which is about to end, is this worker's.
     pub(super) fn worker_leaves(&self, worker: &Worker) {
         let (items, taken_over) = worker.ran.read();
         self.former.count(items, taken_over);
@@ -684,8 +702,8 @@ impl Threads {
         self.most
     }
 
-    /// A place for one more of a pool that has so many workers, this one included, of which `base` may
-    /// hold a core at once. `None` where there are enough.
+    /// A place for one more of a pool that has so many workers, this one included, of which `base`
+    /// may hold a core at once. `None` where there are enough.
     pub(crate) fn seat(self: &Arc<Self>, workers: usize, base: usize) -> Option<ThreadPermit> {
         let take = |now| policy::may_have_thread(now, self.most, workers, base).then_some(now + 1);
         let taken = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
@@ -708,7 +726,8 @@ impl Drop for ThreadPermit {
 mod tests {
     use super::*;
 
-    /// A batch whose worker has taken so many items one by one, each of which took `each`, and was overtaken so often with each.
+    /// A batch whose worker has taken so many items one by one, each of which took `each`, and was
+    /// overtaken so often with each.
     fn ran(items: u64, each: Duration, lost: u64) -> Batch {
         let mut batch = Batch::new();
         for _ in 0..items {

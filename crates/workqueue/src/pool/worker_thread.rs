@@ -1,8 +1,9 @@
-//! The thread of a worker: how it starts, its loop, and what becomes of its worker where a panic ends it.
+//! The thread of a worker: how it starts, its loop, and what becomes of its worker where a panic
+//! ends it.
 //!
-//! Between "found nothing" and its sleep a worker may look out for work first. Best it does so as the
-//! pool's searcher (Search in `README.md`), so that what is queued is taken from where it
-//! was pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
+//! Between "found nothing" and its sleep a worker may look out for work first. Best it does so as
+//! the pool's searcher (Search in `README.md`), so that what is queued is taken from where it was
+//! pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
 //! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
 
 use std::rc::Rc;
@@ -178,8 +179,8 @@ fn short(scope: AffinityScope) -> &'static str {
     }
 }
 
-/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it may
-/// have been made by a worker of another.
+/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it
+/// may have been made by a worker of another.
 fn set_nice<F: FencePolicy>(group: &Group<F>) {
     let nice = group.thread_nice;
     if let Err(error) = spawn::set_niceness(nice) {
@@ -194,16 +195,17 @@ fn set_nice<F: FencePolicy>(group: &Group<F>) {
     }
 }
 
-/// How often the token is looked at before the first yield: some us, in which most of the work comes
-/// that comes to a spinning worker.
+/// How often the token is looked at before the first yield: some us, in which most of the work
+/// comes that comes to a spinning worker.
 const FIRST_LOOKS: u32 = 32;
 /// How often between two yields: some 8 us, which another thread that wants the CPU waits at most.
 const LOOKS: u32 = 256;
-/// A yield that took longer has let another thread run: the CPU isn't free. (Where it spins on all the same the kernel's test makes
-/// 0.92 [0.87..1.07] on two CPUs, and the p99 of mix/50/hint is 1.6 [0.9..9.5] times as long; ab2d844.)
+/// A yield that took longer has let another thread run: the CPU isn't free. (Where it spins on all
+/// the same the kernel's test makes 0.92 [0.87..1.07] on two CPUs, and the p99 of mix/50/hint is
+/// 1.6 [0.9..9.5] times as long; ab2d844.)
 const ALONE: Duration = Duration::from_micros(6);
-/// Of so many runs that a search has found, one is timed: a clock costs as much as a small item. (Where each is, on two CPUs: a hot
-/// ping-pong takes 5.9 [1.2..18] of the time; ab2d844.)
+/// Of so many runs that a search has found, one is timed: a clock costs as much as a small item.
+/// (Where each is, on two CPUs: a hot ping-pong takes 5.9 [1.2..18] of the time; ab2d844.)
 const SAMPLE: u32 = 16;
 
 /// How a worker idles, and what it has learnt.
@@ -254,8 +256,8 @@ impl Idler {
         }
     }
 
-    /// The worker has found nothing: searches for a while where that pays and nobody else does, and goes
-    /// idle.
+    /// The worker has found nothing: searches for a while where that pays and nobody else does, and
+    /// goes idle.
     pub(super) fn rest<F: FencePolicy>(
         &mut self,
         worker: &Arc<Worker>,
@@ -374,8 +376,8 @@ impl Idler {
 }
 
 impl Idler {
-    /// What it was given is done. To make way for the thread that shares the CPU was well where that brought much work,
-    /// or it came soon.
+    /// What it was given is done. To make way for the thread that shares the CPU was well where
+    /// that brought much work, or it came soon.
     fn ran_until(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
         let run = now.duration_since(since);
@@ -385,9 +387,9 @@ impl Idler {
         }
     }
 
-    /// Looks out for so long until there is `work`; whether there was. Gives up where others want the CPU
-    /// and bring no work: it would only keep them from it, or be kept from it while work waits. `calls`
-    /// is asked more seldom.
+    /// Looks out for so long until there is `work`; whether there was. Gives up where others want
+    /// the CPU and bring no work: it would only keep them from it, or be kept from it while work
+    /// waits. `calls` is asked more seldom.
     fn spin(
         &mut self,
         began: Instant,

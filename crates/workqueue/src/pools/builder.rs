@@ -22,13 +22,13 @@ use crate::timekeeper::{Settings, Timekeeper};
 
 /// Threads that one pool may have, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
-/// Threads that all pools may have together, beside some for each pool in any case: as many as tokio
-/// has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers often may have
-/// a few thousand.
+/// Threads that all pools may have together, beside some for each pool in any case: as many as
+/// tokio has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers
+/// often may have a few thousand.
 pub const DEFAULT_MAX_THREADS: usize = 512;
 /// How long a worker that its pod doesn't need stays idle before it leaves. The worker that parked
-/// last is woken first, so that this is one which wasn't needed all that time, whatever the others did; one
-/// a CPU may stay. To make another one takes some 30 us.
+/// last is woken first, so that this is one which wasn't needed all that time, whatever the others
+/// did; one a CPU may stay. To make another one takes some 30 us.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
@@ -57,14 +57,14 @@ impl PoolsBuilder {
     }
 
     /// How many items the pools of a set of attributes run at once, of those that hold a core (what
-    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one a CPU. A
-    /// pod that gets none runs only what is asked for by its CPUs or node, one item at a time, and so
-    /// does each pod of a strict queue. 0 counts as 1.
+    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one
+    /// a CPU. A pod that gets none runs only what is asked for by its CPUs or node, one item at a
+    /// time, and so does each pod of a strict queue. 0 counts as 1.
     ///
     /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
-    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would be used
-    /// up before its period is over, and whatever runs or is queued then waits for the next one. A
-    /// number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
+    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would
+    /// be used up before its period is over, and whatever runs or is queued then waits for the next
+    /// one. A number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
     pub fn concurrency(mut self, items: usize) -> Self {
         self.concurrency = Some(items);
         self
@@ -78,9 +78,9 @@ impl PoolsBuilder {
     }
 
     /// How many worker threads all pools may have together, those that block included. For any
-    /// number, each pool may have eight more than may hold a core. At the limit, what waits for a thread
-    /// waits until an item that blocks is over; that is logged once, and asked for again each second.
-    /// Default [`DEFAULT_MAX_THREADS`].
+    /// number, each pool may have eight more than may hold a core. At the limit, what waits for a
+    /// thread waits until an item that blocks is over; that is logged once, and asked for again
+    /// each second. Default [`DEFAULT_MAX_THREADS`].
     pub fn max_threads(mut self, threads: usize) -> Self {
         self.max_threads = threads;
         self
@@ -100,14 +100,14 @@ impl PoolsBuilder {
         self
     }
 
-    /// How long an item may compute without a pause before other work may start beside it, as if it had
-    /// called [`long_running`](corewise_sync::context::long_running): then it is counted and, where
-    /// its function is caught often, logged (at debug level). Looked at only while work waits for a core, and first
-    /// after 100 us, since an item that sleeps without saying so is found by two looks that far apart;
-    /// while there are no such items the looks get rarer, up to this time and to 10 ms (and at least
-    /// to 1 ms). A look takes the timekeeper's thread some 10 us. Default
-    /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero: never, and items
-    /// that block without saying so aren't looked for either.
+    /// How long an item may compute without a pause before other work may start beside it, as if it
+    /// had called [`long_running`](corewise_sync::context::long_running): then it is counted and,
+    /// where its function is caught often, logged (at debug level). Looked at only while work waits
+    /// for a core, and first after 100 us, since an item that sleeps without saying so is found by
+    /// two looks that far apart; while there are no such items the looks get rarer, up to this time
+    /// and to 10 ms (and at least to 1 ms). A look takes the timekeeper's thread some 10 us.
+    /// Default [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero: never,
+    /// and items that block without saying so aren't looked for either.
     pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
         self.time.cpu_intensive_after = time;
         self
@@ -137,8 +137,8 @@ impl PoolsBuilder {
     }
 
     /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
-    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with the
-    /// worker's name.
+    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with
+    /// the worker's name.
     ///
     /// It is called on the thread that finds that a worker is wanted: one that queues, one that
     /// builds a queue, a worker, or the timekeeper; no lock is held. Where it fails, panics, or
@@ -159,19 +159,20 @@ impl PoolsBuilder {
     /// Whether the pools look after their machine, where that is the one that this process runs on:
     /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
     /// that the process's cpuset was written, and calls
-    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Listeners of the machine are
-    /// told on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Listeners of the machine are told
+    /// on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
     /// their machine all the same, when somebody changes or refreshes it.
     ///
-    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch). That is so
-    /// in most containers. There the thread looks too while work has to wait for a core, each second.
+    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch).
+    /// That is so in most containers. There the thread looks too while work has to wait for a core,
+    /// each second.
     pub fn follow(mut self, follow: bool) -> Self {
         self.follow = follow;
         self
     }
 
-    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the one
-    /// of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
+    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the
+    /// one of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
     pub fn build(mut self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
         let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {

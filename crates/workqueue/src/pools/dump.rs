@@ -19,8 +19,8 @@ type PoolIds = HashMap<(usize, usize), usize>;
 
 impl WorkerPools {
     /// Everything about the pools and their queues, for people and programs that look on. It may be
-    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes each
-    /// pool's lock for a moment. Allocates; not for an atomic section.
+    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes
+    /// each pool's lock for a moment. Allocates; not for an atomic section.
     pub fn dump(&self) -> Dump {
         let groups = self.inner.groups();
         let (queues, armed) = (self.queues(), self.inner.keeper.armed());
@@ -87,8 +87,8 @@ impl Dump {
     }
 }
 
-/// What the worker's thread has spent on CPUs. One that ended just now has nothing here: it has added
-/// its time to the pool's.
+/// What the worker's thread has spent on CPUs. One that ended just now has nothing here: it has
+/// added its time to the pool's.
 fn time_of(worker: &Worker) -> Duration {
     let time = worker.tid().and_then(|tid| CpuTime::of(Tid::from_number(tid)).ok());
     time.and_then(|time| time.read()).map_or(Duration::ZERO, |reading| reading.ran)

@@ -1,5 +1,5 @@
-//! The handle that owns the worker pools of a machine; and the groups of pools by their attributes, which
-//! queues with the same attributes share, and which end when no queue uses them any more.
+//! The handle that owns the worker pools of a machine; and the groups of pools by their attributes,
+//! which queues with the same attributes share, and which end when no queue uses them any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -32,11 +32,12 @@ pub use shutdown::{StillRunning, Unfinished};
 
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
-/// A pool's first worker on each CPU is pinned to that CPU alone, and is the one that is woken by what is queued from there;
-/// the others may run on each CPU of their pod. Where the queuer then waits, on the same CPU, an item takes some 4 us and not the
-/// 50 us that it takes to wake another CPU that has been halted and to be woken by it. A queuer that goes on computing shares its
-/// CPU with the worker until the item is over. A real-time thread that never pauses keeps the worker of its CPU from
-/// running: isolate the CPUs of such threads.
+/// A pool's first worker on each CPU is pinned to that CPU alone, and is the one that is woken by
+/// what is queued from there; the others may run on each CPU of their pod. Where the queuer then
+/// waits, on the same CPU, an item takes some 4 us and not the 50 us that it takes to wake another
+/// CPU that has been halted and to be woken by it. A queuer that goes on computing shares its CPU
+/// with the worker until the item is over. A real-time thread that never pauses keeps the worker of
+/// its CPU from running: isolate the CPUs of such threads.
 ///
 /// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on
 /// it, the workers run what is still queued and leave; nobody waits for them, so a drop can't
@@ -89,7 +90,8 @@ impl WorkerPools {
     }
 
     /// How many threads one pool may have, where the others have none: see
-    /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers) and [`PoolsBuilder::max_threads`](crate::PoolsBuilder::max_threads).
+    /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers) and
+    /// [`PoolsBuilder::max_threads`](crate::PoolsBuilder::max_threads).
     pub fn max_workers(&self) -> usize {
         self.inner.asked.max_workers.min(self.inner.threads.most())
     }
@@ -157,8 +159,8 @@ impl WorkerPools {
         UsableCpus { by_node, total: usable.len() }
     }
 
-    /// Ends the pools that no queue uses any more. They stay until then, for the next queue that has
-    /// such attributes.
+    /// Ends the pools that no queue uses any more. They stay until then, for the next queue that
+    /// has such attributes.
     pub(crate) fn reap(&self) {
         self.inner.groups.lock().reap();
     }
@@ -184,8 +186,8 @@ impl WorkerPools {
         };
         drop(groups);
         self.inner.keeper.look_after(&group);
-        // The machine may have changed meanwhile. From here on the group is among those that are told, by
-        // `Inner::follow`.
+        // The machine may have changed meanwhile. From here on the group is among those that are
+        // told, by `Inner::follow`.
         group.follow(&self.inner.asked.machine.masks());
         Ok(lease)
     }

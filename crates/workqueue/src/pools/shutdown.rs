@@ -30,8 +30,8 @@ pub struct Unfinished {
     pub running: Vec<StillRunning>,
     /// How many items wait for a worker, or for the one before them in an ordered or limited queue.
     pub waiting: u64,
-    /// Threads beside the pools that haven't ended: the timekeeper's (`cw-time`), rescuers' (`cw-r-` and
-    /// the queue's name) with what they run, `cw-follow`.
+    /// Threads beside the pools that haven't ended: the timekeeper's (`cw-time`), rescuers'
+    /// (`cw-r-` and the queue's name) with what they run, `cw-follow`.
     pub threads: Vec<String>,
 }
 
@@ -41,8 +41,9 @@ pub struct Unfinished {
 pub struct StillRunning {
     /// Its queue and function, and its thread.
     pub item: ItemReport,
-    /// For how long it has been at it, as far as that is known: since its blocking region began, or at
-    /// least since the shutdown was asked for. Zero for one that began later and isn't in a region.
+    /// For how long it has been at it, as far as that is known: since its blocking region began, or
+    /// at least since the shutdown was asked for. Zero for one that began later and isn't in a
+    /// region.
     pub for_at_least: Duration,
 }
 
@@ -87,17 +88,18 @@ type RunningBefore = HashMap<Key, u64>;
 impl WorkerPools {
     /// Takes no more work, lets the workers run what is queued, and waits until all have left and
     /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
-    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's, the
-    /// rescuers', `cw-follow`), which end by themselves then. Several threads may call it at once, and each of them
-    /// waits; the threads are then joined by one of them. Later queueing is refused: `queue`
-    /// returns [`QueueError::Closed`](crate::QueueError::Closed), and a spawned closure ends as cancelled; so do spawned futures that wait to be
-    /// woken, which are dropped by the calling thread. So does what was held back and is let
-    /// through only afterwards, by a thread that isn't done with cancelling the item before it:
-    /// nothing runs once this has returned, unless a work item called it. May block.
+    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's,
+    /// the rescuers', `cw-follow`), which end by themselves then. Several threads may call it at
+    /// once, and each of them waits; the threads are then joined by one of them. Later queueing is
+    /// refused: `queue` returns [`QueueError::Closed`](crate::QueueError::Closed), and a spawned
+    /// closure ends as cancelled; so do spawned futures that wait to be woken, which are dropped by
+    /// the calling thread. So does what was held back and is let through only afterwards, by a
+    /// thread that isn't done with cancelling the item before it: nothing runs once this has
+    /// returned, unless a work item called it. May block.
     ///
-    /// An item that never returns is waited for for ever, and so is what is queued behind it: what is
-    /// left is logged each time that [`stall_after`](crate::PoolsBuilder::stall_after) has passed.
-    /// [`WorkerPools::shutdown_timeout`] has a limit.
+    /// An item that never returns is waited for for ever, and so is what is queued behind it: what
+    /// is left is logged each time that [`stall_after`](crate::PoolsBuilder::stall_after) has
+    /// passed. [`WorkerPools::shutdown_timeout`] has a limit.
     #[track_caller]
     pub fn shutdown(&self) {
         // In a model no time passes.
@@ -109,8 +111,9 @@ impl WorkerPools {
         }
     }
 
-    /// As [`WorkerPools::shutdown`], for `timeout` at most. In time it returns as that does, but for
-    /// the destructors of thread-local values of workers that have left: those it doesn't wait for.
+    /// As [`WorkerPools::shutdown`], for `timeout` at most. In time it returns as that does, but
+    /// for the destructors of thread-local values of workers that have left: those it doesn't wait
+    /// for.
     ///
     /// Else the pools stay closed, their workers go on with what is queued and leave when they are
     /// through, and either call may be made again. So a program may end although an item hangs: a

@@ -2,16 +2,16 @@
 //! flush waits for: the colours that were in use before it.
 //!
 //! The kernel's scheme (`flush_workqueue`), with the counts kept per pwq (queue and pod) and CPU
-//! (`slot.rs`), so that queueing on different CPUs shares no cache line. A flush moves the queue on to
-//! a colour that nobody uses, and waits until each other colour that was in use has drained. Work
-//! queued after it gets the new colour and isn't waited for.
+//! (`slot.rs`), so that queueing on different CPUs shares no cache line. A flush moves the queue on
+//! to a colour that nobody uses, and waits until each other colour that was in use has drained.
+//! Work queued after it gets the new colour and isn't waited for.
 //!
 //! A *pair* is the two counts of one colour on one stripe of one pwq: how many came, and how many
 //! are over. It has drained where they are equal, those that are over read first: each of them is
 //! among those that came, which are read after, and so are all that were queued before the flush.
 //!
-//! The race is between the last instance of a pair and the flusher, which decides in one and the same
-//! word:
+//! The race is between the last instance of a pair and the flusher, which decides in one and the
+//! same word:
 //!
 //! ```text
 //! flusher (under the lock)          worker that ends the last instance
@@ -20,13 +20,14 @@
 //! Count again
 //! ```
 //!
-//! Either Leave comes first, and is counted again, or it finds the word changed and looks again. A thread that
-//! would be the last of a watched pair leaves under the lock, and tells those who wait: it has a
-//! reference to the queue by then, which may be gone once it has left. All others touch nothing after
-//! Leave. `tests/loom/flush.rs`; without Look, or with a Count in the other
-//! order, that model fails.
+//! Either Leave comes first, and is counted again, or it finds the word changed and looks again. A
+//! thread that would be the last of a watched pair leaves under the lock, and tells those who wait:
+//! it has a reference to the queue by then, which may be gone once it has left. All others touch
+//! nothing after Leave. `tests/loom/flush.rs`; without Look, or with a Count in the other order,
+//! that model fails.
 //!
-//! The other steps (Pick, Enter, Validate, Retract, Retire, Collect) are those of `README.md` beside this file.
+//! The other steps (Pick, Enter, Validate, Retract, Retire, Collect) are those of `README.md`
+//! beside this file.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -51,7 +52,8 @@ struct Waiter {
 pub(crate) struct Colours<C: CountPolicy, L: SlotContent> {
     /// A: the colour that new instances get; changed under the lock of `members`.
     current: AtomicU32,
-    /// L: is the lock; guards the slots, which of their pairs are watched, and the flushes under way.
+    /// L: is the lock; guards the slots, which of their pairs are watched, and the flushes under
+    /// way.
     pub(crate) members: Mutex<Members<L>>,
     care: PhantomData<C>,
 }
@@ -103,7 +105,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         self.current.load(Ordering::Relaxed) as u8
     }
 
-    /// Waits for every instance that was queued before the call; `wait` waits for an event. May block.
+    /// Waits for every instance that was queued before the call; `wait` waits for an event. May
+    /// block.
     #[track_caller]
     pub(crate) fn flush_by(&self, mut wait: impl FnMut(&Completion)) {
         loop {
@@ -211,7 +214,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         slot
     }
 
-    /// Pick; `None` where the CPU has no pwq. The entry names slots of these colours. It writes nothing.
+    /// Pick; `None` where the CPU has no pwq. The entry names slots of these colours. It writes
+    /// nothing.
     #[inline]
     pub(crate) fn pick<'a>(&'a self, entry: &'a CpuEntry<L>) -> Option<PickedEntry<'a, L>> {
         // Acquire: the slot is seen whole.
@@ -224,8 +228,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         Some(PickedEntry { entry, place, colour, pair })
     }
 
-    /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None` where the entry
-    /// is another one meanwhile.
+    /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None`
+    /// where the entry is another one meanwhile.
     #[inline]
     #[must_use]
     pub(crate) fn enter(&self, picked: PickedEntry<'_, L>) -> Option<Spot> {
@@ -254,8 +258,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Leave, where somebody may watch, and these are the last. The caller has a reference to the colours
-    /// beside that of the pwq's.
+    /// Leave, where somebody may watch, and these are the last. The caller has a reference to the
+    /// colours beside that of the pwq's.
     #[cold]
     pub(crate) fn leave_watched(
         &self,
@@ -294,8 +298,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
 }
 
 impl<L: SlotContent> Members<L> {
-    /// Collect, where it is retired and quiet. The pwq is to be dropped with no lock held: it may have
-    /// the last reference to the queue.
+    /// Collect, where it is retired and quiet. The pwq is to be dropped with no lock held: it may
+    /// have the last reference to the queue.
     #[must_use]
     pub(crate) fn collect_if_quiet(&mut self, slot: NonNull<PwqSlot<L>>) -> Option<L> {
         let quiet = |owned: &SlotBox<L>| {
@@ -332,11 +336,12 @@ impl<L> PickedEntry<'_, L> {
     }
 }
 
-/// Leave: so many instances of a pair are over. `of` is called while they aren't, where the colours are
-/// needed after.
+/// Leave: so many instances of a pair are over. `of` is called while they aren't, where the colours
+/// are needed after.
 ///
 /// # Safety
-/// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used again.
+/// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used
+/// again.
 #[inline]
 pub(crate) unsafe fn leave<C: CountPolicy, L: SlotContent, S: AsRef<Colours<C, L>> + ?Sized>(
     Spot { home, stripe, colour }: Spot,

@@ -1,6 +1,6 @@
-//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues and
-//! draining. A slot counts instances against a maximum and holds those beyond it back; a limiter divides
-//! a queue's maximum among its slots.
+//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues
+//! and draining. A slot counts instances against a maximum and holds those beyond it back; a
+//! limiter divides a queue's maximum among its slots.
 //!
 //! Read `limit.md` beside this file first: the comments here use its names for the steps.
 
@@ -121,10 +121,10 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// What stands in the way. The caller has counted its instance in, in its pwq, before: the thread that
-    /// changes the gate looks at those counts afterwards, and one of the two sees the other. Both
-    /// accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which takes
-    /// `SeqCst` accesses for weaker ones).
+    /// What stands in the way. The caller has counted its instance in, in its pwq, before: the
+    /// thread that changes the gate looks at those counts afterwards, and one of the two sees the
+    /// other. Both accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which
+    /// takes `SeqCst` accesses for weaker ones).
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
         F::implied();
@@ -183,10 +183,11 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an instance that the holder of
-    /// another place waits for.
+    /// Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an instance that
+    /// the holder of another place waits for.
     pub(crate) fn lend(&self) {
-        // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has to.
+        // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has
+        // to.
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -196,7 +197,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
     }
 
-    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for its claimant.
+    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for its
+    /// claimant.
     pub(crate) fn take_held(
         &self,
         pwq: usize,
@@ -210,8 +212,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         taken
     }
 
-    /// Changes the maximum. The instances active beyond a lower one go on; where it rises, `settle` has
-    /// to follow.
+    /// Changes the maximum. The instances active beyond a lower one go on; where it rises, `settle`
+    /// has to follow.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.change(|inner| inner.limit = limit);
     }
@@ -239,8 +241,9 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         (self.active.load(Ordering::Relaxed), inner.limit, inner.many())
     }
 
-    /// How many are counted as active, where all of them have to go on before one that is held back can; `None`: one
-    /// may go at once, let through by any thread. And how often the limit or the marks were set.
+    /// How many are counted as active, where all of them have to go on before one that is held back
+    /// can; `None`: one may go at once, let through by any thread. And how often the limit or the
+    /// marks were set.
     pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
         let inner = self.inner.lock();
         let active = self.active.load(Ordering::Relaxed);
@@ -281,8 +284,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         if inner.moving {
             return;
         }
-        // Pairs with the fence in `put`: either that one reads HELD, or `try_get` here finds what it
-        // gave back.
+        // Pairs with the fence in `put`: either that one reads HELD, or `try_get` here finds what
+        // it gave back.
         F::full();
         loop {
             let next = self.next(&mut inner);
@@ -414,8 +417,8 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         self.slots.iter().map(|slot| &**slot)
     }
 
-    /// Divides a maximum ([`UNLIMITED`]: there is none) among the slots. Ordered queues keep theirs.
-    /// [`LimitSlot::settle`] has to follow.
+    /// Divides a maximum ([`UNLIMITED`]: there is none) among the slots. Ordered queues keep
+    /// theirs. [`LimitSlot::settle`] has to follow.
     pub(crate) fn set_max_active(&self, max_active: usize, cpus: &UsableCpus) {
         let last = self.slots.len() - 1;
         for (index, slot) in self.slots.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! What joins one queue with one pool, the kernel's `pool_workqueue`; and how an instance gets by it from
-//! the queue to the pool, past the limiter's gate.
+//! What joins one queue with one pool, the kernel's `pool_workqueue`; and how an instance gets by
+//! it from the queue to the pool, past the limiter's gate.
 //!
 //! An instance that is queued holds a [`Ticket`]: its pwq, and the colour that it is counted as.
-//! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only this
-//! queue on this pod uses: no line is shared by all CPUs.
+//! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only
+//! this queue on this pod uses: no line is shared by all CPUs.
 //!
 //! The steps have the names of `limit.md` and `README.md` beside this file.
 
@@ -90,8 +90,8 @@ impl Pwq {
     #[inline]
     pub(crate) fn of(ticket: &Ticket) -> &Pwq {
         let slot = ticket.spot().home.cast::<PwqSlot<Pwq>>();
-        // SAFETY: tickets are of slots of pwqs ([`Ticket::new`]), and its instance isn't over: so the pwq is
-        // there (`README.md`).
+        // SAFETY: tickets are of slots of pwqs ([`Ticket::new`]), and its instance isn't over: so
+        // the pwq is there (`README.md`).
         unsafe { slot.as_ref().pwq() }
     }
 
@@ -110,8 +110,8 @@ impl Pwq {
 
     /// The colours of what the limiter holds back here.
     pub(crate) fn colours_held(&self) -> HashSet<u8> {
-        // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant writes it
-        // only when the item is out of there.
+        // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant
+        // writes it only when the item is out of there.
         let colour = |held: &Header| unsafe { held.job() }.ticket.as_ref().map(Ticket::colour);
         let seen = self.slot.see_held(self.line(), |held| held.iter().filter_map(colour).collect());
         seen.unwrap_or_default()
@@ -156,8 +156,8 @@ pub(super) fn push_new(hazard: Hazard, queued: Queued) {
         let pwq = Pwq::of(ticket);
         (Arc::as_ptr(&pwq.group), NonNull::from(&*pwq.at), pwq.pool, ticket.stripe())
     };
-    // SAFETY: the copy isn't dropped. The instance keeps the pwq, and that the group, until the push, during
-    // which it is protected.
+    // SAFETY: the copy isn't dropped. The instance keeps the pwq, and that the group, until the
+    // push, during which it is protected.
     let group = ManuallyDrop::new(unsafe { Arc::from_raw(group) });
     hazard.protect(&group, |group| {
         // SAFETY: it is the group's.
@@ -175,9 +175,9 @@ pub(crate) fn push(queued: Queued) {
     }
 }
 
-/// Lend: to its pool, past its queue's limit, where it was held back: it gets a place in the limiter beyond the
-/// maximum, if it has none. The caller's thread runs an item that has a place in the same slot, and doesn't use it
-/// before this instance is over.
+/// Lend: to its pool, past its queue's limit, where it was held back: it gets a place in the
+/// limiter beyond the maximum, if it has none. The caller's thread runs an item that has a place in
+/// the same slot, and doesn't use it before this instance is over.
 pub(crate) fn let_through(claimed: Claimed) {
     if let Some(ticket) = claimed.job().ticket.as_ref().filter(|ticket| !ticket.is_counted()) {
         Pwq::of(ticket).slot.lend();
@@ -396,8 +396,8 @@ impl<W, T> Deref for ArcField<W, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `find` works for any life of the whole, so the part lives for as long as that, which
-        // is kept, and is shared until then.
+        // SAFETY: `find` works for any life of the whole, so the part lives for as long as that,
+        // which is kept, and is shared until then.
         unsafe { self.part.as_ref() }
     }
 }

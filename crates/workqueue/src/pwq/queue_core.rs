@@ -1,5 +1,5 @@
-//! What all pool_workqueues of a queue have in common: the queue itself, without its handles; and what is
-//! told of it.
+//! What all pool_workqueues of a queue have in common: the queue itself, without its handles; and
+//! what is told of it.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -40,7 +40,8 @@ pub(crate) struct QueueCore {
     pub(crate) colours: Colours<RealCounts, Pwq>,
     /// Which instances may be active, and which are held back.
     pub(crate) limiter: Limiter<Queued>,
-    /// L: is the lock, held while a change is committed and the limiter is told; guards what they are now.
+    /// L: is the lock, held while a change is committed and the limiter is told; guards what they
+    /// are now.
     pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
     pub(crate) waiting: WaitList<Weak<dyn Waits>>,
@@ -68,8 +69,8 @@ pub(crate) struct Traits {
 }
 
 impl QueueCore {
-    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`]. Its maximum is still to be
-    /// [divided](QueueCore::divide).
+    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`]. Its maximum is
+    /// still to be [divided](QueueCore::divide).
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
@@ -119,8 +120,8 @@ impl QueueCore {
         stats
     }
 
-    /// Instances queued and not over, and those ever queued. Those that workers carry count as not over: that
-    /// none is in flight is sure, and that some are may be true for a moment longer.
+    /// Instances queued and not over, and those ever queued. Those that workers carry count as not
+    /// over: that none is in flight is sure, and that some are may be true for a moment longer.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let members = self.colours.members.lock();
         members.all().fold((0, 0), |(in_flight, queued), (slot, _)| {
@@ -162,8 +163,8 @@ impl QueueCore {
     }
 
     /// Divides the maximum among the slots, by its CPUs that can be used now: under the lock of the
-    /// attributes, so that the last word stands. `settle` has to follow, and [`QueueCore::warn_of_cut`] once
-    /// that is released.
+    /// attributes, so that the last word stands. `settle` has to follow, and
+    /// [`QueueCore::warn_of_cut`] once that is released.
     pub(crate) fn divide(&self, attributes: &Attributes) {
         let max_active = effective(attributes.max_active);
         let usable = match max_active {
@@ -387,8 +388,9 @@ impl Deferred {
             let now = worker.carry.look();
             let Some(slot) = slots.get_mut(&now.home) else { continue };
             slot.more += now.again();
-            // A number that doesn't change between two rounds was there at one moment together: none of it is on its
-            // way from one worker to another, by Reuse. One that does is taken for instances in flight.
+            // A number that doesn't change between two rounds was there at one moment together:
+            // none of it is on its way from one worker to another, by Reuse. One that does is taken
+            // for instances in flight.
             if now == first {
                 slot.carried += now.many();
             }
@@ -396,8 +398,8 @@ impl Deferred {
         Deferred(slots)
     }
 
-    /// Adds the instances queued here so far, and those of them that are over: what workers carry is. `known`: those
-    /// queued of which the slot knows.
+    /// Adds the instances queued here so far, and those of them that are over: what workers carry
+    /// is. `known`: those queued of which the slot knows.
     pub(crate) fn add_to(
         &self,
         stats: &mut QueueStats,
@@ -406,11 +408,11 @@ impl Deferred {
     ) {
         let (tally, seen) = (&slot.tally, self.0.get(&ptr::from_ref(slot).addr()));
         let OfSlot { over, again, carried, more } = seen.copied().unwrap_or_default();
-        // Not less than there were at one moment since this was made: those over were counted before, and those that
-        // came are after.
+        // Not less than there were at one moment since this was made: those over were counted
+        // before, and those that came are after.
         let in_flight = tally.in_flight().min(tally.ever_came().saturating_sub(over + carried));
-        // After that: what is in flight then is among those that were queued. An end that the slot was told meanwhile isn't
-        // counted twice.
+        // After that: what is in flight then is among those that were queued. An end that the slot
+        // was told meanwhile isn't counted twice.
         let queued = known(tally) + (again + more).saturating_sub(tally.again());
         stats.queued += queued;
         stats.completed += queued.saturating_sub(in_flight);

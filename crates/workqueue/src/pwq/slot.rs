@@ -1,11 +1,12 @@
-//! Where the pwqs of a queue lie: memory that a queuer may touch before it knows that the pwq is still
-//! there, with the counts of its instances: how many came, and how many are over.
+//! Where the pwqs of a queue lie: memory that a queuer may touch before it knows that the pwq is
+//! still there, with the counts of its instances: how many came, and how many are over.
 //!
-//! The counts are striped, one stripe a CPU of the pod. CPUs that queue at once write no line in common,
-//! and the thread that ends an instance writes another line than the queuer. Both counts only grow.
+//! The counts are striped, one stripe a CPU of the pod. CPUs that queue at once write no line in
+//! common, and the thread that ends an instance writes another line than the queuer. Both counts
+//! only grow.
 //!
-//! Read `README.md` beside this file first: the comments here use its names for the steps and states,
-//! and those of `flush.rs` for Look, Count and Announce.
+//! Read `README.md` beside this file first: the comments here use its names for the steps and
+//! states, and those of `flush.rs` for Look, Count and Announce.
 
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
@@ -30,8 +31,8 @@ pub(crate) struct PwqSlot<L> {
     /// At the head, where a ticket's word points.
     pub(crate) home: QueueHome,
     pub(crate) tally: Tally,
-    /// P: written under the lock of the colours while the slot is on no list; read by a thread that has
-    /// Validated, until the instance is over.
+    /// P: written under the lock of the colours while the slot is on no list; read by a thread that
+    /// has Validated, until the instance is over.
     pwq: UnsafeCell<Option<L>>,
 }
 
@@ -48,7 +49,8 @@ impl<L> PwqSlot<L> {
     ///
     /// # Safety
     /// One is there, for as long as the reference lives: the slot is on the list and the lock is
-    /// held, or the caller's instance isn't over, or the caller has Validated and hasn't pushed yet.
+    /// held, or the caller's instance isn't over, or the caller has Validated and hasn't pushed
+    /// yet.
     #[inline]
     pub(crate) unsafe fn pwq(&self) -> &L {
         // SAFETY: as the caller says.
@@ -84,32 +86,32 @@ impl<L> SlotBox<L> {
 
     /// Fill.
     pub(super) fn fill(&self, pwq: L) {
-        // SAFETY: it is spare: no entry has named it since it was collected, so nobody has Validated,
-        // and one that hasn't reads no pwq.
+        // SAFETY: it is spare: no entry has named it since it was collected, so nobody has
+        // Validated, and one that hasn't reads no pwq.
         self.slot().pwq.with_mut(|place| unsafe { *place = Some(pwq) });
     }
 
     /// Takes the pwq off.
     pub(super) fn empty(&self) -> Option<L> {
-        // SAFETY: it is quiet and retired: all that was queued is over, and nobody Validates any more.
-        // `is_quiet` acquires what they did.
+        // SAFETY: it is quiet and retired: all that was queued is over, and nobody Validates any
+        // more. `is_quiet` acquires what they did.
         self.slot().pwq.with_mut(|place| unsafe { (*place).take() })
     }
 }
 
 impl<L> Drop for SlotBox<L> {
     fn drop(&mut self) {
-        // SAFETY: it came from a box. It is dropped with the queue, which is there for as long as there
-        // is a handle, so that no queuer has a pointer to it, or a pwq on any slot, so that no
-        // instance has.
+        // SAFETY: it came from a box. It is dropped with the queue, which is there for as long as
+        // there is a handle, so that no queuer has a pointer to it, or a pwq on any slot, so that
+        // no instance has.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
 /// The entry of a CPU: the slot that its work goes to, and the stripe there.
 pub(crate) struct CpuEntry<L> {
-    /// A: the slot, and the stripe in its lowest bits; null where the CPU has no pwq. Stored under the
-    /// lock of the attributes, read by everybody who queues.
+    /// A: the slot, and the stripe in its lowest bits; null where the CPU has no pwq. Stored under
+    /// the lock of the attributes, read by everybody who queues.
     pub(super) place: AtomicPtr<PwqSlot<L>>,
 }
 
@@ -172,8 +174,8 @@ impl CountPolicy for RealCounts {
 /// The counts of one pwq.
 pub(crate) struct Tally {
     stripes: Box<[Stripe]>,
-    /// A: statistics: instances ever queued here on pwqs that are gone. Written under the lock of the
-    /// colours.
+    /// A: statistics: instances ever queued here on pwqs that are gone. Written under the lock of
+    /// the colours.
     before: AtomicU64,
 }
 
@@ -187,7 +189,8 @@ struct Stripe {
 struct Arrivals {
     /// A: of those that came, those that Retracted.
     undone: AtomicU64,
-    /// A: statistics: instances that were queued and not counted in, since they took another's place over.
+    /// A: statistics: instances that were queued and not counted in, since they took another's
+    /// place over.
     again: AtomicU64,
     /// A: instances ever counted in, by colour.
     by_colour: [AtomicU64; COLOURS],
@@ -226,8 +229,8 @@ impl Tally {
         self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
     }
 
-    /// What Enter and Leave need of a stripe. It is all that Leave touches: the tally may be gone once it has
-    /// left.
+    /// What Enter and Leave need of a stripe. It is all that Leave touches: the tally may be gone
+    /// once it has left.
     #[inline]
     pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
         let stripe = self.stripe(stripe);
@@ -267,15 +270,16 @@ impl Tally {
         self.stripes.iter().all(Stripe::is_quiet)
     }
 
-    /// Count, and Announce where something is in flight: under the lock of the colours, for each pair
-    /// of counts. Calls `watched` with the colour of each that wasn't watched before.
+    /// Count, and Announce where something is in flight: under the lock of the colours, for each
+    /// pair of counts. Calls `watched` with the colour of each that wasn't watched before.
     pub(crate) fn watch<C: CountPolicy>(&self, mut watched: impl FnMut(usize)) {
         for stripe in &self.stripes {
             (0..COLOURS).filter(|colour| stripe.watch::<C>(*colour)).for_each(&mut watched);
         }
     }
 
-    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there are.
+    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there
+    /// are.
     pub(crate) fn in_flight(&self) -> u64 {
         // Those that are over first: else one that comes and goes in between would hide another.
         let of_stripe = |stripe: &Stripe| {
@@ -331,8 +335,8 @@ impl Stripe {
     }
 
     fn is_quiet(&self) -> bool {
-        // Acquire: a thread that finds it quiet sees what those that are over did. They first: each is among
-        // those that came. These SeqCst: see `README.md`.
+        // Acquire: a thread that finds it quiet sees what those that are over did. They first: each
+        // is among those that came. These SeqCst: see `README.md`.
         let over = self.over();
         let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
         let came: u64 = came.sum();
@@ -374,14 +378,14 @@ impl Pair<'_> {
     /// Counts an instance in.
     #[inline]
     pub(crate) fn enter(self) {
-        // Enter (`limit.md`). SeqCst: pairs with the thread that closes the limiter's gate and then looks
-        // at the counts.
+        // Enter (`limit.md`). SeqCst: pairs with the thread that closes the limiter's gate and then
+        // looks at the counts.
         self.came.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts so many instances out; true where they are. Else somebody watches, and these would be the
-    /// last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the lock of the
-    /// colours.
+    /// Counts so many instances out; true where they are. Else somebody watches, and these would be
+    /// the last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the
+    /// lock of the colours.
     #[inline]
     pub(crate) fn leave<C: CountPolicy>(self, many: u64) -> bool {
         let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
@@ -389,16 +393,16 @@ impl Pair<'_> {
             if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
                 return None;
             }
-            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each is
-            // a read-modify-write, so they all are seen by a thread that sees the last. The last access:
-            // a thread that sees this may take the memory.
+            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each
+            // is a read-modify-write, so they all are seen by a thread that sees the last. The last
+            // access: a thread that sees this may take the memory.
             Some(now + many * ONE)
         });
         left.is_ok()
     }
 
-    /// Whether the caller's instances are the last in flight of their colour. Once all others are over,
-    /// it isn't told otherwise: it sees at least those come that are over, and its own.
+    /// Whether the caller's instances are the last in flight of their colour. Once all others are
+    /// over, it isn't told otherwise: it sees at least those come that are over, and its own.
     #[cold]
     fn is_last(self, many: u64) -> bool {
         let over = self.over.load(Ordering::Acquire);

@@ -1,8 +1,8 @@
 //! The table of a queue's pwqs: which of its pools the work of a CPU, or of a node, goes to.
 //!
-//! Read `README.md` and `limit.md` beside this file first: the comments here use their names for the steps.
-//! A queuer that names a CPU, or no place at all, reads the CPU's entry. One that names a node, or is on a CPU that has no pwq,
-//! finds by the plan a CPU that has one.
+//! Read `README.md` and `limit.md` beside this file first: the comments here use their names for
+//! the steps. A queuer that names a CPU, or no place at all, reads the CPU's entry. One that names
+//! a node, or is on a CPU that has no pwq, finds by the plan a CPU that has one.
 
 use corewise_topology::{CpuId, current_cpu};
 use std::mem;
@@ -47,8 +47,8 @@ pub(crate) struct PwqTable {
     bound: bool,
 }
 
-/// Which CPU's entry is for whom. It never changes: other attributes have another one. A thread that follows an
-/// old one comes to an entry all the same.
+/// Which CPU's entry is for whom. It never changes: other attributes have another one. A thread
+/// that follows an old one comes to an entry all the same.
 pub(crate) struct Plan {
     /// I: the pools.
     lease: Arc<Lease>,
@@ -110,7 +110,8 @@ impl PwqTable {
         &self.shared
     }
 
-    /// Picks for work that is asked to run at `place`: what can be known before anything is written.
+    /// Picks for work that is asked to run at `place`: what can be known before anything is
+    /// written.
     #[inline(always)]
     pub(crate) fn pick(&self, place: At) -> Option<PickedEntry<'_>> {
         let cpu = match place {
@@ -136,13 +137,13 @@ impl PwqTable {
             Some(true) => picked.spot(),
             _ => self.shared.colours.enter(picked)?,
         };
-        // SAFETY: the place is the instance's. The home is that of a slot of pwqs, which is there for as long as
-        // the instance isn't over.
+        // SAFETY: the place is the instance's. The home is that of a slot of pwqs, which is there
+        // for as long as the instance isn't over.
         Some(unsafe { Ticket::new(spot) })
     }
 
-    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod has no
-    /// share of a CPU quota.
+    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod
+    /// has no share of a CPU quota.
     #[inline]
     fn is_for(&self, place: At, ticket: &Ticket) -> bool {
         let pwq = Pwq::of(ticket);
@@ -193,11 +194,11 @@ impl PwqTable {
 }
 
 impl PwqTable {
-    /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as if
-    /// nobody had tried. `accepted`: it is part of what the queue has accepted before.
+    /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as
+    /// if nobody had tried. `accepted`: it is part of what the queue has accepted before.
     ///
-    /// Each read-modify-write in there keeps the processor from what follows until it is through. So
-    /// what can be read before it is.
+    /// Each read-modify-write in there keeps the processor from what follows until it is through.
+    /// So what can be read before it is.
     #[inline(always)]
     pub(crate) fn queue(
         &self,
@@ -228,8 +229,8 @@ impl PwqTable {
         Ok(pended)
     }
 
-    /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back where
-    /// the queue doesn't take it.
+    /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back
+    /// where the queue doesn't take it.
     #[inline(always)]
     pub(crate) fn queue_new(
         &self,
@@ -256,8 +257,8 @@ impl PwqTable {
         Ok(())
     }
 
-    /// Enters, for a closure that stays with the calling worker, whose item of this queue has `own`.
-    /// `None` where it is to be queued like any other.
+    /// Enters, for a closure that stays with the calling worker, whose item of this queue has
+    /// `own`. `None` where it is to be queued like any other.
     #[inline]
     pub(crate) fn enter_inside(&self, own: &Ticket, pool: usize, lane: &Lane) -> Option<Ticket> {
         let group = &Pwq::of(own).group;
@@ -333,14 +334,14 @@ impl PwqTable {
         placed
     }
 
-    /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and when
-    /// the pools are, before them.
+    /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and
+    /// when the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {
         self.slot.glance().closed()
     }
 
-    /// Whether the queue takes it: asked before anything is changed. All slots are closed, or drained, at
-    /// once.
+    /// Whether the queue takes it: asked before anything is changed. All slots are closed, or
+    /// drained, at once.
     #[inline]
     pub(crate) fn check_at_once(&self, accepted: bool) -> Result<(), QueueError> {
         self.shared().check(self.slot.glance(), accepted)
@@ -404,8 +405,8 @@ impl Plan {
         own.unwrap_or_else(|| self.any())
     }
 
-    /// Each pool in turn whose pod has a CPU that can be used, and a share; each, where none has. The
-    /// kernel's `wq_select_unbound_cpu`.
+    /// Each pool in turn whose pod has a CPU that can be used, and a share; each, where none has.
+    /// The kernel's `wq_select_unbound_cpu`.
     fn any(&self) -> usize {
         let (rotor, pools) = (&self.rotor, self.cpus.len());
         let found = self.in_turn(rotor, pools, |n| n, |pool| takes_any_work(self.pool(pool)));

@@ -1,9 +1,10 @@
-//! The futures of a queue that wait to be woken, and the others that are to be told of its end (`../queue/control.rs`).
+//! The futures of a queue that wait to be woken, and the others that are to be told of its end
+//! (`../queue/control.rs`).
 //!
-//! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that is
-//! ready at once never comes here. The end closes the list and tells everybody on it; a future that comes for a
-//! seat later finds it closed, under the same lock, and ends by itself. A race between a poll,
-//! a wake-up and the end is in `../queue/future.rs`.
+//! A future takes a seat when a poll first returns `Pending`, and keeps it until it ends: one that
+//! is ready at once never comes here. The end closes the list and tells everybody on it; a future
+//! that comes for a seat later finds it closed, under the same lock, and ends by itself. A race
+//! between a poll, a wake-up and the end is in `../queue/future.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -41,8 +42,8 @@ impl<T> WaitList<T> {
         WaitList { shards: (0..shards.max(1)).map(|_| shard()).collect() }
     }
 
-    /// A seat near `pod`, in time that does not depend on how many wait; gives `who` back where the list is
-    /// closed: nobody will tell it.
+    /// A seat near `pod`, in time that does not depend on how many wait; gives `who` back where the
+    /// list is closed: nobody will tell it.
     pub(crate) fn sit(&self, pod: usize, who: T) -> Result<WaiterKey, T> {
         let shard = pod % self.shards.len();
         let mut seats = self.shards[shard].lock();
@@ -99,8 +100,8 @@ impl<T> WaitList<T> {
 
 /// One that waits.
 pub(crate) trait Waits: Send + Sync {
-    /// Its queue takes nothing any more. True where the caller has to `stop` it; else a poll is still
-    /// to come, or under way, and its end does.
+    /// Its queue takes nothing any more. True where the caller has to `stop` it; else a poll is
+    /// still to come, or under way, and its end does.
     fn shut(&self) -> bool;
 
     /// Ends it, now or after the poll that is under way.
@@ -115,8 +116,8 @@ per_thread! {
     static LATER: RefCell<Vec<Arc<dyn Waits>>> = RefCell::new(Vec::new());
 }
 
-/// Stops a future. The end of one wakes who waits for it, whose queue may have ended too: a long chain
-/// of them ends in turns, as the stack would not hold it.
+/// Stops a future. The end of one wakes who waits for it, whose queue may have ended too: a long
+/// chain of them ends in turns, as the stack would not hold it.
 pub(crate) fn stop_in_turn(future: Arc<dyn Waits>) {
     let depth = DEPTH.try_with(Cell::get).unwrap_or(0);
     let mut next = Some(future);

@@ -51,10 +51,10 @@ impl QueueBuilder {
         }
     }
 
-    /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is its own queue
-    /// [`below`](Workqueue::below), and takes work also while it is drained. Not for use with
-    /// [`max_active`](Self::max_active) or [`QueueKind::Ordered`], which would hold up what is waited for.
-    /// Default: no.
+    /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is
+    /// its own queue [`below`](Workqueue::below), and takes work also while it is drained. Not for
+    /// use with [`max_active`](Self::max_active) or [`QueueKind::Ordered`], which would hold up
+    /// what is waited for. Default: no.
     pub fn lowest(mut self, lowest: bool) -> Self {
         self.traits.is_below = lowest;
         self
@@ -112,11 +112,13 @@ impl QueueBuilder {
         self
     }
 
-    /// How many closures [`Workqueue::try_spawn`] lets in; it binds that function alone. `spawn`, `execute`, `queue` and
-    /// the others put any number on the queue, and what they put there isn't counted.
+    /// How many closures [`Workqueue::try_spawn`] lets in; it binds that function alone. `spawn`,
+    /// `execute`, `queue` and the others put any number on the queue, and what they put there isn't
+    /// counted.
     ///
-    /// Counted are the closures of `try_spawn` that wait, for a worker or behind [`max_active`](Self::max_active), and
-    /// those that run. Further ones it gives back. Default: no bound.
+    /// Counted are the closures of `try_spawn` that wait, for a worker or behind
+    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. Default:
+    /// no bound.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.traits.capacity = Some(capacity);
         self

@@ -1,5 +1,5 @@
-//! What can be done to a queue as a whole while work flows: other attributes, another maximum, draining,
-//! the end and its listeners; and the queue below a queue.
+//! What can be done to a queue as a whole while work flows: other attributes, another maximum,
+//! draining, the end and its listeners; and the queue below a queue.
 
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -35,16 +35,17 @@ impl Workqueue {
     }
 
     /// Changes the attributes while work flows, all of them or, where that fails, none. Items
-    /// queued from then on go to the new pools; those queued before run where they are, under
-    /// the old attributes. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
+    /// queued from then on go to the new pools; those queued before run where they are, under the
+    /// old attributes. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
     ///
     /// Everything is prepared first: the pools, with a first worker for each pod where they are
     /// new. So it may block, though not on the queue's work: an item may call it.
     ///
     /// # Errors
-    /// [`BuildError::Fixed`] for a bound queue, whose attributes are what they are (but see [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an
-    /// ordered queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then
-    /// as it was.
+    /// [`BuildError::Fixed`] for a bound queue, whose attributes are what they are (but see
+    /// [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an ordered
+    /// queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then as it
+    /// was.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), BuildError> {
         let shared = self.shared();
         if shared.traits.kind.per_cpu() {
@@ -60,7 +61,8 @@ impl Workqueue {
         // Commit: from here on nothing fails.
         let mut current = shared.attributes.lock();
         if key != PoolKey::of(shared.traits.kind, &current) {
-            // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps open.
+            // A queuer that has Entered an old pwq queues on the old pools, which that pwq keeps
+            // open.
             self.table().replace(Plan::new(&shared.pools, &lease));
         }
         *current = attributes;
@@ -76,9 +78,9 @@ impl Workqueue {
     }
 
     /// Changes how many instances may be active at once; see
-    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances that
-    /// are held back go at once; where it falls, what is active goes on. A limit given to a queue
-    /// that had none counts what is queued from then on. Bound queues too. Takes short locks.
+    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances
+    /// that are held back go at once; where it falls, what is active goes on. A limit given to a
+    /// queue that had none counts what is queued from then on. Bound queues too. Takes short locks.
     ///
     /// # Errors
     /// [`BuildError::Conflict`] on an ordered queue, but for 0 and 1.
@@ -108,7 +110,8 @@ impl Workqueue {
     /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
     ///
     /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
-    /// meanwhile. May block. It says nothing about the queue [`below`](Workqueue::below), on which block devices run.
+    /// meanwhile. May block. It says nothing about the queue [`below`](Workqueue::below), on which
+    /// block devices run.
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -128,13 +131,14 @@ impl Workqueue {
         Draining(self)
     }
 
-    /// Drains the queue, and accepts nothing from then on: `queue` returns [`QueueError::Closed`](crate::QueueError::Closed), a spawned closure
-    /// is cancelled. The other handles remain, of a queue that is no more. Dropping the last handle
-    /// without it leaves queued work to run.
+    /// Drains the queue, and accepts nothing from then on: `queue` returns
+    /// [`QueueError::Closed`](crate::QueueError::Closed), a spawned closure is cancelled. The other
+    /// handles remain, of a queue that is no more. Dropping the last handle without it leaves
+    /// queued work to run.
     ///
-    /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told (the
-    /// kernel leaves them to the caller). So are spawned futures that wait to be woken: they are
-    /// dropped by the calling thread. May block, as [`Workqueue::drain`].
+    /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told
+    /// (the kernel leaves them to the caller). So are spawned futures that wait to be woken: they
+    /// are dropped by the calling thread. May block, as [`Workqueue::drain`].
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -202,17 +206,19 @@ impl Drop for Draining<'_> {
 }
 
 impl Workqueue {
-    /// The queue below this one, made when it is first asked for: for a layer whose work this queue's items may
-    /// wait for, such as a block device. (The kernel's block layer has a queue of its own for that, `kblockd`.)
+    /// The queue below this one, made when it is first asked for: for a layer whose work this
+    /// queue's items may wait for, such as a block device. (The kernel's block layer has a queue of
+    /// its own for that, `kblockd`.)
     ///
-    /// It has the same pools, and this queue's kind and attributes, also as they change; but it isn't ordered,
-    /// has no `max_active`. So this queue may be drained, destroyed, or full of items that wait: what they wait for goes on. It takes work until the pools are shut down, also while
-    /// somebody drains it. Its name is this one's with `/below` behind. Where this queue has a rescuer, it has
-    /// one of its own. The queue below the queue below is itself, as that of
+    /// It has the same pools, and this queue's kind and attributes, also as they change; but it
+    /// isn't ordered, has no `max_active`. So this queue may be drained, destroyed, or full of
+    /// items that wait: what they wait for goes on. It takes work until the pools are shut down,
+    /// also while somebody drains it. Its name is this one's with `/below` behind. Where this queue
+    /// has a rescuer, it has one of its own. The queue below the queue below is itself, as that of
     /// a queue that is the [`lowest`](QueueBuilder::lowest).
     ///
-    /// May block the first time. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) it is a queue that takes
-    /// nothing, as this one.
+    /// May block the first time. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) it
+    /// is a queue that takes nothing, as this one.
     #[must_use]
     pub fn below(&self) -> Workqueue {
         if self.shared().traits.is_below {
@@ -266,7 +272,8 @@ impl Workqueue {
     }
 }
 
-/// Has a function called at the end of a queue, for as long as it isn't dropped: see [`Workqueue::on_end`].
+/// Has a function called at the end of a queue, for as long as it isn't dropped: see
+/// [`Workqueue::on_end`].
 #[must_use = "dropping it has nobody told"]
 pub struct EndNotice {
     queue: Weak<QueueCore>,
@@ -288,13 +295,14 @@ impl<F: Fn() + Send + Sync> Waits for EndListener<F> {
 }
 
 impl Workqueue {
-    /// Has `told` called once the queue takes nothing any more: it was destroyed, or its pools were shut down.
-    /// A thread that begins to queue something from then on is refused. For one that has promised to do something
-    /// on the queue, and then has to do without.
+    /// Has `told` called once the queue takes nothing any more: it was destroyed, or its pools were
+    /// shut down. A thread that begins to queue something from then on is refused. For one that has
+    /// promised to do something on the queue, and then has to do without.
     ///
-    /// It is called once, by the thread that ends the queue, or that drops the last handle of the pools, before that thread
-    /// waits for the workers; with no lock held. Where the queue has ended it is called at once, by this
-    /// thread. A panic in it is logged. It isn't called once the notice was dropped, though it may still be running then.
+    /// It is called once, by the thread that ends the queue, or that drops the last handle of the
+    /// pools, before that thread waits for the workers; with no lock held. Where the queue has
+    /// ended it is called at once, by this thread. A panic in it is logged. It isn't called once
+    /// the notice was dropped, though it may still be running then.
     pub fn on_end(&self, told: impl Fn() + Send + Sync + 'static) -> EndNotice {
         let told = Arc::new(EndListener(told));
         let list: Weak<dyn Waits> = Arc::downgrade(&told) as _;

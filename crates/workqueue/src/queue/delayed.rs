@@ -18,20 +18,21 @@ use crate::timekeeper::delayed::Delayed;
 
 impl Workqueue {
     /// Queues an item after `delay`, on the pod of the CPU that this is called on now. A delay of
-    /// zero: at once, as [`Workqueue::queue`], with no timer. An item that is pending already (queued, or its timer runs)
-    /// stays as it is.
+    /// zero: at once, as [`Workqueue::queue`], with no timer. An item that is pending already
+    /// (queued, or its timer runs) stays as it is.
     ///
     /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
     /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
     /// has come. A queue that is drained then refuses it, which cancels it. [`Workqueue::destroy`]
-    /// and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the timer
-    /// keeps the queue and the pools. In all cases those who wait for it are told.
+    /// and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the
+    /// timer keeps the queue and the pools. In all cases those who wait for it are told.
     ///
-    /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their number.
+    /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their
+    /// number.
     ///
     /// # Errors
-    /// [`QueueError::Disabled`], [`QueueError::Closed`]; [`QueueError::Draining`] with a delay of zero;
-    /// [`QueueError::NoThread`] for the first timer of all, which is logged too.
+    /// [`QueueError::Disabled`], [`QueueError::Closed`]; [`QueueError::Draining`] with a delay of
+    /// zero; [`QueueError::NoThread`] for the first timer of all, which is logged too.
     #[track_caller]
     pub fn queue_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         self.queue_later(At::Here, work, delay, Location::caller(), false)
@@ -67,14 +68,15 @@ impl Workqueue {
 
     /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
     /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
-    /// at once. `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for this one. `Now`: it
-    /// was idle.
+    /// at once. `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for
+    /// this one. `Now`: it was idle.
     ///
-    /// Any context. It waits for no work, only, yielding, for others' short steps with the same item.
+    /// Any context. It waits for no work, only, yielding, for others' short steps with the same
+    /// item.
     ///
     /// # Errors
-    /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is; but where this queue
-    /// ends, or the timers do, at that very moment it is cancelled.
+    /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is;
+    /// but where this queue ends, or the timers do, at that very moment it is cancelled.
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         let site = Location::caller();
@@ -114,8 +116,8 @@ impl Workqueue {
         self.check_open().err().unwrap_or(QueueError::NoThread)
     }
 
-    /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it is
-    /// cancelled, as all that was there.
+    /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it
+    /// is cancelled, as all that was there.
     fn replace(
         &self,
         work: &Work,
@@ -150,16 +152,18 @@ impl Workqueue {
 }
 
 impl Workqueue {
-    /// Runs `tick` each `period`, for the first time when one has passed, until the [`Ticker`] is dropped.
+    /// Runs `tick` each `period`, for the first time when one has passed, until the [`Ticker`] is
+    /// dropped.
     ///
-    /// The ticks have a rhythm, which no delay changes: they are planned for the whole multiples of the period from this
-    /// call on. Where one is late, since its worker comes late or the one before took longer, those that were planned for
-    /// the time until its end are left out: none is made up for, no two run at once, and the next comes in time. (Tokio's
+    /// The ticks have a rhythm, which no delay changes: they are planned for the whole multiples of
+    /// the period from this call on. Where one is late, since its worker comes late or the one
+    /// before took longer, those that were planned for the time until its end are left out: none is
+    /// made up for, no two run at once, and the next comes in time. (Tokio's
     /// `MissedTickBehavior::Skip`.)
     ///
-    /// Each tick is a run of one work item, near the CPU that this is called on, and no allocation. A panic in it is logged,
-    /// and the next comes all the same, also while the queue is [drained](Workqueue::drain); the end of the queue ends them.
-    /// Any context.
+    /// Each tick is a run of one work item, near the CPU that this is called on, and no allocation.
+    /// A panic in it is logged, and the next comes all the same, also while the queue is
+    /// [drained](Workqueue::drain); the end of the queue ends them. Any context.
     ///
     /// # Errors
     /// [`QueueError::Closed`], [`QueueError::NoThread`].
@@ -202,15 +206,16 @@ impl Workqueue {
     }
 }
 
-/// What runs again and again: see [`Workqueue::every`]. Dropping it stops that: no tick begins any more, and one that runs
-/// goes on to its end.
+/// What runs again and again: see [`Workqueue::every`]. Dropping it stops that: no tick begins any
+/// more, and one that runs goes on to its end.
 #[must_use = "dropping it stops the ticks"]
 pub struct Ticker {
     work: Work,
 }
 
 impl Ticker {
-    /// Stops the ticks, and waits for one that runs. May block; on a worker the pool starts other work meanwhile.
+    /// Stops the ticks, and waits for one that runs. May block; on a worker the pool starts other
+    /// work meanwhile.
     ///
     /// # Panics
     /// Called from the tick: it would wait for its own end, for ever.

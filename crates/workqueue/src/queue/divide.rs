@@ -9,8 +9,8 @@ use std::slice;
 use sealed::{Part, Store};
 
 /// Items that several threads can divide among them: a slice, its [`iter`](slice::iter) or
-/// [`iter_mut`](slice::iter_mut), its [`chunks`](slice::chunks) and their like, a vector, an array, or a
-/// range of integers. Let other iterators [`collect`](Iterator::collect) into a vector first.
+/// [`iter_mut`](slice::iter_mut), its [`chunks`](slice::chunks) and their like, a vector, an array,
+/// or a range of integers. Let other iterators [`collect`](Iterator::collect) into a vector first.
 ///
 /// It can't be implemented elsewhere.
 pub trait Divisible {

@@ -28,22 +28,24 @@ use crate::task::ticket::Ticket;
 
 impl Workqueue {
     /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
-    /// nobody wants to wait for it. One allocation, which the worker frees before it calls the closure.
+    /// nobody wants to wait for it. One allocation, which the worker frees before it calls the
+    /// closure.
     ///
-    /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and is
-    /// dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Any context, as
-    /// [`Workqueue::queue`].
+    /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and
+    /// is dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Any
+    /// context, as [`Workqueue::queue`].
     ///
     /// Called inside an item of the same queue it costs still less, and no allocation: the worker
-    /// keeps closures of up to five words that take less than 5 us or so, and runs them after the item.
-    /// It shares them in tens, and wakes nobody for the first of them. They start in the order of these
-    /// calls, but maybe before what the item has queued in another way. Where the item sleeps, or goes on for long, other workers take the closures that its worker
-    /// keeps.
+    /// keeps closures of up to five words that take less than 5 us or so, and runs them after the
+    /// item. It shares them in tens, and wakes nobody for the first of them. They start in the
+    /// order of these calls, but maybe before what the item has queued in another way. Where the
+    /// item sleeps, or goes on for long, other workers take the closures that its worker keeps.
     ///
     /// # Errors
     /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
-    /// [`QueueError::Closed`](crate::QueueError::Closed). Where the queue ends after the call, while the closure waits for a
-    /// worker, it is dropped without having run, by the thread that ends the queue.
+    /// [`QueueError::Closed`](crate::QueueError::Closed). Where the queue ends after the call,
+    /// while the closure waits for a worker, it is dropped without having run, by the thread that
+    /// ends the queue.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -66,8 +68,8 @@ impl Workqueue {
     where
         C: FnOnce() + Send + 'static,
     {
-        // Before the closure is moved: a subscriber that panics in there leaves that to be dropped as
-        // ever.
+        // Before the closure is moved: a subscriber that panics in there leaves that to be dropped
+        // as ever.
         let spawner = Spawner::current();
         if matches!(place, At::Here) && spawner.span().is_none() {
             let fits = const { Closure::holds::<C>() };
@@ -77,7 +79,8 @@ impl Workqueue {
                 return Ok(());
             }
         }
-        // Memory first, so that the item is made where it lies: a copy would wait for its own stores.
+        // Memory first, so that the item is made where it lies: a copy would wait for its own
+        // stores.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<OneShot<C>, C>::ALONE);
         let once = NonNull::from(Box::leak(room).write(OneShot { header, closure, spawner }));
@@ -99,8 +102,8 @@ struct KeptPlace<'a> {
 }
 
 impl Workqueue {
-    /// Enters, where an item of this queue runs here, whose worker may keep a closure that `fits`. Else
-    /// the closure goes to the list, and those that the worker keeps before it.
+    /// Enters, where an item of this queue runs here, whose worker may keep a closure that `fits`.
+    /// Else the closure goes to the list, and those that the worker keeps before it.
     #[inline]
     fn enters_inside(&self, fits: bool) -> Option<KeptPlace<'_>> {
         running::current(|running| {
@@ -140,8 +143,8 @@ impl<C> OneShot<C> {
     }
 }
 
-// SAFETY: the closure is touched by the owner of all of the item, to run or drop it; `C: Send` is enough for
-// that. The other fields are `Sync`.
+// SAFETY: the closure is touched by the owner of all of the item, to run or drop it; `C: Send` is
+// enough for that. The other fields are `Sync`.
 unsafe impl<C: Send> Sync for OneShot<C> {}
 
 // SAFETY: `repr(C)`; the header comes first, and is made in `execute_to` only.
@@ -161,15 +164,17 @@ impl<C: FnOnce() + Send> OneShotItem for OneShot<C> {
 }
 
 impl Workqueue {
-    /// As [`Workqueue::spawn`], where the queue has room: what it doesn't take comes back. So the queue of a server that
-    /// gets more than it can do doesn't grow; it says so, to those who ask.
+    /// As [`Workqueue::spawn`], where the queue has room: what it doesn't take comes back. So the
+    /// queue of a server that gets more than it can do doesn't grow; it says so, to those who ask.
     ///
-    /// A queue has room for as many closures as its [`capacity`](crate::QueueBuilder::capacity) says, waiting or running,
-    /// or for any number. The place of a closure is free again when it has run, or was cancelled and dropped: before its
-    /// handle says so. Any context, as [`Workqueue::queue`]; where the queue has a capacity, all callers change one number.
+    /// A queue has room for as many closures as its [`capacity`](crate::QueueBuilder::capacity)
+    /// says, waiting or running, or for any number. The place of a closure is free again when it
+    /// has run, or was cancelled and dropped: before its handle says so. Any context, as
+    /// [`Workqueue::queue`]; where the queue has a capacity, all callers change one number.
     ///
     /// # Errors
-    /// The closure, as it was, with [`QueueError::Full`], or with [`QueueError::Draining`] or [`QueueError::Closed`].
+    /// The closure, as it was, with [`QueueError::Full`], or with [`QueueError::Draining`] or
+    /// [`QueueError::Closed`].
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -205,7 +210,8 @@ impl Workqueue {
         match self.submit_new(At::Here, item) {
             Ok(()) => Ok(handle),
             Err((item, error)) => {
-                // SAFETY: it was made just now, with this closure and permit, and comes back: nobody else has it.
+                // SAFETY: it was made just now, with this closure and permit, and comes back:
+                // nobody else has it.
                 let closure = unsafe { Task::<C, T, Option<Permit>>::unmake(item, handle) };
                 Err(Refused { closure, error })
             }

@@ -11,9 +11,9 @@
 //! so that it gets an empty stack, until half of the workers that a pool may have are in the chain.
 //! Then the join panics.
 //!
-//! *Guests.* A thread that is no worker takes part: it runs an item of a queue on the spot. Its closure
-//! is an item as any other: counted in the queue, under its limit, with its forks
-//! offered in a lane of the pool. So a small input that is forked from outside costs no wake-up.
+//! *Guests.* A thread that is no worker takes part: it runs an item of a queue on the spot. Its
+//! closure is an item as any other: counted in the queue, under its limit, with its forks offered
+//! in a lane of the pool. So a small input that is forked from outside costs no wake-up.
 
 use std::any::{Any, type_name};
 use std::cell::Cell;

@@ -2,11 +2,12 @@
 //!
 //! The item's pending bit is what a waker needs: any number of wake-ups before the poll become one
 //! poll that sees all of them, and a wake-up during the poll is accepted and polls once more after.
-//! So there is no queue of woken tasks beside the workqueue, and a woken future waits its turn among
-//! the queue's other items.
+//! So there is no queue of woken tasks beside the workqueue, and a woken future waits its turn
+//! among the queue's other items.
 //!
-//! *Whose a spawned future is*: nobody's, a worker's that polls it, or over. The item's own state word
-//! (`../task/state.rs`) keeps two polls apart, and [`FutureState`] a poll and an abort: the thread that moves it out of `IDLE` owns the future, until he gives it back.
+//! *Whose a spawned future is*: nobody's, a worker's that polls it, or over. The item's own state
+//! word (`../task/state.rs`) keeps two polls apart, and [`FutureState`] a poll and an abort: the
+//! thread that moves it out of `IDLE` owns the future, until he gives it back.
 //!
 //! | value | meaning | next |
 //! |---|---|---|
@@ -15,15 +16,16 @@
 //! | `STOPPING` | as `POLLING`, and it is to end after this poll | `pause`, `finish`: `OVER` |
 //! | `OVER` | it is dropped, or about to be by the thread that came here | none |
 //!
-//! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more. `close`
-//! sets it, once, and it stays. A poll that is queued already still takes place. So after the bit is
-//! set *and* the future is `IDLE`, somebody has to look whether a poll is still to come, and to `stop`
-//! it where none is: who set the bit, if he found `IDLE`; and each poller whose `pause` found the bit.
-//! No fence is needed between the bit and the look. A poll clears the item's pending bit before it
-//! begins. Where `close` comes after that poll's `pause`, it acquires what the poll did, and the look
-//! sees the bit cleared, or set by a later wake-up. Where it comes before the poll's `begin`, that
-//! poll's own `pause` finds the bit. A poll that is just about to begin (the pending bit is cleared, the
-//! word is `IDLE` still) may be taken for none, and the future is cancelled.
+//! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more.
+//! `close` sets it, once, and it stays. A poll that is queued already still takes place. So after
+//! the bit is set *and* the future is `IDLE`, somebody has to look whether a poll is still to come,
+//! and to `stop` it where none is: who set the bit, if he found `IDLE`; and each poller whose
+//! `pause` found the bit. No fence is needed between the bit and the look. A poll clears the item's
+//! pending bit before it begins. Where `close` comes after that poll's `pause`, it acquires what
+//! the poll did, and the look sees the bit cleared, or set by a later wake-up. Where it comes
+//! before the poll's `begin`, that poll's own `pause` finds the bit. A poll that is just about to
+//! begin (the pending bit is cleared, the word is `IDLE` still) may be taken for none, and the
+//! future is cancelled.
 
 use std::any::Any;
 use std::future::Future;
@@ -50,9 +52,9 @@ impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
     ///
     /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
-    /// like any other. The future's home is the pod of the CPU that this is called on: any thread that wakes
-    /// it, it is polled there (by a soft queue elsewhere while that pod is saturated), near what it
-    /// touched before.
+    /// like any other. The future's home is the pod of the CPU that this is called on: any thread
+    /// that wakes it, it is polled there (by a soft queue elsewhere while that pod is saturated),
+    /// near what it touched before.
     ///
     /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
     /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.
@@ -62,9 +64,9 @@ impl Workqueue {
     /// * A poll that blocks holds up its worker as any item does: wrap it in
     ///   [`blocking`](crate::blocking).
     /// * A future that waits when the pools are [shut down](crate::WorkerPools::shutdown), or the
-    ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle says
-    ///   [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still takes
-    ///   place.
+    ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle
+    ///   says [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still
+    ///   takes place.
     /// * The future is dropped before its handle is woken: on the worker that polled it last; where
     ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; where
     ///   it is cancelled, by the thread that shuts the pools down or destroys the queue, or that
@@ -116,8 +118,8 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Spawned for F {}
 struct FutureTask<F: Future> {
     header: Header,
     state: FutureState,
-    /// P: belongs to the thread that moved `state` out of `IDLE`, until he moves it back. Pinned: it is polled
-    /// and dropped where it lies, and never moved out.
+    /// P: belongs to the thread that moved `state` out of `IDLE`, until he moves it back. Pinned:
+    /// it is polled and dropped where it lies, and never moved out.
     future: UnsafeCell<Option<F>>,
     /// P: as `future`: where the queue knows it as one that waits.
     seat: UnsafeCell<Option<WaiterKey>>,
@@ -134,9 +136,9 @@ struct FutureTask<F: Future> {
     me: Weak<Self>,
 }
 
-// SAFETY: `future` and `seat` are touched by their owner alone, of whom `FutureState` makes at most one at a time,
-// with acquire and release at each change of hands, so `F: Send` is enough; the value is behind a
-// lock, so `F::Output: Send` is enough. The other fields are `Sync`.
+// SAFETY: `future` and `seat` are touched by their owner alone, of whom `FutureState` makes at most
+// one at a time, with acquire and release at each change of hands, so `F: Send` is enough; the
+// value is behind a lock, so `F::Output: Send` is enough. The other fields are `Sync`.
 unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
 
 impl<F: Spawned> FutureTask<F> {
@@ -153,8 +155,8 @@ impl<F: Spawned> FutureTask<F> {
         }
     }
 
-    /// After a poll that returned `Pending`, by the future's owner: has the queue's end find it. Where
-    /// that came already, the end of the poll will see it.
+    /// After a poll that returned `Pending`, by the future's owner: has the queue's end find it.
+    /// Where that came already, the end of the poll will see it.
     fn sit(&self) {
         self.seat.with_mut(|seat| {
             // SAFETY: the caller owns the future.
@@ -190,7 +192,8 @@ impl<F: Spawned> FutureTask<F> {
 }
 
 impl<F: Future> FutureTask<F> {
-    /// By the future's owner: it doesn't wait any more, and is dropped. A destructor's panic ends here.
+    /// By the future's owner: it doesn't wait any more, and is dropped. A destructor's panic ends
+    /// here.
     fn let_go(&self) {
         // SAFETY: the caller owns the future.
         let seat = self.seat.with_mut(|seat| unsafe { (*seat).take() });
@@ -294,7 +297,8 @@ impl<F: Spawned> Wake for FutureTask<F> {
 
 impl<F: Future> Drop for FutureTask<F> {
     fn drop(&mut self) {
-        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped anywhere.
+        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
+        // anywhere.
         self.let_go();
     }
 }

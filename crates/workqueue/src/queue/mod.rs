@@ -48,7 +48,8 @@ struct Inner {
     table: PwqTable,
     /// L: is the lock; guards how many drains are under way.
     drains: Mutex<usize>,
-    /// L: is the lock; guards the queue below, once there is one. Taken before that of the attributes.
+    /// L: is the lock; guards the queue below, once there is one. Taken before that of the
+    /// attributes.
     below: Mutex<Option<Workqueue>>,
 }
 
@@ -92,21 +93,22 @@ impl Workqueue {
         &self.shared().name
     }
 
-    /// Queues an item on the pod of the CPU that this is called on. `Ok`: it is pending, by this call or already, and
-    /// the run that follows sees what was written before the call. Where `max_active` is reached the item is queued all
-    /// the same, and held back.
+    /// Queues an item on the pod of the CPU that this is called on. `Ok`: it is pending, by this
+    /// call or already, and the run that follows sees what was written before the call. Where
+    /// `max_active` is reached the item is queued all the same, and held back.
     ///
     /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
     /// of them looks for work already; where one has to be woken it holds the pool's lock for some
-    /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no
-    /// worker left to wake, as after the system refused a thread, it makes one. Where items are held
-    /// back it takes the lock of their list.
+    /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no worker
+    /// left to wake, as after the system refused a thread, it makes one. Where items are held back
+    /// it takes the lock of their list.
     ///
     /// A call at the same time as a shutdown may return `Ok` and have the item cancelled: those who
     /// flush it are told, and it can be queued elsewhere.
     ///
     /// # Errors
-    /// No run follows from this call: [`QueueError::Disabled`], [`QueueError::Draining`], [`QueueError::Closed`].
+    /// No run follows from this call: [`QueueError::Disabled`], [`QueueError::Draining`],
+    /// [`QueueError::Closed`].
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -145,7 +147,8 @@ impl Workqueue {
     }
 
     /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
-    /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) the closure is dropped, and the handle says that it was cancelled.
+    /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) the closure is dropped, and the
+    /// handle says that it was cancelled.
     #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
     where
@@ -177,9 +180,10 @@ impl Workqueue {
     /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
     ///
     /// # Panics
-    /// Called from an item of the same queue, or from one that such an item waits for on the same stack: it
-    /// would wait for that item. In an item, where it is found that it would never end: what is flushed
-    /// waits for that item, or no worker can come for it and this stack can't hold it.
+    /// Called from an item of the same queue, or from one that such an item waits for on the same
+    /// stack: it would wait for that item. In an item, where it is found that it would never end:
+    /// what is flushed waits for that item, or no worker can come for it and this stack can't hold
+    /// it.
     #[track_caller]
     pub fn flush(&self) {
         messages::for_queue(self.shared(), "Workqueue::flush");
@@ -191,8 +195,8 @@ impl Workqueue {
         self.shared().stats()
     }
 
-    /// Queues an item that was just made. Gives it back where the queue doesn't take it. The code that it
-    /// calls isn't generic, and so compiled once, here, for all callers.
+    /// Queues an item that was just made. Gives it back where the queue doesn't take it. The code
+    /// that it calls isn't generic, and so compiled once, here, for all callers.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn submit_new(&self, at: At, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {
@@ -212,8 +216,8 @@ impl Workqueue {
         self.inner.table.queue_new(at, item, Location::caller())
     }
 
-    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the item. `accepted`: it
-    /// is part of what was accepted before, which a drain waits for.
+    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the
+    /// item. `accepted`: it is part of what was accepted before, which a drain waits for.
     pub(crate) fn submit_with(
         &self,
         place: At,

@@ -1,8 +1,8 @@
 //! Scoped spawns: closures that borrow from the stack of the one who waits for them.
 //!
-//! One count makes that sound, [`Shared::left`]. Each [`ScopeMember`] of the scope stands for one: the
-//! body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return or
-//! unwind before the count is 0. So the borrows of a closure, all of which outlive `'scope`, are
+//! One count makes that sound, [`Shared::left`]. Each [`ScopeMember`] of the scope stands for one:
+//! the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return
+//! or unwind before the count is 0. So the borrows of a closure, all of which outlive `'scope`, are
 //! valid while the closure exists.
 //!
 //! *Parts and items.* If an item opens a scope of its own queue, the closures aren't queued. They

@@ -22,7 +22,8 @@ use crate::task::ticket::Event;
 /// that it goes into or comes out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Container {
-    /// In no container: its queuer is about to fill it in, or its taker has left it to its claimant.
+    /// In no container: its queuer is about to fill it in, or its taker has left it to its
+    /// claimant.
     Nowhere,
     /// On its way from one hand or container to another.
     Moving,
@@ -114,8 +115,8 @@ impl LentItem<'_> {
             if !now.pending() {
                 return None;
             }
-            // Somebody is in the middle of a short step with it: a queuer between Pend and Push, or another
-            // claimant. The kernel's `-EAGAIN`.
+            // Somebody is in the middle of a short step with it: a queuer between Pend and Push, or
+            // another claimant. The kernel's `-EAGAIN`.
             let busy = now.claimed() || !now.again() && self.place(now.seq()) == Container::Nowhere;
             if busy {
                 thread::yield_now();
@@ -126,8 +127,8 @@ impl LentItem<'_> {
         }
     }
 
-    /// Shows the pending instance to `see`, where it lies in its pool or is held back. `see` may do this:
-    /// see [`LentItem::claim_if`].
+    /// Shows the pending instance to `see`, where it lies in its pool or is held back. `see` may do
+    /// this: see [`LentItem::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
         let placed = |seq| self.place(seq).is_lasting();
         let seq = self.peek(placed)?;
@@ -138,8 +139,8 @@ impl LentItem<'_> {
         seen
     }
 
-    /// Peek, where the instance is pending, doesn't run, and its place is `placed`. The instance's number:
-    /// the place is to be looked at once more.
+    /// Peek, where the instance is pending, doesn't run, and its place is `placed`. The instance's
+    /// number: the place is to be looked at once more.
     fn peek(self, placed: impl Fn(Seq) -> bool) -> Option<Seq> {
         loop {
             let now = self.state.snapshot();
@@ -152,14 +153,15 @@ impl LentItem<'_> {
         }
     }
 
-    /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter that
-    /// would rather run it than wait. While `wanted` looks at it the instance may start, but not end. It
-    /// is brief, takes no lock and calls no code of the user's: who ends the instance waits for it.
+    /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter
+    /// that would rather run it than wait. While `wanted` looks at it the instance may start, but
+    /// not end. It is brief, takes no lock and calls no code of the user's: who ends the instance
+    /// waits for it.
     pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         let in_pool = |seq| self.place(seq).is_in_pool();
         let seq = self.peek(in_pool)?;
-        // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the slot
-        // is filled, and nobody writes it while we look.
+        // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the
+        // slot is filled, and nobody writes it while we look.
         let taken = in_pool(seq) && wanted(unsafe { self.job() });
         if !taken {
             // LookAway.
@@ -175,7 +177,8 @@ impl LentItem<'_> {
         let claimed = Claimed(self.pointer());
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
-            // Find. The place is read anew, and what it says is checked by the thread that takes the item from there.
+            // Find. The place is read anew, and what it says is checked by the thread that takes
+            // the item from there.
             let place = self.place(was.seq());
             let found = match place {
                 Container::Nowhere => break,
@@ -208,8 +211,8 @@ unsafe impl Send for Claimed {}
 
 impl Claimed {
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the instance holds the item, and with it the header; the claimant alone gives that
-        // up.
+        // SAFETY: the instance holds the item, and with it the header; the claimant alone gives
+        // that up.
         unsafe { self.0.as_ref() }
     }
 
@@ -217,7 +220,8 @@ impl Claimed {
     fn into_hold(self) -> ItemRef {
         let item = self.0;
         mem::forget(self);
-        // SAFETY: the claim stands for the hold, and is given up; the pointer is one to the whole item.
+        // SAFETY: the claim stands for the hold, and is given up; the pointer is one to the whole
+        // item.
         unsafe { ItemRef::kept(item) }
     }
 
@@ -233,8 +237,8 @@ impl Claimed {
         unsafe { self.header().with_job(change) }
     }
 
-    /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself isn't
-    /// told.
+    /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself
+    /// isn't told.
     pub(crate) fn refuse(self) {
         self.end(false);
     }
@@ -288,7 +292,8 @@ impl Claimed {
         let tell = || shielded("cancelling a work item", || item.cancelled());
         let table = item.header().table;
         let (last, ended) = if table.once {
-            // As if it ran, so that it stays, and nobody waits for the claim, while the item is told.
+            // As if it ran, so that it stays, and nobody waits for the claim, while the item is
+            // told.
             let alone = item.header().state.run_claimed();
             debug_assert!(alone, "it is queued once");
             if told {

@@ -1,13 +1,13 @@
-//! What a pool carries: the header inside each item, its table of functions, and the handles that move it
-//! along.
+//! What a pool carries: the header inside each item, its table of functions, and the handles that
+//! move it along.
 //!
-//! An item is a struct whose first field is its [`Header`]. A pointer to the one is a pointer to the
-//! other, and the header names a table that says what the other is.
+//! An item is a struct whose first field is its [`Header`]. A pointer to the one is a pointer to
+//! the other, and the header names a table that says what the other is.
 //!
-//! An item goes through several hands, each of which is a type: [`Queued`] (in a container: it owns the
-//! item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
-//! [`Claimed`] (taken back out of its container). `state.md` says which of them is made from which; the
-//! comments here use its names for the steps.
+//! An item goes through several hands, each of which is a type: [`Queued`] (in a container: it owns
+//! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
+//! [`Claimed`] (taken back out of its container). `state.md` says which of them is made from which;
+//! the comments here use its names for the steps.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -57,7 +57,8 @@ impl Job {
     }
 }
 
-/// The part of an item that the pool knows. In this order: what each instance touches lies together.
+/// The part of an item that the pool knows. In this order: what each instance touches lies
+/// together.
 #[repr(C)]
 pub(crate) struct Header {
     /// I: what the item is.
@@ -75,15 +76,15 @@ pub(crate) struct Header {
 }
 
 // SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
-// the item out of its container, both once nobody looks; it is read by a popper under the container's
-// lock while nobody has claimed it, by the claimant, and by a look. The bits' transitions are acquire/release and the containers have
-// locks, so the accesses are ordered (`state.md`). A `Job` may move between threads: items are
-// `Send + Sync`, tickets are too.
+// the item out of its container, both once nobody looks; it is read by a popper under the
+// container's lock while nobody has claimed it, by the claimant, and by a look. The bits'
+// transitions are acquire/release and the containers have locks, so the accesses are ordered
+// (`state.md`). A `Job` may move between threads: items are `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
 
 impl Header {
-    /// The header of an item that is what the table says: where that is queued once it is pending from the
-    /// beginning.
+    /// The header of an item that is what the table says: where that is queued once it is pending
+    /// from the beginning.
     #[inline]
     pub(crate) fn new(table: &'static Table) -> Self {
         let state = match table {
@@ -105,8 +106,8 @@ impl Header {
         (self.table.name)()
     }
 
-    /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet. Acquire:
-    /// who sees it placed sees the job slot filled.
+    /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet.
+    /// Acquire: who sees it placed sees the job slot filled.
     #[inline]
     pub(crate) fn place(&self, seq: Seq) -> Container {
         let word = self.place.load(Ordering::Acquire);
@@ -156,8 +157,8 @@ impl Header {
     }
 }
 
-/// A queued item, by a pointer to the whole item: the hold of the instance on it. Dropping it cancels
-/// the instance, unless somebody has claimed it: it is then over without having run.
+/// A queued item, by a pointer to the whole item: the hold of the instance on it. Dropping it
+/// cancels the instance, unless somebody has claimed it: it is then over without having run.
 pub(crate) struct Queued(NonNull<Header>);
 
 // SAFETY: it stands for an `ItemRef`, which is `Send`.
@@ -174,7 +175,8 @@ impl Queued {
         let header = item.pointer();
         // Fill. SAFETY: the header lives inside the item, which this handle now keeps alive.
         let slot = &unsafe { header.as_ref() }.job;
-        // SAFETY: the caller holds `PENDING`: until the place says something nobody else touches the slot.
+        // SAFETY: the caller holds `PENDING`: until the place says something nobody else touches
+        // the slot.
         slot.with_mut(|slot| unsafe {
             (*slot).write(job);
         });
@@ -213,8 +215,8 @@ impl Queued {
 
     /// What the instance carries along.
     fn job(&self) -> &Job {
-        // SAFETY: the slot is filled; the claimant of the item doesn't touch it before the holder of
-        // this handle lets go of it, and nobody else may.
+        // SAFETY: the slot is filled; the claimant of the item doesn't touch it before the holder
+        // of this handle lets go of it, and nobody else may.
         unsafe { self.header().job() }
     }
 
@@ -263,8 +265,8 @@ impl Queued {
                 }
                 continue;
             }
-            // SAFETY: the slot is filled, and nobody has claimed it: who does so later needs the lock
-            // that we hold before it may write.
+            // SAFETY: the slot is filled, and nobody has claimed it: who does so later needs the
+            // lock that we hold before it may write.
             let job = unsafe { header.copy_job() };
             if header.state.start(now) {
                 // SAFETY: the instance has started: the slot counts as empty.
@@ -275,8 +277,8 @@ impl Queued {
         None
     }
 
-    /// Under the lock of the container that it was just popped from: claims it, for a thread that pops it to
-    /// end it. `None` where somebody else has.
+    /// Under the lock of the container that it was just popped from: claims it, for a thread that
+    /// pops it to end it. `None` where somebody else has.
     pub(crate) fn claim(self) -> Option<Claimed> {
         let header = self.0;
         let claimed = loop {
@@ -373,8 +375,9 @@ pub(crate) trait Runs: Item {
 pub(crate) unsafe trait Reusable: Runs {
     /// Where the part is that its instances don't touch.
     const ASIDE: usize;
-    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has left
-    /// already. Called by its claimant where its place is [`Container::Timer`](crate::task::claim::Container).
+    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
+    /// left already. Called by its claimant where its place is
+    /// [`Container::Timer`](crate::task::claim::Container).
     fn unshelve(&self) -> Option<Queued>;
     /// The time until its timer fires, where one runs (a moment ago).
     fn fires_in(&self) -> Option<Duration>;
@@ -382,8 +385,8 @@ pub(crate) unsafe trait Reusable: Runs {
 
 /// What an instance doesn't touch: of its handles, and of those who wait for it.
 pub(crate) struct HandleData {
-    /// A: how many handles there are. While it is queued or runs the item is kept by its state word, and
-    /// no handle is counted for that.
+    /// A: how many handles there are. While it is queued or runs the item is kept by its state
+    /// word, and no handle is counted for that.
     pub(crate) handles: AtomicUsize,
     /// Its waiters.
     pub(crate) flushers: Flushers,
@@ -401,8 +404,8 @@ pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
     tracing::error!(%item, %message, "a work item panicked");
 }
 
-/// The functions of one type of items. Each gets the header of a live item of that type, by a pointer
-/// to the whole item.
+/// The functions of one type of items. Each gets the header of a live item of that type, by a
+/// pointer to the whole item.
 pub(crate) struct Table {
     /// The name of the user's function, for reports.
     pub(crate) name: fn() -> &'static str,
@@ -459,8 +462,8 @@ impl<I: Item, C> TableOf<I, C> {
 impl<I: Runs, C> TableOf<I, C> {
     // SAFETY: as of the table's functions.
     const KEPT: Table = Self::kept(|item| unsafe { of::<I>(item) }.run());
-    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by a thread that makes
-    /// them.
+    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by a
+    /// thread that makes them.
     pub(crate) const ONCE: Table = Table { once: true, ..Self::KEPT };
     /// Of items that live in an `Arc`.
     pub(crate) const COUNTED: Table =
@@ -468,7 +471,8 @@ impl<I: Runs, C> TableOf<I, C> {
 }
 
 impl<I: Reusable, C> TableOf<I, C> {
-    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and again.
+    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and
+    /// again.
     pub(crate) const REUSABLE: Table = Table {
         aside: I::ASIDE,
         // SAFETY: as of the table's functions.
@@ -483,7 +487,8 @@ impl<I: OneShotItem, C> TableOf<I, C> {
     // SAFETY: the item was leaked from a `Box`, and is the caller's, which gives it up.
     const USE_UP: unsafe fn(NonNull<Header>) =
         |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
-    /// Of items that live in a `Box`, are queued once, by a thread that makes them, and are used up by that run.
+    /// Of items that live in a `Box`, are queued once, by a thread that makes them, and are used up
+    /// by that run.
     pub(crate) const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
 }
 
@@ -529,8 +534,8 @@ impl Table {
         !self.kept
     }
 
-    /// Gives up what is left of an item whose instance is over: nothing, where it isn't the `last` one, or
-    /// somebody has the item. The user's destructors may run then.
+    /// Gives up what is left of an item whose instance is over: nothing, where it isn't the `last`
+    /// one, or somebody has the item. The user's destructors may run then.
     #[inline]
     pub(crate) fn give_up(&self, item: ItemRef, last: bool) {
         if last || !self.kept {
@@ -538,8 +543,8 @@ impl Table {
         }
     }
 
-    /// A panic in there is no business of the caller's. Called by few runs: an item that is used up needs it
-    /// not, and most reusable ones outlast theirs.
+    /// A panic in there is no business of the caller's. Called by few runs: an item that is used up
+    /// needs it not, and most reusable ones outlast theirs.
     #[inline(never)]
     fn let_go(&self, item: ItemRef) {
         // SAFETY: the item is of this table, still held, and given up once.
@@ -583,8 +588,8 @@ pub(crate) struct LentItem<'a> {
 
 impl<'a> LentItem<'a> {
     /// # Safety
-    /// It is the header of an item, by a pointer to the whole item, as its hold was made of. Somebody
-    /// has a hold for as long as this lives.
+    /// It is the header of an item, by a pointer to the whole item, as its hold was made of.
+    /// Somebody has a hold for as long as this lives.
     #[inline]
     pub(crate) unsafe fn new(item: NonNull<Header>) -> LentItem<'a> {
         LentItem { item, hold: PhantomData }
@@ -607,8 +612,8 @@ impl<'a> LentItem<'a> {
     #[inline]
     pub(crate) fn beside(self) -> Option<NonNull<HandleData>> {
         let offset = self.table.aside;
-        // SAFETY: the item is of its table's type, which says where that part lies; the pointer is one
-        // to all of the item, which the hold keeps.
+        // SAFETY: the item is of its table's type, which says where that part lies; the pointer is
+        // one to all of the item, which the hold keeps.
         (offset != 0).then(|| unsafe { self.item.byte_add(offset).cast() })
     }
 }
@@ -637,8 +642,8 @@ impl Deref for LentItem<'_> {
     }
 }
 
-/// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given up
-/// by [`Table::give_up`] only: forgetting it leaks.
+/// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given
+/// up by [`Table::give_up`] only: forgetting it leaks.
 pub(crate) struct ItemRef(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
@@ -657,20 +662,20 @@ impl ItemRef {
     /// As `counted`, for an item that may name what doesn't live for ever.
     ///
     /// # Safety
-    /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing then whose
-    /// life has ended.
+    /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing
+    /// then whose life has ended.
     #[inline]
     pub(crate) unsafe fn counted_for_a_while<I: Item + ?Sized>(item: Arc<I>) -> ItemRef {
         // SAFETY: `Arc::into_raw` never returns null.
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }
 
-    /// The item of an instance that was given up by its [pointer](ItemRef::pointer), or that its state word
-    /// keeps.
+    /// The item of an instance that was given up by its [pointer](ItemRef::pointer), or that its
+    /// state word keeps.
     ///
     /// # Safety
-    /// The caller has made the item pending, or been given what was given up, and hands that over. The
-    /// pointer is one to the whole item.
+    /// The caller has made the item pending, or been given what was given up, and hands that over.
+    /// The pointer is one to the whole item.
     #[inline]
     pub(crate) unsafe fn kept(item: NonNull<Header>) -> ItemRef {
         ItemRef(item)
@@ -696,12 +701,12 @@ impl ItemRef {
     /// Runs the user's function; may panic.
     ///
     /// # Safety
-    /// It is the run of an instance that the caller has started. An item that is [`OneShotItem`] is gone after
-    /// it, and was there until now.
+    /// It is the run of an instance that the caller has started. An item that is [`OneShotItem`] is
+    /// gone after it, and was there until now.
     #[inline]
     pub(crate) unsafe fn run(&self, table: &Table) {
-        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it, as it was
-        // leaked. The runner of one that is alone gives it up.
+        // SAFETY: the item is alive, and of its table's type; the pointer is one to all of it, as
+        // it was leaked. The runner of one that is alone gives it up.
         unsafe { (table.run)(self.0) }
     }
 
@@ -730,13 +735,14 @@ impl ItemRef {
 /// The waiters of one item.
 #[derive(Default)]
 pub(crate) struct Flushers {
-    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by a thread that
-    /// has given up what keeps the item alive. In a box, since most items have none: so they are small.
+    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by a
+    /// thread that has given up what keeps the item alive. In a box, since most items have none: so
+    /// they are small.
     waiting: Mutex<Option<Box<InstanceWaiters>>>,
 }
 
-/// Another thread is in the middle of a short step with the pending instance: it isn't known yet what
-/// is to be waited for.
+/// Another thread is in the middle of a short step with the pending instance: it isn't known yet
+/// what is to be waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unsettled;
 
@@ -745,9 +751,9 @@ pub(crate) struct Unsettled;
 struct InstanceWaiters(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
-    /// The end of the instance that was queued last, or of the one that runs where the last one's timer
-    /// still runs; `None` where there is none to wait for. `on_timer` tells whether the pending instance
-    /// lies in a timer; `None`, and so an error: that isn't settled yet.
+    /// The end of the instance that was queued last, or of the one that runs where the last one's
+    /// timer still runs; `None` where there is none to wait for. `on_timer` tells whether the
+    /// pending instance lies in a timer; `None`, and so an error: that isn't settled yet.
     pub(crate) fn join(
         &self,
         state: &WorkState,
@@ -781,9 +787,9 @@ impl Flushers {
         joined
     }
 
-    /// Collect: the caller is about to end an instance. Takes out those who have nothing left to wait
-    /// for then: all but those who wait for an instance that is pending, and `outlasts` this. The word
-    /// to end the instance by: if that has moved, others may have come.
+    /// Collect: the caller is about to end an instance. Takes out those who have nothing left to
+    /// wait for then: all but those who wait for an instance that is pending, and `outlasts` this.
+    /// The word to end the instance by: if that has moved, others may have come.
     pub(crate) fn collect(
         &self,
         state: &WorkState,

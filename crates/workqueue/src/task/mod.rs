@@ -1,5 +1,5 @@
-//! What a pool runs: an item's header, its state word, and the handles that move it along. Of pools and queues it
-//! knows who [schedules](ticket::Schedule) an instance.
+//! What a pool runs: an item's header, its state word, and the handles that move it along. Of pools
+//! and queues it knows who [schedules](ticket::Schedule) an instance.
 //!
 //! Read `state.md` beside this file first.
 

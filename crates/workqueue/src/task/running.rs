@@ -1,14 +1,14 @@
 //! An instance that has been started: its run, what surrounds that, and its end.
 //!
-//! Around each run are its `tracing` span, the note of what runs on this thread (the innermost, where a
-//! waiter runs one inside another), and the check that it left nothing behind. Without a subscriber that
-//! wants the span this costs one load of `tracing`'s global level when an item is spawned and one when it
-//! runs; the check reads two thread-locals before and after.
+//! Around each run are its `tracing` span, the note of what runs on this thread (the innermost,
+//! where a waiter runs one inside another), and the check that it left nothing behind. Without a
+//! subscriber that wants the span this costs one load of `tracing`'s global level when an item is
+//! spawned and one when it runs; the check reads two thread-locals before and after.
 //!
-//! What a worker runs is published for those who look at it from outside, the watchdog and the dump. It
-//! is written once an item, by the worker alone, with plain stores on a cache line of its own. A
-//! reader that meets it in the middle of a change looks again (a sequence lock); nobody waits for a
-//! reader, and no clock is read.
+//! What a worker runs is published for those who look at it from outside, the watchdog and the
+//! dump. It is written once an item, by the worker alone, with plain stores on a cache line of its
+//! own. A reader that meets it in the middle of a change looks again (a sequence lock); nobody
+//! waits for a reader, and no clock is read.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -94,8 +94,8 @@ impl Running {
         Running { table: item.header().table, item, job, outer, forks }
     }
 
-    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory may be
-    /// another's by now.
+    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory
+    /// may be another's by now.
     pub(crate) fn is(&self, item: &Header) -> bool {
         !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
     }
@@ -142,9 +142,9 @@ impl Running {
     }
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
-    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same pair.
-    /// Where a worker's loop calls it, and by reference, so that nothing is copied; what is left is to be
-    /// dropped.
+    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same
+    /// pair. Where a worker's loop calls it, and by reference, so that nothing is copied; what is
+    /// left is to be dropped.
     #[inline(always)]
     pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds>) -> u64 {
         self.run_only(shown);
@@ -196,8 +196,9 @@ impl Running {
         }
     }
 
-    /// Runs the instance on the stack of a waiter. Never unwinds. `then` is called with the one that was handed
-    /// over meanwhile, if any, which is the caller's; this one gives up what it holds after that.
+    /// Runs the instance on the stack of a waiter. Never unwinds. `then` is called with the one
+    /// that was handed over meanwhile, if any, which is the caller's; this one gives up what it
+    /// holds after that.
     pub(crate) fn run_once(mut self, shown: &Publication, then: impl FnOnce(Option<Claimed>)) {
         if self.table.alone {
             // Its run uses it up, and ends it.
@@ -239,8 +240,8 @@ impl Running {
         });
     }
 
-    /// The instance has run. `then` is called with the one that was handed over, before this one gives up what it
-    /// holds.
+    /// The instance has run. `then` is called with the one that was handed over, before this one
+    /// gives up what it holds.
     fn finish<R>(
         self,
         stays: bool,
@@ -262,8 +263,8 @@ impl Running {
         then
     }
 
-    /// Calls the user's function, once. An error is what it panicked with. Anything that it left behind is reported,
-    /// and the thread's standing restored.
+    /// Calls the user's function, once. An error is what it panicked with. Anything that it left
+    /// behind is reported, and the thread's standing restored.
     #[inline(always)]
     fn call(&self) -> thread::Result<()> {
         let standing = Standing::now();
@@ -276,8 +277,8 @@ impl Running {
                 return self.call_in_span(unused);
             }
             mem::forget(unused);
-            // SAFETY: the instance has been started, and this is its run. Where the item is alone it is
-            // there until now, and nobody touches it after.
+            // SAFETY: the instance has been started, and this is its run. Where the item is alone
+            // it is there until now, and nobody touches it after.
             unsafe { self.item.run(self.table) }
         }));
         if let Some(leak) = standing.restore() {
@@ -378,9 +379,9 @@ fn enter(running: &Running) -> Guard<'_> {
     Guard { outer, running: PhantomData }
 }
 
-/// Restores what ran before. Borrows its instance, and belongs to its thread (it holds a pointer, so it
-/// isn't `Send`). It stays in the frame that made it, is not forgotten, and guards end in reverse
-/// order.
+/// Restores what ran before. Borrows its instance, and belongs to its thread (it holds a pointer,
+/// so it isn't `Send`). It stays in the frame that made it, is not forgotten, and guards end in
+/// reverse order.
 struct Guard<'a> {
     outer: *const Running,
     running: PhantomData<&'a Running>,
@@ -402,17 +403,19 @@ pub(crate) fn show_again(shown: &Publication) {
     });
 }
 
-/// Calls `see` with the instance that runs on this thread; `None` off the workers, and between items.
+/// Calls `see` with the instance that runs on this thread; `None` off the workers, and between
+/// items.
 pub(crate) fn current<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
     // On a thread that is about to end nothing runs.
     let running = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
-    // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it would
-    // have put the former pointer back else. `see` runs inside that guard's frame, so it is outlived.
+    // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it
+    // would have put the former pointer back else. `see` runs inside that guard's frame, so it is
+    // outlived.
     see(unsafe { running.as_ref() })
 }
 
-/// Whether any instance is `wanted` of those that run on this thread's stack: the innermost, which is
-/// shown first, and those that wait for it further up.
+/// Whether any instance is `wanted` of those that run on this thread's stack: the innermost, which
+/// is shown first, and those that wait for it further up.
 pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
     let mut next = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: as in `current`; what an instance runs inside of outlives it.
@@ -431,14 +434,14 @@ impl ItemRef {
         self.end(true, |state, now| state.finish(now, stays))
     }
 
-    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and those that are to be
-    /// told. Where an earlier instance runs it is that one's end which tells.
+    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and those that
+    /// are to be told. Where an earlier instance runs it is that one's end which tells.
     pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
         self.end(false, WorkState::cancel)
     }
 
-    /// `end` is tried with the word as it is once nobody looks and those who waited are collected. `ran`: it is
-    /// the running instance that ends.
+    /// `end` is tried with the word as it is once nobody looks and those who waited are collected.
+    /// `ran`: it is the running instance that ends.
     fn end<R>(
         &self,
         ran: bool,

@@ -135,9 +135,10 @@ impl WorkState {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes it pending. `Now`: the caller owns the job slot, at which nobody looks any more, and has to queue it.
-    /// `AlreadyPending` is a read-modify-write too: what the caller wrote before is seen by the instance that was pending
-    /// (its `start` acquires this release). A disabled item refuses, and nothing is changed.
+    /// Makes it pending. `Now`: the caller owns the job slot, at which nobody looks any more, and
+    /// has to queue it. `AlreadyPending` is a read-modify-write too: what the caller wrote before
+    /// is seen by the instance that was pending (its `start` acquires this release). A disabled
+    /// item refuses, and nothing is changed.
     #[inline(always)]
     pub(crate) fn pend(&self) -> Result<Queued, QueueError> {
         // As it nearly always is.
@@ -177,9 +178,9 @@ impl WorkState {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()
     }
 
-    /// From pending to running, given a snapshot that is neither running nor claimed. The caller has
-    /// copied the job before: once the bit is clear the next queuer owns the slot. False where the
-    /// word moved meanwhile.
+    /// From pending to running, given a snapshot that is neither running nor claimed. The caller
+    /// has copied the job before: once the bit is clear the next queuer owns the slot. False where
+    /// the word moved meanwhile.
     #[inline]
     pub(crate) fn start(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
@@ -207,10 +208,10 @@ impl WorkState {
         self.word.compare_exchange(from.0, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The function returned; given a snapshot that nobody looks in, and whose flushers were collected.
-    /// Where an instance was handed over it is claimed by the caller in the same step, and `RUNNING`
-    /// stays set if the caller `stays` to run it; unless somebody else has claimed it: then it is
-    /// theirs. `None` where the word moved meanwhile.
+    /// The function returned; given a snapshot that nobody looks in, and whose flushers were
+    /// collected. Where an instance was handed over it is claimed by the caller in the same step,
+    /// and `RUNNING` stays set if the caller `stays` to run it; unless somebody else has claimed
+    /// it: then it is theirs. `None` where the word moved meanwhile.
     #[inline]
     pub(crate) fn finish(&self, from: Snapshot, stays: bool) -> Option<FinishResult> {
         let now = from.0;
@@ -227,8 +228,9 @@ impl WorkState {
         self.change(from, next).then_some(FinishResult { again, last: Snapshot(next).gone() })
     }
 
-    /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks, nothing was
-    /// handed over, nothing moves. Whether it was the last instance of an item that nobody has.
+    /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks,
+    /// nothing was handed over, nothing moves. Whether it was the last instance of an item that
+    /// nobody has.
     #[inline]
     pub(crate) fn finish_quickly(&self) -> Option<bool> {
         // Relaxed: the change acquires.
@@ -266,16 +268,18 @@ impl WorkState {
         debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
     }
 
-    /// The claimant drops the instance without running it (after it copied the job); given a snapshot
-    /// that nobody looks in, and whose flushers were collected unless it runs. Whether nobody has the
-    /// item any more, so that it is the caller's to free. `None` where the word moved meanwhile.
+    /// The claimant drops the instance without running it (after it copied the job); given a
+    /// snapshot that nobody looks in, and whose flushers were collected unless it runs. Whether
+    /// nobody has the item any more, so that it is the caller's to free. `None` where the word
+    /// moved meanwhile.
     pub(crate) fn cancel(&self, from: Snapshot) -> Option<bool> {
         debug_assert!(from.0 & (PENDING | CLAIMED) == PENDING | CLAIMED && from.0 & LOOKERS == 0);
         let next = from.0 & !(PENDING | CLAIMED | AGAIN);
         self.change(from, next).then_some(Snapshot(next).gone())
     }
 
-    /// An item that was made [pending](WorkState::pending), and that nobody knows of yet, isn't queued.
+    /// An item that was made [pending](WorkState::pending), and that nobody knows of yet, isn't
+    /// queued.
     pub(crate) fn give_up(&self) {
         let old = self.word.fetch_and(!PENDING, Ordering::AcqRel);
         debug_assert!(old & (PENDING | RUNNING | CLAIMED | ORPHAN) == PENDING);
@@ -290,9 +294,9 @@ impl WorkState {
         Snapshot(old).idle()
     }
 
-    /// From here until `look_away` or `claim_looked_at` the job slot isn't written, and what it says
-    /// isn't given up; given a snapshot of an instance that is pending, unclaimed, and doesn't run.
-    /// False where the word moved meanwhile, or too many look.
+    /// From here until `look_away` or `claim_looked_at` the job slot isn't written, and what it
+    /// says isn't given up; given a snapshot of an instance that is pending, unclaimed, and doesn't
+    /// run. False where the word moved meanwhile, or too many look.
     pub(crate) fn peek(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
         from.0 & LOOKERS != LOOKERS && self.change(from, from.0 + LOOKER)
@@ -305,8 +309,8 @@ impl WorkState {
         debug_assert!(old & LOOKERS != 0);
     }
 
-    /// The caller, which looks, takes the instance instead. False where it looks at what is another's by
-    /// now; it looks no more then either.
+    /// The caller, which looks, takes the instance instead. False where it looks at what is
+    /// another's by now; it looks no more then either.
     pub(crate) fn claim_looked_at(&self) -> bool {
         let waits = |now| now & (PENDING | RUNNING | CLAIMED) == PENDING;
         let claimed = self.update(|now| waits(now).then(|| (now - LOOKER) | CLAIMED)).is_some();
@@ -316,8 +320,8 @@ impl WorkState {
         claimed
     }
 
-    /// Waits, yielding, until nobody looks. None begins to while the instance is claimed, runs, or isn't
-    /// placed yet.
+    /// Waits, yielding, until nobody looks. None begins to while the instance is claimed, runs, or
+    /// isn't placed yet.
     #[inline]
     pub(crate) fn outwait_lookers(&self) {
         // Acquire pairs with the Release in `look_away`.
@@ -333,7 +337,8 @@ impl WorkState {
         }
     }
 
-    /// Disables queueing once more; `None` where that has been done 65 535 times. Returns the state before.
+    /// Disables queueing once more; `None` where that has been done 65 535 times. Returns the state
+    /// before.
     pub(crate) fn disable(&self) -> Option<Snapshot> {
         self.update(|now| (now & DEPTH != DEPTH).then(|| now + DEPTH_ONE)).map(Snapshot)
     }
@@ -349,8 +354,8 @@ impl WorkState {
         Snapshot(self.word.fetch_or(FLUSHERS | FRESH, Ordering::AcqRel))
     }
 
-    /// Under the flushers' lock, by a thread that looks through the waiters. Returns the state then: a later one
-    /// changes that.
+    /// Under the flushers' lock, by a thread that looks through the waiters. Returns the state
+    /// then: a later one changes that.
     pub(crate) fn flushers_seen(&self) -> Snapshot {
         Snapshot(self.word.fetch_and(!FRESH, Ordering::AcqRel) & !FRESH)
     }

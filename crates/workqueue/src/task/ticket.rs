@@ -1,8 +1,8 @@
-//! The word that an instance in flight holds of its queue; its questions to that: [`Schedule`], as in
-//! tokio; and the ends that a worker defers: instances that it has run, and not counted out yet.
+//! The word that an instance in flight holds of its queue; its questions to that: [`Schedule`], as
+//! in tokio; and the ends that a worker defers: instances that it has run, and not counted out yet.
 //!
-//! The queues lie above: an item knows of its queue what stands in a [`QueueHome`]. The steps (Defer, CountOut,
-//! Reuse) have the names of `../pwq/README.md`.
+//! The queues lie above: an item knows of its queue what stands in a [`QueueHome`]. The steps
+//! (Defer, CountOut, Reuse) have the names of `../pwq/README.md`.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr::{self, NonNull};
@@ -15,9 +15,9 @@ use word::Word;
 use crate::task::claim::Container;
 use crate::task::header::{LentItem, Queued};
 
-/// How many colours: enough that flushes from many threads don't queue up behind one another, and as
-/// many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle, so
-/// that they run out.
+/// How many colours: enough that flushes from many threads don't queue up behind one another, and
+/// as many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle,
+/// so that they run out.
 pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
 
 /// How many stripes a ticket can tell apart. Homes are aligned to it.
@@ -31,8 +31,9 @@ pub(crate) trait Schedule: Sync {
     /// The queue's name, for reports.
     fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;
 
-    /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or, where
-    /// its place says so, of those that are held back. `None` where it isn't there (yet, or any more).
+    /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or,
+    /// where its place says so, of those that are held back. `None` where it isn't there (yet, or
+    /// any more).
     fn take_out(&self, ticket: &Ticket, item: LentItem<'_>, place: Container) -> Option<Queued>;
 
     /// Counts one more beside an instance: a part of it, which another thread runs meanwhile.
@@ -48,8 +49,8 @@ pub(crate) trait Schedule: Sync {
     /// The home is one of these, and an instance that was counted there isn't over.
     unsafe fn note(&self, at: Spot, what: Event);
 
-    /// Leave: so many instances are over. `counted`: it is one, and gives up its place in the limiter
-    /// first. The pwq, its pools and the queue may be gone then.
+    /// Leave: so many instances are over. `counted`: it is one, and gives up its place in the
+    /// limiter first. The pwq, its pools and the queue may be gone then.
     ///
     /// # Safety
     /// As [`note`](Schedule::note), so many instances; nobody uses their places again.
@@ -71,8 +72,8 @@ pub(crate) enum Event {
     Again(u64),
 }
 
-/// The head of what a queue has on a pool: all that its items' instances, and the pool's workers, read of
-/// it.
+/// The head of what a queue has on a pool: all that its items' instances, and the pool's workers,
+/// read of it.
 pub(crate) struct QueueHome {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) queue: u64,
@@ -110,8 +111,9 @@ impl AwaitedColours {
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped: the place where it was queued, and whether
-/// it has one in the limiter. Once it is dropped, the pwq, its pools and the queue may be gone.
+/// Counts one instance in its queue, from queueing until dropped: the place where it was queued,
+/// and whether it has one in the limiter. Once it is dropped, the pwq, its pools and the queue may
+/// be gone.
 pub(crate) struct Ticket(Word);
 
 // SAFETY: what it names is shared.
@@ -123,8 +125,9 @@ impl Ticket {
     /// For the instance of a queuer, which has Entered.
     ///
     /// # Safety
-    /// The place is this instance's until the ticket is dropped, and until then the home is there: aligned
-    /// to [`STRIPES`], the head of what its schedule, and other code that knows such tickets, take it for.
+    /// The place is this instance's until the ticket is dropped, and until then the home is there:
+    /// aligned to [`STRIPES`], the head of what its schedule, and other code that knows such
+    /// tickets, take it for.
     #[inline]
     pub(crate) unsafe fn new(at: Spot) -> Ticket {
         Ticket(Word::new(at))
@@ -154,8 +157,8 @@ impl Ticket {
         self.0.spot().colour
     }
 
-    /// It has a place in the limiter now, to be given back. Before it is pushed, by the thread that lets it
-    /// through.
+    /// It has a place in the limiter now, to be given back. Before it is pushed, by the thread that
+    /// lets it through.
     pub(crate) fn count(&self) {
         self.0.count();
     }
@@ -236,8 +239,9 @@ impl Drop for MaybeTicket {
     }
 }
 
-/// Home, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits, which
-/// a home's alignment leaves free, the others in the highest, which no address in user space has.
+/// Home, stripe, colour and whether counted: all in one word. The stripe is in the lowest bits,
+/// which a home's alignment leaves free, the others in the highest, which no address in user space
+/// has.
 #[cfg(all(target_pointer_width = "64", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod word {
     use std::ptr;
@@ -254,8 +258,8 @@ mod word {
     const _: () = assert!(size_of::<MaybeTicket>() == 8 || hint::IN_MODEL);
 
     pub(super) struct Word(
-        /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read at
-        /// its end. The push orders them, so Relaxed; atomic only because the claimant of a held
+        /// A: null without a ticket. Changed by `count` alone, before the instance is pushed; read
+        /// at its end. The push orders them, so Relaxed; atomic only because the claimant of a held
         /// instance may look at the ticket meanwhile.
         AtomicPtr<QueueHome>,
     );
@@ -375,8 +379,8 @@ mod word {
 /// The most that is carried, or taken over without a word to the queue.
 const MOST: u64 = 64;
 
-/// In the word of a [`DeferredEnds`] each of these has 16 bits. The lowest are the stripe and the colour; then
-/// comes how many are carried.
+/// In the word of a [`DeferredEnds`] each of these has 16 bits. The lowest are the stripe and the
+/// colour; then comes how many are carried.
 const MANY: u32 = 16;
 /// How many were taken over since.
 const AGAIN: u32 = 32;
@@ -389,8 +393,8 @@ fn part(what: u64, of: u32) -> u64 {
 
 /// Instances of one pair that a worker has run, one right after the other, and not counted out.
 pub(crate) struct DeferredEnds {
-    /// O: where they were queued, as long as there are any: their counts keep it. Atomic only because
-    /// others look, for statistics.
+    /// O: where they were queued, as long as there are any: their counts keep it. Atomic only
+    /// because others look, for statistics.
     home: AtomicPtr<QueueHome>,
     /// O: the pair, and the counts; as `home`.
     what: AtomicU64,
@@ -420,7 +424,8 @@ impl DeferredEnds {
             && self.home.load(Ordering::Relaxed) == at.home.as_ptr()
     }
 
-    /// The worker's instance is over, and is carried, unless the limiter has to know: that one is counted out.
+    /// The worker's instance is over, and is carried, unless the limiter has to know: that one is
+    /// counted out.
     #[inline]
     pub(crate) fn ends(&self, ticket: MaybeTicket) {
         let Some(at) = ticket.as_ref().filter(|ticket| !ticket.is_counted()).map(Ticket::spot)
@@ -434,8 +439,8 @@ impl DeferredEnds {
         }
     }
 
-    /// Defer: an instance is over. The instances carried already are of the same pair. True where that is
-    /// enough: CountOut has to follow.
+    /// Defer: an instance is over. The instances carried already are of the same pair. True where
+    /// that is enough: CountOut has to follow.
     ///
     /// # Safety
     /// The place was this instance's alone, and its home is there until it has Left.
@@ -455,8 +460,8 @@ impl DeferredEnds {
         part(next, MANY) >= MOST || part(next, AGAIN) >= MOST
     }
 
-    /// Reuse: an instance that is queued from inside gets the place of one that is carried, if that is
-    /// the one which it would get by Enter. One stays. True where it was.
+    /// Reuse: an instance that is queued from inside gets the place of one that is carried, if that
+    /// is the one which it would get by Enter. One stays. True where it was.
     #[inline]
     #[must_use]
     pub(crate) fn reuse(&self, at: Spot) -> bool {
@@ -468,8 +473,8 @@ impl DeferredEnds {
         takes
     }
 
-    /// Before the worker runs an instance, or does anything else with it: CountOut, unless that is of the
-    /// same pair.
+    /// Before the worker runs an instance, or does anything else with it: CountOut, unless that is
+    /// of the same pair.
     #[inline]
     pub(crate) fn starts(&self, next: Option<&Ticket>) {
         // Without a ticket only in models of a pool alone, where nothing is carried.
@@ -478,15 +483,15 @@ impl DeferredEnds {
         }
     }
 
-    /// CountOut: the worker is about to do something else than to start an instance of the same pair. All
-    /// that it carries Leave.
+    /// CountOut: the worker is about to do something else than to start an instance of the same
+    /// pair. All that it carries Leave.
     #[inline]
     pub(crate) fn stops(&self) {
         self.before(None);
     }
 
-    /// The worker is about to run an instance of this pair: CountOut, unless it carries such. `None`: of
-    /// none.
+    /// The worker is about to run an instance of this pair: CountOut, unless it carries such.
+    /// `None`: of none.
     #[inline]
     pub(crate) fn before(&self, next: Option<Spot>) {
         if !self.is_empty() && !next.is_some_and(|next| self.is_of(next)) {
@@ -533,7 +538,8 @@ impl DeferredSnapshot {
         part(self.what, MANY)
     }
 
-    /// How many were queued without having been counted in anew, and that the slot doesn't know of yet.
+    /// How many were queued without having been counted in anew, and that the slot doesn't know of
+    /// yet.
     pub(crate) fn again(self) -> u64 {
         part(self.what, AGAIN)
     }

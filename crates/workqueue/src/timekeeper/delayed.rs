@@ -1,9 +1,9 @@
 //! Timers of delayed items: set, taken back, fired, and cancelled with their queue or pools.
 //!
-//! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it while
-//! its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes it out
-//! by the handle that the item keeps. The popper claims it under the lock, since it gets another
-//! ticket; or lets go of it where somebody else has claimed it.
+//! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it
+//! while its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes
+//! it out by the handle that the item keeps. The popper claims it under the lock, since it gets
+//! another ticket; or lets go of it where somebody else has claimed it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -39,8 +39,8 @@ pub(crate) trait Destination: Send + Sync {
     fn take(&self, at: At, claimed: Claimed, accepted: bool);
 }
 
-/// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of the
-/// pools.
+/// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of
+/// the pools.
 #[derive(Clone)]
 pub(crate) struct TimerHandle {
     keeper: Weak<Timekeeper>,
@@ -169,8 +169,8 @@ impl Timekeeper {
     pub(crate) fn cancel_if(&self, which: impl Fn(&Delayed) -> bool) {
         let handles = self.state.lock().timers.handles(which);
         let next = |handle| self.state.lock().timers.remove(handle).map(Delayed::popped);
-        // One by one: to cancel one tells who waits, and runs the user's destructors, which may want to
-        // claim another.
+        // One by one: to cancel one tells who waits, and runs the user's destructors, which may
+        // want to claim another.
         for handle in handles {
             next(handle).into_iter().for_each(FiredTimer::cancel);
         }

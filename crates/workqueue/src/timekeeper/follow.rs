@@ -1,6 +1,7 @@
-//! The thread that drives a live machine: it sleeps until the kernel says that CPUs came or went, and
-//! has the machine look. A change that the kernel doesn't announce here (in a container: what is written from
-//! outside) it looks for when it is reminded to, while there is more work than the pools can take.
+//! The thread that drives a live machine: it sleeps until the kernel says that CPUs came or went,
+//! and has the machine look. A change that the kernel doesn't announce here (in a container: what
+//! is written from outside) it looks for when it is reminded to, while there is more work than the
+//! pools can take.
 //!
 //! What the pools do about it is in `pool/follow.rs`.
 
@@ -56,8 +57,8 @@ impl Reminder {
 }
 
 impl Follower {
-    /// Starts it. `looked` is called on it each time that the machine may have changed and, as far as
-    /// this process is concerned, has not.
+    /// Starts it. `looked` is called on it each time that the machine may have changed and, as far
+    /// as this process is concerned, has not.
     pub(crate) fn start(machine: &Machine, looked: impl Fn() + Send + 'static) -> io::Result<Self> {
         let mut watch = Watch::new().map_err(io::Error::other)?;
         for missing in watch.unwatched() {
@@ -85,8 +86,8 @@ impl Follower {
         self.bell.ring();
     }
 
-    /// Stops it and waits for its end, unless it is the caller; its name where the time is up first. May
-    /// block, as long as a listener of the machine takes that is called on it.
+    /// Stops it and waits for its end, unless it is the caller; its name where the time is up
+    /// first. May block, as long as a listener of the machine takes that is called on it.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
         self.thread.wait(limit)

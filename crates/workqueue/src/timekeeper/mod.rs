@@ -1,8 +1,8 @@
 //! The timekeeper: what has to happen at a time, and what has to be looked at now and then. Read
 //! `README.md` beside this file first: it has the steps by name.
 //!
-//! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under none,
-//! and a subscriber of `tracing` is the user's.
+//! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under
+//! none, and a subscriber of `tracing` is the user's.
 //!
 //! Of a queue, its pools and their timekeeper know what [`Registered`] has: they lie below.
 
@@ -126,7 +126,8 @@ struct State {
 }
 
 impl Timekeeper {
-    /// Starts no thread: the first that needs it does. (A model of every schedule has a model of its own for it.)
+    /// Starts no thread: the first that needs it does. (A model of every schedule has a model of
+    /// its own for it.)
     pub(crate) fn new(settings: Settings) -> Arc<Timekeeper> {
         Self::with(settings, Clock::Real(time::now()), hint::EVERY_SCHEDULE)
     }
@@ -200,8 +201,9 @@ impl Timekeeper {
         Keeper { alarm: Arc::clone(&self.alarm), keeper: Arc::clone(self) as _ }
     }
 
-    /// The state, where the thread is there, which is made if nobody has; `for_timers`: and where the pools aren't
-    /// closed, which ends those. That it can't be made is logged, with no lock held.
+    /// The state, where the thread is there, which is made if nobody has; `for_timers`: and where
+    /// the pools aren't closed, which ends those. That it can't be made is logged, with no lock
+    /// held.
     fn staffed(self: &Arc<Self>, for_timers: bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         if state.over || for_timers && state.closed {
@@ -338,8 +340,8 @@ impl Timekeeper {
         self.alarm.ring();
     }
 
-    /// Ends the thread, and waits for it, unless it is the calling one; its name where the time is up
-    /// first. May block.
+    /// Ends the thread, and waits for it, unless it is the calling one; its name where the time is
+    /// up first. May block.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         let thread = {
             let mut state = self.state.lock();
@@ -397,11 +399,13 @@ pub(crate) trait Registered: Send + Sync {
     fn divide_again(&self);
     /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
     fn close(&self);
-    /// Lets those through that may go since one of these. No lock is held: it may have to make threads.
+    /// Lets those through that may go since one of these. No lock is held: it may have to make
+    /// threads.
     fn settle(&self);
     /// Cancels the futures that wait to be woken: the queue takes nothing any more.
     fn cancel_waiting(&self);
-    /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in there.
+    /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in
+    /// there.
     fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump;
 }
 

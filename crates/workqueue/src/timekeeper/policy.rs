@@ -92,10 +92,10 @@ impl WorkerHistory {
     }
 }
 
-/// After how long of computing an item no longer keeps others from starting. Where fewer items may run at
-/// once than there are CPUs, as under a CPU quota, one more is paid for by all: together they use up the
-/// quota before its period (mostly 100 ms) is over, and are stopped for the rest of it. So an item has to
-/// keep others waiting for longer than that.
+/// After how long of computing an item no longer keeps others from starting. Where fewer items may
+/// run at once than there are CPUs, as under a CPU quota, one more is paid for by all: together
+/// they use up the quota before its period (mostly 100 ms) is over, and are stopped for the rest of
+/// it. So an item has to keep others waiting for longer than that.
 pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
     match limited && !threshold.is_zero() {
         true => threshold.max(QUOTA_PERIOD),
@@ -105,14 +105,14 @@ pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
 
 const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 
-/// Whether another worker may start in the place of one that has slept untold for so long, where so many
-/// of its pool have been found asleep before, and so many compute, of `base` that may. Those that were
-/// found asleep and have woken up compute too, beside their replacements: where the cores are all in use
-/// nothing is gained by one more.
+/// Whether another worker may start in the place of one that has slept untold for so long, where so
+/// many of its pool have been found asleep before, and so many compute, of `base` that may. Those
+/// that were found asleep and have woken up compute too, beside their replacements: where the cores
+/// are all in use nothing is gained by one more.
 ///
-/// Such sleeps wait for each other's ends: of a disk, say. Where `nothing_ended` in the pool for so long,
-/// they may wait for what can't start: then 100 ms of sleep are enough. And one that has slept for a second
-/// gets its replacement in any case.
+/// Such sleeps wait for each other's ends: of a disk, say. Where `nothing_ended` in the pool for so
+/// long, they may wait for what can't start: then 100 ms of sleep are enough. And one that has
+/// slept for a second gets its replacement in any case.
 pub(crate) fn replaces(
     slept: Duration,
     nothing_ended: Duration,
@@ -151,13 +151,13 @@ impl Standstill {
     }
 }
 
-/// How long a worker must have slept untold before another may start in its place, where so many of its
-/// pool have been found asleep already, and the pool may use `base` cores.
+/// How long a worker must have slept untold before another may start in its place, where so many of
+/// its pool have been found asleep already, and the pool may use `base` cores.
 ///
-/// The first ones as soon as that is seen. Then ever longer: twice as long for each four, or each two a
-/// core. So where items are short and each sleeps a while (files that aren't in the cache), no more threads
-/// are made than there are sleeps of that length worth waiting out: some 16 on two CPUs where they take
-/// 1 ms, 28 for 10 ms, 40 for 100 ms.
+/// The first ones as soon as that is seen. Then ever longer: twice as long for each four, or each
+/// two a core. So where items are short and each sleeps a while (files that aren't in the cache),
+/// no more threads are made than there are sleeps of that length worth waiting out: some 16 on two
+/// CPUs where they take 1 ms, 28 for 10 ms, 40 for 100 ms.
 fn patience(asleep: usize, base: usize) -> Duration {
     let doublings = u32::try_from(asleep / (2 * base).max(4)).unwrap_or(u32::MAX);
     SOON.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MOST_PATIENCE)
@@ -242,8 +242,8 @@ impl Progress {
     }
 
     /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
-    /// make one. `stall`: zero finds no stall. Whether to call the rescuers of the queues whose items
-    /// wait, and the stall to report: of so long.
+    /// make one. `stall`: zero finds no stall. Whether to call the rescuers of the queues whose
+    /// items wait, and the stall to report: of so long.
     pub(crate) fn look(
         &mut self,
         now: Duration,
@@ -356,7 +356,8 @@ mod tests {
         assert_eq!(seen.look(sample(80, 1, 104, true), ms(10)), Verdict::Blocks(ms(10)), "anew");
     }
 
-    /// How many threads of a pool sleep at once, where each sleeps for so long and there is always work.
+    /// How many threads of a pool sleep at once, where each sleeps for so long and there is always
+    /// work.
     fn settles(sleep: Duration, base: usize) -> usize {
         (0..).find(|&asleep| patience(asleep, base) > sleep).unwrap()
     }

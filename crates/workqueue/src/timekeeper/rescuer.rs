@@ -1,9 +1,10 @@
-//! The rescuer of a queue: a thread that runs the queue's work where no worker can, so that the queue
-//! always makes progress. The kernel's `rescuer_thread`.
+//! The rescuer of a queue: a thread that runs the queue's work where no worker can, so that the
+//! queue always makes progress. The kernel's `rescuer_thread`.
 //!
-//! The timekeeper calls it where work waits, a core is free, and no thread can be made: after 10 ms,
-//! then each 100 ms. It takes items of its own queue only, never counts among the workers of a pool,
-//! and stops when the pool has a worker again. After 16 items it turns to the next pool that called.
+//! The timekeeper calls it where work waits, a core is free, and no thread can be made: after 10
+//! ms, then each 100 ms. It takes items of its own queue only, never counts among the workers of a
+//! pool, and stops when the pool has a worker again. After 16 items it turns to the next pool that
+//! called.
 
 use std::collections::VecDeque;
 use std::io;

@@ -189,8 +189,8 @@ fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one()
     }
 }
 
-/// Two CPUs, and many workers, whose items sleep until so much time has passed. Item 3 lets so many of
-/// the first ones wake up. How many were caught.
+/// Two CPUs, and many workers, whose items sleep until so much time has passed. Item 3 lets so many
+/// of the first ones wake up. How many were caught.
 fn sleepers(time: Duration, wake_up: u32) -> u64 {
     let bench = TestPool::on(2, Settings::default(), 0, Spawner::default());
     let workers: Arc<[_]> = (0..64).map(|_| bench.group.enlist(0)).collect();

@@ -1,4 +1,5 @@
-//! As `follow.rs`, for a system that announces no change of its CPUs: nobody can be woken by one, and nobody is reminded.
+//! As `follow.rs`, for a system that announces no change of its CPUs: nobody can be woken by one,
+//! and nobody is reminded.
 
 use std::io;
 use std::sync::Arc;

@@ -202,8 +202,8 @@ impl PoolScan {
         true
     }
 
-    /// These workers sleep untold, for so long each: others may start in their place where that is worth
-    /// a thread, beside those that were `found_asleep` earlier, and so many that compute.
+    /// These workers sleep untold, for so long each: others may start in their place where that is
+    /// worth a thread, beside those that were `found_asleep` earlier, and so many that compute.
     fn let_others_start(
         &mut self,
         group: &Arc<Group>,

@@ -39,13 +39,15 @@ pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
 }
 
 /// Somebody is about to wait for this pending instance, which a worker has to run: what is to be
-/// [reported](without_rescuer), when nobody looks at the instance any more. Its queue, and what it is.
+/// [reported](without_rescuer), when nobody looks at the instance any more. Its queue, and what it
+/// is.
 pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<(String, Label)> {
     let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
     defeats_rescuer(queue).then(|| (queue.name.clone(), instance.label(table)))
 }
 
-/// The kernel's `check_flush_dependency`: whether the current item's queue has a rescuer, and this one has none.
+/// The kernel's `check_flush_dependency`: whether the current item's queue has a rescuer, and this
+/// one has none.
 fn defeats_rescuer(queue: &QueueCore) -> bool {
     queue.rescuer.is_none()
         && running::current(|running| {
@@ -83,7 +85,8 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
     });
 }
 
-/// An item of an ordered queue is about to wait for one that is held back there, maybe behind others.
+/// An item of an ordered queue is about to wait for one that is held back there, maybe behind
+/// others.
 ///
 /// # Panics
 /// Where it is behind others, which start only after the waiting item.
@@ -109,8 +112,8 @@ pub(crate) fn for_order(item: LentItem<'_>, queue: &QueueCore, of: Label) {
     });
 }
 
-/// The current item waits for one that can't come to its end, since this can't come about: all who could help wait as
-/// well. Returns where it has come about meanwhile.
+/// The current item waits for one that can't come to its end, since this can't come about: all who
+/// could help wait as well. Returns where it has come about meanwhile.
 ///
 /// # Panics
 /// Else.

@@ -1,20 +1,21 @@
 //! How an item waits for another one: somebody has to run that, if need be the waiter.
 //!
-//! Elsewhere a wait is that of the event. An item has a worker, which others may need, and a place under
-//! the limit of its queue. So it sees to it that what it waits for can go on, before it sleeps and when
-//! it is woken for that: the rules are those of [`take_back`], and `../pool/README.md` says who wakes it
-//! (Want, Call). A change that nobody tells it, such as an item that moves to another queue meanwhile, it sees
-//! now and then; and where its wait can't end, that too (`stuck/mod.rs`).
+//! Elsewhere a wait is that of the event. An item has a worker, which others may need, and a place
+//! under the limit of its queue. So it sees to it that what it waits for can go on, before it
+//! sleeps and when it is woken for that: the rules are those of [`take_back`], and
+//! `../pool/README.md` says who wakes it (Want, Call). A change that nobody tells it, such as an
+//! item that moves to another queue meanwhile, it sees now and then; and where its wait can't end,
+//! that too (`stuck/mod.rs`).
 //!
-//! *Taking an item back*: a waiter that finds the item that it waits for still in its pool's list runs
-//! it itself, where its placement allows that, instead of sleeping until a worker has.
+//! *Taking an item back*: a waiter that finds the item that it waits for still in its pool's list
+//! runs it itself, where its placement allows that, instead of sleeping until a worker has.
 //!
 //! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
-//! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait for
-//! something further down on the same stack. The decision is [`TakeBackCase`]; the claim is that of
-//! `../task/state.md`, so that an item which is taken back runs once, though others want it. Where it is
-//! queued again while it runs here, that instance goes back to its pool: the waiter doesn't wait for
-//! it.
+//! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait
+//! for something further down on the same stack. The decision is [`TakeBackCase`]; the claim is
+//! that of `../task/state.md`, so that an item which is taken back runs once, though others want
+//! it. Where it is queued again while it runs here, that instance goes back to its pool: the waiter
+//! doesn't wait for it.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -48,9 +49,10 @@ pub(crate) mod stuck;
 
 /// How long a waiter sleeps before others see it wait.
 const LIST_AFTER: Duration = Duration::from_millis(10);
-/// How long a waiter has slept when it looks around for the first time, and how long it sleeps in between at most.
-/// It sleeps twice as long each time. Where its item is held back it looks each time, and sleeps no longer than this, since
-/// others may come to wait for that limit again and again.
+/// How long a waiter has slept when it looks around for the first time, and how long it sleeps in
+/// between at most. It sleeps twice as long each time. Where its item is held back it looks each
+/// time, and sleeps no longer than this, since others may come to wait for that limit again and
+/// again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// A timer may fire so much late.
@@ -60,9 +62,10 @@ const LATE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
     Item(LentItem<'a>, Role),
-    /// A flush that was called there. Where no worker can come for what it waits for, the caller runs that, as a
-    /// rescuer would, as far as there is a stack. Nobody calls it for that: it looks when it begins to block, since
-    /// it may be the last one who does, and later each time that it has waited for as long again.
+    /// A flush that was called there. Where no worker can come for what it waits for, the caller
+    /// runs that, as a rescuer would, as far as there is a stack. Nobody calls it for that: it
+    /// looks when it begins to block, since it may be the last one who does, and later each time
+    /// that it has waited for as long again.
     Queue(&'a Arc<QueueCore>, &'a Location<'a>),
 }
 
@@ -169,8 +172,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// It needs that, which couldn't come about a moment ago. Until it has `left` the list nobody else of its circle is
-    /// given up.
+    /// It needs that, which couldn't come about a moment ago. Until it has `left` the list nobody
+    /// else of its circle is given up.
     #[track_caller]
     fn is_given_up(self, over: &Completion, needs: Need, left: impl FnOnce()) {
         match self {
@@ -220,7 +223,8 @@ impl<'a> Target<'a> {
                 })
             }
             Target::Queue(queue, _) => {
-                // Once, so that what the others are told is what it does: it depends on how deep this is.
+                // Once, so that what the others are told is what it does: it depends on how deep
+                // this is.
                 let homes = homes(queue);
                 long.begins(Some(&homes), None);
                 long.park(over, parker, limit, |_| is_called_for(queue, &homes, over))
@@ -284,8 +288,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't known. `home`: where its
-    /// item was.
+    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't
+    /// known. `home`: where its item was.
     fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>, home: Option<PoolKey>) {
         let Some(listed) = &self.listed else { return };
         listed.helps(helps, home, self.held);
@@ -294,7 +298,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody woke it.
+    /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody
+    /// woke it.
     fn park(
         &self,
         over: &Completion,
@@ -343,7 +348,8 @@ pub(crate) enum Role {
 /// True where it ran: it is over now.
 ///
 /// # Panics
-/// Where the caller's item is of an ordered queue, and the instance can't start before that is over.
+/// Where the caller's item is of an ordered queue, and the instance can't start before that is
+/// over.
 #[track_caller]
 pub(crate) fn take_back(item: LentItem<'_>, role: Role) -> bool {
     role != Role::Ends && (listed(item) || in_place(item, role))
@@ -374,8 +380,8 @@ pub(crate) fn is_placed(ticket: &Ticket) -> bool {
     at(needy(), ticket).placed()
 }
 
-/// As [`take_back`], where no worker could come for the instance while the caller was blocked: then it
-/// doesn't matter how deep that is, as long as there is a stack, and where the caller is.
+/// As [`take_back`], where no worker could come for the instance while the caller was blocked: then
+/// it doesn't matter how deep that is, as long as there is a stack, and where the caller is.
 pub(crate) fn take_back_in_need(item: LentItem<'_>, role: Role) -> bool {
     let waiter = needy();
     let may = role != Role::Ends && waiter.waiter_may();
@@ -396,8 +402,8 @@ pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     homes
 }
 
-/// Whether the caller had better run something that the flush of a queue with this event waits for, in one
-/// of its `homes`.
+/// Whether the caller had better run something that the flush of a queue with this event waits for,
+/// in one of its `homes`.
 pub(crate) fn is_called_for(
     queue: &QueueCore,
     homes: &[(Arc<Group>, usize)],
@@ -409,8 +415,8 @@ pub(crate) fn is_called_for(
     })
 }
 
-/// Runs one instance that the flush of a queue with this event waits for, where no worker could come for it
-/// while the caller was blocked. False where there is none, or it may not.
+/// Runs one instance that the flush of a queue with this event waits for, where no worker could
+/// come for it while the caller was blocked. False where there is none, or it may not.
 pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
     let homes = homes(queue);
     let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
@@ -443,9 +449,10 @@ fn listed(item: LentItem<'_>) -> bool {
     ran
 }
 
-/// Where an instance is held back, and an item on this stack has a place under the same limit: that one might have the very place that the instance needs, and
-/// doesn't use it while it waits. So the instance runs in that place: here, or where that isn't allowed on
-/// a worker of its pool, to which the place is lent. True where it ran: it is over now.
+/// Where an instance is held back, and an item on this stack has a place under the same limit: that
+/// one might have the very place that the instance needs, and doesn't use it while it waits. So the
+/// instance runs in that place: here, or where that isn't allowed on a worker of its pool, to which
+/// the place is lent. True where it ran: it is over now.
 ///
 /// # Panics
 /// Where that would break the order of an ordered queue, and it is no part.
@@ -476,8 +483,8 @@ fn in_place(item: LentItem<'_>, role: Role) -> bool {
     claimed.run().map(run).is_some()
 }
 
-/// Lets a held instance through, of which it was found that all who have its places wait, and for that
-/// wait: false where it isn't held, or where an order forbids it.
+/// Lets a held instance through, of which it was found that all who have its places wait, and for
+/// that wait: false where it isn't held, or where an order forbids it.
 pub(crate) fn lend(item: LentItem<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
@@ -565,7 +572,8 @@ fn of_pwq(waiter: TakeBackCase, pwq: &Pwq) -> TakeBackCase {
     }
 }
 
-/// Runs a started instance on the waiter's stack, as a worker of its pool would: it is nothing to it what the waiter puts off.
+/// Runs a started instance on the waiter's stack, as a worker of its pool would: it is nothing to
+/// it what the waiter puts off.
 fn run(running: Running) {
     context::at_once(|| run_here(running));
 }

@@ -403,7 +403,8 @@ fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
         Workqueue::builder("high").nice(-20).build(&pools).unwrap(),
         Workqueue::builder("plain").build(&pools).unwrap(),
     );
-    // Items that block on the plain queue: it needs more workers, and the high one's thread makes them.
+    // Items that block on the plain queue: it needs more workers, and the high one's thread makes
+    // them.
     let niceness = high.spawn(move || {
         let gate = Arc::new(Completion::new());
         let items: Vec<_> = (0..5)

@@ -14,8 +14,8 @@ fn machine(cpus: u32) -> Machine {
 
 #[test]
 fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
-    // A spawn handler that says that it will run the workers, and then doesn't; and an end that comes
-    // when the timekeeper has just looked.
+    // A spawn handler that says that it will run the workers, and then doesn't; and an end that
+    // comes when the timekeeper has just looked.
     let (kept, to_end) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
     let (keeps, ends) = (Arc::clone(&kept), Arc::clone(&to_end));
     let pools = WorkerPools::builder(&machine(1))

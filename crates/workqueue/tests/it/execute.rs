@@ -1,4 +1,5 @@
-//! `Workqueue::execute` and `try_spawn`: closures that run once, and come back where the queue doesn't take them.
+//! `Workqueue::execute` and `try_spawn`: closures that run once, and come back where the queue
+//! doesn't take them.
 #![cfg(not(loom))]
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
-//! Items that flush or drain other queues: where no worker can come the flush runs what it waits for; where
-//! that can't be, it ends with a panic that says why. One that may still end is left alone.
+//! Items that flush or drain other queues: where no worker can come the flush runs what it waits
+//! for; where that can't be, it ends with a panic that says why. One that may still end is left
+//! alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -189,7 +190,8 @@ fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// The rescuer is at one item of the queue, and another one lies in the pool whose worker waits for it all.
+/// The rescuer is at one item of the queue, and another one lies in the pool whose worker waits for
+/// it all.
 #[test]
 fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobody_can_run() {
     let (full, roomy) = (pools(1, 1).build(), pools(1, 8).build());

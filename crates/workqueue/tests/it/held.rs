@@ -1,5 +1,6 @@
 //! An item of a limited or ordered queue that waits for what is held back there until it is over
-//! itself: that runs in its place, as a scope's closures do, or the wait ends with a panic that says why.
+//! itself: that runs in its place, as a scope's closures do, or the wait ends with a panic that
+//! says why.
 
 use std::sync::Arc;
 use std::thread;

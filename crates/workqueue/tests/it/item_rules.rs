@@ -1,5 +1,6 @@
 //! The rules of a work item's state, of waiting for it and of cancelling it (rule 4.3), one test
-//! each, on real threads. Their races are model-checked in `tests/loom/work.rs` and `tests/loom/claim.rs`.
+//! each, on real threads. Their races are model-checked in `tests/loom/work.rs` and
+//! `tests/loom/claim.rs`.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Items that wait for items, deeper than there are workers: where no worker can come any more the waiters
-//! run what they wait for, as long as there is a stack.
+//! Items that wait for items, deeper than there are workers: where no worker can come any more the
+//! waiters run what they wait for, as long as there is a stack.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -305,8 +305,8 @@ fn no_more_items_run_at_once_than_the_pod_has_cpus() {
         .map(|n| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
             queue.spawn(move || {
-                // A blocking region now and then brings replacements in; they must not add up. A worker that
-                // returns from one goes on beside them, and isn't counted.
+                // A blocking region now and then brings replacements in; they must not add up. A
+                // worker that returns from one goes on beside them, and isn't counted.
                 if n % 7 == 0 {
                     return context::blocking("test", std::thread::yield_now);
                 }

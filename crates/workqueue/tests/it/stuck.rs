@@ -1,5 +1,5 @@
-//! Items that wait for each other in a way that can't end: one of the waits ends with a panic that says
-//! why, or a limit lets one more through; nobody waits for ever.
+//! Items that wait for each other in a way that can't end: one of the waits ends with a panic that
+//! says why, or a limit lets one more through; nobody waits for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier, mpsc};
@@ -48,8 +48,8 @@ fn by_scope(queue: &Workqueue, left: u32) -> u32 {
     depth
 }
 
-/// Both workers of a pool run items of a plain queue, one of which queues what takes the only place of the limited one;
-/// then each waits there, behind that.
+/// Both workers of a pool run items of a plain queue, one of which queues what takes the only place
+/// of the limited one; then each waits there, behind that.
 fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: fn(&Workqueue)) {
     let both = Arc::new(Barrier::new(2));
     let handles: Vec<_> = (0..2)
@@ -75,7 +75,8 @@ fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: f
         let _ = tell.send(ended);
     });
     let ended = told.recv_timeout(Duration::from_secs(300)).expect("nobody waits for ever");
-    // The one that isn't the next to be let through on an ordered queue goes on after the other one.
+    // The one that isn't the next to be let through on an ordered queue goes on after the other
+    // one.
     assert_eq!(ended, [true, true], "both waits end");
 }
 

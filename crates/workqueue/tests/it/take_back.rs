@@ -1,5 +1,5 @@
-//! A waiter that takes a still queued item back and runs it itself: when, and when not. The races are
-//! model-checked in `tests/loom/take_back.rs`.
+//! A waiter that takes a still queued item back and runs it itself: when, and when not. The races
+//! are model-checked in `tests/loom/take_back.rs`.
 
 use std::sync::Arc;
 use std::thread;

@@ -62,7 +62,8 @@ fn after_a_burst_of_blockers_the_workers_that_only_it_needed_leave_within_second
     until(&pools, 0, |pool| pool.blocked == 200);
     gate.complete();
     items.into_iter().for_each(|item| item.join().unwrap());
-    // Work that goes on meanwhile keeps its own workers, one a CPU, beside as many that stay in any case.
+    // Work that goes on meanwhile keeps its own workers, one a CPU, beside as many that stay in any
+    // case.
     until(&pools, 0, |pool| {
         queue.spawn(|| ()).join().unwrap();
         pool.workers <= 4

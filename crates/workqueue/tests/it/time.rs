@@ -1,5 +1,5 @@
-//! What the timekeeper does for real threads. No test here measures time: each waits for what has to
-//! happen.
+//! What the timekeeper does for real threads. No test here measures time: each waits for what has
+//! to happen.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};

@@ -1,5 +1,5 @@
-//! Carrying: a worker that runs instances of one pair in a row counts them out together. Flushes wait
-//! for as long as one of them runs, and no longer, and the queue goes with the last.
+//! Carrying: a worker that runs instances of one pair in a row counts them out together. Flushes
+//! wait for as long as one of them runs, and no longer, and the queue goes with the last.
 
 use std::sync::Arc;
 
@@ -169,8 +169,8 @@ fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<RealCounts>, ModelTi
     (carrier, third)
 }
 
-/// An item queues another from inside, and both are over, while the attributes change: the pwq that is
-/// retired is the other one's too.
+/// An item queues another from inside, and both are over, while the attributes change: the pwq that
+/// is retired is the other one's too.
 fn queue_inside_against_a_change(pretends: bool) {
     check(2, move |queue| {
         let queue = Arc::new(queue);
@@ -207,7 +207,8 @@ fn loom_carry_taking_over_an_uncarried_count_uses_a_freed_link() {
     });
 }
 
-/// An item queues another from inside, which another worker runs, and says so; then a flush waits for it.
+/// An item queues another from inside, which another worker runs, and says so; then a flush waits
+/// for it.
 #[test]
 fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     check(1, |queue| {
@@ -231,8 +232,8 @@ fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     });
 }
 
-/// An item queues another from inside and reads the limiter's gate, while somebody closes that and looks
-/// whether the queue is empty: then nothing is accepted any more.
+/// An item queues another from inside and reads the limiter's gate, while somebody closes that and
+/// looks whether the queue is empty: then nothing is accepted any more.
 fn queue_inside_against_a_drain(pretends: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);

@@ -1,5 +1,6 @@
 //! PwqTable: queueing while other attributes take a queue's pwqs away, and the end of a queue.
-//! Nobody uses a pwq that is gone, each is collected once, and the queue goes with its last instance.
+//! Nobody uses a pwq that is gone, each is collected once, and the queue goes with its last
+//! instance.
 
 use std::sync::Arc;
 
@@ -110,8 +111,8 @@ fn loom_links_the_later_of_two_instances_collects() {
     });
 }
 
-/// The instance is over before its queuer is back from the push, while the attributes change twice: the
-/// second one gives up what the first left in limbo.
+/// The instance is over before its queuer is back from the push, while the attributes change twice:
+/// the second one gives up what the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<RealCounts>::new(ended));

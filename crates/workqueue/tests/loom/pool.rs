@@ -21,7 +21,8 @@ fn counting(count: &Arc<AtomicUsize>) -> Work {
     })
 }
 
-/// Pushes on pool 0, each of which may meet this worker awake, going to sleep, or asleep: it runs them all.
+/// Pushes on pool 0, each of which may meet this worker awake, going to sleep, or asleep: it runs
+/// them all.
 fn pushes_meet<F: FencePolicy>(pools: &PoolModel<F>, worker: ModelWorker<F>, pushes: usize) {
     let count = Arc::new(AtomicUsize::new(0));
     let done = Arc::clone(&count);
@@ -128,8 +129,8 @@ fn loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker is idle. Another is known to run one tiny item after the other, so that a push leaves what it brings to
-/// that one, which may be about to park.
+/// A worker is idle. Another is known to run one tiny item after the other, so that a push leaves
+/// what it brings to that one, which may be about to park.
 fn push_against_the_park_of_a_taker<F: FencePolicy>() {
     bounded(2).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -152,8 +153,8 @@ fn loom_pool_without_the_fences_items_left_to_a_taker_are_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker reserves two items and blocks in the first, until the second has run; the core that it leaves is for
-/// another one, which parks meanwhile, or is about to.
+/// A worker reserves two items and blocks in the first, until the second has run; the core that it
+/// leaves is for another one, which parks meanwhile, or is about to.
 fn a_batch_is_left_at_a_block(told: bool) {
     bounded(2).check(move || {
         let model = PoolModel::<FullFence>::new(1, 2);
@@ -193,8 +194,9 @@ fn loom_pool_reserved_items_are_stranded_if_the_blocking_is_not_announced() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker reserves two items; the first ends only when the second has run, and nobody says that it blocks. With a
-/// core for another worker that one takes the second, also where it was about to park.
+/// A worker reserves two items; the first ends only when the second has run, and nobody says that
+/// it blocks. With a core for another worker that one takes the second, also where it was about to
+/// park.
 #[test]
 fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
     bounded(2).check(|| {
@@ -217,8 +219,8 @@ fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
     });
 }
 
-/// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different CPUs at
-/// once: it has to see both before it parks.
+/// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different
+/// CPUs at once: it has to see both before it parks.
 fn push_on_either_stripe_against_park<F: FencePolicy>() {
     bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -314,8 +316,8 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Two items in an overflow, of which the first ends only when the second has run: of two workers one takes the first, while
-/// the other is about to park.
+/// Two items in an overflow, of which the first ends only when the second has run: of two workers
+/// one takes the first, while the other is about to park.
 #[test]
 fn loom_pool_items_in_an_overflow_run_while_the_first_waits() {
     bounded(2).check(|| {

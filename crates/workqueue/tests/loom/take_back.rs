@@ -1,5 +1,5 @@
-//! A waiter that takes the item that it waits for back and runs it: each instance runs once, never two
-//! at a time, the waiter ends, and nothing that was handed over meanwhile is lost.
+//! A waiter that takes the item that it waits for back and runs it: each instance runs once, never
+//! two at a time, the waiter ends, and nothing that was handed over meanwhile is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ fn loom_take_back_by_the_waiter_or_start_by_a_worker_not_both() {
     assert_eq!(*seen.lock().unwrap(), [0, 1].into(), "now the one ran it, now the other");
 }
 
-/// The waiter looks at the item, and leaves it: meanwhile a worker may start it, and the item queues
-/// itself once more.
+/// The waiter looks at the item, and leaves it: meanwhile a worker may start it, and the item
+/// queues itself once more.
 #[test]
 fn loom_take_back_that_is_not_allowed_leaves_the_item_to_the_workers() {
     look_against_start(QueueModel::queue);
@@ -91,8 +91,8 @@ fn look_against_start(queue_again: fn(&QueueModel, usize, &Work) -> bool) {
     });
 }
 
-/// While the waiter runs the item it is queued again, and handed over by a worker: the waiter doesn't
-/// run that instance too, it puts it back.
+/// While the waiter runs the item it is queued again, and handed over by a worker: the waiter
+/// doesn't run that instance too, it puts it back.
 #[test]
 fn loom_take_back_puts_back_what_is_handed_over_meanwhile() {
     let seen = Seen::default();
@@ -139,8 +139,8 @@ fn loom_take_back_by_two_waiters_one_runs_it_and_both_go_on() {
     });
 }
 
-/// Two workers, of one core, and no more are to be had. One waits for an item; the other, which could have
-/// come for it, begins to block.
+/// Two workers, of one core, and no more are to be had. One waits for an item; the other, which
+/// could have come for it, begins to block.
 fn the_last_worker_blocks(hastily: bool) {
     bounded(3).check(move || {
         let queue = QueueModel::new(1, 1);

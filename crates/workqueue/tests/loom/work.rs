@@ -10,7 +10,8 @@ use corewise_workqueue::{Work, model::Pending};
 #[test]
 fn loom_work_instances_run_once_each_and_never_at_once() {
     loom::model(|| {
-        // The function's own, which it touches without a lock: loom reports it if two threads are in there.
+        // The function's own, which it touches without a lock: loom reports it if two threads are
+        // in there.
         let mut runs = 0;
         let counted = Arc::new(AtomicUsize::new(0));
         let shown = Arc::clone(&counted);

@@ -1,5 +1,5 @@
-//! The part of the scenario that changes queues while work flows: other attributes, another maximum,
-//! drains; and the machine under them.
+//! The part of the scenario that changes queues while work flows: other attributes, another
+//! maximum, drains; and the machine under them.
 
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind};

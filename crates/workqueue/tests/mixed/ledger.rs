@@ -179,8 +179,8 @@ impl Entry {
         self.queue(attempt)
     }
 
-    /// One attempt to move its pending instance, or to queue it where it has none. Where it is refused, the instance that
-    /// it had may have vanished.
+    /// One attempt to move its pending instance, or to queue it where it has none. Where it is
+    /// refused, the instance that it had may have vanished.
     pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> Result<Queued, QueueError>) {
         let calm = self.calm();
         // Said before, since what it does to the instance is seen at once.

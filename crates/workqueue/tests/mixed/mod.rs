@@ -1,6 +1,6 @@
 //! The mixed scenario: threads that do to two queues and their items whatever can be done, in an
-//! order that chance decides, and the rules that hold all the same. `tests/shuttle/random.rs` runs it in
-//! random schedules, `torture.rs` on the real machine.
+//! order that chance decides, and the rules that hold all the same. `tests/shuttle/random.rs` runs
+//! it in random schedules, `torture.rs` on the real machine.
 
 mod control;
 mod ledger;
@@ -231,8 +231,8 @@ impl World {
     fn end<C: Chance>(&self, chance: &mut C) {
         // A flush of a queue doesn't wait for timers.
         self.late.work.flush_delayed();
-        // A running one may queue once more: an item itself, a future its next poll, or a task that it
-        // waits for and that wakes it. Six in a row at the most.
+        // A running one may queue once more: an item itself, a future its next poll, or a task that
+        // it waits for and that wakes it. Six in a row at the most.
         for _ in 0..6 {
             self.lines.iter().for_each(|line| line.queue.flush());
         }

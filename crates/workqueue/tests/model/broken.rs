@@ -31,8 +31,8 @@ impl<F: FencePolicy> Group<F> {
 }
 
 impl Header {
-    /// Touches the slot as its next queuer does, as soon as the item has started, and doesn't wait for
-    /// those who look.
+    /// Touches the slot as its next queuer does, as soon as the item has started, and doesn't wait
+    /// for those who look.
     pub(super) fn fill_hastily(&self) {
         if !self.state.snapshot().pending() {
             self.job.with_mut(|_| ());
@@ -65,8 +65,8 @@ impl LentItem<'_> {
         true
     }
 
-    /// A [`LentItem::claim`] that doesn't look whether the queuer has filled the slot yet. Touches the slot as a
-    /// claimant does, and gives it back.
+    /// A [`LentItem::claim`] that doesn't look whether the queuer has filled the slot yet. Touches
+    /// the slot as a claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {
         let now = self.state.snapshot();
         if now.pending() && !now.claimed() && self.state.claim(now) {

@@ -1,4 +1,5 @@
-//! Doors into the protocols for the models in `tests/loom/`: thin, and only there for them and for unit tests.
+//! Doors into the protocols for the models in `tests/loom/`: thin, and only there for them and for
+//! unit tests.
 
 mod broken;
 mod by_hand;
@@ -146,8 +147,8 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.group.begin_blocking(&self.worker);
     }
 
-    /// Its item, which blocks, waits for `work`, and runs that when no other worker can come for it.
-    /// `hastily`: it only waits to be called, for models that have to fail.
+    /// Its item, which blocks, waits for `work`, and runs that when no other worker can come for
+    /// it. `hastily`: it only waits to be called, for models that have to fail.
     pub fn wants(&self, pool: usize, work: &Work, hastily: bool) {
         let parker = Parker::new();
         if hastily {
@@ -225,7 +226,8 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, step, || self.parks());
     }
 
-    /// Until `done`, or until it has to leave. `parks` is what it does instead of a step where it is to park.
+    /// Until `done`, or until it has to leave. `parks` is what it does instead of a step where it
+    /// is to park.
     fn work(&self, done: impl Fn() -> bool, step: impl Fn() -> Step, parks: impl Fn() -> Step) {
         while !done() {
             let took = match step() {
@@ -335,7 +337,8 @@ pub fn look_and_leave(work: &Work) {
     });
 }
 
-/// Waits for an item, and runs it itself where it is still in its pool and `wanted`: [`Work::flush`].
+/// Waits for an item, and runs it itself where it is still in its pool and `wanted`:
+/// [`Work::flush`].
 pub fn flush_or_run(work: &Work, wanted: bool) -> bool {
     take_back_if(work.lent(), |_| wanted) || work.flush_only(Role::Waits)
 }
@@ -580,8 +583,8 @@ impl<C: CountPolicy> PwqModel<C> {
         ticket
     }
 
-    /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True where
-    /// it was.
+    /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True
+    /// where it was.
     pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
         let colours = &self.queue.colours;
         let picked = colours.pick(&self.entry).expect("there is a pwq");

@@ -1,11 +1,11 @@
 //! How far models of this crate are explored.
 //!
-//! With three threads and some dozens of steps, bounded preemptions keep a model under some seconds. The
-//! known failures (no fence) show with two.
+//! With three threads and some dozens of steps, bounded preemptions keep a model under some
+//! seconds. The known failures (no fence) show with two.
 //!
-//! Loom remembers one access per atomic to come back to: where a thread reads before it writes, what
-//! another one read before is forgotten. So the side that begins with a read runs in the spawned
-//! thread, which loom lets run second at first.
+//! Loom remembers one access per atomic to come back to: where a thread reads before it writes,
+//! what another one read before is forgotten. So the side that begins with a read runs in the
+//! spawned thread, which loom lets run second at first.
 
 /// A model in which threads are preempted so often at most.
 pub(crate) fn bounded(preemptions: usize) -> loom::model::Builder {

@@ -1,5 +1,6 @@
-//! A scenario with choices left to chance: on real threads, where a seed decides what each thread does but not when,
-//! and in shuttle's schedules, which chance is part of. The tests of devices take it, too.
+//! A scenario with choices left to chance: on real threads, where a seed decides what each thread
+//! does but not when, and in shuttle's schedules, which chance is part of. The tests of devices
+//! take it, too.
 
 /// Where a scenario's choices come from.
 pub(crate) trait Chance: Clone + Send + 'static {
@@ -46,8 +47,8 @@ mod real {
     /// When one run of a scenario, which takes milliseconds, counts as stuck.
     const STUCK: Duration = Duration::from_secs(120);
 
-    /// Runs a scenario for two seconds, or a minute with `COREWISE_LONG`, with a new seed each time. One that failed
-    /// is printed, and `COREWISE_TORTURE_SEED` begins with it.
+    /// Runs a scenario for two seconds, or a minute with `COREWISE_LONG`, with a new seed each
+    /// time. One that failed is printed, and `COREWISE_TORTURE_SEED` begins with it.
     pub(crate) fn torture(scenario: fn(Seeded)) {
         let long = std::env::var_os("COREWISE_LONG").is_some();
         let end = Instant::now() + Duration::from_secs(if long { 60 } else { 2 });
@@ -97,8 +98,8 @@ mod schedules {
         }
     }
 
-    /// 5 000 schedules, or 200 000 with `COREWISE_LONG`. A failing one prints its seed; CONTRIBUTING.md says how to
-    /// replay it.
+    /// 5 000 schedules, or 200 000 with `COREWISE_LONG`. A failing one prints its seed;
+    /// CONTRIBUTING.md says how to replay it.
     pub(crate) fn random(scenario: fn(Schedule)) {
         schedules::random(Schedules { short: 5_000, long: 200_000 }, move || scenario(Schedule));
     }

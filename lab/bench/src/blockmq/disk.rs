@@ -35,7 +35,8 @@ impl Disk {
         }
     }
 
-    /// A new one in the folder for temporary files: of 1 GiB, or 256 MiB for a quick call. Blocks, for seconds.
+    /// A new one in the folder for temporary files: of 1 GiB, or 256 MiB for a quick call. Blocks,
+    /// for seconds.
     ///
     /// # Errors
     /// It couldn't be made.
@@ -66,7 +67,8 @@ impl Disk {
 /// The folder isn't there, or is full.
 pub fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    // The same again and again, each time farther apart than any file system looks for what is the same.
+    // The same again and again, each time farther apart than any file system looks for what is the
+    // same.
     let mut piece = vec![0; PIECE as usize];
     Rng::with_seed(1).fill(&mut piece);
     for _ in 0..size / PIECE {

@@ -9,8 +9,8 @@ use crate::blockmq::disk::Disk;
 use crate::blockmq::io::{Load, SIZE, WARM};
 use crate::{BenchError, Job, Line};
 
-/// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same file as ours, past the
-/// page cache, with the file and the buffers registered.
+/// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same
+/// file as ours, past the page cache, with the file and the buffers registered.
 ///
 /// # Errors
 /// It couldn't be run, or printed what isn't understood.
@@ -33,7 +33,8 @@ pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     measure(fio, job)
 }
 
-/// fio, asked for so many bytes a request, in so many requests of as many jobs, for so many milliseconds.
+/// fio, asked for so many bytes a request, in so many requests of as many jobs, for so many
+/// milliseconds.
 pub fn command(mix: &str, bytes: u32, depth: u16, jobs: u16, length_ms: u64) -> Command {
     let mut fio = Command::new("fio");
     fio.args(["--name=job", "--output-format=json", "--thread", "--group_reporting"])
@@ -48,7 +49,8 @@ pub fn command(mix: &str, bytes: u32, depth: u16, jobs: u16, length_ms: u64) -> 
 /// Runs it, and reads what it measured. Blocks.
 ///
 /// # Errors
-/// It couldn't be run, or printed what isn't understood. That it isn't installed, or failed, is in the line.
+/// It couldn't be run, or printed what isn't understood. That it isn't installed, or failed, is in
+/// the line.
 pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
     let output = match fio.output() {
         Ok(output) => output,
@@ -67,8 +69,8 @@ pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
 pub const DIRECT: &[&str] =
     &["--ioengine=io_uring", "--direct=1", "--registerfiles=1", "--fixedbufs=1"];
 
-/// What fio printed; `None` where there is no such thing in it. Of reads and writes beside each other the sum, and the
-/// worse of their latencies.
+/// What fio printed; `None` where there is no such thing in it. Of reads and writes beside each
+/// other the sum, and the worse of their latencies.
 fn parse(text: &str, mut line: Line) -> Option<Line> {
     // It may say something before.
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;

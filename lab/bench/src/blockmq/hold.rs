@@ -58,8 +58,8 @@ fn one(job: &Job) -> Result<Line, BenchError> {
     repeat(job, &layer, under_load, || queue.quiesce())
 }
 
-/// Quiesces so many queues and lets them go, again and again, while reads come and go on the first of them: all
-/// with one fence and one wait, or one after the other.
+/// Quiesces so many queues and lets them go, again and again, while reads come and go on the first
+/// of them: all with one fence and one wait, or one after the other.
 fn many(job: &Job) -> Result<Line, BenchError> {
     let quiesce: fn(&[Arc<Queue>]) -> Vec<QuiesceGuard> = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
@@ -118,8 +118,8 @@ fn repeat<Guard>(
 /// Notes when the first read completes after it was asked to.
 #[derive(Debug, Default)]
 struct First {
-    /// A: whether it was asked and hasn't answered; Relaxed, since what is asked for comes through the queue that
-    /// is let go behind it.
+    /// A: whether it was asked and hasn't answered; Relaxed, since what is asked for comes through
+    /// the queue that is let go behind it.
     asked: AtomicBool,
     /// L: is the lock; guards when it was.
     at: Mutex<Option<Instant>>,

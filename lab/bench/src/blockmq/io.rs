@@ -1,5 +1,5 @@
-//! Random reads and writes through the whole block layer: so many in flight, each of which is followed by the
-//! next where it completes.
+//! Random reads and writes through the whole block layer: so many in flight, each of which is
+//! followed by the next where it completes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,8 +115,8 @@ fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
     };
     let plan = Plan::new(job, load);
     bench.pass(Plan { length: plan.length / WARM, ..plan }).run(&machine)?;
-    // The clock costs much where a request costs little: then it has a pass of its own. Where others are
-    // compared, and look at it all the time, it is looked at too.
+    // The clock costs much where a request costs little: then it has a pass of its own. Where
+    // others are compared, and look at it all the time, it is looked at too.
     let timed = load.device == "file" && !job.count;
     let pass = bench.pass(Plan { timed, ..plan });
     let mut done = Done::default();
@@ -176,7 +176,8 @@ impl Bench {
         let layer = Layer::new(machine, None, driver)?;
         let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
         let bench = Bench { layer, buffers };
-        // A simulated machine has no pages that come when they are touched, and would pay for each line.
+        // A simulated machine has no pages that come when they are touched, and would pay for each
+        // line.
         if load.device == "memory" && sys::KERNEL_THREADS {
             bench.fill()?;
         }

@@ -1,9 +1,11 @@
 //! Workloads for the block layer, and what they are run on.
 //!
 //! 1. `setup`: a null device and its queue; `stream`: sequential reads.
-//! 2. `seqread`: what runs cost where nothing is pending; `recheck`: its variants, of which one has a `pi_mutex`.
+//! 2. `seqread`: what runs cost where nothing is pending; `recheck`: its variants, of which one has
+//!    a `pi_mutex`.
 //! 3. `io`: random reads and writes, on a [`disk`] for instance; `fio`: the same by fio.
-//! 4. `hold`: how long a quiesce and a freeze take, of one queue and of many; `tags`: threads that take tags.
+//! 4. `hold`: how long a quiesce and a freeze take, of one queue and of many; `tags`: threads that
+//!    take tags.
 //!
 //! # The words
 //!
@@ -23,40 +25,43 @@
 //! # The cases
 //!
 //! **`seqread/THREADS/COST/CLASS`**: the published regression. A null device completes requests on
-//! THREADS threads of its own, at a cost of about COST nanoseconds of work each; the threads are pinned to
-//! the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority (`fifo`, `alone`) or not
-//! (`ordinary`). The stream of reads runs for 200 ms, then for `length_ms` in which it is measured, then for half of
-//! that with a clock. With `fifo` a task of a higher priority runs on each CPU in the first 200 ms, 20 of each
-//! 200 µs. The queue has THREADS hardware queues; nothing is merged, since the device doesn't ask for it, so
-//! each read is a request. Each request's completion
-//! function runs its hardware queue, where nothing is pending, and submits the next sequential
-//! read, through the whole layer. Runtimes: `corewise`; `before`, whose second look is taken under a mutex
-//! that inherits priorities, one for the queue; `mutex`, under a plain one, `spin`, under a spinlock; `unchecked`, which has no
-//! second look. `bytes_per_second`; `wait_*`: what one run of the hardware queue takes, and `waiting`: how
-//! many threads are in one on average, both with the clock; `voluntary_switches`: per million
-//! reads.
+//! THREADS threads of its own, at a cost of about COST nanoseconds of work each; the threads are
+//! pinned to the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority
+//! (`fifo`, `alone`) or not (`ordinary`). The stream of reads runs for 200 ms, then for `length_ms`
+//! in which it is measured, then for half of that with a clock. With `fifo` a task of a higher
+//! priority runs on each CPU in the first 200 ms, 20 of each 200 µs. The queue has THREADS hardware
+//! queues; nothing is merged, since the device doesn't ask for it, so each read is a request. Each
+//! request's completion function runs its hardware queue, where nothing is pending, and submits the
+//! next sequential read, through the whole layer. Runtimes: `corewise`; `before`, whose second look
+//! is taken under a mutex that inherits priorities, one for the queue; `mutex`, under a plain one,
+//! `spin`, under a spinlock; `unchecked`, which has no second look. `bytes_per_second`; `wait_*`:
+//! what one run of the hardware queue takes, and `waiting`: how many threads are in one on average,
+//! both with the clock; `voluntary_switches`: per million reads.
 //!
-//! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes on `null`,
-//! `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for each of JOBS jobs, for
-//! `length_ms` milliseconds. `corewise`: each of those in flight is followed by the next where it completes; the
-//! file's driver knows the buffers beforehand; `corewise-polling`: its ring looks for completions for up to 100 µs before
-//! it sleeps. `fio`: with its engines `null`, `mmap` (a file in `/dev/shm`) and
-//! `io_uring` (the same file, registered, and registered buffers). `items_per_second`, and `latency_*`, of `null` and
-//! `memory` from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
+//! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes
+//! on `null`, `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for
+//! each of JOBS jobs, for `length_ms` milliseconds. `corewise`: each of those in flight is followed
+//! by the next where it completes; the file's driver knows the buffers beforehand;
+//! `corewise-polling`: its ring looks for completions for up to 100 µs before it sleeps. `fio`:
+//! with its engines `null`, `mmap` (a file in `/dev/shm`) and `io_uring` (the same file,
+//! registered, and registered buffers). `items_per_second`, and `latency_*`, of `null` and `memory`
+//! from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
 //! request costs on its way through the whole layer and back, with the memory left as it is.
 //!
-//! **`quiesce/idle`, `quiesce/load`, `freeze/idle`, `freeze/load`**: the queue is held and let go, `items`
-//! times; `load`: while reads are in flight on two completion threads of ordinary priority.
-//! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read after it
-//! has completed.
+//! **`quiesce/idle`, `quiesce/load`, `freeze/idle`, `freeze/load`**: the queue is held and let go,
+//! `items` times; `load`: while reads are in flight on two completion threads of ordinary priority.
+//! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read
+//! after it has completed.
 //!
-//! **`quiesce_all/QUEUES`**: so many queues are quiesced and let go; as `quiesce/load` in everything else, with the
-//! reads on one of them. Runtimes: `corewise`, all by one call; `one_by_one`.
+//! **`quiesce_all/QUEUES`**: so many queues are quiesced and let go; as `quiesce/load` in
+//! everything else, with the reads on one of them. Runtimes: `corewise`, all by one call;
+//! `one_by_one`.
 //!
-//! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them back, each with
-//! four in hand, or as many as there are for each. Where there are fewer tags than threads, each keeps every fourth
-//! while others run. Runtimes: `corewise`, a set of tags; `mutex_list`, a list of free ones behind a mutex, on which
-//! a thread that finds none sleeps. `latency_*`: of one take in 32.
+//! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them
+//! back, each with four in hand, or as many as there are for each. Where there are fewer tags than
+//! threads, each keeps every fourth while others run. Runtimes: `corewise`, a set of tags;
+//! `mutex_list`, a list of free ones behind a mutex, on which a thread that finds none sleeps.
+//! `latency_*`: of one take in 32.
 
 pub mod disk;
 pub mod fio;

@@ -1,5 +1,5 @@
-//! How a hardware queue is run, and what stands around the second look where the first found nothing to
-//! do: the variants of `seqread`.
+//! How a hardware queue is run, and what stands around the second look where the first found
+//! nothing to do: the variants of `seqread`.
 //!
 //! All but one are Linux's code at some time:
 //!
@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! is 6bda857bcbb86; the mended one has a fence where the lock was. The code before and behind is the
-//! same code for all: [`ByHand::run_by`] is compiled once for each.
+//! is 6bda857bcbb86; the mended one has a fence where the lock was. The code before and behind is
+//! the same code for all: [`ByHand::run_by`] is compiled once for each.
 
 use corewise_blockmq::Queue;
 use corewise_blockmq::model::{ByHand, Recheck};
@@ -56,7 +56,8 @@ impl<L: Lock> Recheck for Under<L> {
     }
 }
 
-/// No second look: a request that races an unquiesce is stranded. It says what the second look costs.
+/// No second look: a request that races an unquiesce is stranded. It says what the second look
+/// costs.
 #[derive(Debug, Default)]
 pub(super) struct Unchecked;
 

@@ -15,19 +15,22 @@ use crate::calls::priority;
 use crate::meter::{Meter, percentiles};
 use crate::{BenchError, Job, Line};
 
-/// How long the stream runs before anything is measured: long enough for a thread to be interrupted while it has the
-/// lock. In a run in which that happens to nobody no convoy begins, and `before` loses nothing.
+/// How long the stream runs before anything is measured: long enough for a thread to be interrupted
+/// while it has the lock. In a run in which that happens to nobody no convoy begins, and `before`
+/// loses nothing.
 const WARM: Duration = Duration::from_millis(200);
 /// How many runs of the hardware queue are noted at most, each four bytes.
 const SAMPLES: usize = 1 << 22;
 
 /// Completion threads: those of the published machine first.
 const THREADS: [u32; 5] = [8, 1, 2, 4, 16];
-/// What completing a request costs, in nanoseconds of CPU time: the one that is taken where nothing else is said first.
+/// What completing a request costs, in nanoseconds of CPU time: the one that is taken where nothing
+/// else is said first.
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
-/// How threads are scheduled, in the order in which headlines take them: by a real-time priority (SCHED_FIFO), as
-/// interrupt threads are, and before anything is measured a task of a higher priority runs on each CPU 20 of each 200 µs,
-/// and interrupts them; as any others, where no such priority may be had, and to compare; as the first, without that task.
+/// How threads are scheduled, in the order in which headlines take them: by a real-time priority
+/// (SCHED_FIFO), as interrupt threads are, and before anything is measured a task of a higher
+/// priority runs on each CPU 20 of each 200 µs, and interrupts them; as any others, where no such
+/// priority may be had, and to compare; as the first, without that task.
 pub(super) const CLASSES: [&str; 3] = ["fifo", "ordinary", "alone"];
 
 /// The published case, as far as it is known: eight threads.

@@ -25,8 +25,8 @@ const STARTER: u8 = 60;
 const BATCH: usize = 16;
 /// Bytes of the device; what is read is never stored.
 const SIZE: u64 = 1 << 40;
-/// Steps of the device's work in a microsecond, about: a multiplication each, which needs the one before. By the
-/// clock instead, a request would be cheaper whose thread is preempted.
+/// Steps of the device's work in a microsecond, about: a multiplication each, which needs the one
+/// before. By the clock instead, a request would be cheaper whose thread is preempted.
 const STEPS_PER_US: u128 = 900;
 
 /// The priority of the urgent tasks, how often each runs, and for how long.
@@ -62,9 +62,10 @@ impl Layer {
         Ok(Layer { queue, wq, machine: machine.clone(), _pools: Pools(pools) })
     }
 
-    /// Over a null device with so many completion threads, of a real-time priority or not, which are pinned to the CPUs in turn, as the vectors of a
-    /// device are, and as many hardware queues. Where there are fewer CPUs, the queue is made for a machine that has
-    /// enough. Within this crate only: the device leaves the memory of reads as it is, and
+    /// Over a null device with so many completion threads, of a real-time priority or not, which
+    /// are pinned to the CPUs in turn, as the vectors of a device are, and as many hardware queues.
+    /// Where there are fewer CPUs, the queue is made for a machine that has enough. Within this
+    /// crate only: the device leaves the memory of reads as it is, and
     /// [`Stream`](super::stream::Stream) alone reads.
     ///
     /// # Errors
@@ -133,7 +134,8 @@ impl Drop for Starter {
     }
 }
 
-/// A task on each CPU that is more urgent than completion threads, until it is dropped: what preempts them.
+/// A task on each CPU that is more urgent than completion threads, until it is dropped: what
+/// preempts them.
 pub(crate) struct Urgent {
     /// A: Relaxed; a thread that doesn't see it yet does so a period later.
     end: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! Sequential reads: so many in flight, each of which is followed by the next where it completes.
 //!
-//! The completion function runs the hardware queue, and then submits the next read: all that happens, does so
-//! on the completion threads, and nothing waits for another thread to be woken.
+//! The completion function runs the hardware queue, and then submits the next read: all that
+//! happens, does so on the completion threads, and nothing waits for another thread to be woken.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ pub(super) struct Plan {
     pub bytes: u32,
     /// How many are in flight.
     pub in_flight: u32,
-    /// Of how many runs of the hardware queue may be noted how long they take, of each of those in flight.
+    /// Of how many runs of the hardware queue may be noted how long they take, of each of those in
+    /// flight.
     pub samples: usize,
 }
 
@@ -39,7 +40,8 @@ pub(super) struct Stream<R> {
     hctx_of: Box<[usize]>,
     /// A: the number of the next read; Relaxed, it carries nothing but itself.
     next: CachePadded<AtomicU64>,
-    /// A: runs of the hardware queue are timed; Relaxed, a thread that doesn't see it yet does so soon.
+    /// A: runs of the hardware queue are timed; Relaxed, a thread that doesn't see it yet does so
+    /// soon.
     timed: AtomicBool,
     /// Those in flight.
     ended: Countdown,
@@ -54,8 +56,8 @@ pub(super) struct Stream<R> {
 struct Lane<R>(Arc<Stream<R>>);
 
 impl<R: Run> Stream<R> {
-    /// Begins to read. The caller's thread must not be kept from its CPU by completion threads before all
-    /// are in flight.
+    /// Begins to read. The caller's thread must not be kept from its CPU by completion threads
+    /// before all are in flight.
     pub(super) fn begin(queue: &Arc<Queue>, run: R, plan: Plan) -> Arc<Stream<R>> {
         let mut hctx_of = Vec::new();
         for hctx in 0..queue.hw_queues() {
@@ -86,8 +88,8 @@ impl<R: Run> Stream<R> {
         stream
     }
 
-    /// Sleeps for so long, and until some of those in flight have been completed that were begun meanwhile: how many
-    /// were begun, and in which time.
+    /// Sleeps for so long, and until some of those in flight have been completed that were begun
+    /// meanwhile: how many were begun, and in which time.
     pub(super) fn watch(&self, length: Duration) -> (usize, Duration) {
         let begun = || self.next.load(Ordering::Relaxed);
         let (before, began) = (begun(), time::now());
@@ -100,7 +102,8 @@ impl<R: Run> Stream<R> {
         }
     }
 
-    /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as some of them.
+    /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as
+    /// some of them.
     pub(super) fn time(&self) {
         self.timed.store(true, Ordering::Relaxed);
     }
@@ -111,8 +114,8 @@ impl<R: Run> Stream<R> {
         self.next.store(u64::MAX / 2, Ordering::Relaxed);
     }
 
-    /// Waits until all have completed: how long each run of the hardware queue took, in nanoseconds, where
-    /// that was to be noted.
+    /// Waits until all have completed: how long each run of the hardware queue took, in
+    /// nanoseconds, where that was to be noted.
     ///
     /// # Errors
     /// A read failed.

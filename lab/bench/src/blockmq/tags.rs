@@ -1,4 +1,5 @@
-//! Submitters take tags and give them back, more and more of them: a [`TagSet`] against a free list behind a mutex.
+//! Submitters take tags and give them back, more and more of them: a [`TagSet`] against a free list
+//! behind a mutex.
 
 use std::collections::VecDeque;
 
@@ -92,7 +93,8 @@ impl FreeList {
     }
 }
 
-/// `get` takes a tag, and waits where there is none; `put` gives one back. They are told the submitter's number.
+/// `get` takes a tag, and waits where there is none; `put` gives one back. They are told the
+/// submitter's number.
 fn measure(
     job: &Job,
     get: impl Fn(usize) -> u32 + Sync,

@@ -53,7 +53,8 @@ fn run(job: &Job, machine: &Machine, meter: &mut Meter) -> Result<Line, BenchErr
     Ok(line)
 }
 
-/// One client sends so many calls for which nobody waits, in bursts, and waits for the last of each.
+/// One client sends so many calls for which nobody waits, in bursts, and waits for the last of
+/// each.
 fn bursts(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Duration, BenchError> {
     clients(job, machine, 1, |_| {
         let mut left = items;

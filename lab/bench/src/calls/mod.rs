@@ -30,16 +30,16 @@
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
 //! somebody who is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
-//! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client sleeps
-//! `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns `server_cpu`.
-//! `latency_*`: from before the call until the answer is there.
+//! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client
+//! sleeps `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns
+//! `server_cpu`. `latency_*`: from before the call until the answer is there.
 //!
-//! **`reads`**: one reads a value all the time on `client_cpu`, another replaces it every `gap_us` on
-//! `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
+//! **`reads`**: one reads a value all the time on `client_cpu`, another replaces it every `gap_us`
+//! on `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
 //!
-//! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each: from
-//! one client who sends a thousand and waits for the last to have run, or from eight that wait for
-//! each of theirs. `wakeups_per_1000`: pushes that found the queue empty, per thousand calls.
+//! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each:
+//! from one client who sends a thousand and waits for the last to have run, or from eight that wait
+//! for each of theirs. `wakeups_per_1000`: pushes that found the queue empty, per thousand calls.
 //!
 //! **`broadcast/N`**: as `roundtrip/cold`, but the number goes to N CPUs, all online ones from the
 //! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
@@ -58,8 +58,9 @@ use corewise_topology::{CpuId, Machine};
 use crate::bench::{Bench, On, worst};
 use crate::job::Job;
 
-/// `corewise-bench calls`. The headlines: the longest waits of urgent tasks over those of the old design, and a call
-/// and its answer over a ping, hot or cold, where that is worse. Less is better in both.
+/// `corewise-bench calls`. The headlines: the longest waits of urgent tasks over those of the old
+/// design, and a call and its answer over a ping, hot or cold, where that is worse. Less is better
+/// in both.
 pub static BENCH: Bench = Bench {
     name: "calls",
     words: "items gap_us client_cpu server_cpu length_ms tick_us interval_ms seed count",
@@ -89,8 +90,9 @@ fn base(job: &mut Job, on: &On) {
     job.length_ms = on.pick(6_000, 1_500);
 }
 
-/// Call targets as they are measured: ahead of ordinary work, as the peers' threads that a broadcast
-/// or an interrupt is compared with; on a synthetic machine, whose threads share the real CPUs, plain.
+/// Call targets as they are measured: ahead of ordinary work, as the peers' threads that a
+/// broadcast or an interrupt is compared with; on a synthetic machine, whose threads share the real
+/// CPUs, plain.
 fn targets(machine: &Machine) -> Result<Smp, StartError> {
     let priority =
         if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };

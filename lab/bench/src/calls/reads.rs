@@ -1,5 +1,5 @@
-//! What a value costs that is read all the time and replaced now and then: who reads, while another CPU
-//! replaces it.
+//! What a value costs that is read all the time and replaced now and then: who reads, while another
+//! CPU replaces it.
 
 use std::hint::black_box;
 use std::sync::RwLock;
@@ -37,16 +37,16 @@ const BATCH: usize = 1_000;
 /// What is read: as large as a small table of routes.
 type Value = [u64; 16];
 
-/// The sum of two of the numbers. It is even where they are of one value: each value has numbers that are one more than the
-/// last one's.
+/// The sum of two of the numbers. It is even where they are of one value: each value has numbers
+/// that are one more than the last one's.
 fn sum(value: &Value) -> u64 {
     value[0] + value[15]
 }
 
-/// A reader that is pinned to `client_cpu` reads `items` times, rounded up to
-/// batches of 1000, while a writer that is pinned to `server_cpu` replaces the value every `gap_us`
-/// (0: back to back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls; the old value is
-/// dropped before one returns, or later.
+/// A reader that is pinned to `client_cpu` reads `items` times, rounded up to batches of 1000,
+/// while a writer that is pinned to `server_cpu` replaces the value every `gap_us` (0: back to
+/// back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls; the old
+/// value is dropped before one returns, or later.
 fn run(job: &Job, machine: &Machine) -> Result<Line, BenchError> {
     let first = [1; 16];
     match job.runtime.as_str() {

@@ -14,7 +14,8 @@ use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::start::alone;
 use crate::{BenchError, Job, Line};
 
-/// Back to back; after a pause in which everybody goes to sleep; and so, while the called CPU has ordinary work.
+/// Back to back; after a pause in which everybody goes to sleep; and so, while the called CPU has
+/// ordinary work.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("roundtrip/hot roundtrip/cold roundtrip/busy"),
     quick: |_, _| true,
@@ -38,7 +39,8 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
 };
 
-/// One call to so many CPUs; on a synthetic machine to threads that aren't pinned, more of them than there are CPUs.
+/// One call to so many CPUs; on a synthetic machine to threads that aren't pinned, more of them
+/// than there are CPUs.
 pub(super) const BROADCAST: Workload = Workload {
     cases: Cases::Fit(
         |parts| match parts {
@@ -72,9 +74,10 @@ pub(super) const BROADCAST: Workload = Workload {
     },
 };
 
-/// Runs a case on what `start` makes: it has each called CPU add one to its argument, waits until all have, and returns
-/// the sum of their answers. It is made, and called, in the client's thread, which is pinned to `job.client_cpu` by then:
-/// a thread that it makes must pin itself, to `job.server_cpu` or, where several are called, to one of [`called`] each.
+/// Runs a case on what `start` makes: it has each called CPU add one to its argument, waits until
+/// all have, and returns the sum of their answers. It is made, and called, in the client's thread,
+/// which is pinned to `job.client_cpu` by then: a thread that it makes must pin itself, to
+/// `job.server_cpu` or, where several are called, to one of [`called`] each.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, panicked, or got a wrong answer; or `start` failed.

@@ -1,5 +1,5 @@
-//! The C library's allocator: blocks that the same thread frees, that another one frees, and what all
-//! CPUs do at once. Nobody touches the memory but the allocator.
+//! The C library's allocator: blocks that the same thread frees, that another one frees, and what
+//! all CPUs do at once. Nobody touches the memory but the allocator.
 
 use corewise_topology::CpuId;
 use std::ptr;

@@ -14,8 +14,8 @@ use super::lab::{Apart, Lab, figure_beside};
 const EACH: Duration = Duration::from_millis(500);
 /// Additions of a batch.
 const ADDS: u32 = 400;
-/// And of each other CPU meanwhile, in the mean, at least: where less came, somebody didn't run, and
-/// the batch says nothing, unless all are like that.
+/// And of each other CPU meanwhile, in the mean, at least: where less came, somebody didn't run,
+/// and the batch says nothing, unless all are like that.
 const SHARE: u64 = 80;
 
 /// 1, 2, 4 and so on, and all of the CPUs.

@@ -28,8 +28,8 @@ pub fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
 }
 
 /// At most so many of these CPUs, in an order in which neighbours stand beside each other: by node,
-/// last-level cache, core. Where there are more, neighbours of one cache, four by four, evenly spread: so each distance
-/// occurs that there is.
+/// last-level cache, core. Where there are more, neighbours of one cache, four by four, evenly
+/// spread: so each distance occurs that there is.
 pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
     let mut all: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
     all.sort_by_key(|cpu| (cpu.node, cpu.package, cpu.llc, cpu.core, cpu.cpu));

@@ -84,8 +84,8 @@ fn size(text: &str) -> Option<u64> {
     Some(digits.parse::<u64>().ok()? << shift)
 }
 
-/// Bytes of memory that may be taken without pressing others: what is available, and no more than the
-/// process's cgroups (version 2) allow.
+/// Bytes of memory that may be taken without pressing others: what is available, and no more than
+/// the process's cgroups (version 2) allow.
 pub(super) fn available_bytes() -> u64 {
     let memory = Meminfo::current().ok();
     let available = memory.and_then(|memory| memory.mem_available).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! What all measurements share: a clock whose cost is known, threads pinned to a CPU, and loops that
-//! end when their time is over.
+//! What all measurements share: a clock whose cost is known, threads pinned to a CPU, and loops
+//! that end when their time is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -139,8 +139,8 @@ impl<'m> Lab<'m> {
         Ok(thread)
     }
 
-    /// Nanoseconds of one operation, batch by batch, until `full` (or a quick call's share of it) is
-    /// over. `batch` does so many times `parts` operations as it is told.
+    /// Nanoseconds of one operation, batch by batch, until `full` (or a quick call's share of it)
+    /// is over. `batch` does so many times `parts` operations as it is told.
     pub(super) fn repeat(
         &self,
         full: Duration,
@@ -160,7 +160,8 @@ impl<'m> Lab<'m> {
         self.timed(LEAST_BATCHES, self.budget(full), count * parts, || batch(count))
     }
 
-    /// Nanoseconds of one of the `of` operations that `batch` does, until there are `least` samples and the budget is spent.
+    /// Nanoseconds of one of the `of` operations that `batch` does, until there are `least` samples
+    /// and the budget is spent.
     pub(super) fn timed(
         &self,
         least: usize,
@@ -178,8 +179,8 @@ impl<'m> Lab<'m> {
         samples
     }
 
-    /// Runs `body` on all of these CPUs, from when all are there, and gives what they gave together. It is given its number,
-    /// and whether it is over for all.
+    /// Runs `body` on all of these CPUs, from when all are there, and gives what they gave
+    /// together. It is given its number, and whether it is over for all.
     pub(super) fn on_all<T: Send>(
         &self,
         cpus: &[CpuId],

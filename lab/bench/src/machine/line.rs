@@ -1,4 +1,5 @@
-//! What one CPU does with lines that nobody else touches, with a line that all read, and with memory.
+//! What one CPU does with lines that nobody else touches, with a line that all read, and with
+//! memory.
 
 use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

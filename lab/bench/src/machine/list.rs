@@ -73,13 +73,14 @@ impl Lines {
         }
     }
 
-    /// Reads so many lines, each by the pointer in the one before, from the line of this number; gives the number at
-    /// which that ends.
+    /// Reads so many lines, each by the pointer in the one before, from the line of this number;
+    /// gives the number at which that ends.
     pub(super) fn walk(&self, from: usize, steps: usize) -> usize {
         let mut at = ptr::from_ref(&self.nodes[from]);
         for _ in 0..steps {
-            // SAFETY: `new` has set each line's pointer to one of `self.nodes`, and `write` sets it to one: they live as
-            // long as the borrow, are never moved, and there is no mutable reference to one.
+            // SAFETY: `new` has set each line's pointer to one of `self.nodes`, and `write` sets it
+            // to one: they live as long as the borrow, are never moved, and there is no mutable
+            // reference to one.
             at = unsafe { &*at }.next.load(Ordering::Relaxed).cast_const();
         }
         (std::hint::black_box(at).addr() - self.nodes.as_ptr().addr()) / size_of::<Node>()
@@ -100,8 +101,8 @@ impl Lines {
     }
 }
 
-/// An order in which neighbours share no page, where there are many lines: steps of a prime, which has no divisor in common
-/// with their number.
+/// An order in which neighbours share no page, where there are many lines: steps of a prime, which
+/// has no divisor in common with their number.
 pub(super) fn far_apart(nth: u32, count: usize) -> u32 {
     (u64::from(nth) * 2_654_435_761 % count as u64) as u32
 }
@@ -110,8 +111,8 @@ pub(super) fn far_apart(nth: u32, count: usize) -> u32 {
 const WRITER: u32 = 1;
 const READER: u32 = 2;
 
-/// The samples of some pairs of a distance, of which there are `distances`: by list, by array, by additions to it, and,
-/// where there is a third CPU, by list after that has read it.
+/// The samples of some pairs of a distance, of which there are `distances`: by list, by array, by
+/// additions to it, and, where there is a third CPU, by list after that has read it.
 pub(super) fn measure(
     lab: &Lab<'_>,
     pairs: &Pairs,

@@ -1,4 +1,5 @@
-//! One word that two threads change in turn: half of a round trip is one way of a modified line, or a switch.
+//! One word that two threads change in turn: half of a round trip is one way of a modified line, or
+//! a switch.
 //!
 //! The idea is an old one; nviennot/core-to-core-latency draws the same matrix by compare and swap.
 
@@ -24,7 +25,8 @@ const EACH: Duration = Duration::from_millis(400);
 const PASSES: u32 = 4;
 /// Round trips of a batch; on one CPU half as many.
 const TRIPS: u32 = 100;
-/// The samples of each pair, in nanoseconds for one way: by stores, and by atomic read-modify-write operations.
+/// The samples of each pair, in nanoseconds for one way: by stores, and by atomic read-modify-write
+/// operations.
 pub(super) type Rallies = BTreeMap<(CpuId, CpuId), [Vec<f64>; 2]>;
 
 /// Of each pair.
@@ -47,8 +49,8 @@ pub(super) fn measure(lab: &Lab<'_>, pairs: &Pairs) -> Result<Rallies, BenchErro
     Ok(rallies)
 }
 
-/// Two threads, on one CPU or two, change a word in turn, in one way after the other, each for so long, and until there are
-/// `least` samples: one way.
+/// Two threads, on one CPU or two, change a word in turn, in one way after the other, each for so
+/// long, and until there are `least` samples: one way.
 pub(super) fn play<const WAYS: usize>(
     lab: &Lab<'_>,
     leader: CpuId,

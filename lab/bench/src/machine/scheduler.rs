@@ -25,8 +25,8 @@ pub(super) fn switch(lab: &Lab<'_>, cpu: CpuId) -> Result<Switch, BenchError> {
 
 /// Two threads compute on one CPU.
 pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError> {
-    // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU nothing is
-    // written at the same moment, but one may lose the CPU between two steps.
+    // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU
+    // nothing is written at the same moment, but one may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));
     let burn = |nth: usize, over: &AtomicBool| {
         let me = nth as u32 + 1;

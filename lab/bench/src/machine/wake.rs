@@ -14,8 +14,8 @@ use crate::meter::sleep_exactly;
 use super::distance::{Pairs, spread};
 use super::lab::{Apart, Lab, OVER, join, tail};
 
-/// How long a thread sleeps whose CPU has nothing else to do: not at all nearly, shortly, until the CPU halts, and
-/// until it sleeps deeply.
+/// How long a thread sleeps whose CPU has nothing else to do: not at all nearly, shortly, until the
+/// CPU halts, and until it sleeps deeply.
 const IDLE_US: [u64; 6] = [1, 5, 20, 200, 1_000, 5_000];
 /// And one beside a thread that computes.
 const BUSY_US: [u64; 2] = [20, 1_000];

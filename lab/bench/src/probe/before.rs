@@ -1,13 +1,14 @@
-//! The old designs: an asynchronous worker a device, near its node, which queues the probe again and
-//! waits for it.
+//! The old designs: an asynchronous worker a device, near its node, which queues the probe again
+//! and waits for it.
 //!
-//! `before` is the kernel's: `pci_call_probe` chose the first housekeeping CPU of the node and queued
-//! the probe on that CPU's own queue (`schedule_work_on`, bound). `nested` is the patch's variant with
-//! `queue_work_node`: anywhere on the node, but still a second worker for each device.
+//! `before` is the kernel's: `pci_call_probe` chose the first housekeeping CPU of the node and
+//! queued the probe on that CPU's own queue (`schedule_work_on`, bound). `nested` is the patch's
+//! variant with `queue_work_node`: anywhere on the node, but still a second worker for each device.
 //!
-//! Both are built from the same queues as the new design, so that all that differs is the placement:
-//! pools are concurrency-managed, and a worker that waits lets another one run. A waiter doesn't
-//! take the item back and run it, as waits of Corewise would: the kernel's `flush_work` doesn't.
+//! Both are built from the same queues as the new design, so that all that differs is the
+//! placement: pools are concurrency-managed, and a worker that waits lets another one run. A waiter
+//! doesn't take the item back and run it, as waits of Corewise would: the kernel's `flush_work`
+//! doesn't.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -76,8 +76,8 @@ fn burn(time: Duration) {
     }
 }
 
-/// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle of
-/// some.
+/// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle
+/// of some.
 pub(super) fn oversleep(sleep: Duration) -> Duration {
     sleep_exactly();
     let mut over: Vec<Duration> = (0..21)

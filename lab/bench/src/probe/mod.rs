@@ -1,7 +1,7 @@
 //! Devices that burn and wait in their probes: where those run, and what that costs.
 //!
-//! `device` is the fake device, and the pattern of its probe. `before`: the old designs, which place a probe twice;
-//! `ours`: a device manager, and a plain thread a device.
+//! `device` is the fake device, and the pattern of its probe. `before`: the old designs, which
+//! place a probe twice; `ours`: a device manager, and a plain thread a device.
 //!
 //! # The words
 //!
@@ -18,9 +18,9 @@
 //!
 //! **`devices/K`**: K devices of one node, all asynchronous, none needs another. `cost_mean`,
 //! `cost_max`: of the devices' probes, each from its begin to its end, as the kernel's patch prints
-//! it. `makespan_p50`: until the last device is up. `bound`: no design is faster: the longest probe (one
-//! alone, measured in the same process), or its CPU time, K times, over the node's CPUs. `cpus`:
-//! on how many the probes were seen. `threads`: made meanwhile.
+//! it. `makespan_p50`: until the last device is up. `bound`: no design is faster: the longest probe
+//! (one alone, measured in the same process), or its CPU time, K times, over the node's CPUs.
+//! `cpus`: on how many the probes were seen. `threads`: made meanwhile.
 //!
 //! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device`: that time over K:
 //! all that a device costs beside its own probe, its placement included.
@@ -40,8 +40,8 @@
 //! b + w = 34. Where waits are a little longer than burns, as here, two CPUs
 //! are enough for three devices, if nothing else disturbs.
 //!
-//! A wait is that of the device until its prober runs again. The time that a sleep takes beyond that on a
-//! machine at rest is measured first, and each sleep is shorter by so much.
+//! A wait is that of the device until its prober runs again. The time that a sleep takes beyond
+//! that on a machine at rest is measured first, and each sleep is shorter by so much.
 
 mod before;
 mod device;
@@ -64,8 +64,9 @@ use before::{Second, Twice};
 use device::{Device, Pattern, oversleep};
 use ours::{BringUpStyle, managed, threads};
 
-/// `corewise-bench probe`. The headlines: the mean cost of three devices' probes over that of the old design, and until
-/// all are up over what no design can beat, where that is worst. Less is better in both.
+/// `corewise-bench probe`. The headlines: the mean cost of three devices' probes over that of the
+/// old design, and until all are up over what no design can beat, where that is worst. Less is
+/// better in both.
 pub static BENCH: Bench = Bench {
     name: "probe",
     words: "pieces burn_ns wait_ns passes",
@@ -84,8 +85,8 @@ pub static BENCH: Bench = Bench {
 
 /// CPU time of all probes of one pass, in a full call and in a short one.
 const MOST_BURNT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(2)];
-/// A run has as many passes as come to about that much CPU time, so that a run of three devices isn't
-/// over at once.
+/// A run has as many passes as come to about that much CPU time, so that a run of three devices
+/// isn't over at once.
 const BURNT_IN_ALL: Duration = Duration::from_millis(500);
 /// Nobody would start more plain threads than so many for it.
 const MOST_THREADS: u32 = 100;

@@ -1,5 +1,5 @@
-//! A device manager, which places each probe once; and no design at all. Each brings all devices up, and says how long it
-//! took until the last one was.
+//! A device manager, which places each probe once; and no design at all. Each brings all devices
+//! up, and says how long it took until the last one was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ pub(super) struct BringUpStyle {
     pub synchronous: bool,
 }
 
-/// By Corewise's own manager, one a pass, all on the same pools. Work that has to be done before doesn't count.
+/// By Corewise's own manager, one a pass, all on the same pools. Work that has to be done before
+/// doesn't count.
 ///
 /// # Errors
 /// A device doesn't come up.
@@ -75,8 +76,8 @@ impl Driver for Fake {
     }
 }
 
-/// By a plain thread a device, started beforehand and let go at the same moment, which the system's scheduler puts where
-/// it likes.
+/// By a plain thread a device, started beforehand and let go at the same moment, which the system's
+/// scheduler puts where it likes.
 ///
 /// It says what the machine makes of the pattern by itself. Where there are fewer CPUs than devices
 /// that is not what no design can beat: two probes that share a CPU wait for each other, and drift.

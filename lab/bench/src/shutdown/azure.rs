@@ -3,16 +3,16 @@
 //! Kelley published both logs in the thread on that design ("shut down devices asynchronously", v9,
 //! October 2024); they are in `lab/bench/data`.
 //!
-//! **How long each callback takes** is the gap until the next device's line. In the asynchronous log
-//! the two NVMe devices began at nearly the same time: there each takes until the first `hv_pci`
-//! line, which is how the thread measures that part; and the network device that began beside them
-//! takes as long as in the other log. The last one takes until the line of ACPI.
+//! **How long each callback takes** is the gap until the next device's line. In the asynchronous
+//! log the two NVMe devices began at nearly the same time: there each takes until the first
+//! `hv_pci` line, which is how the thread measures that part; and the network device that began
+//! beside them takes as long as in the other log. The last one takes until the line of ACPI.
 //!
-//! **The needs of devices**: the logs don't say them, the names tell them. A PCI device of domain `c2b7`
-//! is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one, as all devices
-//! of Hyper-V's bus, a child of `VMBUS:00`; the network functions are children of their PCI device,
-//! the disks of the storage device, the keyboard's port of the keyboard, the alarm timer of its
-//! clock.
+//! **The needs of devices**: the logs don't say them, the names tell them. A PCI device of domain
+//! `c2b7` is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one, as all
+//! devices of Hyper-V's bus, a child of `VMBUS:00`; the network functions are children of their PCI
+//! device, the disks of the storage device, the keyboard's port of the keyboard, the alarm timer of
+//! its clock.
 //!
 //! **Opted in**: PCI and SCSI devices, as in the later versions of the design. The devices
 //! without a line have no callback; nobody needs them, and they need nobody.
@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn callbacks_take_as_long_as_the_logs_say_and_disks_end_when_the_next_bus_begins() {
         for (log, total, times) in [
-            // From the first line to that of ACPI; two lines are one callback, and a name may have blanks.
+            // From the first line to that of ACPI; two lines are one callback, and a name may have
+            // blanks.
             ("serial", 320_471, [139_455, 113_231, 5_887, 1_579]),
             // More than the 351.5 ms of the machine: two ran at once.
             ("async", 521_928, [164_652, 164_506, 5_887, 22_248]),

@@ -6,9 +6,9 @@
 //! the design is compared: an item waits for its own dependents, and not for all that was queued
 //! before the last of them; and devices are queued in an order that keeps dependencies whatever the
 //! order of their registration, so that what an item waits for was queued before it and 256 blocked
-//! ones can't be all there is. (For that the queue has one pod: those of several take turns at the limit, and what
-//! waits may be let through before what it waits for.) Devices that haven't opted in keep their order: each waits for the one
-//! before too.
+//! ones can't be all there is. (For that the queue has one pod: those of several take turns at the
+//! limit, and what waits may be let through before what it waits for.) Devices that haven't opted
+//! in keep their order: each waits for the one before too.
 
 use std::sync::Arc;
 

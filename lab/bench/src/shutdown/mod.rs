@@ -1,9 +1,10 @@
 //! Workloads for shutting devices down, and what they are run on.
 //!
-//! 1. [`web`](mod@web): devices, their needs, what their callbacks do; `graphs`: made-up webs; `azure`: those of two
-//!    published logs.
+//! 1. [`web`](mod@web): devices, their needs, what their callbacks do; `graphs`: made-up webs;
+//!    `azure`: those of two published logs.
 //! 2. [`pass`]: one shutdown of a web, and whether it kept the order.
-//! 3. `serial`: the plain loop, over the objects that Corewise's bring-up made; `before`: the old design; `ours`: Corewise.
+//! 3. `serial`: the plain loop, over the objects that Corewise's bring-up made; `before`: the old
+//!    design; `ours`: Corewise.
 //!
 //! # The words
 //!
@@ -21,9 +22,9 @@
 //!
 //! # The cases
 //!
-//! **`GRAPH/DEVICES/SLOW`**: so many devices, of which each tenth has a callback that is quick (about
-//! 10 µs of arithmetic), and SLOW have one that sleeps, from `shortest_ms` to `longest_ms` in equal
-//! ratios. All have opted in to asynchronous shutdown. GRAPH is
+//! **`GRAPH/DEVICES/SLOW`**: so many devices, of which each tenth has a callback that is quick
+//! (about 10 µs of arithmetic), and SLOW have one that sleeps, from `shortest_ms` to `longest_ms`
+//! in equal ratios. All have opted in to asynchronous shutdown. GRAPH is
 //!
 //! * `flat`: nobody needs anybody;
 //! * `deep`: four chains, each device needs the one before it;
@@ -61,9 +62,10 @@ use crate::{BenchError, Job, Line};
 use pass::Pass;
 use web::Web;
 
-/// `corewise-bench shutdown`. The headlines, in all of which less is better: the time over the least that anybody could
-/// take, on the web with slow devices on which that is worst; over the plain loop's where nothing is slow, on the worst
-/// web; and the same for the published machine, of whose two logs the worse one counts.
+/// `corewise-bench shutdown`. The headlines, in all of which less is better: the time over the
+/// least that anybody could take, on the web with slow devices on which that is worst; over the
+/// plain loop's where nothing is slow, on the worst web; and the same for the published machine, of
+/// whose two logs the worse one counts.
 pub static BENCH: Bench = Bench {
     name: "shutdown",
     words: "passes quick_steps shortest_ms longest_ms seed",
@@ -136,8 +138,9 @@ const WEBS: Workload = Workload {
         job.quick_steps = QUICK_STEPS;
         (job.shortest_ms, job.longest_ms) = on.pick((100, 5_000), (10, 500));
     },
-    // The sum of what sleeps is no news, is the same for any graph, and takes long: with slow devices the plain loop is
-    // run on the smallest flat webs, and not in a quick call, where the old design too is run on two webs only.
+    // The sum of what sleeps is no news, is the same for any graph, and takes long: with slow
+    // devices the plain loop is run on the smallest flat webs, and not in a quick call, where the
+    // old design too is run on two webs only.
     variants: |parts, on| {
         let full = on.effort == Effort::Full;
         let names: &[_] = match parts {

@@ -46,8 +46,8 @@ impl Pass {
     /// A device's callback.
     pub fn call(&self, device: u32) {
         let (work, note) = (self.web.devices()[device as usize].work, &self.notes[device as usize]);
-        // Sequentially consistent, as all of `ticks`: a callback that begins after another one ended
-        // has the larger tick.
+        // Sequentially consistent, as all of `ticks`: a callback that begins after another one
+        // ended has the larger tick.
         note.began.store(self.ticks.fetch_add(1, Ordering::SeqCst) + 1, Ordering::Relaxed);
         work.run();
         note.ended.store(self.ticks.fetch_add(1, Ordering::SeqCst) + 1, Ordering::Relaxed);

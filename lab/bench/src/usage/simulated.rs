@@ -24,7 +24,8 @@ pub(crate) fn threads() -> Option<u64> {
     Some(corewise_sim::threads() as u64)
 }
 
-/// How long the thread that made it has been ready to run without running. No other thread may read it.
+/// How long the thread that made it has been ready to run without running. No other thread may read
+/// it.
 #[derive(Debug)]
 pub struct RunDelay(());
 

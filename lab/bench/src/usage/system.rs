@@ -12,8 +12,8 @@ impl Usage {
     pub(crate) fn now() -> Usage {
         // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with these
-        // arguments; if it did, the zeroes would be seen in the figures.
+        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with
+        // these arguments; if it did, the zeroes would be seen in the figures.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let time = |time: libc::timeval| {
             let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));

@@ -1,4 +1,5 @@
-//! A runtime for the workloads' own tests: it runs everything in the queueing call itself, and counts.
+//! A runtime for the workloads' own tests: it runs everything in the queueing call itself, and
+//! counts.
 
 use std::sync::Arc;
 

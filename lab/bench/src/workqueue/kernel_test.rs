@@ -34,8 +34,9 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Runs the workload on the first `producers` online CPUs of the machine. Threads of a synthetic machine aren't pinned.
-/// `client` makes, for a thread with this parker, what queues its item and what waits until that has run. Blocks.
+/// Runs the workload on the first `producers` online CPUs of the machine. Threads of a synthetic
+/// machine aren't pinned. `client` makes, for a thread with this parker, what queues its item and
+/// what waits until that has run. Blocks.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned, or one panicked.

@@ -14,7 +14,8 @@ use crate::workqueue::tiny::Countdown;
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// The load, in percent of what the workers could do if nobody made more of them; `hint`: the blocking items say so.
+/// The load, in percent of what the workers could do if nobody made more of them; `hint`: the
+/// blocking items say so.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("mix/50 mix/50/hint mix/80 mix/80/hint"),
     quick: |parts, _| parts == ["mix", "50"],

@@ -34,8 +34,9 @@
 //! ```
 //!
 //! It is the last line of the standard output that begins with a brace; the exit code is 0.
-//! `metrics` maps names to numbers, and [`metrics`](crate::line::metrics()) has all names with their units. A runtime
-//! that can't do a case prints `{"case":...,"runtime":...,"unsupported":"WHY"}`.
+//! `metrics` maps names to numbers, and [`metrics`](crate::line::metrics()) has all names with
+//! their units. A runtime that can't do a case prints
+//! `{"case":...,"runtime":...,"unsupported":"WHY"}`.
 //!
 //! Every run reports what it can of `cpu_per_item` (ns), `cpu_seconds` (user and system, of all
 //! threads of the process, by `getrusage`, over the measured passes; `cpu_per_item` is that by all
@@ -56,12 +57,12 @@
 //!
 //! **(b) `storm/reused`, `storm/boxed`**, each also `/striped`: `producers` threads queue
 //! `items / producers` each (the first ones take the rest). An item holds 16 bytes, a number and a
-//! pointer to a count; it takes one from the count. The last one wakes the waiter, which sleeps on a
-//! futex. One count for all; `/striped`: one per producer on a cache line of its own, and the last
-//! of each counts in another. `reused`: each producer has a ring of `ring` items, made before the
-//! clock starts, and queues them in turn; a queueing that is refused because the item is still
-//! queued doesn't count: the producer yields and tries that one again. `boxed`: a closure each, with
-//! no handle. `items_per_second`: from the release of the producers to the waiter's waking.
+//! pointer to a count; it takes one from the count. The last one wakes the waiter, which sleeps on
+//! a futex. One count for all; `/striped`: one per producer on a cache line of its own, and the
+//! last of each counts in another. `reused`: each producer has a ring of `ring` items, made before
+//! the clock starts, and queues them in turn; a queueing that is refused because the item is still
+//! queued doesn't count: the producer yields and tries that one again. `boxed`: a closure each,
+//! with no handle. `items_per_second`: from the release of the producers to the waiter's waking.
 //!
 //! **(c) `inside`**: as `storm/boxed`, but one task queues all `items`, from within. The clock runs
 //! from the queueing of that task. **`fan`**: `items` times, one after another: a task queues 64,
@@ -129,8 +130,8 @@ use variants::Corewise;
 /// Shard sizes beside the default: those that give other pods than what there is already are run.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
-/// `corewise-bench workqueue`. The headlines are the default scope against the old design in the kernel's test: more
-/// is better in both.
+/// `corewise-bench workqueue`. The headlines are the default scope against the old design in the
+/// kernel's test: more is better in both.
 pub static BENCH: Bench = Bench {
     name: "workqueue",
     words: "workers producers items passes ring gap_us rate block_us short_us hint rest_ms \
@@ -156,8 +157,9 @@ pub static BENCH: Bench = Bench {
 };
 
 /// Reused items of each producer of a storm: as many as workers run while a producer that lost its
-/// CPU waits for it again, some milliseconds. With fewer, producers wait for a free item and workers
-/// for the next one, and the switches are measured; a peer's queue of plain values has no such bound.
+/// CPU waits for it again, some milliseconds. With fewer, producers wait for a free item and
+/// workers for the next one, and the switches are measured; a peer's queue of plain values has no
+/// such bound.
 const RING: usize = 16_384;
 
 /// What most cases have.
@@ -175,8 +177,9 @@ fn before(count: bool) -> Variant {
     Variant { place: Some(Place::of(AffinityScope::Cache)), count, ..Variant::of("before") }
 }
 
-/// The default, and every scope and shard size with other pods than those before it. Where one `decides` on a
-/// scope by the case, one that has the same pods as the default is run too, to see how far nothing but the noise goes.
+/// The default, and every scope and shard size with other pods than those before it. Where one
+/// `decides` on a scope by the case, one that has the same pods as the default is run too, to see
+/// how far nothing but the noise goes.
 fn with_scopes(on: &On, decides: bool, count: bool) -> Vec<Variant> {
     let mut places = vec![Place::default()];
     let scopes = AffinityScope::ALL.map(Place::of).into_iter();
@@ -196,8 +199,8 @@ fn with_before(on: &On, decides: bool, count: bool) -> Vec<Variant> {
     [with_scopes(on, decides, count), vec![before(count)]].concat()
 }
 
-/// Runs a job on a runtime that takes closures and signals. The line says what it can't do. A program makes the
-/// [`Meter`] first, and then the runtime as the job says.
+/// Runs a job on a runtime that takes closures and signals. The line says what it can't do. A
+/// program makes the [`Meter`] first, and then the runtime as the job says.
 ///
 /// # Errors
 /// The workload couldn't be run.

@@ -43,8 +43,8 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Runs the workload. `signal` makes what queues an item that leaves the token; the runtime has pinned its worker where
-/// the job says so.
+/// Runs the workload. `signal` makes what queues an item that leaves the token; the runtime has
+/// pinned its worker where the job says so.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, or panicked.

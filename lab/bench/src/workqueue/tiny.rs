@@ -9,7 +9,8 @@ use corewise_sync::{CachePadded, Completion};
 /// own, so that nothing is measured but the queue. A run leaks some hundred bytes by it.
 #[derive(Debug)]
 pub struct Countdown {
-    /// A: Release for each item, and Acquire by the last, so that the woken thread sees what all did.
+    /// A: Release for each item, and Acquire by the last, so that the woken thread sees what all
+    /// did.
     left: CachePadded<AtomicUsize>,
     done: CachePadded<Completion>,
     /// I: where the end of this one counts; a stripe has it.

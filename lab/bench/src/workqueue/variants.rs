@@ -19,8 +19,8 @@ pub struct Corewise {
 }
 
 impl Corewise {
-    /// A queue of this scope, on pools with this shard size; or, where the job has one pinned worker,
-    /// a queue whose one pod is that CPU. Idle workers do what `idle` says.
+    /// A queue of this scope, on pools with this shard size; or, where the job has one pinned
+    /// worker, a queue whose one pod is that CPU. Idle workers do what `idle` says.
     ///
     /// # Errors
     /// The queue couldn't be built.

@@ -1,5 +1,5 @@
-//! `machine::measure`: what it gives has all that a file must have, of a larger machine than this one (the tests of
-//! `corewise-bench machine` measure all CPUs of this one, and one of them).
+//! `machine::measure`: what it gives has all that a file must have, of a larger machine than this
+//! one (the tests of `corewise-bench machine` measure all CPUs of this one, and one of them).
 #![allow(clippy::unwrap_used)]
 
 use corewise_bench::bench::Effort;

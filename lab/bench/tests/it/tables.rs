@@ -1,5 +1,5 @@
-//! The tables of results in the documents are those that their records give: nobody changed one by hand, and no
-//! record was replaced without its tables. With `COREWISE_RENEW=1` they are made anew.
+//! The tables of results in the documents are those that their records give: nobody changed one by
+//! hand, and no record was replaced without its tables. With `COREWISE_RENEW=1` they are made anew.
 //!
 //! A file has a place for each table, a comment that says what it is made of:
 //!
@@ -12,12 +12,14 @@
 //! <!-- end of results -->
 //! ```
 //!
-//! The first line names the files of records, relative to the Markdown file; `-` where there is none yet. Each other line
-//! is a column: its heading, the case without the scope, the metric. The rows are the variants, and scopes, that have at
-//! least one of them. The one line `headlines` stands for a table of these.
+//! The first line names the files of records, relative to the Markdown file; `-` where there is
+//! none yet. Each other line is a column: its heading, the case without the scope, the metric. The
+//! rows are the variants, and scopes, that have at least one of them. The one line `headlines`
+//! stands for a table of these.
 //!
-//! A place of rows is the other way round, for a table of several workloads: a column for each variant that its first
-//! line names, and a row for each line below. `best` is the best variant that isn't Corewise, with its name.
+//! A place of rows is the other way round, for a table of several workloads: a column for each
+//! variant that its first line names, and a row for each line below. `best` is the best variant
+//! that isn't Corewise, with its name.
 //!
 //! ```text
 //! <!-- rows: corewise tokio best
@@ -51,7 +53,8 @@ enum Source {
 
 /// The name of a row.
 fn label(source: Source, record: &Record, place: Option<Place>) -> String {
-    // Runtimes whose idle workers spin for a good while: their latencies are to be read with their CPU time.
+    // Runtimes whose idle workers spin for a good while: their latencies are to be read with their
+    // CPU time.
     let spins = ["rayon", "tbb", "glommio-spins", "seastar-poll-mode"];
     match (source, &*printable(&record.variant), place) {
         (Source::Own, "corewise", Some(place)) if place.is_default() => {
@@ -69,8 +72,8 @@ fn label(source: Source, record: &Record, place: Option<Place>) -> String {
     }
 }
 
-/// A ratio that sums a call up, with its interval where there is one: the headlines of a program in their order, and
-/// behind them what stands beside.
+/// A ratio that sums a call up, with its interval where there is one: the headlines of a program in
+/// their order, and behind them what stands beside.
 fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
     let interval = |of: &Record| {
         records.iter().find(|other| other.case == INTERVAL && other.metric == of.metric)

@@ -44,8 +44,8 @@ pub(crate) static PEERS: Peers = Peers {
         "rayon" => parts[0] == "broadcast",
         _ => true,
     },
-    // Sizes between one and all tell nothing about peers, and a waiter that holds its core is compared with the old
-    // design, not with peers.
+    // Sizes between one and all tell nothing about peers, and a waiter that holds its core is
+    // compared with the old design, not with peers.
     full: |parts, _, on| match parts {
         ["broadcast", cpus] => *cpus == on.cpus.len().to_string(),
         _ => parts[0] == "roundtrip",
@@ -93,8 +93,8 @@ fn spins(peer: &str) -> bool {
     RUNTIMES.iter().any(|runtime| runtime.name == peer && runtime.idle == Idle::Spins)
 }
 
-/// Back to back everybody may spin for as long as it likes. With a pause between, a peer that spins through
-/// it keeps two CPUs for itself and is never woken: it is compared apart.
+/// Back to back everybody may spin for as long as it likes. With a pause between, a peer that spins
+/// through it keeps two CPUs for itself and is never woken: it is compared apart.
 fn as_ours(case: &str, peer: &str) -> bool {
     !is_floor(peer) && (case == HOT || case == COLD && !spins(peer))
 }

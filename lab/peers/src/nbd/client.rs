@@ -1,5 +1,6 @@
-//! A client of many exports at once: it sends all that it will ask, and then takes the answers. And clients of one export that
-//! send each request at its moment, whether or not the ones before were answered.
+//! A client of many exports at once: it sends all that it will ask, and then takes the answers. And
+//! clients of one export that send each request at its moment, whether or not the ones before were
+//! answered.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -56,9 +57,9 @@ pub(super) fn leave(mut clients: Vec<Client>) -> io::Result<()> {
     clients.iter_mut().try_for_each(|client| client.send(DISCONNECT, 0, 0))
 }
 
-/// Has these clients of one volume read its blocks for `length`, at random and at an even `rate` a second of all clients
-/// together. Returns how long each read took in nanoseconds, from the moment at which it was due, but for the first tenth
-/// of them.
+/// Has these clients of one volume read its blocks for `length`, at random and at an even `rate` a
+/// second of all clients together. Returns how long each read took in nanoseconds, from the moment
+/// at which it was due, but for the first tenth of them.
 pub(super) fn paced(
     clients: &mut [Client],
     volume: u64,

@@ -1,13 +1,17 @@
 //! NBD servers on the same volumes, with the same clients: fio, nbdcopy, and one of many exports.
 //!
-//! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own. PLACE: `memory`, `tmpfs`,
-//!   `disk` (a file through the page cache, which has it) or `direct` (the same file past it). MIX: `read`, `write`, `mixed`.
-//! * `paced/PLACE/unix/RATE`: so many reads of 4 KiB a second, by four clients that wait for no answer: percentiles compare at
-//!   equal load alone. Each counts from the moment at which its request was due.
+//! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own.
+//!   PLACE: `memory`, `tmpfs`, `disk` (a file through the page cache, which has it) or `direct`
+//!   (the same file past it). MIX: `read`, `write`, `mixed`.
+//! * `paced/PLACE/unix/RATE`: so many reads of 4 KiB a second, by four clients that wait for no
+//!   answer: percentiles compare at equal load alone. Each counts from the moment at which its
+//!   request was due.
 //! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
-//! * `copy/PLACE/TRANSPORT/from`, `/to`: the whole volume by nbdcopy, to nowhere or from a file on tmpfs.
-//! * `exports/COUNT/instant`, `/slow`: until the first block of each export was read by one client of all, and from SIGTERM
-//!   to the end. Slow: each request takes 50 ms, and each export has a block that was written and not flushed.
+//! * `copy/PLACE/TRANSPORT/from`, `/to`: the whole volume by nbdcopy, to nowhere or from a file on
+//!   tmpfs.
+//! * `exports/COUNT/instant`, `/slow`: until the first block of each export was read by one client
+//!   of all, and from SIGTERM to the end. Slow: each request takes 50 ms, and each export has a
+//!   block that was written and not flushed.
 //! * `stop/none`, `/idle`, `/busy`: from SIGTERM to the end with no client, or four.
 
 mod client;
@@ -147,8 +151,8 @@ fn quick(parts: &[&str]) -> bool {
     )
 }
 
-/// Whether a server has such a volume: only two have memory, nbdkit and nbd-server know no O_DIRECT, and
-/// qemu-nbd serves one volume.
+/// Whether a server has such a volume: only two have memory, nbdkit and nbd-server know no
+/// O_DIRECT, and qemu-nbd serves one volume.
 fn takes(name: &str, parts: &[&str]) -> bool {
     let place = if PLACES.contains(&parts[1]) { parts[1] } else { "" };
     let is_file = ["tmpfs", "disk"].contains(&place);

@@ -52,7 +52,8 @@ pub(super) fn name(number: u32) -> String {
 
 /// Only a daemon serves several clients.
 const NBD_SERVER: &str = "nbd-server";
-/// Runs it, and kills it once the input ends or a signal comes: when it is dropped, and also when its run is killed.
+/// Runs it, and kills it once the input ends or a signal comes: when it is dropped, and also when
+/// its run is killed.
 const WATCHED: &str = "trap : INT TERM HUP; \"$@\" || exit; \
                        until id=$(cat \"$5\") && [ \"$id\" ]; do sleep 0.01; done 2>/dev/null; \
                        read line; kill -KILL \"$id\"";
@@ -138,7 +139,8 @@ impl Server {
         }
     }
 
-    /// CPU time so far in ticks of the kernel, with that of the processes it had for its clients; and its threads.
+    /// CPU time so far in ticks of the kernel, with that of the processes it had for its clients;
+    /// and its threads.
     pub(super) fn usage(&self) -> (u64, u64) {
         let stats = self.family().into_iter().filter_map(|process| process.stat().ok());
         stats.fold((0, 0), |(ticks, threads), stat| {
@@ -292,7 +294,8 @@ fn arguments(
             let listen = by("--socket=", "--bind=", "\n--port=");
             add(format!("--aio={aio}\n--cache={cache}\n{listen}\n{}", file(0)));
         }
-        // Without an iothread: with one Debian 12's aborts when a client closes, and one loop is one loop.
+        // Without an iothread: with one Debian 12's aborts when a client closes, and one loop is
+        // one loop.
         "qemu-storage-daemon" => {
             let listen = by("unix,addr.path=", "inet,addr.host=", ",addr.port=");
             add(format!("--nbd-server\nmax-connections=0,addr.type={listen}"));

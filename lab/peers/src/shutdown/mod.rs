@@ -17,7 +17,8 @@ const SERIAL: &str = "serial";
 /// A part of what sleeps is enough for the round that is dropped.
 const DROPPED_PART: u32 = 20;
 
-/// The headlines: of the published machine, of the webs without slow devices, and of those with some.
+/// The headlines: of the published machine, of the webs without slow devices, and of those with
+/// some.
 pub(crate) static PEERS: Peers = Peers {
     bench: &BENCH,
     runtimes: &[
@@ -28,7 +29,8 @@ pub(crate) static PEERS: Peers = Peers {
     ],
     // The sum of what sleeps is no news, and takes long.
     takes: |name, parts| name != SERIAL || matches!(parts, ["azure", _] | [_, _, "0"]),
-    // All but webs with two slow devices, which tell nothing that those with none and with many don't.
+    // All but webs with two slow devices, which tell nothing that those with none and with many
+    // don't.
     full: |parts, named, _| named || !matches!(parts, [_, _, "2"]),
     quick: |parts| {
         matches!(parts, ["azure", _] | ["flat" | "deep" | "stacked", "5000", "0" | "24"])

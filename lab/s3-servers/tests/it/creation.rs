@@ -9,7 +9,8 @@ use crate::disk::Place;
 use crate::inside::{Creation, Inside};
 use crate::weed::Weed;
 
-/// Whether in one of at most `rounds` more than one of eight racing creators was told that it was the one.
+/// Whether in one of at most `rounds` more than one of eight racing creators was told that it was
+/// the one.
 fn won_twice(place: &Place, rounds: usize) -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let clients: Vec<_> = (0..8).map(|_| Arc::new(place.client())).collect();

@@ -175,7 +175,8 @@ impl Drop for Disk {
     }
 }
 
-/// Random work on a volume by `way`, in `lives` lives, beside a model; then what `place` has without the faults of the way.
+/// Random work on a volume by `way`, in `lives` lives, beside a model; then what `place` has
+/// without the faults of the way.
 ///
 /// # Panics
 /// If the volume and the model aren't the same.

@@ -25,7 +25,8 @@ fn a_connection_may_be_cut_in_each_request() {
     cut.into_iter().for_each(|cut| cut.join().unwrap());
 }
 
-/// Each request is cut in one of a few volumes, some of them in each: a volume for each cut would be dozens of them.
+/// Each request is cut in one of a few volumes, some of them in each: a volume for each cut would
+/// be dozens of them.
 fn cut_each(fate: Fate) {
     /// From one cut to the next: the volume is over the first by then.
     const STRIDE: usize = 13;
@@ -100,9 +101,9 @@ fn a_server_that_refuses_everything_gets_the_requests_that_are_counted_and_no_mo
     let why = disk.read(0, 8).unwrap_err();
     assert_eq!(why.kind(), IoErrorKind::TimedOut, "{why}");
     let (after, our) = (asked.load(Ordering::Relaxed) - before, counted() - ours);
-    // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its patience, and a busy
-    // machine has time for fewer. Whether another server has the volume may be looked for as often, and of each that failed how
-    // long the object is.
+    // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its
+    // patience, and a busy machine has time for fewer. Whether another server has the volume may be
+    // looked for as often, and of each that failed how long the object is.
     assert!(after <= our && (3..=30).contains(&after), "{after} requests, {our} were counted");
 }
 

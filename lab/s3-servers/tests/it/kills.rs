@@ -14,7 +14,8 @@ use crate::client::{self, Client};
 
 const BLOCKS: usize = 64;
 
-/// A client of the program that doesn't come back when its server is gone. (Our driver does, for as long as a request may take.)
+/// A client of the program that doesn't come back when its server is gone. (Our driver does, for as
+/// long as a request may take.)
 struct Attached(Client);
 
 impl Attached {
@@ -85,7 +86,8 @@ impl Done {
         }
     }
 
-    /// What is found after a crash has to be what the volume was at a moment behind the last flush. From there it goes on.
+    /// What is found after a crash has to be what the volume was at a moment behind the last flush.
+    /// From there it goes on.
     fn survives(&mut self, found: &[u8], round: usize) {
         let at = (self.flushed..=self.writes.len()).find(|writes| self.state(*writes) == found);
         let at = at.unwrap_or_else(|| {
@@ -141,7 +143,8 @@ fn nothing_flushed_is_lost_when_the_store_is_killed_and_comes_again() {
         weed.kill_and_begin();
         done = work.join().unwrap();
         let mut disk = Attached::new(&program);
-        // The first flush of a newcomer may tell of one that failed for the client before, which may not have heard.
+        // The first flush of a newcomer may tell of one that failed for the client before, which
+        // may not have heard.
         disk.flush().or_else(|_| disk.flush()).unwrap();
         // The program lived on: nothing is lost at all, whether it was flushed or not.
         assert_eq!(disk.read(0, BLOCKS).unwrap(), done.state(done.writes.len()));

@@ -1,5 +1,5 @@
-//! Volumes in servers that speak S3, over connections that fail. `cargo xtask test --long --only s3`
-//! runs them.
+//! Volumes in servers that speak S3, over connections that fail.
+//! `cargo xtask test --long --only s3` runs them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../../crates/cli/tests/common/client.rs"]

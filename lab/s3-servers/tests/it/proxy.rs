@@ -1,4 +1,5 @@
-//! A server between an S3 client and an S3 server that lets requests through, cuts connections and lies, as a judge says.
+//! A server between an S3 client and an S3 server that lets requests through, cuts connections and
+//! lies, as a judge says.
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -38,7 +39,8 @@ pub(crate) struct Asked {
     pub(crate) path: String,
 }
 
-/// Decides on requests, in the order in which they come: what becomes of each, and how long it waits before.
+/// Decides on requests, in the order in which they come: what becomes of each, and how long it
+/// waits before.
 pub(crate) type Judge = Box<dyn FnMut(&Asked) -> (Fate, Duration) + Send>;
 
 /// The proxy. It ends when it is dropped.

@@ -107,7 +107,8 @@ fn begin(folder: &TempDir, ports: [u16; 8]) -> Child {
     let log = || Stdio::from(file.as_ref().expect("a log").try_clone().expect("a log"));
     let mut command = Command::new(&program);
     command.current_dir(folder.path());
-    // Some of them twice: the port beside is for gRPC. A port that isn't named may be another one's.
+    // Some of them twice: the port beside is for gRPC. A port that isn't named may be another
+    // one's.
     command.args([
         "server",
         "-dir=.",

@@ -1,9 +1,10 @@
 //! How far a core looks ahead: lines that it needs soon are on their way while it waits for others.
 //!
-//! A core takes up instructions until its reorder buffer is full, and asks for each line as soon as its address is known.
-//! So misses overlap, but for three things: an address that was read from a line which isn't here yet (a list is followed
-//! one miss after the other), instructions farther ahead than the buffer has room, and what nothing passes (a call of the
-//! system, a full fence, the end of a loop that waited). This is the interval model of processor simulators (Sniper).
+//! A core takes up instructions until its reorder buffer is full, and asks for each line as soon as
+//! its address is known. So misses overlap, but for three things: an address that was read from a
+//! line which isn't here yet (a list is followed one miss after the other), instructions farther
+//! ahead than the buffer has room, and what nothing passes (a call of the system, a full fence, the
+//! end of a loop that waited). This is the interval model of processor simulators (Sniper).
 
 use std::collections::VecDeque;
 
@@ -102,7 +103,8 @@ mod tests {
 
     const WINDOW: f64 = 40.0;
 
-    /// The time of so many misses of 100 ns each, at addresses that `next` gives: whether each was read in the line before.
+    /// The time of so many misses of 100 ns each, at addresses that `next` gives: whether each was
+    /// read in the line before.
     fn misses(count: usize, work: f64, list: bool) -> f64 {
         let (mut ahead, mut now) = (Ahead::default(), 0.0);
         for number in 0..count {

@@ -1,7 +1,7 @@
 //! The machine at work: which thread runs on which CPU, and what time it is there.
 //!
-//! Each CPU that runs a thread has a clock. The thread on the CPU whose clock shows the least goes on, for as long as
-//! that is so: so all accesses take place in the order of virtual time.
+//! Each CPU that runs a thread has a clock. The thread on the CPU whose clock shows the least goes
+//! on, for as long as that is so: so all accesses take place in the order of virtual time.
 
 mod ahead;
 mod scheduler;

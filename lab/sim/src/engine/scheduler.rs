@@ -1,4 +1,5 @@
-//! The scheduler: which CPU a thread is put on, when it gives way, and which one goes next. As Linux's, in the rough.
+//! The scheduler: which CPU a thread is put on, when it gives way, and which one goes next. As
+//! Linux's, in the rough.
 
 use super::{Event, Sim};
 use crate::costs::AfterIdle;
@@ -9,16 +10,16 @@ use crate::task::{Policy, State, Tid, Woken};
 const COOLS: f64 = 500_000.0;
 
 impl Sim {
-    /// Puts a thread that slept or is new on a CPU. The caller's CPU is `now`'s. For how long that CPU was idle, if it
-    /// was called for that.
+    /// Puts a thread that slept or is new on a CPU. The caller's CPU is `now`'s. For how long that
+    /// CPU was idle, if it was called for that.
     pub(super) fn make_runnable(&mut self, tid: Tid, now: f64, by_thread: bool) -> Option<f64> {
         let waker = by_thread.then(|| self.here());
         let target = self.choose(tid, waker);
         self.enqueue(tid, target, now, waker)
     }
 
-    /// The CPU on which a thread that wakes shall run: its last one if that is idle, else an idle one near it, else
-    /// its last one.
+    /// The CPU on which a thread that wakes shall run: its last one if that is idle, else an idle
+    /// one near it, else its last one.
     pub(super) fn choose(&mut self, tid: Tid, waker: Option<usize>) -> usize {
         let thread = &self.threads[tid.index()];
         let allowed = thread.affinity.and(&self.all);
@@ -218,7 +219,8 @@ impl Sim {
         self.next(at, switch);
     }
 
-    /// The next of those that wait for a CPU runs, from `cost` after its clock; where none waits it falls idle.
+    /// The next of those that wait for a CPU runs, from `cost` after its clock; where none waits it
+    /// falls idle.
     pub(super) fn next(&mut self, at: usize, cost: f64) {
         debug_assert!(self.cpus[at].current.is_none());
         if self.cpus[at].queue.is_empty() {

@@ -1,4 +1,5 @@
-//! `corewise top`: a screen of what a running server does. A thread asks, so that a server that hangs holds no key up.
+//! `corewise top`: a screen of what a running server does. A thread asks, so that a server that
+//! hangs holds no key up.
 
 mod picture;
 mod sheet;
@@ -96,7 +97,8 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for a key, or for as long as this; false where the terminal is gone: crossterm would read it without an end.
+/// Waits for a key, or for as long as this; false where the terminal is gone: crossterm would read
+/// it without an end.
 fn wait_for_key(time: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
@@ -109,8 +111,8 @@ fn wait_for_key(time: Duration) -> io::Result<bool> {
     Ok(!terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
 
-/// Waits for a signal, and has the screen left; by force where that doesn't hear, being amid a read of a terminal that
-/// went at that very moment.
+/// Waits for a signal, and has the screen left; by force where that doesn't hear, being amid a read
+/// of a terminal that went at that very moment.
 fn leave_at(mut signals: Signals, end: &AtomicBool) {
     if signals.forever().next().is_some() {
         end.store(true, Ordering::Relaxed);
@@ -120,8 +122,8 @@ fn leave_at(mut signals: Signals, end: &AtomicBool) {
     }
 }
 
-/// The screen. Gives the terminal back at the end of its scope, and says nothing where that is gone: there is nobody to tell, and
-/// ratatui's own end would panic in telling.
+/// The screen. Gives the terminal back at the end of its scope, and says nothing where that is
+/// gone: there is nobody to tell, and ratatui's own end would panic in telling.
 struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Drop for Screen {

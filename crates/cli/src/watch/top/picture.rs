@@ -1,4 +1,5 @@
-//! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it is given and asks nothing.
+//! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it
+//! is given and asks nothing.
 
 use corewise::timeline::markup::{printable, wrap};
 use corewise_server::control::health::Health;

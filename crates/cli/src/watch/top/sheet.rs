@@ -1,4 +1,5 @@
-//! What `corewise top` shows, as rows of cells that can be sorted. Pure: from two looks at a server.
+//! What `corewise top` shows, as rows of cells that can be sorted. Pure: from two looks at a
+//! server.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

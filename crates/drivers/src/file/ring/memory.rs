@@ -1,4 +1,5 @@
-//! The memory that entries name: where a request's bytes lie, or the aligned memory through which they go.
+//! The memory that entries name: where a request's bytes lie, or the aligned memory through which
+//! they go.
 
 use corewise_blockmq::{AlignedBuf, Op, Request, RequestMut};
 
@@ -26,8 +27,8 @@ pub(super) struct Piece {
 // SAFETY: an address and a number; the address belongs to no thread.
 unsafe impl Send for Piece {}
 
-/// Aligned memory for requests whose own isn't, of which the kernel is told beforehand: a piece for each slot of the
-/// first [`PIECES`]. It is there from the first such request on.
+/// Aligned memory for requests whose own isn't, of which the kernel is told beforehand: a piece for
+/// each slot of the first [`PIECES`]. It is there from the first such request on.
 #[derive(Default)]
 pub(super) struct Bounce {
     /// Only reached by way of its address, since the kernel writes there.
@@ -45,14 +46,15 @@ impl Bounce {
         }
         let mut memory = AlignedBuf::zeroed(PIECES * PIECE, PIECE);
         let whole = Piece { base: memory.as_mut_ptr(), len: memory.len() };
-        // SAFETY: a Piece is laid out as an iovec. The memory lives as long as the ring: an owner of both
-        // drops the ring first.
+        // SAFETY: a Piece is laid out as an iovec. The memory lives as long as the ring: an owner
+        // of both drops the ring first.
         let told = unsafe {
             ring.register_buffers(std::slice::from_raw_parts((&raw const whole).cast(), 1))
         };
         match told {
             Ok(()) => self.registered = true,
-            // More memory locked than this user may, say. Then the kernel pins pages anew each time.
+            // More memory locked than this user may, say. Then the kernel pins pages anew each
+            // time.
             Err(error) => tracing::info!(%error, "the system refuses to register buffers with \
                                                   io_uring"),
         }
@@ -158,8 +160,9 @@ impl Memory {
         });
         let mut to = piece.base;
         for chunk in rq.chunks() {
-            // SAFETY: `to` is behind the bytes of the chunks before, and all chunks of a write together have
-            // `len` bytes. The memory is this slot's, and the kernel is done with the slot's last request.
+            // SAFETY: `to` is behind the bytes of the chunks before, and all chunks of a write
+            // together have `len` bytes. The memory is this slot's, and the kernel is done with the
+            // slot's last request.
             unsafe {
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), to, chunk.len());
                 to = to.add(chunk.len());
@@ -178,7 +181,8 @@ impl Memory {
     pub(super) unsafe fn read(&mut self, rq: &mut RequestMut<'_>, done: usize) {
         match self.pieces.first() {
             Some(piece) if self.bounced => {
-                // SAFETY: the caller says that the kernel has filled them; it is one piece, and ours.
+                // SAFETY: the caller says that the kernel has filled them; it is one piece, and
+                // ours.
                 rq.put(unsafe { std::slice::from_raw_parts(piece.base, done) });
             }
             // SAFETY: the caller says so, and the pieces were the request's own.

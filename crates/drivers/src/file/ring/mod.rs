@@ -1,37 +1,41 @@
 //! File I/O through io_uring: rings that many files share, and one thread for each ring.
 //!
-//! The thread is the only one that touches the ring, so the ring needs no lock, and the kernel can leave
-//! what completes to be done by that thread when it asks (`SINGLE_ISSUER`, `DEFER_TASKRUN`): nobody is
-//! interrupted, and what a submitting thread began isn't cancelled when that thread ends. (With a ring that each
-//! submitter enters, a completion interrupts the thread that submitted, which waits for a socket by then, and wakes a
-//! second one that takes it.)
+//! The thread is the only one that touches the ring, so the ring needs no lock, and the kernel can
+//! leave what completes to be done by that thread when it asks (`SINGLE_ISSUER`, `DEFER_TASKRUN`):
+//! nobody is interrupted, and what a submitting thread began isn't cancelled when that thread ends.
+//! (With a ring that each submitter enters, a completion interrupts the thread that submitted,
+//! which waits for a socket by then, and wakes a second one that takes it.)
 //!
-//! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its CPUs; so the threads are as many
-//! for a thousand files as for one, and none is waited for by all. (With a ring for each CPU every completion of a disk
-//! wakes another thread: four share what one wake-up brings.)
+//! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its
+//! CPUs; so the threads are as many for a thousand files as for one, and none is waited for by all.
+//! (With a ring for each CPU every completion of a disk wakes another thread: four share what one
+//! wake-up brings.)
 //!
 //! | | the runner of the hardware queue | the ring's thread |
 //! |---|---|---|
 //! | does | pushes requests to the inbox; rings the bell at the end of the pass | takes the inbox, makes entries, submits them all and waits for a completion in one system call, completes |
 //!
-//! A completion often brings a new request. It is dispatched on the ring's thread itself and lies in the
-//! inbox before the thread looks there again: no bell, no system call of its own. So a full queue costs one
-//! `io_uring_enter` for each batch of completions, and nothing else.
+//! A completion often brings a new request. It is dispatched on the ring's thread itself and lies
+//! in the inbox before the thread looks there again: no bell, no system call of its own. So a full
+//! queue costs one `io_uring_enter` for each batch of completions, and nothing else.
 //!
 //! The bell is the protocol of [`bell`]; it wakes the thread through an `eventfd` that the ring
 //! polls. A ring at rest sleeps in the kernel.
 //!
-//! A request that is late ([`Driver::timeout`](corewise_blockmq::Driver::timeout)) is called off by the ring's thread too
-//! ([`cancel`]). A request that the kernel has not begun, or can interrupt, ends; one that a disk has goes on.
+//! A request that is late ([`Driver::timeout`](corewise_blockmq::Driver::timeout)) is called off by
+//! the ring's thread too ([`cancel`]). A request that the kernel has not begun, or can interrupt,
+//! ends; one that a disk has goes on.
 //!
-//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does what is left of a completion when the ring's
-//! thread asks for it, so nobody else would find anything. A thread that polls a ring for its own requests has to own it.
+//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does what is left of a
+//! completion when the ring's thread asks for it, so nobody else would find anything. A thread that
+//! polls a ring for its own requests has to own it.
 //!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot owns the
-//! request, which owns the buffers, and the file; the kernel is done with all of them before the thread ends.
-//! A file that goes past the page cache wants aligned memory: what isn't goes through its slot's piece of a
-//! registered buffer, or through memory of its own where it is larger; that is one copy.
+//! request, which owns the buffers, and the file; the kernel is done with all of them before the
+//! thread ends. A file that goes past the page cache wants aligned memory: what isn't goes through
+//! its slot's piece of a registered buffer, or through memory of its own where it is larger; that
+//! is one copy.
 
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -58,12 +62,12 @@ mod reactor;
 #[cfg(test)]
 mod tests;
 
-/// What the file devices of a program share: the rings of io_uring, one for each cache shard of the machine, and how many
-/// workers may wait for their disks.
+/// What the file devices of a program share: the rings of io_uring, one for each cache shard of the
+/// machine, and how many workers may wait for their disks.
 ///
-/// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and workers of its own, which
-/// is a thread and some 100 KiB for each. The rings are set up when the first device needs them, and end with the last that
-/// has them, or with this.
+/// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and
+/// workers of its own, which is a thread and some 100 KiB for each. The rings are set up when the
+/// first device needs them, and end with the last that has them, or with this.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -240,8 +244,9 @@ impl Rings {
     }
 }
 
-/// How many threads the kernel may have for a ring of so many CPUs, where something can't be done without waiting: a sync, a
-/// hole. By itself it takes four for each CPU of the machine, and that for each ring.
+/// How many threads the kernel may have for a ring of so many CPUs, where something can't be done
+/// without waiting: a sync, a hole. By itself it takes four for each CPU of the machine, and that
+/// for each ring.
 fn kernel_threads(cpus: usize) -> u32 {
     u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
 }
@@ -303,8 +308,8 @@ impl RingThread {
 }
 
 impl Drop for RingThread {
-    /// Ends the thread. Nothing is in flight: each request in a slot keeps its queue, and with it the
-    /// driver and the rings, alive.
+    /// Ends the thread. Nothing is in flight: each request in a slot keeps its queue, and with it
+    /// the driver and the rings, alive.
     fn drop(&mut self) {
         self.port.end.store(true, Ordering::Release);
         self.port.ring();
@@ -319,9 +324,9 @@ impl Drop for RingThread {
 
 // The bell of a thread that serves an inbox: rung only where the thread may be asleep.
 //
-// A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in the
-// kernel where there is nothing to do. Waking it costs a system call, so a thread that puts something in asks
-// first whether that is needed. The pattern is *publish, fence, check*:
+// A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in
+// the kernel where there is nothing to do. Waking it costs a system call, so a thread that puts
+// something in asks first whether that is needed. The pattern is *publish, fence, check*:
 //
 // ```text
 // pusher                                 thread
@@ -330,15 +335,15 @@ impl Drop for RingThread {
 // Ask: asleep? no: leave                 Look: inbox empty? yes: sleep
 // ```
 //
-// Without the fences both could read the old value: the request lies there, and the thread sleeps. The push
-// and the store are `SeqCst`, and so are the two loads, so the language orders them and no instruction is
-// needed for either fence. Of several pushers that find it asleep one takes the mark and rings.
-// Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
+// Without the fences both could read the old value: the request lies there, and the thread sleeps.
+// The push and the store are `SeqCst`, and so are the two loads, so the language orders them and no
+// instruction is needed for either fence. Of several pushers that find it asleep one takes the mark
+// and rings. Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
 
 /// Whether somebody has to wake the thread.
 pub struct Bell<F: FencePolicy = FullFence> {
-    /// A: set by Doze, cleared by the thread when it is awake again, or by the pusher that rings. Each
-    /// change is a read-modify-write, so they have one order.
+    /// A: set by Doze, cleared by the thread when it is awake again, or by the pusher that rings.
+    /// Each change is a read-modify-write, so they have one order.
     asleep: AtomicBool,
     fence: PhantomData<F>,
 }
@@ -383,12 +388,13 @@ impl<F: FencePolicy> fmt::Debug for Bell<F> {
     }
 }
 
-// Calling a request off: the thread that finds it late asks the rings' threads, which alone may touch the rings, one after the
-// other until one has it.
+// Calling a request off: the thread that finds it late asks the rings' threads, which alone may
+// touch the rings, one after the other until one has it.
 //
-// The tag of a late request is held until the driver has answered ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so
-// the asker waits for the answer: what the kernel is told to stop is the request that was late, and never the
-// tag's next one. A request that the kernel has stopped completes with `ECANCELED`, before or after that.
+// The tag of a late request is held until the driver has answered
+// ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so the asker waits for the answer: what
+// the kernel is told to stop is the request that was late, and never the tag's next one. A request
+// that the kernel has stopped completes with `ECANCELED`, before or after that.
 
 /// One late request, on its way to a ring's thread. However it ends, the asker is told.
 pub(super) struct CancelRequest {
@@ -398,8 +404,8 @@ pub(super) struct CancelRequest {
 }
 
 struct CancelAnswer {
-    /// A: the error that the kernel gave, or 0; ENOENT where it wasn't asked. Written before `told`, which orders
-    /// it. Relaxed.
+    /// A: the error that the kernel gave, or 0; ENOENT where it wasn't asked. Written before
+    /// `told`, which orders it. Relaxed.
     errno: AtomicU32,
     told: Completion,
 }
@@ -425,8 +431,8 @@ impl Drop for CancelRequest {
 }
 
 impl RingPort {
-    /// Has the kernel stop a late request, if it is in this ring and the kernel can; `None` where it isn't. Blocks
-    /// until that is known.
+    /// Has the kernel stop a late request, if it is in this ring and the kernel can; `None` where
+    /// it isn't. Blocks until that is known.
     pub(super) fn call_off(&self, late: &TimedOut<'_>) -> Option<TimerReturn> {
         let errno = AtomicU32::new(libc::ENOENT.unsigned_abs());
         let answer = Arc::new(CancelAnswer { errno, told: Completion::new() });

@@ -33,11 +33,11 @@ const COMPLETIONS: u32 = 2048;
 const RING_FULL_PAUSE: Duration = Duration::from_millis(3);
 /// `POLLIN`.
 const READABLE: u32 = 1;
-/// Completions that are taken, and entries that are submitted, together while there are more. A device that has
-/// completed all it had in one burst isn't left idle until the last one has been looked at; and of more than
-/// two the kernel holds all back until it has the last one (its plug). With 32 reads in flight 2 does better than
-/// 8, and 8 as all at once: about 0.95, 0.88 and 0.88 of what fio reads (virtio disk, two busy
-/// CPUs, two or three runs each).
+/// Completions that are taken, and entries that are submitted, together while there are more. A
+/// device that has completed all it had in one burst isn't left idle until the last one has been
+/// looked at; and of more than two the kernel holds all back until it has the last one (its plug).
+/// With 32 reads in flight 2 does better than 8, and 8 as all at once: about 0.95, 0.88 and 0.88 of
+/// what fio reads (virtio disk, two busy CPUs, two or three runs each).
 const BURST: usize = 2;
 
 /// A ring and what its thread knows.
@@ -111,8 +111,8 @@ impl Reactor {
         Ok(this)
     }
 
-    /// Rings once and looks whether that is heard: a kernel that doesn't poll again and again would leave
-    /// requests lying.
+    /// Rings once and looks whether that is heard: a kernel that doesn't poll again and again would
+    /// leave requests lying.
     fn try_bell(&mut self) -> io::Result<()> {
         let Self { uring, inner } = self;
         inner.port.ring();
@@ -163,8 +163,8 @@ fn too_old() -> io::Error {
     )
 }
 
-/// Where a panic, which would be an error of this module, leaves requests with the kernel, their memory is
-/// never freed.
+/// Where a panic, which would be an error of this module, leaves requests with the kernel, their
+/// memory is never freed.
 struct LeakedOnPanic(mem::ManuallyDrop<ReactorState>);
 
 impl Drop for LeakedOnPanic {
@@ -228,8 +228,8 @@ impl ReactorState {
             if want != 0 || !sq.is_empty() {
                 if let Err(error) = submitter.submit_and_wait(want) {
                     if error.raw_os_error() != Some(libc::EINTR) {
-                        // The kernel is short of memory, or wants completions taken first. The queued ones stay
-                        // there.
+                        // The kernel is short of memory, or wants completions taken first. The
+                        // queued ones stay there.
                         tracing::warn!(%error, "io_uring accepts no requests now; trying again");
                         Parker::new().park_timeout(RING_FULL_PAUSE);
                     }
@@ -267,8 +267,8 @@ impl ReactorState {
             ring: submitter,
         };
         let entry = entry(&rq, &mut slot.memory, &mut place);
-        // SAFETY: the memory that the entry names belongs to the request or to the slot, the file to the volume; the slot
-        // keeps all of them until the completion is taken.
+        // SAFETY: the memory that the entry names belongs to the request or to the slot, the file
+        // to the volume; the slot keeps all of them until the completion is taken.
         let pushed = entry.is_some_and(|entry| unsafe {
             push(&entry.user_data(u64::from(number)), submitter, sq)
         });
@@ -283,8 +283,8 @@ impl ReactorState {
         }
     }
 
-    /// Has the kernel stop a request. Its tag is held until the ask is answered: so it is the one that
-    /// was meant, or it has completed.
+    /// Has the kernel stop a request. Its tag is held until the ask is answered: so it is the one
+    /// that was meant, or it has completed.
     fn call_off(
         &mut self,
         ask: Box<CancelRequest>,
@@ -369,7 +369,8 @@ impl ReactorState {
                 _ => Ok(()),
             },
             Err(_) => {
-                // A sync that was interrupted may have been told of an error that nobody is told of again.
+                // A sync that was interrupted may have been told of an error that nobody is told of
+                // again.
                 let syncs = rq.op() == Op::Flush || rq.flags().fua;
                 match (rq.op(), -result) {
                     (_, libc::ECANCELED) if off => Err(called_off()),

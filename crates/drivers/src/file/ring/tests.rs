@@ -1,4 +1,5 @@
-//! Rings over a pipe: a read waits in the kernel until somebody writes, as of a disk that doesn't answer.
+//! Rings over a pipe: a read waits in the kernel until somebody writes, as of a disk that doesn't
+//! answer.
 
 use std::fs::File;
 use std::io::{PipeWriter, Write};

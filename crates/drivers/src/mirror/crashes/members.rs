@@ -1,5 +1,5 @@
-//! A leg is added, or removed, while all that may happen happens: whichever legs the next start is given, with that disk or without
-//! it, it is refused or right, and one of the two isn't refused.
+//! A leg is added, or removed, while all that may happen happens: whichever legs the next start is
+//! given, with that disk or without it, it is refused or right, and one of the two isn't refused.
 
 use super::*;
 

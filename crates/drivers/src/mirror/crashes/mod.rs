@@ -1,7 +1,7 @@
-//! The whole mirror on one thread, and all that may happen to it at each request to its record: a failed write that
-//! left nothing, everything, or half of it; a change that fails on a leg in the middle of it; a kill, and then a power failure.
-//! Each combination of a few of those is tried, without luck. Acknowledged data is on each leg that
-//! is called in sync, and in the end on all.
+//! The whole mirror on one thread, and all that may happen to it at each request to its record: a
+//! failed write that left nothing, everything, or half of it; a change that fails on a leg in the
+//! middle of it; a kill, and then a power failure. Each combination of a few of those is tried,
+//! without luck. Acknowledged data is on each leg that is called in sync, and in the end on all.
 
 mod members;
 mod replaced;
@@ -181,7 +181,8 @@ fn power(world: &Shared) {
     }
 }
 
-/// One run: a life in which a leg fails, and comes back; one that begins behind that; one that ends well.
+/// One run: a life in which a leg fails, and comes back; one that begins behind that; one that ends
+/// well.
 fn run(rig: &Rig, made: &[Platter], ways: Choices) -> Choices {
     let world = Arc::new(Mutex::new(World::new(made.to_vec(), ways)));
     lives(rig, &world);
@@ -284,8 +285,8 @@ fn made(rig: &Rig, can_fua: &[bool]) -> Vec<Platter> {
     world.platters.clone()
 }
 
-/// Every run in which what is planned happens anywhere, or doesn't; all behind the first thing at one of the next
-/// `soon` requests.
+/// Every run in which what is planned happens anywhere, or doesn't; all behind the first thing at
+/// one of the next `soon` requests.
 fn all_runs(made: impl Fn(&Rig) -> Vec<Platter>, plan: &'static [Kind], soon: usize) {
     all_ways(made, plan, soon, run);
 }

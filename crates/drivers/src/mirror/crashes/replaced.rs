@@ -1,5 +1,5 @@
-//! A leg gets another disk, while all that may happen happens: whichever of the two disks the next start is given, it is
-//! refused or right, and one of the two isn't refused.
+//! A leg gets another disk, while all that may happen happens: whichever of the two disks the next
+//! start is given, it is refused or right, and one of the two isn't refused.
 
 use super::*;
 

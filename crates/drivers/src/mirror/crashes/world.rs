@@ -1,4 +1,5 @@
-//! What the runs happen to: disks that outlive the mirrors over them, a client, and the choices of a run.
+//! What the runs happen to: disks that outlive the mirrors over them, a client, and the choices of
+//! a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ impl Choices {
         way
     }
 
-    /// What happens at a request to the record of one of `legs` legs, which may fail in so many ways.
+    /// What happens at a request to the record of one of `legs` legs, which may fail in so many
+    /// ways.
     pub(super) fn incident(&mut self, legs: usize, failures: usize) -> Incident {
         let Some((kind, rest)) =
             self.plan.split_first().filter(|_| self.soon != 0 || !self.has_begun)
@@ -75,7 +77,8 @@ impl Choices {
     }
 }
 
-/// A disk that outlives the mirrors. It has only what is used of it: all else is zero, and stays that.
+/// A disk that outlives the mirrors. It has only what is used of it: all else is zero, and stays
+/// that.
 #[derive(Clone)]
 pub(super) struct Platter {
     pub(super) now: Vec<u8>,
@@ -221,7 +224,8 @@ impl World {
         }
     }
 
-    /// How a request to the record of leg `n` ends; `None` where a change comes first, which leg `failing` fails.
+    /// How a request to the record of leg `n` ends; `None` where a change comes first, which leg
+    /// `failing` fails.
     pub(super) fn record(&mut self, n: usize, rq: &Request) -> Option<Result<(), IoError>> {
         let failures = if rq.op() == Op::Write { 3 } else { 2 };
         let incident = self.ways.incident(self.platters.len(), failures);

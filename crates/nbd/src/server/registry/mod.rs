@@ -31,7 +31,8 @@ pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
 pub(super) struct Registry {
     /// L: is the lock; guards everything in `RegistryState`.
     books: Mutex<RegistryState>,
-    /// L: waited on with `books`; notified when the thread of a connection ends, and when the server closes.
+    /// L: waited on with `books`; notified when the thread of a connection ends, and when the
+    /// server closes.
     left: Condvar,
 }
 
@@ -39,11 +40,13 @@ pub(super) struct Registry {
 struct RegistryState {
     closing: bool,
     exports: BTreeMap<String, ExportRecord>,
-    /// By the address of the device, which what is shared keeps alive: thousands of exports mustn't look at each other.
+    /// By the address of the device, which what is shared keeps alive: thousands of exports mustn't
+    /// look at each other.
     shared: BTreeMap<usize, Weak<ExportShared>>,
     connections: BTreeMap<u64, ConnectionRecord>,
     half_open: BTreeSet<u64>,
-    /// Connections whose thread has not ended: those above, and those that left the books for a newcomer.
+    /// Connections whose thread has not ended: those above, and those that left the books for a
+    /// newcomer.
     threads: usize,
     /// Connections that are being let go for a newcomer, each with its descriptor.
     leaving: usize,
@@ -149,8 +152,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Hides an export from new clients, or shows it to them again: how many it has; `None` where there is none, or it is
-    /// being removed.
+    /// Hides an export from new clients, or shows it to them again: how many it has; `None` where
+    /// there is none, or it is being removed.
     pub(super) fn hide_export(&self, name: &str, hide: bool) -> Option<usize> {
         let mut books = self.books.lock();
         let entry =
@@ -204,7 +207,8 @@ impl Registry {
         drop(gone);
     }
 
-    /// Waits until there is no export of that name that is being removed, or the deadline passes. Blocks.
+    /// Waits until there is no export of that name that is being removed, or the deadline passes.
+    /// Blocks.
     pub(super) fn wait_until_removed(&self, name: &str, deadline: &mut Deadline) {
         let mut books = self.books.lock();
         let closing = |entry: &ExportRecord| entry.state == ExportState::Closing;
@@ -280,8 +284,8 @@ impl Registry {
         Ok((connection, rest))
     }
 
-    /// The connection begins its transmission phase; the export, or why it doesn't. Where all places are taken, the one that
-    /// has been idle for longest may be let go.
+    /// The connection begins its transmission phase; the export, or why it doesn't. Where all
+    /// places are taken, the one that has been idle for longest may be let go.
     pub(super) fn attach(
         &self,
         id: u64,
@@ -467,8 +471,8 @@ impl RegistryState {
         true
     }
 
-    /// Lets the one go of these clients that has been idle for longest, if that is long enough. It leaves as from a
-    /// drain: what it was answered is flushed.
+    /// Lets the one go of these clients that has been idle for longest, if that is long enough. It
+    /// leaves as from a drain: what it was answered is flushed.
     fn let_idle_go(&mut self, belongs: ConnectionFilter<'_>, options: &Options) -> bool {
         let Some(enough) = options.evict_idle else { return false };
         // Each has its descriptor until its device has flushed what it changed.

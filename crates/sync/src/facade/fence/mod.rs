@@ -1,18 +1,19 @@
-//! Fences: the full fence as a type parameter, and the asymmetric pair for sides that aren't equally
-//! often run.
+//! Fences: the full fence as a type parameter, and the asymmetric pair for sides that aren't
+//! equally often run.
 //!
 //! "Publish, full fence, check" is the one pattern under all of Corewise's protocols: two sides
 //! each store to their own word and then load the other's. Without a StoreLoad fence on *both*
 //! sides each may read the old value (store buffering), and a wake-up or a request is lost. No
 //! release/acquire pair gives that order, not even on x86.
 //!
-//! Where one side runs a million times a second and the other now and then, the pair is [`light`] and
+//! Where one side runs a million times a second and the other now and then, the pair is [`light`]
+//! and
 //! [`heavy`]: the frequent side pays nothing that can be measured, the rare one a system call.
 //! `README.md` beside this file argues why that is enough.
 //!
 //! A protocol type takes its fences as a [`FencePolicy`] or an [`AsymmetricPolicy`], so that its
-//! loom test can build the very same code without one of them (`NoFence`, `NoLight`, `NoHeavy`, there
-//! under `--cfg loom` only) and prove that the model then fails.
+//! loom test can build the very same code without one of them (`NoFence`, `NoLight`, `NoHeavy`,
+//! there under `--cfg loom` only) and prove that the model then fails.
 
 #[allow(unused_imports, unreachable_pub, reason = "only loom has any")]
 pub use crate::facade::backend::weakened::*;
@@ -26,10 +27,10 @@ pub trait FencePolicy: Send + Sync + 'static {
     /// threads agree on.
     fn full();
 
-    /// The fence between a `SeqCst` read-modify-write (or store) and a `SeqCst` load, where the other
-    /// side's accesses are `SeqCst` too, or separated by a [`full`](FencePolicy::full) fence: the
-    /// language orders them by itself, and nothing is issued. Loom takes `SeqCst` accesses for weaker
-    /// ones, and so gets a fence.
+    /// The fence between a `SeqCst` read-modify-write (or store) and a `SeqCst` load, where the
+    /// other side's accesses are `SeqCst` too, or separated by a [`full`](FencePolicy::full) fence:
+    /// the language orders them by itself, and nothing is issued. Loom takes `SeqCst` accesses for
+    /// weaker ones, and so gets a fence.
     fn implied();
 }
 
@@ -51,8 +52,8 @@ impl FencePolicy for FullFence {
     }
 }
 
-/// How the two sides of an asymmetric pair are fenced, as a type parameter of the protocols that use
-/// one.
+/// How the two sides of an asymmetric pair are fenced, as a type parameter of the protocols that
+/// use one.
 pub trait AsymmetricPolicy: Send + Sync + 'static {
     /// The frequent side's fence. See [`light`].
     fn light();
@@ -96,8 +97,8 @@ pub enum FenceKind {
 
 /// The fence of the frequent side: between its publish and its check, where the other side has
 /// [`heavy`]. A compiler barrier and one load that is always cached; a full fence where the system
-/// doesn't have `membarrier`, and until the process is registered for it ([`prepare_soon`]). Two light sides
-/// are **not** ordered against each other. Never blocks; any context.
+/// doesn't have `membarrier`, and until the process is registered for it ([`prepare_soon`]). Two
+/// light sides are **not** ordered against each other. Never blocks; any context.
 ///
 /// ```
 /// use corewise_sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -132,39 +133,40 @@ pub fn light() {
 /// The fence of the rare side: as if each thread of the process issued a full fence at some point
 /// during this call, the caller too. Any context; doesn't wait for other threads to be scheduled.
 ///
-/// It costs the caller a system call, 1 to 10 microseconds (more on large machines), and disturbs each
-/// CPU that runs a thread of this process at that moment with one interrupt; CPUs that run something
-/// else aren't touched. Until the process is registered with the kernel it is a full fence of the caller's, as every
-/// light side's is then; the first call has a thread register it, as [`prepare_soon`] does, and doesn't wait for it.
+/// It costs the caller a system call, 1 to 10 microseconds (more on large machines), and disturbs
+/// each CPU that runs a thread of this process at that moment with one interrupt; CPUs that run
+/// something else aren't touched. Until the process is registered with the kernel it is a full
+/// fence of the caller's, as every light side's is then; the first call has a thread register it,
+/// as [`prepare_soon`] does, and doesn't wait for it.
 pub fn heavy() {
     imp::heavy();
 }
 
-/// Registers the process with the kernel, where nobody has yet, and says how the fences work from now
-/// on. Once that is done, by anybody, [`light`] is cheap.
+/// Registers the process with the kernel, where nobody has yet, and says how the fences work from
+/// now on. Once that is done, by anybody, [`light`] is cheap.
 ///
-/// The first call takes some microseconds where the process has one thread, else it waits for all CPUs
-/// inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are started, or left to
-/// [`prepare_soon`].
+/// The first call takes some microseconds where the process has one thread, else it waits for all
+/// CPUs inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are
+/// started, or left to [`prepare_soon`].
 pub fn prepare() -> FenceKind {
     imp::prepare()
 }
 
-/// As [`prepare`], but doesn't wait: where nobody has registered the process, a thread (`cw-fence`) is started
-/// that does, and ends. Until then [`light`] is a full fence. The types that use the pair call it where they
-/// are made. Any context.
+/// As [`prepare`], but doesn't wait: where nobody has registered the process, a thread (`cw-fence`)
+/// is started that does, and ends. Until then [`light`] is a full fence. The types that use the
+/// pair call it where they are made. Any context.
 pub fn prepare_soon() {
     imp::prepare_soon();
 }
 
-/// How the fences work at this moment; `None` where that isn't decided yet, and each is a full fence. Asks
-/// nobody.
+/// How the fences work at this moment; `None` where that isn't decided yet, and each is a full
+/// fence. Asks nobody.
 pub fn kind() -> Option<FenceKind> {
     imp::kind()
 }
 
-/// For tests: from now on pretends that the system refuses `membarrier`. For good, and for the whole
-/// process; where the pair was in use already, it is as if a sandbox had been entered since.
+/// For tests: from now on pretends that the system refuses `membarrier`. For good, and for the
+/// whole process; where the pair was in use already, it is as if a sandbox had been entered since.
 #[doc(hidden)]
 pub fn refuse_membarrier() {
     imp::refuse();
@@ -177,8 +179,8 @@ pub fn hold_registration(held: bool) {
 }
 
 #[doc(hidden)]
-/// The one word in which a process remembers what came of its registration: `README.md` beside this file has the
-/// ways, their changes, and why a heavy side needn't wait for the first change.
+/// The one word in which a process remembers what came of its registration: `README.md` beside this
+/// file has the ways, their changes, and why a heavy side needn't wait for the first change.
 pub mod fence_state {
     use crate::facade::atomic::{AtomicU8, Ordering};
     use crate::facade::backend::constructor;
@@ -227,8 +229,8 @@ pub mod fence_state {
             self.word.load(Ordering::Acquire) == MEMBARRIER
         }
 
-        /// What is known. Orders nothing: a full fence is right beside every way, and what changes once is looked
-        /// at again by the thread that changes it.
+        /// What is known. Orders nothing: a full fence is right beside every way, and what changes
+        /// once is looked at again by the thread that changes it.
         pub fn known(&self) -> KnownKind {
             match self.word.load(Ordering::Relaxed) {
                 UNKNOWN => KnownKind::Nothing,
@@ -238,18 +240,22 @@ pub mod fence_state {
             }
         }
 
-        /// *StillUnknown*, of a heavy side behind its own full fence: whether that was enough, since nobody has decided.
+        /// *StillUnknown*, of a heavy side behind its own full fence: whether that was enough,
+        /// since nobody has decided.
         pub fn is_still_unknown(&self) -> bool {
-            // A write of what is there, so that Decide reads it. Release, pairs with ReadKind: Announce comes before
-            // each light side that reads MEMBARRIER. A load would order nothing.
+            // A write of what is there, so that Decide reads it. Release, pairs with ReadKind:
+            // Announce comes before each light side that reads MEMBARRIER. A load would order
+            // nothing.
             let (release, not_yet) = (Ordering::Release, Ordering::Relaxed);
             self.word.compare_exchange(UNKNOWN, UNKNOWN, release, not_yet).is_ok()
         }
 
-        /// *Decide*: the kernel has answered. Where two have asked it told both the same, and the first counts.
+        /// *Decide*: the kernel has answered. Where two have asked it told both the same, and the
+        /// first counts.
         pub fn decide(&self, registered: bool) {
             let way = if registered { MEMBARRIER } else { FULL_FENCES };
-            // Relaxed: it publishes nothing of its own, and as a read-modify-write it carries on what StillUnknown released.
+            // Relaxed: it publishes nothing of its own, and as a read-modify-write it carries on
+            // what StillUnknown released.
             let _ = self.word.compare_exchange(UNKNOWN, way, Ordering::Relaxed, Ordering::Relaxed);
         }
 

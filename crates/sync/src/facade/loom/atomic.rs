@@ -1,9 +1,10 @@
 //! Loom's atomics; for models that ask for it, every order of their accesses.
 //!
-//! Loom remembers one access of an object, the last. So where one thread only loads a word, and another loads it and then
-//! writes it, the second load hides the first: the write before the first load may never be tried. In a model that asks
-//! ([`every_order`](super::testing::every_order)) each access is announced by a write to a word beside, which nobody
-//! reads; loads still see all old values that they may. It multiplies schedules.
+//! Loom remembers one access of an object, the last. So where one thread only loads a word, and
+//! another loads it and then writes it, the second load hides the first: the write before the first
+//! load may never be tried. In a model that asks ([`every_order`](super::testing::every_order))
+//! each access is announced by a write to a word beside, which nobody reads; loads still see all
+//! old values that they may. It multiplies schedules.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,8 +15,8 @@ use ::loom::sync::atomic as usual;
 pub use ::loom::sync::atomic::fence;
 
 std::thread_local! {
-    /// Whether accesses are announced. Loom runs all threads of a model on the one that asked, and beside it there may be
-    /// models of others.
+    /// Whether accesses are announced. Loom runs all threads of a model on the one that asked, and
+    /// beside it there may be models of others.
     pub(super) static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -84,8 +84,8 @@ pub(crate) mod deadline {
     pub(crate) fn passes(_end: Instant) {}
 }
 
-/// Stands beside a field that is atomic only so that a broken obligation is no data race, and is told of each
-/// access: loom reports two that nothing orders.
+/// Stands beside a field that is atomic only so that a broken obligation is no data race, and is
+/// told of each access: loom reports two that nothing orders.
 pub(crate) struct Witness(
     /// P: as the field beside it.
     UnsafeCell<()>,
@@ -179,16 +179,17 @@ pub(crate) mod testing {
     pub use super::model::must_fail;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Runs `model` in every interleaving with at most so many preemptions. A store and a load that pass each other need
-    /// one on each side; the full space of three threads is mostly too large.
+    /// Runs `model` in every interleaving with at most so many preemptions. A store and a load that
+    /// pass each other need one on each side; the full space of three threads is mostly too large.
     pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.check(model);
     }
 
-    /// As [`bounded`], and in every order of the accesses to atomics: loom leaves some out by itself, where a word is only read
-    /// by one thread, and read and then written by another. It multiplies schedules.
+    /// As [`bounded`], and in every order of the accesses to atomics: loom leaves some out by
+    /// itself, where a word is only read by one thread, and read and then written by another. It
+    /// multiplies schedules.
     pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         /// Also where the model fails.
         struct ResetAtEnd;
@@ -202,8 +203,8 @@ pub(crate) mod testing {
         bounded(preemptions, model);
     }
 
-    /// Runs `model`, which has to fail with a message that contains `what`: its own assertion's, or that of a cell that
-    /// is touched by two. For what ends in a deadlock there is [`must_fail`].
+    /// Runs `model`, which has to fail with a message that contains `what`: its own assertion's, or
+    /// that of a cell that is touched by two. For what ends in a deadlock there is [`must_fail`].
     ///
     /// # Panics
     /// Where the model passes, or fails for another reason.

@@ -1,4 +1,5 @@
-//! How threads wait and order themselves in a model: by the checker's locks and fences, which it can follow.
+//! How threads wait and order themselves in a model: by the checker's locks and fences, which it
+//! can follow.
 
 pub(crate) mod system;
 #[path = "../untold.rs"]
@@ -28,8 +29,8 @@ pub type SpinLock<T> = crate::facade::lock::Mutex<T>;
 /// In a model: the mutex' guard.
 pub type SpinLockGuard<'a, T> = crate::facade::lock::MutexGuard<'a, T>;
 
-/// A word on which a thread can sleep, with the system's part as a lock and a condition variable: to compare
-/// and to fall asleep is one step for the waker, and nothing more is promised.
+/// A word on which a thread can sleep, with the system's part as a lock and a condition variable:
+/// to compare and to fall asleep is one step for the waker, and nothing more is promised.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
     /// A: whatever its owner says. The checker's too, so that it sees the owner's orderings.
@@ -130,7 +131,8 @@ impl ParkerToken {
     }
 }
 
-/// A shared value that is replaced as a whole, under a lock: a checker can't see into hazard pointers.
+/// A shared value that is replaced as a whole, under a lock: a checker can't see into hazard
+/// pointers.
 pub struct Swap<T> {
     /// L: is the lock; guards the pointer.
     value: Mutex<Arc<T>>,

@@ -1,5 +1,6 @@
-//! The standard library, and the system below it: what product code runs on. The system is Linux (`linux/`), or one of
-//! which nothing is asked that the standard library doesn't know (`portable/`).
+//! The standard library, and the system below it: what product code runs on. The system is Linux
+//! (`linux/`), or one of which nothing is asked that the standard library doesn't know
+//! (`portable/`).
 
 #[cfg_attr(all(target_os = "linux", not(portable)), path = "linux/mod.rs")]
 #[cfg_attr(not(all(target_os = "linux", not(portable))), path = "portable/mod.rs")]

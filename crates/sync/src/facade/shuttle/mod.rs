@@ -43,8 +43,8 @@ pub(crate) mod deadline {
     }
 }
 
-/// An `UnsafeCell` for shuttle, which has none of its own: another thread may be scheduled in the middle of each access,
-/// and one that then touches the cell against the rules panics.
+/// An `UnsafeCell` for shuttle, which has none of its own: another thread may be scheduled in the
+/// middle of each access, and one that then touches the cell against the rules panics.
 #[derive(Debug, Default)]
 pub struct UnsafeCell<T> {
     value: std::cell::UnsafeCell<T>,
@@ -119,8 +119,8 @@ pub(crate) mod clock {
         now
     }
 
-    /// A schedule begins: its clock shows what every other's showed at first. (Code that rounds a time would else not do the
-    /// same again where the schedule is replayed.)
+    /// A schedule begins: its clock shows what every other's showed at first. (Code that rounds a
+    /// time would else not do the same again where the schedule is replayed.)
     pub(crate) fn begin() {
         NOW.set(None);
         BEGAN.set(None);
@@ -142,15 +142,15 @@ pub(crate) mod system {
     use super::testing::choose;
     use crate::facade::sys::Reading;
 
-    /// Where the one thread under all of them is would change from replay to replay. Some of the numbers are no
-    /// CPU of a small machine.
+    /// Where the one thread under all of them is would change from replay to replay. Some of the
+    /// numbers are no CPU of a small machine.
     #[allow(clippy::unnecessary_wraps, reason = "as the system's")]
     pub(crate) fn current_cpu() -> Option<u32> {
         u32::try_from(choose(6)).ok()
     }
 
-    /// How much a thread has run: shuttle's are all one thread of the system, so what they have run, and whether they
-    /// sleep, is left to chance.
+    /// How much a thread has run: shuttle's are all one thread of the system, so what they have
+    /// run, and whether they sleep, is left to chance.
     #[derive(Debug)]
     pub(crate) struct CpuTime {
         ran: Cell<Duration>,
@@ -174,14 +174,15 @@ pub(crate) mod system {
 pub(crate) mod testing {
     pub use super::model::must_fail;
 
-    /// A number below `below`, which must not be 0: part of the schedule, so that the same seed chooses
-    /// the same again. Only inside a shuttle execution.
+    /// A number below `below`, which must not be 0: part of the schedule, so that the same seed
+    /// chooses the same again. Only inside a shuttle execution.
     pub fn choose(below: u64) -> u64 {
         use shuttle::rand::RngCore as _;
         shuttle::rand::thread_rng().next_u64() % below
     }
 
-    /// Random schedules of a scenario, in shuttle. Those that fail print what replays them: CONTRIBUTING.md says how.
+    /// Random schedules of a scenario, in shuttle. Those that fail print what replays them:
+    /// CONTRIBUTING.md says how.
     pub mod schedules {
         use shuttle::scheduler::{
             PctScheduler, RandomScheduler, ReplayScheduler, Scheduler,
@@ -231,8 +232,8 @@ pub(crate) mod testing {
             run(RandomScheduler::new(schedules.now()), FailurePersistence::None, scenario);
         }
 
-        /// Three preemptions, at random places. A failure prints the schedule itself, and `COREWISE_SHUTTLE_SCHEDULE`
-        /// replays it.
+        /// Three preemptions, at random places. A failure prints the schedule itself, and
+        /// `COREWISE_SHUTTLE_SCHEDULE` replays it.
         pub fn few_preemptions(schedules: Schedules, scenario: impl Fn() + Send + Sync + 'static) {
             match var("COREWISE_SHUTTLE_SCHEDULE") {
                 Ok(schedule) => {

@@ -1,5 +1,5 @@
-//! A machine of many cores in virtual time (`corewise-sim`): what runs here is charged for each access, sleep and
-//! wake-up by what a real one would pay.
+//! A machine of many cores in virtual time (`corewise-sim`): what runs here is charged for each
+//! access, sleep and wake-up by what a real one would pay.
 
 pub(crate) mod atomic;
 pub(crate) mod lock;
@@ -64,7 +64,8 @@ pub(crate) mod clock {
 /// What is tested here needs no more than the standard library.
 pub(crate) mod testing {}
 
-/// Bytes of a cell that an access is charged for at most: large values are seldom touched as a whole.
+/// Bytes of a cell that an access is charged for at most: large values are seldom touched as a
+/// whole.
 const MOST: usize = 64;
 
 /// An `UnsafeCell` whose accesses are charged for.

@@ -1,5 +1,5 @@
-//! How threads wait and order themselves where they can sleep on a word, and the system has a barrier for
-//! all of them.
+//! How threads wait and order themselves where they can sleep on a word, and the system has a
+//! barrier for all of them.
 
 pub(crate) mod pair;
 
@@ -11,13 +11,14 @@ use crate::facade::atomic::{AtomicU32, Ordering};
 use crate::facade::backend::clock;
 use crate::facade::backend::system::futex;
 
-/// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to spin costs
-/// them many more schedules, and shows nothing about who uses the lock.
+/// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to
+/// spin costs them many more schedules, and shows nothing about who uses the lock.
 pub type SpinLock<T> = crate::facade::spin::Spin<T>;
 /// As [`SpinLock`].
 pub type SpinLockGuard<'a, T> = crate::facade::spin::SpinGuard<'a, T>;
 
-/// A word on which a thread can sleep, as the system has it. A thread that changes it so that a sleeper should look again calls [`FutexWord::wake`] after.
+/// A word on which a thread can sleep, as the system has it. A thread that changes it so that a
+/// sleeper should look again calls [`FutexWord::wake`] after.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
     /// A: whatever its owner says.
@@ -120,8 +121,8 @@ impl ParkerToken {
     }
 }
 
-/// A shared value, over hazard pointers, that is read by everybody, and replaced as a whole now and then. Reading it writes to no
-/// line that other CPUs use.
+/// A shared value, over hazard pointers, that is read by everybody, and replaced as a whole now and
+/// then. Reading it writes to no line that other CPUs use.
 pub struct Swap<T> {
     value: arc_swap::ArcSwap<T>,
 }
@@ -132,8 +133,8 @@ impl<T> Swap<T> {
         Swap { value: arc_swap::ArcSwap::new(value) }
     }
 
-    /// The value of this moment. A writer that replaces it doesn't wait for readers: the value lives for
-    /// as long as it is read. Never blocks.
+    /// The value of this moment. A writer that replaces it doesn't wait for readers: the value
+    /// lives for as long as it is read. Never blocks.
     #[inline]
     pub fn load(&self) -> impl Deref<Target = Arc<T>> {
         self.value.load()

@@ -1,5 +1,5 @@
-//! The asymmetric fences over the system's barrier: the one thing of a process that is asked of the kernel once.
-//! The steps stand in `../fence/README.md`.
+//! The asymmetric fences over the system's barrier: the one thing of a process that is asked of the
+//! kernel once. The steps stand in `../fence/README.md`.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ static STATE: FenceState = FenceState::new();
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// A: the tests' switch. Read by the rare side only.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire in the registering thread.
+/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire
+/// in the registering thread.
 static HELD: AtomicBool = AtomicBool::new(false);
 
 /// How long a light side that read MEMBARRIER may have its stores still unseen: store buffers drain
@@ -118,8 +119,8 @@ fn decide() -> FenceKind {
     settled()
 }
 
-/// What worked before is refused now: somebody has entered a sandbox. From now on the light sides are
-/// full fences; those that weren't are waited for, by time, as there is nothing else left.
+/// What worked before is refused now: somebody has entered a sandbox. From now on the light sides
+/// are full fences; those that weren't are waited for, by time, as there is nothing else left.
 #[cold]
 fn settle() {
     if STATE.lose() {

@@ -1,7 +1,7 @@
 //! What keeps what from coming about.
 //!
-//! Each fact counts those that keep it, and once enough of them have come about so does it. In time that grows
-//! with the facts and with what keeps them: each comes about once.
+//! Each fact counts those that keep it, and once enough of them have come about so does it. In time
+//! that grows with the facts and with what keeps them: each comes about once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
@@ -40,8 +40,8 @@ pub(super) enum Fact {
 pub(super) enum Rule {
     All,
     Any,
-    /// One of these, of which there are so many, kept or not. `changes`: how often somebody outside has changed what
-    /// that follows from.
+    /// One of these, of which there are so many, kept or not. `changes`: how often somebody outside
+    /// has changed what that follows from.
     OneOf {
         all: usize,
         changes: u64,
@@ -65,8 +65,8 @@ struct Node {
     missing: usize,
 }
 
-/// Facts that don't come about because of each other, and of nothing else: two that are equal were read from the same
-/// state, which lasted from the one reading to the other.
+/// Facts that don't come about because of each other, and of nothing else: two that are equal were
+/// read from the same state, which lasted from the one reading to the other.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Circle(BTreeMap<Fact, (Option<Rule>, Vec<Fact>)>);
 
@@ -117,8 +117,8 @@ impl Graph {
         self.nodes.get(&fact).is_some_and(|node| node.missing > 0)
     }
 
-    /// Those of the facts that can't come about which need nothing but each other: of what `from` needs, if that
-    /// can't, else of all.
+    /// Those of the facts that can't come about which need nothing but each other: of what `from`
+    /// needs, if that can't, else of all.
     pub(super) fn circle(&self, from: Fact) -> Circle {
         let mut region = BTreeSet::new();
         if self.is_stuck(from) {
@@ -126,8 +126,8 @@ impl Graph {
         } else {
             region.extend(self.nodes.keys().copied().filter(|fact| self.is_stuck(*fact)));
         }
-        // No search from an earlier one has come to the last one from which a search began. So all that need it need each
-        // other.
+        // No search from an earlier one has come to the last one from which a search began. So all
+        // that need it need each other.
         let (mut seen, mut last) = (BTreeSet::new(), None);
         for fact in region.iter().copied() {
             if !seen.contains(&fact) {

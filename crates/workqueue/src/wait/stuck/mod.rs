@@ -1,4 +1,5 @@
-//! Items that wait for each other in a way that can't end: found, and ended by a panic of one of them.
+//! Items that wait for each other in a way that can't end: found, and ended by a panic of one of
+//! them.
 //!
 //! Read `README.md` first: it says who is stuck, and why nobody else is taken for it.
 //!
@@ -60,15 +61,16 @@ struct Turn {
 /// One that waits. Its pointers are valid for as long as it is on the list.
 struct Wait {
     waits_for: Dependency,
-    /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known yet, and it goes on.
+    /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known
+    /// yet, and it goes on.
     helps: Option<Vec<PoolKey>>,
     /// Where the item was then.
     home: Option<PoolKey>,
     /// It waits for what was held back then.
     held: bool,
     thread: ThreadId,
-    /// The last wait on its stack keeps these: the end of what runs there, the places under limits that this
-    /// has, and its worker.
+    /// The last wait on its stack keeps these: the end of what runs there, the places under limits
+    /// that this has, and its worker.
     keeps: Vec<Fact>,
     unparker: Unparker,
     /// It was given up, and is about to see whether that [holds](ListedWait::needs).
@@ -132,7 +134,8 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// The calling item has waited for that for long. It [says](ListedWait::helps) yet what it would do about it.
+    /// The calling item has waited for that for long. It [says](ListedWait::helps) yet what it
+    /// would do about it.
     pub(crate) fn add<'a>(
         &'static self,
         target: Target<'a>,
@@ -213,12 +216,13 @@ impl LongWaits {
         }
     }
 
-    /// Looks who is stuck. One of those who are is woken, to be given up: `own` sooner than others, which so learns what
-    /// it needs. Waiters that can run something are woken too.
+    /// Looks who is stuck. One of those who are is woken, to be given up: `own` sooner than others,
+    /// which so learns what it needs. Waiters that can run something are woken too.
     ///
     /// Looks twice: what has changed between two readings may make a circle of what never was one.
     fn look(&self, own: u64) -> Option<Need> {
-        // Before the lock, so that they are dropped after: with the last handles of queues and pools.
+        // Before the lock, so that they are dropped after: with the last handles of queues and
+        // pools.
         let mut kept = [KeptObjects::default(), KeptObjects::default()];
         let (found, woken) = {
             let mut list = self.lock();
@@ -248,20 +252,22 @@ impl ListedWait<'_> {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
     }
 
-    /// What the caller needs, which was given up, if it still is the one who has to be: a moment ago that couldn't come
-    /// about. Nobody else of its circle is given up before it is off the list. `None`: it goes on waiting.
+    /// What the caller needs, which was given up, if it still is the one who has to be: a moment
+    /// ago that couldn't come about. Nobody else of its circle is given up before it is off the
+    /// list. `None`: it goes on waiting.
     pub(crate) fn needs(&self) -> Option<Need> {
         self.waits.look(self.id)
     }
 
-    /// Sees to it that somebody looks who is stuck: the caller, or the one that is at it now. One of those who are
-    /// is woken then, to be given up: the caller maybe.
+    /// Sees to it that somebody looks who is stuck: the caller, or the one that is at it now. One
+    /// of those who are is woken then, to be given up: the caller maybe.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
     }
 
-    /// The pools in which it would run what it waits for, if no worker can come for that; `None`: that isn't known.
-    /// `home`: where the item that it waits for was, before it saw that; `held`: whether that was held back.
+    /// The pools in which it would run what it waits for, if no worker can come for that; `None`:
+    /// that isn't known. `home`: where the item that it waits for was, before it saw that; `held`:
+    /// whether that was held back.
     pub(crate) fn helps(
         &self,
         pools: Option<&[(Arc<Group>, usize)]>,
@@ -275,7 +281,8 @@ impl ListedWait<'_> {
         (own.helps, own.home, own.held) = (helps, home, held);
     }
 
-    /// Whether somebody may wait for a place that the caller has, or that of somebody who waits for the caller.
+    /// Whether somebody may wait for a place that the caller has, or that of somebody who waits for
+    /// the caller.
     pub(crate) fn may_keep_a_place(&self) -> bool {
         self.waits.list.lock().waits.values().any(|wait| wait.held)
     }

@@ -1,7 +1,8 @@
-//! Which of those on the list are stuck: read from the items, limits and pools, and what follows from that.
+//! Which of those on the list are stuck: read from the items, limits and pools, and what follows
+//! from that.
 //!
-//! Each pool and each line of what is held back is seen once, and only pools are looked through for which no
-//! worker can come.
+//! Each pool and each line of what is held back is seen once, and only pools are looked through for
+//! which no worker can come.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr::NonNull;
@@ -202,7 +203,8 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// What those need of these queues that lie in a pool: a worker, and until then they keep their places.
+    /// What those need of these queues that lie in a pool: a worker, and until then they keep their
+    /// places.
     fn needs_of_pool(
         &mut self,
         key: PoolKey,
@@ -285,13 +287,15 @@ impl<'a> Scan<'a> {
         self.innermost.get(&wait.thread) == Some(&id) && !stays && !is_owner
     }
 
-    /// Of those who are stuck some that wait for nobody but each other: those that this one waits for, if it is stuck.
+    /// Of those who are stuck some that wait for nobody but each other: those that this one waits
+    /// for, if it is stuck.
     pub(super) fn circle(&self, own: u64) -> Circle {
         self.graph.circle(Fact::Wait(own))
     }
 
-    /// The wait of a circle that is given up, and what it needs: sooner one that may be let through than one that has to panic,
-    /// sooner one that nobody of the others runs anything for, and `own` sooner than others.
+    /// The wait of a circle that is given up, and what it needs: sooner one that may be let through
+    /// than one that has to panic, sooner one that nobody of the others runs anything for, and
+    /// `own` sooner than others.
     pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Need)> {
         let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
         let of_it: Vec<u64> = of_it.collect();
@@ -351,7 +355,8 @@ mod tests {
         }
     }
 
-    /// Of those that wait for a running item, the one that is given up when the one with the number `own` looks.
+    /// Of those that wait for a running item, the one that is given up when the one with the number
+    /// `own` looks.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
         let waits = (1..).zip(waits).collect();
         let mut look = Scan::at(&waits);

@@ -19,7 +19,8 @@ use crate::task::header::Header;
 use crate::wait::Target;
 use crate::wait::{Role, home, lend};
 
-/// Pools whose items' waits are long soon, and a queue that lets one through at a time, on the one CPU.
+/// Pools whose items' waits are long soon, and a queue that lets one through at a time, on the one
+/// CPU.
 fn limited() -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
     let pools = WorkerPools::builder(&machine).stall_after(Duration::from_millis(20)).build();

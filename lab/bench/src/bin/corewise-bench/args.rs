@@ -88,8 +88,8 @@ pub(crate) struct Args {
 /// What the program measures beside its benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Other {
-    /// Measure the costs of this machine: cache lines between CPUs, wake-ups, switches, system calls,
-    /// the allocator
+    /// Measure the costs of this machine: cache lines between CPUs, wake-ups, switches, system
+    /// calls, the allocator
     #[command(after_help = MACHINE_EXAMPLES)]
     Machine(MachineArgs),
 }

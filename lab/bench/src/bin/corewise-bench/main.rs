@@ -1,5 +1,6 @@
 //! `corewise-bench` measures this machine, and says what follows:
-//! `cargo run --release -p corewise-bench -- workqueue [--quick]`, or `calls`, `probe`, `shutdown`, `blockmq`, `machine`.
+//! `cargo run --release -p corewise-bench -- workqueue [--quick]`, or `calls`, `probe`, `shutdown`,
+//! `blockmq`, `machine`.
 //!
 //! Every run is a process of its own: this program, started again with `--run` and the run's words.
 #![allow(clippy::print_stderr)]

@@ -1,5 +1,6 @@
-//! The kernel's `rt_mutex`, as far as threads of one priority see it: a queue, a hand-over to the first in it, and a spin of the thread that
-//! comes first while the owner runs. Nobody of another priority takes it in a workload, so none is inherited.
+//! The kernel's `rt_mutex`, as far as threads of one priority see it: a queue, a hand-over to the
+//! first in it, and a spin of the thread that comes first while the owner runs. Nobody of another
+//! priority takes it in a workload, so none is inherited.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +20,8 @@ const CALL: Duration = Duration::from_nanos(300);
 /// The mutex. It guards nothing but what is done meanwhile.
 #[derive(Debug)]
 pub(crate) struct PiMutex {
-    /// A: `FREE`, `HELD` or `AWAITED`; but from `FREE` to `HELD` and back it is changed under `waiters`.
+    /// A: `FREE`, `HELD` or `AWAITED`; but from `FREE` to `HELD` and back it is changed under
+    /// `waiters`.
     word: AtomicU32,
     /// A: whether the owner runs; Relaxed, a spinning thread looks again.
     owner_runs: AtomicBool,

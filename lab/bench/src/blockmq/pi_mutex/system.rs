@@ -1,6 +1,6 @@
-//! The system's: `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. The kernel's own `rt_mutex` stands behind it, with
-//! its queue by priority, its boost, its hand-over to the first waiter, and its short spin while the
-//! owner runs. It is the very code that `rtlock` has there.
+//! The system's: `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. The kernel's own `rt_mutex`
+//! stands behind it, with its queue by priority, its boost, its hand-over to the first waiter, and
+//! its short spin while the owner runs. It is the very code that `rtlock` has there.
 
 use std::io;
 

@@ -17,8 +17,8 @@ const HELD_LEVEL: u8 = 45;
 /// Of the ticker.
 const TICKER_LEVEL: u8 = 40;
 
-/// One CPU's core, as those who want it see it: the owner of the lock has it, or without one the thread with the highest
-/// priority.
+/// One CPU's core, as those who want it see it: the owner of the lock has it, or without one the
+/// thread with the highest priority.
 #[derive(Debug, Clone)]
 pub(super) struct Core(Option<Arc<CoreLock>>);
 

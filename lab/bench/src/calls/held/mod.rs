@@ -9,9 +9,9 @@
 //! * a *ticker*, urgent, that wants the core every four milliseconds for a moment. Its wait is the
 //!   time in which it was ready and somebody else had the core.
 //!
-//! The longest wait of each interval of 20 ms counts, on each CPU. Longer ones would be filled by the
-//! machine's own hiccups: on a kernel that isn't preemptible, a thread of its own that scans memory is
-//! some of them each second. The floor that is measured beside shows what they make.
+//! The longest wait of each interval of 20 ms counts, on each CPU. Longer ones would be filled by
+//! the machine's own hiccups: on a kernel that isn't preemptible, a thread of its own that scans
+//! memory is some of them each second. The floor that is measured beside shows what they make.
 
 mod core_hold;
 

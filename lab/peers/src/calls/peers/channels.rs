@@ -2,16 +2,17 @@
 //! that the caller receives from: what programs without a runtime write.
 //!
 //! Their best mode: the message is the argument itself, so nothing is allocated for it and no
-//! function is carried; the caller's answers have a channel for all calls. Bounded channels hold one
-//! message, which is as many as there are: of crossbeam's and of kanal's kinds that was the fastest. Both sides spin for a
-//! moment before they park; of crossbeam's they yield, too, and those of `std::sync::mpsc` park nearly at once.
+//! function is carried; the caller's answers have a channel for all calls. Bounded channels hold
+//! one message, which is as many as there are: of crossbeam's and of kanal's kinds that was the
+//! fastest. Both sides spin for a moment before they park; of crossbeam's they yield, too, and
+//! those of `std::sync::mpsc` park nearly at once.
 
 use corewise_bench::BenchError;
 
 use crate::calls::peers::{Called, Targets, answer};
 
-/// With these targets. `bounded` makes a channel for so many messages; `send` says false where nobody receives any more, and
-/// `receive` none where nobody can send any more.
+/// With these targets. `bounded` makes a channel for so many messages; `send` says false where
+/// nobody receives any more, and `receive` none where nobody can send any more.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned.

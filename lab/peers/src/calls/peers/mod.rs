@@ -38,15 +38,16 @@ pub(crate) fn answer(value: u64) -> u64 {
     value + 1
 }
 
-/// Threads that stay on a CPU each, and what tells each something, in the order of the CPUs. Without that they end, and
-/// dropping this waits for it.
+/// Threads that stay on a CPU each, and what tells each something, in the order of the CPUs.
+/// Without that they end, and dropping this waits for it.
 pub(crate) struct Called<S> {
     senders: Vec<S>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl<S> Called<S> {
-    /// Starts a thread for each target, and returns once all are where they are to be. `make` makes what it runs.
+    /// Starts a thread for each target, and returns once all are where they are to be. `make` makes
+    /// what it runs.
     ///
     /// # Errors
     /// One couldn't be made, started or pinned.

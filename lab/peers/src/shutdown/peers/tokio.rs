@@ -31,8 +31,8 @@ pub(crate) fn prepare(
         runtime
             .block_on(async {
                 let mut tasks = JoinSet::new();
-                // A task that is waited for is spawned before: its channel goes with its own task only once
-                // all its waiters, which come later, have their receivers.
+                // A task that is waited for is spawned before: its channel goes with its own task
+                // only once all its waiters, which come later, have their receivers.
                 let mut waits: Vec<Vec<watch::Receiver<bool>>> = Vec::with_capacity(done.len());
                 for (device, before) in (0..).zip(&previous) {
                     let on = pass.web().dependents(device).iter().chain(before);

@@ -1,8 +1,8 @@
 //! rayon's thread pool.
 //!
 //! Its best mode: `spawn`, which keeps no handle; from within a task that is a push to the worker's
-//! own deque. An idle worker spins for a while before it sleeps. It has no way to say that a closure
-//! blocks.
+//! own deque. An idle worker spins for a while before it sleeps. It has no way to say that a
+//! closure blocks.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! Its best mode: a task per closure, its handle dropped at once; `spawn` of the runtime's handle
 //! from outside, `tokio::spawn` from within. The default settings are those that its documentation
-//! recommends. A blocking item goes to `spawn_blocking`, or, in a runtime of its own name, says so where
-//! it blocks by `block_in_place`.
+//! recommends. A blocking item goes to `spawn_blocking`, or, in a runtime of its own name, says so
+//! where it blocks by `block_in_place`.
 
 use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::{BenchError, Job};

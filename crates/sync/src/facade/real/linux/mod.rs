@@ -48,7 +48,8 @@ pub(crate) mod clock {
     #[inline]
     fn read(clock: ClockId) -> u64 {
         let now = clock_gettime(clock);
-        // The clock begins when the system does: it is never negative, and the sum lasts for centuries.
+        // The clock begins when the system does: it is never negative, and the sum lasts for
+        // centuries.
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
@@ -198,9 +199,8 @@ pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
     };
     let policy = policy | libc::SCHED_RESET_ON_FORK;
     // The system call itself: musl's function always fails, and its `sched_param` is another struct
-    // than the kernel's, which is one number.
-    // SAFETY: 0 is the calling thread, and the pointer is to a local that lives throughout the call,
-    // which only reads it.
+    // than the kernel's, which is one number. SAFETY: 0 is the calling thread, and the pointer is
+    // to a local that lives throughout the call, which only reads it.
     let refused =
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

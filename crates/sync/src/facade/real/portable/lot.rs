@@ -1,8 +1,9 @@
-//! Words on which threads sleep, over locks and condition variables: what a futex does, where the system has none that
-//! one can ask for.
+//! Words on which threads sleep, over locks and condition variables: what a futex does, where the
+//! system has none that one can ask for.
 //!
-//! The word's address is only its name. *Compare* and *Enlist* are one step for *Wake*, as all three are done under one
-//! lock: either a sleeper sees what was written before the wake-up, or the wake-up finds the sleeper.
+//! The word's address is only its name. *Compare* and *Enlist* are one step for *Wake*, as all
+//! three are done under one lock: either a sleeper sees what was written before the wake-up, or the
+//! wake-up finds the sleeper.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -48,8 +49,8 @@ impl ParkingLot {
         }
     }
 
-    /// Sleeps if the word is `expected`, until it is woken or `timeout` is over. May return at any moment without a
-    /// reason.
+    /// Sleeps if the word is `expected`, until it is woken or `timeout` is over. May return at any
+    /// moment without a reason.
     pub fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
         let own = OWN.try_with(|own| Arc::clone(own.get_or_init(Arc::default)));
         // A thread that is about to end may have none any more.
@@ -71,8 +72,8 @@ impl ParkingLot {
         }
     }
 
-    /// Wakes so many of the threads that sleep on the word, those first that sleep longest. Doesn't look at it: it may be
-    /// gone.
+    /// Wakes so many of the threads that sleep on the word, those first that sleep longest. Doesn't
+    /// look at it: it may be gone.
     pub fn wake(&self, word: &AtomicU32, threads: u32) {
         let mut left = threads;
         let address = address(word);

@@ -1,5 +1,5 @@
-//! Any system, as the standard library knows it: no thread is pinned or has a priority, and no CPU a fact. The purpose of each
-//! function stands in `crate::sys`.
+//! Any system, as the standard library knows it: no thread is pinned or has a priority, and no CPU
+//! a fact. The purpose of each function stands in `crate::sys`.
 //!
 //! For systems that aren't Linux, and on Linux with `--cfg portable`, to test it.
 
@@ -52,8 +52,8 @@ pub(crate) mod futex {
     use super::lot::ParkingLot;
     use crate::facade::atomic::AtomicU32;
 
-    /// Several, so that threads that sleep on different words seldom meet. One for the process, as the kernel has one for
-    /// all: it has nothing but sleepers.
+    /// Several, so that threads that sleep on different words seldom meet. One for the process, as
+    /// the kernel has one for all: it has nothing but sleepers.
     static LOTS: [ParkingLot; 64] = [const { ParkingLot::new() }; 64];
 
     fn lot(word: &AtomicU32) -> &'static ParkingLot {
@@ -167,7 +167,8 @@ fn refused(why: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
-/// A moment, and a thread that waits for it: unlike the system's timers, to set it wakes the thread.
+/// A moment, and a thread that waits for it: unlike the system's timers, to set it wakes the
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Timer {
     /// L: is the lock; guards the moment.

@@ -91,7 +91,8 @@ impl<T> RwLock<T> {
     #[track_caller]
     fn take(&self, next: impl Fn(u32) -> Option<u32>) {
         while let Err(now) = self.try_take(&next) {
-            // Said before the system looks at the word: who changes it after that wakes this thread.
+            // Said before the system looks at the word: who changes it after that wakes this
+            // thread.
             self.awaited.fetch_add(1, Ordering::SeqCst);
             sleep(&self.word, now, None);
             self.awaited.fetch_sub(1, Ordering::Relaxed);
