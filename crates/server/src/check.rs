@@ -9,18 +9,16 @@ use rustix::fs::{Access, access};
 
 use crate::drivers::behind_the_end;
 use crate::drivers::file::{other_size, refuse_what_is_no_disk};
-use crate::manifest::{At, Device, Driver, FileDriver, Manifest, Problem, Subject};
+use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{room, store_check, tls};
 
 /// Returns what is wrong with the files and the NUMA nodes that the manifest names, and with ranges
 /// of faults. Nothing is opened but the files of certificates and keys.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
-    let mut problems = match Machine::live() {
-        Ok(machine) => missing_nodes(&manifest.devices, machine.topology()),
-        // The start says why.
-        Err(_) => Vec::new(),
-    };
-    let devices = manifest.by_name();
+    let machine = Machine::live();
+    // Where there is no machine the start says why.
+    let topology = machine.as_ref().ok().map(Machine::topology);
+    let mut problems = impossible(&manifest.devices, &manifest.by_name(), topology);
     for device in &manifest.devices {
         let found = match &device.driver {
             Driver::File(file) => {
@@ -28,14 +26,6 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
             Driver::Object(asked) => store_check::look(asked),
-            Driver::Error(asked) => {
-                let behind = asked.from.as_ref().zip(size_of(&asked.over, &devices));
-                let behind = behind.filter(|(from, size)| from.value >= *size);
-                let why = |(from, size): (&At<u64>, u64)| {
-                    (from.place, behind_the_end(from.value, &asked.over, size))
-                };
-                behind.map(why).into_iter().collect()
-            }
             _ => Vec::new(),
         };
         let subject = || Subject::Device(Ok(device.name.clone()));
@@ -45,6 +35,29 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let options = room::of_clients(server, room::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
+}
+
+/// Returns why some of `devices`, which are among `all`, can't come up on this machine: their NUMA
+/// nodes, and their ranges of faults.
+pub(crate) fn impossible(
+    devices: &[Device],
+    all: &HashMap<&str, &Device>,
+    topology: Option<&Topology>,
+) -> Vec<Problem> {
+    let mut problems =
+        topology.map(|topology| missing_nodes(devices, topology)).unwrap_or_default();
+    let behind = devices.iter().filter_map(|device| range_behind(device, all));
+    problems.extend(behind);
+    problems
+}
+
+/// Returns what is wrong with the range of a device that fails requests, if it has one.
+fn range_behind(device: &Device, all: &HashMap<&str, &Device>) -> Option<Problem> {
+    let Driver::Error(asked) = &device.driver else { return None };
+    let (from, size) = asked.from.as_ref().zip(size_of(&asked.over, all))?;
+    let why = || behind_the_end(from.value, &asked.over, size);
+    let subject = || Subject::Device(Ok(device.name.clone()));
+    (from.value >= size).then(|| Problem::new(from.place, subject(), why()))
 }
 
 /// Returns what is wrong with the NUMA nodes that devices are to be near to.

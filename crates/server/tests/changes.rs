@@ -58,6 +58,31 @@ fn a_reload_takes_the_socket_of_metrics_away_that_nobody_answers_on_any_more() {
 }
 
 #[test]
+fn a_reload_that_check_would_refuse_changes_nothing_and_names_the_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("up.toml");
+    let over = "[[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"ram\"]\n";
+    let text = |keys: &str| server_at("s", &[MEMORY, over, keys].concat());
+    let server = up(&file, &text("from = \"4K\"\n"), Options::default());
+    let up_then = |server: &Server| server.health().text();
+    let before = up_then(&server);
+    for (key, says) in [("from = \"2M\"\n", "'from' must be less"), ("node = 99\n", "no NUMA node")]
+    {
+        let asked = text(key);
+        std::fs::write(&file, &asked).unwrap();
+        for mode in [Mode::Safe, Mode::Soft, Mode::Hard] {
+            let refused = server.reload(mode).unwrap_err();
+            let line = asked.lines().count();
+            let place = format!("{}:{line}:", file.display());
+            assert!(refused.message().starts_with(&place), "{refused}");
+            assert!(refused.message().contains(says), "{refused}");
+        }
+        assert_eq!(up_then(&server), before);
+    }
+    assert!(server.down("enough"));
+}
+
+#[test]
 fn a_safe_reload_refuses_to_restart_what_is_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("up.toml");

@@ -26,7 +26,7 @@ use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::timeline::{Timeline, json};
 use corewise::topology::Machine;
 
-use crate::check::missing_nodes;
+use crate::check::impossible;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
@@ -231,9 +231,14 @@ impl Live {
         self.refuse_restart(&changes, old, &new)?;
         self.refuse_parents(&changes, old, &new)?;
         self.refuse_stuck(changes.touched())?;
-        let topology = self.machine.topology();
-        if let Some(problem) = missing_nodes(&changes.add_devices, topology).first() {
-            return Err(format!("{}: {}", problem.subject, problem.message).into());
+        let topology = Some(self.machine.topology());
+        if let Some(problem) = impossible(&changes.add_devices, &new.by_name(), topology).first() {
+            let file = match request {
+                ChangeRequest::Add(file) => Some(file),
+                _ => self.source.as_ref(),
+            };
+            let file = file.map_or("the manifest".into(), |file| file.to_string_lossy());
+            return Err(problem.display(&file).to_string().into());
         }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
@@ -439,7 +444,7 @@ impl Live {
         // Those that stand on others come behind these.
         for device in self.manager.devices().into_iter().rev() {
             let name = &device.name;
-            if of(name) && !has(name) && is_down(name, &device.state) {
+            if is_down(name, &device.state) && of(name) && !has(name) {
                 // An error: the server ends, and says what of it.
                 let _ = self.manager.remove(name);
             }

@@ -117,8 +117,10 @@ pub(super) fn shrunk<'a>(
         Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
         _ => None,
     };
+    let devices = new.by_name();
     old.devices.iter().filter_map(move |device| {
-        let ((path, had), (same, asked)) = (size(device)?, size(new.device(&device.name)?)?);
+        let now = devices.get(device.name.as_str())?;
+        let ((path, had), (same, asked)) = (size(device)?, size(now)?);
         (path == same && asked < had).then_some((&*device.name, had, asked))
     })
 }
