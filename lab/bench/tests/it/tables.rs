@@ -17,16 +17,18 @@
 //! rows are the variants, and scopes, that have at least one of them. The one line `headlines`
 //! stands for a table of these.
 //!
-//! A place of rows is the other way round, for a table of several workloads: a column for each
-//! variant that its first line names, and a row for each line below. `best` is the best variant
-//! that isn't Corewise, with its name.
+//! A table of rows is for several workloads: it has a column for each variant that the first line
+//! of its description names, and a row for each line below. `best` is the best variant that isn't
+//! Corewise, with its name. A file has one such table, and the description anywhere.
 //!
 //! ```text
+//! <!-- rows -->
+//! (the table)
+//! <!-- end of rows -->
+//!
 //! <!-- rows: corewise tokio best
 //! closures from outside | 2 | results/peers-2cpu-3b8f966.json | storm/boxed | items_per_second
 //! -->
-//! (the table)
-//! <!-- end of rows -->
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -38,8 +40,9 @@ use corewise_timeline::markup::printable;
 type Read<'r> = &'r dyn Fn(&str) -> Result<Vec<Record>, String>;
 
 const BEGINS: [(&str, &str); 2] =
-    [("<!-- results: ", "<!-- end of results -->"), ("<!-- rows: ", "<!-- end of rows -->")];
+    [("<!-- results: ", "<!-- end of results -->"), ("<!-- rows -->\n", "<!-- end of rows -->")];
 const DESCRIBED: &str = "\n-->\n";
+const DESCRIBES_ROWS: &str = "<!-- rows: ";
 
 /// Which program wrote a record. Figures of two programs never share a scale: they were measured at
 /// different moments.
@@ -94,13 +97,19 @@ fn fill(text: &str, read: Read<'_>) -> Result<String, String> {
         let line = 1 + text[..text.len() - rest.len() + at].matches('\n').count();
         let wrong = |what: String| format!("line {line}: the place for results {what}");
         let behind = &rest[at + begin.len()..];
-        let (head, body) =
-            behind.split_once(DESCRIBED).ok_or_else(|| wrong("has no line `-->`".to_owned()))?;
+        let is_of_rows = begin == BEGINS[1].0;
+        let parts = if is_of_rows {
+            let described = text.split_once(DESCRIBES_ROWS);
+            described.and_then(|(_, rows)| rows.split_once(DESCRIBED)).map(|(head, _)| (head, behind))
+        } else {
+            behind.split_once(DESCRIBED)
+        };
+        let (head, body) = parts.ok_or_else(|| wrong("has no line `-->`".to_owned()))?;
         let (_, after) = body
             .split_once(end)
             .filter(|(old, _)| place(old).is_none())
             .ok_or_else(|| wrong(format!("has no `{end}`")))?;
-        let table = if begin == BEGINS[0].0 { columns(head, read) } else { rows(head, read) };
+        let table = if is_of_rows { rows(head, read) } else { columns(head, read) };
         out += &rest[..rest.len() - body.len()];
         out += &format!("\n{}\n", table.map_err(wrong)?);
         out += end;
@@ -347,10 +356,10 @@ fn made_up(file: &str) -> Result<Vec<Record>, String> {
 
 const TEXT: &str = "# T\n\n<!-- results: results/a.json\nboxed | storm/boxed | items_per_second\n\
                     CPU | storm/boxed | cpu_per_item\n-->\nold\n<!-- end of results -->\n\nmore\n";
-const ROWS: &str = "before\n<!-- rows: corewise tokio best\n\
+const ROWS: &str = "before\n<!-- rows -->\nold\n<!-- end of rows -->\nafter\n\
+                    <!-- rows: corewise tokio best\n\
                     storm | 2 | results/a.json | storm/boxed | items_per_second\n\
-                    answer | 2 | more.json | storm/boxed | cpu_per_item\n-->\nold\n\
-                    <!-- end of rows -->\nafter\n";
+                    answer | 2 | more.json | storm/boxed | cpu_per_item\n-->\n";
 
 #[test]
 fn a_place_is_filled_and_stays_a_place() {
@@ -374,10 +383,11 @@ fn a_place_is_filled_and_stays_a_place() {
 #[test]
 fn a_place_of_rows_has_a_column_for_each_variant_it_names_and_the_best_of_the_others() {
     let filled = fill(ROWS, &made_up).unwrap();
-    let table = "-->\n\n| | CPUs | **Corewise** | tokio | best of all others |\n|---|---|---|---|---|\n\
+    let table = "\n| | CPUs | **Corewise** | tokio | best of all others |\n|---|---|---|---|---|\n\
                  | storm | 2 | 9.00 M/s | 1.90 M/s | 1.90 M/s (tokio) |\n\
                  | answer | 2 | – | 800 ns | 700 ns (rayon) |\n\n<!-- end of rows -->\nafter\n";
-    assert_eq!(filled.split_once("cpu_per_item\n").unwrap().1, table);
+    let (below, _) = filled.split_once(DESCRIBES_ROWS).unwrap();
+    assert_eq!(below.split_once("<!-- rows -->\n").unwrap().1, table);
     assert_eq!(fill(&filled, &made_up).unwrap(), filled, "filling again changes nothing");
 }
 
