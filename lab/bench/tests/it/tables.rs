@@ -299,11 +299,11 @@ fn results(ending: &str) -> Vec<PathBuf> {
 #[test]
 fn the_tables_of_the_documents_are_those_of_the_records() {
     let documents = ["README.md", "docs/benchmarks.md"].map(|file| root().join(file));
-    let pages = results("md").into_iter().filter(|path| !path.ends_with("README.md"));
-    for path in documents.into_iter().chain(pages) {
+    for path in documents.iter().cloned().chain(results("md")) {
         let file = path.display();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains("<!-- end of r"), "{file} has no table");
+        let has_table = text.contains("<!-- end of r");
+        assert!(has_table || !documents.contains(&path), "{file} has no table");
         let filled = fill(&text, &|name| beside(&path, name));
         let filled = filled.unwrap_or_else(|problem| panic!("{file}: {problem}"));
         if std::env::var_os("COREWISE_RENEW").is_some() {
