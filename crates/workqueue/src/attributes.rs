@@ -1,4 +1,4 @@
-//! What can be asked of a queue, and which of it makes queues share their pools.
+//! Attributes of queues, and the key that says which queues share their pools.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ const MIN_NICE: i32 = -20;
 /// warning.
 pub(crate) const MAX_ACTIVE_LIMIT: usize = 2048;
 
-/// What may be changed about an unbound queue while work flows; see
+/// The attributes of an unbound queue that can change while work flows; see
 /// [`Workqueue::set_attributes`](crate::Workqueue::set_attributes). The defaults are those of
 /// [`QueueBuilder`](crate::QueueBuilder).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// What a pod is. Default: [`AffinityScope::CacheShard`].
+    /// The scope of a pod. Default: [`AffinityScope::CacheShard`].
     pub scope: AffinityScope,
-    /// Whether work never leaves the pod that it was queued on. Default: false, it may be taken
-    /// over by an idle pod while its own is saturated.
+    /// True if work never leaves the pod that it was queued on. Default: false. If the pod is
+    /// saturated then, an idle pod may take its work over.
     pub strict: bool,
     /// The CPUs that its workers may use; those of them that are offline or isolated count once
     /// they can be used. Default: `None`, whatever the machine has for general work
@@ -30,13 +30,13 @@ pub struct Attributes {
     /// workers keep that of the thread that made them, and that is logged once. Default: 0, which
     /// stands for the niceness of the thread that made the [`WorkerPools`](crate::WorkerPools).
     pub nice: i32,
-    /// How many instances may be active at once, in all; more than 2048 is cut to that, and 0 is no
+    /// Maximum of active instances of the queue. A value above 2048 is cut to 2048, and 0 is no
     /// limit. See [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Default: 0.
     pub max_active: usize,
 }
 
 impl Attributes {
-    /// What a queue has that is asked for these: nothing out of range.
+    /// Returns the attributes with each value cut to its range.
     pub(crate) fn in_range(self) -> Attributes {
         Attributes {
             nice: self.nice.clamp(MIN_NICE, 19),
@@ -46,7 +46,7 @@ impl Attributes {
     }
 }
 
-/// What a queue is. It stays that for its whole life.
+/// The kind of a queue, fixed for its whole life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum QueueKind {
@@ -63,7 +63,7 @@ pub enum QueueKind {
 }
 
 impl QueueKind {
-    /// Its name in reports and messages.
+    /// Returns the kind's name in reports and messages.
     pub const fn name(self) -> &'static str {
         match self {
             QueueKind::Unbound => "unbound",
@@ -72,12 +72,12 @@ impl QueueKind {
         }
     }
 
-    /// Whether its scope is that of a CPU, for ever.
+    /// Returns true if the scope of such queues is always the CPU.
     pub(crate) fn per_cpu(self) -> bool {
         matches!(self, QueueKind::Bound)
     }
 
-    /// How high its `max_active` may be set.
+    /// Returns the highest `max_active` that such a queue may have.
     pub(crate) fn most_active(self) -> usize {
         match self {
             QueueKind::Ordered => 1,
@@ -92,10 +92,10 @@ impl fmt::Display for QueueKind {
     }
 }
 
-/// What makes queues share pools: others don't interact.
+/// The attributes by which queues share pools. The others don't interact.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
-    /// What the pools are for. Ordered queues use those of unbound ones.
+    /// The kind that the pools serve. Ordered queues use the pools of unbound ones.
     pub(crate) kind: QueueKind,
     pub(crate) scope: AffinityScope,
     pub(crate) strict: bool,
@@ -104,7 +104,7 @@ pub(crate) struct PoolKey {
 }
 
 impl PoolKey {
-    /// The pools that a queue of this kind with these attributes uses.
+    /// Returns the key of the pools that a queue of this kind with these attributes uses.
     pub(crate) fn of(kind: QueueKind, attributes: &Attributes) -> PoolKey {
         PoolKey {
             kind: if kind.per_cpu() { kind } else { QueueKind::Unbound },
@@ -116,26 +116,26 @@ impl PoolKey {
     }
 }
 
-/// Where work is asked to run: the argument of [`Workqueue::at`](crate::Workqueue::at). Where
-/// the queue has no pod there, work goes to any that it has.
+/// The place where work is asked to run: the argument of [`Workqueue::at`](crate::Workqueue::at).
+/// If the queue has no pod there, work goes to any pod that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum At {
-    /// In the pod of the CPU that queues it.
+    /// The pod of the CPU that queues the work.
     Here,
-    /// In the pod of this CPU, also where the pod has no share of a CPU quota.
+    /// The pod of this CPU, even if the pod has no share of a CPU quota.
     Cpu(CpuId),
-    /// As `Here`, for a thread that is on this CPU: elsewhere, where the pod has no share of a CPU
-    /// quota.
+    /// The pod of this CPU, for a thread that is on it. If the pod has no share of a CPU quota, the
+    /// work goes elsewhere.
     Near(CpuId),
-    /// In a pod of this node: the caller's own if that lies there, else each in turn. (The kernel's
+    /// A pod of this node: the caller's own if that lies there, else each in turn. (The kernel's
     /// `queue_work_node` takes the node's first CPU, and with it always the same shard.) A node
-    /// without CPUs that can be used: as `Here`.
+    /// without usable CPUs counts as `Here`.
     Node(u32),
 }
 
 impl At {
-    /// For work that comes later: `Here` is the CPU that the caller is on now.
+    /// Replaces `Here` by the CPU that the caller is on now, for work that comes later.
     pub(crate) fn settled(self) -> At {
         match self {
             At::Here => current_cpu().map_or(At::Here, At::Near),

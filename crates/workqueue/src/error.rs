@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do then.
+//! The errors of the crate, and what to do about each.
 
 use std::any::Any;
 use std::fmt;
@@ -16,16 +16,16 @@ pub enum BuildError {
     NoCpus {
         /// The queue's name.
         queue: String,
-        /// What was asked for. Empty: an empty set.
+        /// The CPUs that were asked for; empty for an empty set.
         asked: String,
-        /// What the process may use, online or not.
+        /// The CPUs that the process may use, online or not.
         possible: String,
     },
     /// The system gave no thread for the first worker of a pod.
     Threads {
         /// The queue's name.
         queue: String,
-        /// What the system, or the pools' spawn handler, said, and what to do.
+        /// The reason that the system or the pools' spawn handler gave, and what to do.
         reason: String,
     },
     /// The pools were shut down.
@@ -46,7 +46,7 @@ pub enum BuildError {
     Fixed {
         /// The queue's name.
         queue: String,
-        /// What kind it is of.
+        /// The queue's kind.
         kind: &'static str,
     },
 }
@@ -103,13 +103,13 @@ impl std::error::Error for BuildError {}
 /// cancelled before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queued {
-    /// By this call.
+    /// The item is pending by this call.
     Now,
-    /// It was before: any number of calls become one run.
+    /// An earlier call made it pending: any number of calls become one run.
     AlreadyPending,
 }
 
-/// Why a queue didn't take something: it is as if nobody had tried.
+/// A reason why a queue refused something. A refusal changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -121,10 +121,10 @@ pub enum QueueError {
     /// The queue was [destroyed](crate::Workqueue::destroy), or its pools were
     /// [shut down](crate::WorkerPools::shutdown). It takes nothing any more.
     Closed,
-    /// As many closures as its [capacity](crate::QueueBuilder::capacity) are waiting or running:
-    /// see [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
+    /// The queue's [capacity](crate::QueueBuilder::capacity) is used up by closures that wait or
+    /// run: see [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
     Full,
-    /// It is for later, and the system gave no thread for the timers.
+    /// The item has a delay, and the system gave no thread for the timers.
     NoThread,
 }
 
@@ -173,10 +173,10 @@ impl<C> std::error::Error for Refused<C> {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It panicked; this is what it panicked with.
+    /// The job panicked with this payload.
     Panicked(PanicPayload),
-    /// It was cancelled before its end: by [`JoinHandle::abort`](crate::JoinHandle::abort), or
-    /// because the pools were shut down. The closure or future was dropped.
+    /// The job was cancelled before its end: by [`JoinHandle::abort`](crate::JoinHandle::abort), or
+    /// because the pools were shut down. Its closure or future was dropped.
     Cancelled,
 }
 
@@ -185,8 +185,8 @@ impl JoinError {
         JoinError::Panicked(PanicPayload::new(payload))
     }
 
-    /// Where it panicked, the panic's message as a whole. The error's text leaves out the middle of
-    /// a long one.
+    /// Returns the whole message of the panic, if there is one. The error's text leaves out the
+    /// middle of a long message.
     pub fn message(&self) -> Option<&str> {
         match self {
             JoinError::Panicked(payload) => Some(payload.message()),
@@ -194,12 +194,12 @@ impl JoinError {
         }
     }
 
-    /// Whether it panicked.
+    /// Returns true if the job panicked.
     pub fn is_panic(&self) -> bool {
         matches!(self, JoinError::Panicked(_))
     }
 
-    /// Whether it was cancelled before its end.
+    /// Returns true if the job was cancelled before its end.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, JoinError::Cancelled)
     }

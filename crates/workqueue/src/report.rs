@@ -1,4 +1,4 @@
-//! What is told of worker pools and their queues, as plain data.
+//! Reports on worker pools and their queues, as plain data.
 //!
 //! A dump is collected by reading: nothing stops for it. It holds one lock at a time, that of a
 //! pool or of a list, for as long as it takes to copy a few numbers; each figure is true of its own
@@ -19,9 +19,9 @@ pub struct QueueStats {
     pub queued: u64,
     /// Instances that are over: run, or cancelled.
     pub completed: u64,
-    /// Of those, cancelled.
+    /// Number of the queued instances that were cancelled.
     pub cancelled: u64,
-    /// How long instances have run, blocked times included; 0 unless the queue is
+    /// Time that instances have run, blocked times included; 0 unless the queue is
     /// [timed](crate::QueueBuilder::timed).
     pub run_time: Duration,
     /// Instances that ran away from the pod they were queued on.
@@ -53,7 +53,7 @@ impl QueueStats {
 pub struct PoolReport {
     /// The scope that its pod is of.
     pub scope: AffinityScope,
-    /// Whether its queues are strict.
+    /// True if the pool's queues are strict.
     pub strict: bool,
     /// Its pod.
     pub pod: u32,
@@ -61,22 +61,22 @@ pub struct PoolReport {
     pub node: Option<u32>,
     /// The CPUs that its workers run on now.
     pub cpus: CpuSet,
-    /// Whether these are not its pod's: none of those can be used now.
+    /// True if these CPUs are not the pod's: none of those can be used now.
     pub away: bool,
-    /// How many of its workers may hold a core at once: its CPUs, or its share of what
+    /// Number of its workers that may hold a core at once: its CPUs, or its share of what
     /// [`concurrency`](crate::PoolsBuilder::concurrency) or the CPU quota gives.
     pub concurrency: usize,
     /// Worker threads.
     pub workers: usize,
-    /// Of those, parked.
+    /// Number of workers that are parked.
     pub idle: usize,
-    /// Of those, inside a blocking region.
+    /// Number of workers inside a blocking region.
     pub blocked: usize,
     /// Items that wait for a worker; those pushed since a worker looked last aren't counted.
     pub waiting: usize,
     /// Items that its workers have run.
     pub ran: u64,
-    /// Of those, items taken over from a saturated pod.
+    /// Number of items that were taken over from a saturated pod.
     pub taken_over: u64,
     /// Parked workers woken.
     pub wakeups: u64,
@@ -87,13 +87,14 @@ pub struct PoolReport {
     pub caught: u64,
 }
 
-/// What [`WorkerPools::dump`](crate::WorkerPools::dump) found. `corewise dump` writes it as tables.
+/// The result of [`WorkerPools::dump`](crate::WorkerPools::dump). `corewise dump` writes it as
+/// tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Dump {
     /// The CPUs that may be used: online and allowed.
     pub cpus: CpuSet,
-    /// Of those, the CPUs for general work.
+    /// The CPUs for general work.
     pub housekeeping: CpuSet,
     /// The CPU time that the process may use, where that is limited.
     pub cpu_quota: Option<CpuQuota>,
@@ -105,17 +106,17 @@ pub struct Dump {
     pub pools: Vec<PoolDump>,
     /// All queues, in the order in which they were made.
     pub queues: Vec<QueueDump>,
-    /// What the workers run, in the order of pools and workers.
+    /// Instances that the workers run, in the order of pools and workers.
     pub running: Vec<RunningDump>,
 }
 
-/// How one scope divides the machine.
+/// The division of the machine by one scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScopeDump {
     /// The scope.
     pub scope: AffinityScope,
-    /// Whether queues have it where nobody says else.
+    /// True if queues have this scope by default.
     pub default: bool,
     /// Its pods by number.
     pub pods: Vec<Pod>,
@@ -127,11 +128,11 @@ pub struct ScopeDump {
 pub struct PoolDump {
     /// Its number: its place in the list of pools.
     pub id: usize,
-    /// What kind of queues it is for; ordered ones share pools with unbound ones.
+    /// Kind of the queues that the pool is for; ordered ones share pools with unbound ones.
     pub kind: QueueKind,
     /// The niceness that its workers' threads were to have.
     pub nice: i32,
-    /// How many queues use it, or have work left in it.
+    /// Number of queues that use the pool, or have work left in it.
     pub links: usize,
     /// Its workers and what they have done.
     pub state: PoolReport,
@@ -148,34 +149,34 @@ pub struct QueueDump {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Kind of the queue.
     pub kind: QueueKind,
-    /// What a pod is for it.
+    /// Scope of its pods.
     pub scope: AffinityScope,
-    /// Whether its work never leaves its pod.
+    /// True if its work never leaves its pod.
     pub strict: bool,
     /// The CPUs that it asked for; `None`: those for general work.
     pub cpus: Option<CpuSet>,
     /// The niceness that it asked for.
     pub nice: i32,
-    /// How many of its instances may be active at once; `None`: any number.
+    /// Maximum of its active instances; `None`: any number.
     pub max_active: Option<usize>,
-    /// How many closures [`try_spawn`](crate::Workqueue::try_spawn) puts on it at once; `None`: any
-    /// number.
+    /// Number of closures that [`try_spawn`](crate::Workqueue::try_spawn) puts on it at once;
+    /// `None`: any number.
     pub capacity: Option<usize>,
-    /// How many closures it gave back because it was full.
+    /// Number of closures that it gave back because it was full.
     pub refused: u64,
-    /// What it has done, in all pools.
+    /// Counts of what it has done, in all pools.
     pub stats: QueueStats,
     /// Instances queued and not over, held back ones included.
     pub in_flight: u64,
-    /// Of those, instances that workers run.
+    /// Number of pending instances that workers run.
     pub running: u64,
     /// Delayed items whose time hasn't come. They aren't in flight.
     pub delayed: usize,
-    /// Whether it is counted how long its instances run.
+    /// True if it measures how long its instances run.
     pub timed: bool,
-    /// Whether it has a rescuer.
+    /// True if it has a rescuer.
     pub rescuer: bool,
     /// Where its active instances are counted, if they are.
     pub slots: Vec<SlotDump>,
@@ -189,27 +190,27 @@ pub struct QueueDump {
 pub struct LinkDump {
     /// The pool, by [`PoolDump::id`].
     pub pool: usize,
-    /// What the queue has done there.
+    /// Counts of what the queue has done there.
     pub stats: QueueStats,
     /// Instances queued there and not over.
     pub in_flight: u64,
 }
 
-/// Where a queue's active instances are counted against a maximum.
+/// A place where a queue's active instances are counted against a maximum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlotDump {
-    /// For whom.
+    /// The scope that the maximum holds for.
     pub place: SlotPlace,
-    /// How many are active: let through to a pool and not over.
+    /// Number of active instances: let through to a pool and not over.
     pub active: usize,
-    /// How many may be; `None`: any number.
+    /// Maximum of active instances; `None`: any number.
     pub max: Option<usize>,
-    /// How many are held back.
+    /// Number of instances that are held back.
     pub held: usize,
 }
 
-/// What a maximum of active instances holds for.
+/// The scope of a maximum of active instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlotPlace {
@@ -223,7 +224,7 @@ pub enum SlotPlace {
     Pod(u32),
 }
 
-/// What a worker runs.
+/// An instance that a worker runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunningDump {
@@ -233,8 +234,8 @@ pub struct RunningDump {
     pub worker: u32,
     /// The kernel's number of its thread.
     pub thread: Option<u32>,
-    /// How many instances it has started, this one included: the same number in two dumps means the
-    /// same instance.
+    /// Number of instances that the worker has started, this one included: the same number in two
+    /// dumps means the same instance.
     pub instance: u64,
     /// The queue, by [`QueueDump::id`].
     pub queue: u64,

@@ -30,7 +30,7 @@ use crate::wait::{Role, take_back};
 ///
 /// It is a future too, and can be awaited in any runtime.
 pub struct JoinHandle<T> {
-    /// By a pointer to the whole task.
+    /// The task, as a pointer to all of it.
     task: NonNull<dyn Outcome<T>>,
 }
 
@@ -44,7 +44,7 @@ unsafe impl<T> Send for JoinHandle<T> {}
 unsafe impl<T> Sync for JoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
-    /// Of a task that lives in an `Arc`.
+    /// Creates the handle of a task that lives in an `Arc`.
     pub(crate) fn counted<O: Outcome<T> + 'static>(task: Arc<O>) -> Self {
         // SAFETY: `Arc::into_raw` never returns null.
         let task = unsafe { NonNull::new_unchecked(Arc::into_raw(task).cast_mut()) };
@@ -118,7 +118,7 @@ impl<T> JoinHandle<T> {
         self.is_finished() || self.task().done().wait_timeout(timeout)
     }
 
-    /// Has the closure or future [aborted](JoinHandle::abort) where the handle is dropped.
+    /// Makes the drop of the handle [abort](JoinHandle::abort) the closure or future.
     ///
     /// ```
     /// # use std::future::pending;
@@ -150,7 +150,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether it is over, so that [`JoinHandle::join`] won't block.
+    /// Returns true if the job is over, so that [`JoinHandle::join`] won't block.
     pub fn is_finished(&self) -> bool {
         self.task().done().is_complete()
     }
@@ -173,8 +173,11 @@ impl<T> Drop for JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
+    /// Returns the result once the job is over.
+    ///
     /// # Panics
-    /// Where it is polled again after it was ready.
+    ///
+    /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.task().done().poll_complete(cx).map(|()| self.task().take().expect(TAKEN))
     }
@@ -198,7 +201,8 @@ pub struct AbortOnDrop<T> {
 }
 
 impl<T> AbortOnDrop<T> {
-    /// As [`JoinHandle::join`]. Where the wait ends with a panic, what it waits for is aborted.
+    /// Waits for the result as [`JoinHandle::join`] does. If the wait ends with a panic, the job is
+    /// aborted.
     ///
     /// # Errors
     /// As [`JoinHandle::join`].
@@ -211,7 +215,7 @@ impl<T> AbortOnDrop<T> {
         self.detach().join()
     }
 
-    /// The plain handle: from here on it goes on to its end.
+    /// Returns the plain handle: the job goes on to its end.
     pub fn detach(mut self) -> JoinHandle<T> {
         self.handle.take().expect(GIVEN_AWAY)
     }
@@ -234,8 +238,11 @@ impl<T> Drop for AbortOnDrop<T> {
 impl<T> Future for AbortOnDrop<T> {
     type Output = Result<T, JoinError>;
 
+    /// Returns the result once the job is over.
+    ///
     /// # Panics
-    /// Where it is polled again after it was ready.
+    ///
+    /// If it is polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(self.handle.as_mut().expect(GIVEN_AWAY)).poll(cx)
     }
@@ -253,22 +260,22 @@ const TAKEN: &str = "a JoinHandle was polled again after it had given its value"
 
 /// The handle's view of a task, which is an [`Item`]: without the type of the closure or future.
 pub(crate) trait Outcome<T>: Item {
-    /// It is over, and its value is there.
+    /// Returns the completion for the end of the job, after which its value is there.
     fn done(&self) -> &Completion;
-    /// The value, once.
+    /// Returns the value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
-    /// Its instance, if one is pending, is about to be cancelled: ends what that doesn't.
+    /// Ends whatever the cancellation of a pending instance doesn't end. Called just before that.
     fn abort(&self) {}
 }
 
 enum Stage<C, T, P> {
-    /// And what goes with it when it is over.
+    /// The closure, and the permit that is dropped when the closure is over.
     Closure(C, P),
     Value(Result<T, JoinError>),
     Gone,
 }
 
-/// What a run touches first lies together.
+/// A closure's task. The fields that a run touches first lie together.
 #[repr(C)]
 pub(crate) struct Task<C, T, P = ()> {
     header: Header,
@@ -289,7 +296,7 @@ where
     T: Send + 'static,
     P: Send + 'static,
 {
-    /// The task, which is pending, and the handle that waits for it. One allocation. `permit` is
+    /// Creates a pending task and the handle that waits for it, in one allocation. `permit` is
     /// dropped when the closure is over, and before the handle is woken.
     #[inline]
     pub(crate) fn make(closure: C, permit: P) -> (ItemRef, JoinHandle<T>) {
@@ -305,7 +312,7 @@ where
         (item, JoinHandle { task })
     }
 
-    /// The closure of a task that the queue didn't take.
+    /// Returns the closure of a task that the queue didn't take.
     ///
     /// # Safety
     /// They are what [`Task::make`] gave, for a task of this type, and nobody else ever had the
@@ -320,6 +327,8 @@ where
         }
     }
 
+    /// Replaces the task's stage and returns the previous one.
+    ///
     /// # Safety
     /// The stage is the caller's: see there.
     unsafe fn replace(&self, next: Stage<C, T, P>) -> Stage<C, T, P> {
@@ -327,7 +336,7 @@ where
         self.stage.with_mut(|stage| mem::replace(unsafe { &mut *stage }, next))
     }
 
-    /// By the runner or canceller of the task.
+    /// Ends the task with this value. Called by its runner or canceller.
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
         drop(unsafe { self.replace(Stage::Value(value)) });

@@ -55,7 +55,7 @@ unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
 
-/// What a work item has beside its header and its function.
+/// The data of a work item beside its header and its function.
 #[repr(C)]
 struct WorkData {
     aside: HandleData,
@@ -103,14 +103,15 @@ impl Drop for Work {
 }
 
 impl Work {
-    /// An item that runs `function`. The function runs on a worker thread of the queue, or on the
-    /// thread that [flushes](Work::flush) it, and is dropped where the last handle is: on that
-    /// thread, if that is while it runs. It may block,
-    /// best inside [`blocking`](corewise_sync::context::blocking). If it panics, the panic is
-    /// logged and the item, its worker and its queue go on.
+    /// Creates an item that runs `function`. The function runs on a worker thread of the queue, or
+    /// on the thread that [flushes](Work::flush) the item. It is dropped with the last handle: on
+    /// that thread, if that happens while it runs. The function may block, best inside
+    /// [`blocking`](corewise_sync::context::blocking). If it panics, the panic is logged; the item,
+    /// its worker and its queue go on.
     ///
-    /// Its runs never overlap, and each sees what those before have done: so it may have state of
-    /// its own, without a lock. After a panic the next run finds that as the panic has left it.
+    /// Its runs never overlap, and each sees what the previous runs have done. So the function may
+    /// have state of its own, without a lock. After a panic the next run finds that state as the
+    /// panic has left it.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -134,7 +135,7 @@ impl Work {
         Work::named_for::<C, C>(function)
     }
 
-    /// As [`Work::new`]; reports have the name of an `N`.
+    /// Creates an item as [`Work::new`] does; reports show the name of an `N`.
     pub(crate) fn named_for<N, C: FnMut() + Send + 'static>(function: C) -> Work {
         let aside = HandleData { handles: AtomicUsize::new(1), flushers: Flushers::default() };
         let beside = WorkData { aside, timer: Mutex::new(None) };
@@ -145,9 +146,9 @@ impl Work {
         }
     }
 
-    /// The item whose function calls this: an item that queues itself needs no handle of its own,
-    /// and so ends when the last handle elsewhere is gone. `None` where that has happened, in
-    /// whatever else runs on a queue, and off its workers.
+    /// Returns the item whose function calls this. An item that queues itself needs no handle of
+    /// its own, and so ends when the last handle elsewhere is gone. Returns `None` if that has
+    /// happened, in any other job of a queue, and off a queue's workers.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -178,7 +179,7 @@ impl Work {
         })
     }
 
-    /// Orphan.
+    /// Carries out Orphan: the last handle is gone.
     #[cold]
     fn last_handle_is_gone(&self) {
         let table = self.header().table;
@@ -200,7 +201,7 @@ impl Work {
         self.lent().aside().expect("it is reusable")
     }
 
-    /// The lock of where its timer is.
+    /// Returns the lock of the item's timer.
     pub(crate) fn timer(&self) -> &Mutex<Option<TimerHandle>> {
         let beside = self.lent().beside().expect("it is reusable").cast::<WorkData>();
         // SAFETY: a work item's aside is the first field of a `WorkData`, which is `repr(C)`; the
@@ -208,12 +209,13 @@ impl Work {
         &unsafe { beside.as_ref() }.timer
     }
 
-    /// Whether it is queued and has not started (a moment ago). It may be running as well.
+    /// Returns true if the item is queued and has not started (a moment ago). It may be running as
+    /// well.
     pub fn is_pending(&self) -> bool {
         self.header().state.snapshot().pending()
     }
 
-    /// Whether a worker runs it (a moment ago).
+    /// Returns true if a worker runs the item (a moment ago).
     pub fn is_running(&self) -> bool {
         self.header().state.snapshot().running()
     }
@@ -235,13 +237,13 @@ impl Work {
         take_back(self.lent(), Role::Waits) || self.flush_only(Role::Waits)
     }
 
-    /// The item, for a claimant of an instance of it.
+    /// Lends the item to a claimant of an instance of it.
     pub(crate) fn lent(&self) -> LentItem<'_> {
         // SAFETY: a handle keeps the item; the pointer is one to all of it.
         unsafe { LentItem::new(self.item) }
     }
 
-    /// The queue's hold on the item, once the caller has made it pending.
+    /// Returns the queue's hold on the item, once the caller has made it pending.
     #[inline]
     pub(crate) fn hold(&self) -> ItemRef {
         debug_assert!(self.header().state.snapshot().pending());
@@ -289,8 +291,8 @@ impl Work {
         self.cancel()
     }
 
-    /// As [`Work::disable`]; then waits until the running instance, if any, is over. May block. Not
-    /// from the item itself.
+    /// Disables the item as [`Work::disable`] does, then waits until the running instance, if any,
+    /// is over. May block. Not for use from the item itself.
     #[track_caller]
     pub fn disable_sync(&self) -> bool {
         messages::for_item(self.header(), "Work::disable_sync");
@@ -313,7 +315,7 @@ impl Work {
         }) == 0
     }
 
-    /// Whether queueing it is refused (a moment ago).
+    /// Returns true if queueing the item is refused (a moment ago).
     pub fn is_disabled(&self) -> bool {
         self.header().state.snapshot().depth() > 0
     }
@@ -330,14 +332,14 @@ impl Work {
         counted
     }
 
-    /// As [`Work::flush`], without a try to run it.
+    /// Flushes the item as [`Work::flush`] does, but doesn't try to run it.
     #[track_caller]
     pub(crate) fn flush_only(&self, role: Role) -> bool {
         self.flush_firing(role, None)
     }
 
-    /// The same; the timer of the instance with the number `fires` is made to fire, whenever it is
-    /// found set.
+    /// Flushes the item as `flush_only` does. The timer of the instance with the number `fires` is
+    /// made to fire, whenever it is found set.
     #[track_caller]
     fn flush_firing(&self, role: Role, fires: Option<Seq>) -> bool {
         let header = self.header();
@@ -365,9 +367,9 @@ impl Work {
         }
     }
 
-    /// Where its timer runs, has it fire now; then [`flush`](Work::flush)es it: true if there
-    /// was an instance to wait for. An item that sets its timer again meanwhile isn't waited for
-    /// a second time. May block.
+    /// Fires the item's timer if it runs, then [flushes](Work::flush) the item. Returns true if
+    /// there was an instance to wait for. If the item sets its timer again meanwhile, that isn't
+    /// waited for. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
         messages::for_item(self.header(), "Work::flush_delayed");
@@ -378,7 +380,7 @@ impl Work {
         take_back(self.lent(), Role::Waits) || self.flush_firing(Role::Waits, instance) || fired
     }
 
-    /// Has the timer fire now, where it is that of the instance with this number.
+    /// Fires the timer if it is that of the instance with this number.
     fn fire(&self, seq: Seq) -> bool {
         let header = self.header();
         let now = header.state.snapshot();

@@ -26,9 +26,9 @@ pub const DEFAULT_MAX_WORKERS: usize = 256;
 /// tokio has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers
 /// often may have a few thousand.
 pub const DEFAULT_MAX_THREADS: usize = 512;
-/// How long a worker that its pod doesn't need stays idle before it leaves. The worker that parked
-/// last is woken first, so that this is one which wasn't needed all that time, whatever the others
-/// did; one a CPU may stay. To make another one takes some 30 us.
+/// Time that a worker its pod doesn't need stays idle before it leaves. The worker that parked last
+/// is woken first. So a worker that leaves wasn't needed all that time, whatever the others did.
+/// One worker a CPU may stay.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
@@ -49,82 +49,83 @@ pub struct PoolsBuilder {
 }
 
 impl PoolsBuilder {
-    /// How many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
+    /// Sets how many cores a shard aims for (scope `cache_shard`); 0 counts as 1. Default
     /// [`DEFAULT_SHARD_SIZE`](corewise_topology::DEFAULT_SHARD_SIZE).
     pub fn shard_size(mut self, cores: u32) -> Self {
         self.shard_size = cores;
         self
     }
 
-    /// How many items the pools of a set of attributes run at once, of those that hold a core (what
-    /// blocks, or computes for long, isn't counted): divided among their pods by CPUs, at most one
-    /// a CPU. A pod that gets none runs only what is asked for by its CPUs or node, one item at a
-    /// time, and so does each pod of a strict queue. 0 counts as 1.
+    /// Sets how many core-holding items the pools of a set of attributes run at once. Items that
+    /// block or compute for long don't count. The number is divided among the pods by CPUs, at most
+    /// one a CPU. A pod without a share runs only what is asked for by its CPUs or node, one item
+    /// at a time, and so does each pod of a strict queue. 0 counts as 1.
     ///
-    /// Default: as many as they have CPUs or, where the process has a CPU quota, as that is worth,
-    /// whichever is less; it follows the [`Machine`]. With more threads than that the quota would
-    /// be used up before its period is over, and whatever runs or is queued then waits for the next
-    /// one. A number of your own holds whatever the quota is: `usize::MAX` is all CPUs.
+    /// Default: the number of CPUs or, if the process has a CPU quota, the quota's worth of CPUs,
+    /// whichever is less. The default follows the [`Machine`]. With more threads the quota would be
+    /// used up before its period is over, and whatever runs or is queued would wait for the next
+    /// period. An explicit number holds whatever the quota is: `usize::MAX` is all CPUs.
     pub fn concurrency(mut self, items: usize) -> Self {
         self.concurrency = Some(items);
         self
     }
 
-    /// How many threads one pool may have, those that block included; at least one a CPU of the
-    /// pod. Default [`DEFAULT_MAX_WORKERS`].
+    /// Sets how many threads one pool may have, those that block included; at least one a CPU of
+    /// the pod. Default [`DEFAULT_MAX_WORKERS`].
     pub fn max_workers(mut self, threads: usize) -> Self {
         self.max_workers = threads;
         self
     }
 
-    /// How many worker threads all pools may have together, those that block included. For any
-    /// number, each pool may have eight more than may hold a core. At the limit, what waits for a
-    /// thread waits until an item that blocks is over; that is logged once, and asked for again
-    /// each second. Default [`DEFAULT_MAX_THREADS`].
+    /// Sets how many worker threads all pools may have together, those that block included. Each
+    /// pool may always have eight more than may hold a core. At the limit, work that needs a thread
+    /// waits until an item that blocks is over. The pools log this once and retry each second.
+    /// Default [`DEFAULT_MAX_THREADS`].
     pub fn max_threads(mut self, threads: usize) -> Self {
         self.max_threads = threads;
         self
     }
 
-    /// What a worker that finds no work does before it sleeps: at once, after it has looked out for
-    /// work while that pays, or after a time of your choice. Default: [`Idle::Hybrid`].
+    /// Sets what a worker without work does before it sleeps: sleep at once, look out for work
+    /// while that pays, or do so for a given time. Default: [`Idle::Hybrid`].
     pub fn idle(mut self, idle: Idle) -> Self {
         self.idle = idle;
         self
     }
 
-    /// How long a worker that its pod doesn't need stays idle before its thread ends. Default
+    /// Sets how long a worker that its pod doesn't need stays idle before its thread ends. Default
     /// [`DEFAULT_IDLE_TIMEOUT`].
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = timeout;
         self
     }
 
-    /// How long an item may compute without a pause before other work may start beside it, as if it
-    /// had called [`long_running`](corewise_sync::context::long_running): then it is counted and,
-    /// where its function is caught often, logged (at debug level). Looked at only while work waits
-    /// for a core, and first after 100 us, since an item that sleeps without saying so is found by
-    /// two looks that far apart; while there are no such items the looks get rarer, up to this time
-    /// and to 10 ms (and at least to 1 ms). A look takes the timekeeper's thread some 10 us.
-    /// Default [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero: never,
-    /// and items that block without saying so aren't looked for either.
+    /// Sets how long an item may compute without a pause before other work may start beside it, as
+    /// if the item had called [`long_running`](corewise_sync::context::long_running). Such an item
+    /// is counted, and a function that is caught often is logged (at debug level). Items are
+    /// sampled only while work waits for a core. The first sample comes after 100 us: two samples
+    /// that far apart find an item that sleeps without saying so. While no such item is found,
+    /// samples become rarer, up to this time and to 10 ms (and at least to 1 ms). A sample takes
+    /// the timekeeper's thread some 10 us. Default
+    /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero turns sampling
+    /// off, also for items that block without saying so.
     pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
         self.time.cpu_intensive_after = time;
         self
     }
 
-    /// After how long a pool that has work waiting, and of which no worker takes anything, is
-    /// reported as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). It is reported
-    /// again each time that it has lasted so long once more. Default
+    /// Sets after how long a pool with waiting work, of which no worker takes anything, is reported
+    /// as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). The report is repeated
+    /// each time the stall has lasted that long once more. Default
     /// [`DEFAULT_STALL_AFTER`](crate::DEFAULT_STALL_AFTER); zero: never.
     pub fn stall_after(mut self, time: Duration) -> Self {
         self.time.stall_after = time;
         self
     }
 
-    /// What is called with the report of each stall, beside the log. It runs on the timekeeper's
-    /// thread (`cw-time`), which does nothing else meanwhile: it should be quick. A panic in it is
-    /// logged. It is dropped with the pools.
+    /// Sets a callback that gets the report of each stall, beside the log. The callback runs on the
+    /// timekeeper's thread (`cw-time`), which does nothing else meanwhile, so the callback should
+    /// be quick. A panic in the callback is logged. The callback is dropped with the pools.
     pub fn on_stall(mut self, callback: impl Fn(&StallReport) + Send + Sync + 'static) -> Self {
         self.time.on_stall = Some(Arc::new(callback));
         self
@@ -136,18 +137,19 @@ impl PoolsBuilder {
         self
     }
 
-    /// How worker threads are made: `handler` gets each worker that wants a thread, and has to call
-    /// its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`, with
-    /// the worker's name.
+    /// Sets how worker threads are made. `handler` gets each worker that wants a thread, and has to
+    /// call its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`,
+    /// with the worker's name.
     ///
-    /// It is called on the thread that finds that a worker is wanted: one that queues, one that
-    /// builds a queue, a worker, or the timekeeper; no lock is held. Where it fails, panics, or
-    /// drops the worker, the pool goes on with the workers that it has, and asks again when one of
-    /// them has taken work, and every second while work waits. It makes no other threads: not the
-    /// timekeeper's, and not the rescuers'. [`WorkerPools::shutdown`] waits until the workers have
-    /// left their pools, and not for the end of these threads.
+    /// The handler is called with no lock held, on the thread that finds that a worker is wanted:
+    /// one that queues, one that builds a queue, a worker, or the timekeeper. If the handler fails,
+    /// panics, or drops the worker, the pool continues with the workers that it has. It asks again
+    /// when one of them has taken work, and every second while work waits. The handler doesn't make
+    /// the timekeeper's thread or the rescuers'. [`WorkerPools::shutdown`] waits until the workers
+    /// have left their pools, and not for the end of these threads.
     ///
-    /// The handler is dropped with the last worker, on that worker's thread or where the pools are.
+    /// The handler is dropped with the last worker, on that worker's thread or where the pools are
+    /// dropped.
     pub fn spawn_handler(
         mut self,
         handler: impl Fn(WorkerThread) -> io::Result<()> + Send + Sync + 'static,
@@ -156,16 +158,16 @@ impl PoolsBuilder {
         self
     }
 
-    /// Whether the pools look after their machine, where that is the one that this process runs on:
-    /// a thread `cw-follow` sleeps until the kernel says that CPUs went offline or came online, or
-    /// that the process's cpuset was written, and calls
-    /// [`Machine::refresh`](corewise_topology::Machine::refresh). Listeners of the machine are told
-    /// on that thread. [`WorkerPools::shutdown`] ends and joins it. Default: no; the pools follow
-    /// their machine all the same, when somebody changes or refreshes it.
+    /// Sets whether the pools watch their machine, if that is the one that this process runs on. A
+    /// thread `cw-follow` sleeps until the kernel announces that CPUs went offline or came online,
+    /// or that the process's cpuset was written. It then calls
+    /// [`Machine::refresh`](corewise_topology::Machine::refresh), and notifies the machine's
+    /// listeners. [`WorkerPools::shutdown`] ends and joins it. Default: no. The pools follow their
+    /// machine all the same if somebody changes or refreshes it.
     ///
-    /// What the kernel doesn't announce is logged once; see [`Watch`](corewise_topology::Watch).
-    /// That is so in most containers. There the thread looks too while work has to wait for a core,
-    /// each second.
+    /// If the kernel doesn't announce such changes, as in most containers, this is logged once; see
+    /// [`Watch`](corewise_topology::Watch). The thread then also checks each second while work
+    /// waits for a core.
     pub fn follow(mut self, follow: bool) -> Self {
         self.follow = follow;
         self
@@ -207,7 +209,7 @@ impl fmt::Debug for PoolsBuilder {
     }
 }
 
-/// A thread that has the machine look at itself.
+/// Starts the thread that keeps the machine up to date.
 fn follower(machine: &Machine, pools: &Weak<Inner>) -> Option<Follower> {
     if machine.is_synthetic() {
         return None;

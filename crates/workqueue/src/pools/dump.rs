@@ -14,12 +14,12 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::report::{Dump, PoolDump, PoolReport, RunningDump, ScopeDump};
 
-/// Where a pool is in the dump: by its group's address and its place in the group.
+/// The pools' numbers in the dump, by the group's address and the pool's index in the group.
 type PoolIds = HashMap<(usize, usize), usize>;
 
 impl WorkerPools {
-    /// Everything about the pools and their queues, for people and programs that look on. It may be
-    /// asked for at any time, also after [`WorkerPools::shutdown`], and delays nobody: it takes
+    /// Collects everything about the pools and their queues, for observers and their programs. It
+    /// may be called at any time, also after [`WorkerPools::shutdown`]. It delays nobody: it takes
     /// each pool's lock for a moment. Allocates; not for an atomic section.
     pub fn dump(&self) -> Dump {
         let groups = self.inner.groups();
@@ -56,7 +56,7 @@ impl WorkerPools {
 }
 
 impl Dump {
-    /// All pools in the order of class, priority, scope and pod, and what their workers run.
+    /// Reads all pools in the order of class, priority, scope and pod, and what their workers run.
     fn read_pools(&mut self, groups: &[Arc<Group>]) -> PoolIds {
         let mut all: Vec<(&Arc<Group>, usize, PoolReport)> = Vec::new();
         for group in groups {
@@ -87,8 +87,8 @@ impl Dump {
     }
 }
 
-/// What the worker's thread has spent on CPUs. One that ended just now has nothing here: it has
-/// added its time to the pool's.
+/// Returns the CPU time of the worker's thread. A thread that ended just now returns zero, since
+/// its time has been added to the pool's.
 fn time_of(worker: &Worker) -> Duration {
     let time = worker.tid().and_then(|tid| CpuTime::of(Tid::from_number(tid)).ok());
     time.and_then(|time| time.read()).map_or(Duration::ZERO, |reading| reading.ran)

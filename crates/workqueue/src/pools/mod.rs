@@ -78,30 +78,30 @@ pub(crate) struct UsableCpus {
     pub(crate) total: usize,
 }
 
-/// One more than the highest number of a node.
+/// Returns the highest number of a node plus one.
 pub(crate) fn nodes(topology: &Topology) -> usize {
     topology.nodes().iter().map(|node| node.node as usize + 1).max().unwrap_or(0)
 }
 
 impl WorkerPools {
-    /// The machine they are for.
+    /// Returns the machine that the pools are for.
     pub fn machine(&self) -> &Machine {
         &self.inner.asked.machine
     }
 
-    /// How many threads one pool may have, where the others have none: see
+    /// Returns how many threads one pool may have while the others have none: see
     /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers) and
     /// [`PoolsBuilder::max_threads`](crate::PoolsBuilder::max_threads).
     pub fn max_workers(&self) -> usize {
         self.inner.asked.max_workers.min(self.inner.threads.most())
     }
 
-    /// The machine's pods, as these pools are cut.
+    /// Returns the machine's pods, as these pools are cut.
     pub fn pods(&self) -> &Pods {
         &self.inner.pods
     }
 
-    /// The state of each pool, in the order of scope and pod.
+    /// Returns the state of each pool, in the order of scope and pod.
     pub fn report(&self) -> Vec<PoolReport> {
         let groups: Vec<_> = self.inner.groups.lock().used().collect();
         let mut report: Vec<_> = groups.iter().flat_map(|g| g.reports()).collect();
@@ -109,7 +109,7 @@ impl WorkerPools {
         report
     }
 
-    /// A number for a queue: 1, 2, ...
+    /// Returns a number for a new queue: 1, 2, ...
     pub(crate) fn next_queue(&self) -> u64 {
         self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -125,12 +125,12 @@ impl WorkerPools {
         }
     }
 
-    /// The queues that there are, by number.
+    /// Returns the queues that exist, by number.
     pub(crate) fn queues(&self) -> Vec<Arc<dyn Registered>> {
         self.inner.keeper.queues.lock().alive()
     }
 
-    /// A rescuer for a queue, and a timekeeper that calls it.
+    /// Creates a rescuer for a queue, and a timekeeper that calls it.
     pub(crate) fn rescuer(&self, queue: &str) -> io::Result<Rescuer> {
         self.inner.keeper.will_call()?;
         Rescuer::start(queue, self.inner.niceness)
@@ -144,7 +144,7 @@ impl WorkerPools {
         &self.inner.hazards
     }
 
-    /// The CPUs that a queue which asked for `cpus` may use now.
+    /// Returns the CPUs that a queue which asked for `cpus` may use now.
     pub(crate) fn usable_cpus(&self, cpus: Option<&CpuSet>) -> UsableCpus {
         let machine = &self.inner.asked.machine;
         let usable = match cpus {
@@ -165,8 +165,8 @@ impl WorkerPools {
         self.inner.groups.lock().reap();
     }
 
-    /// The pools for these attributes: those that are there, or new ones with a first worker each.
-    /// They stay for as long as somebody has the lease.
+    /// Returns the pools for these attributes: the existing ones, or new ones with a first worker
+    /// each. They stay for as long as somebody has the lease.
     pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
         if let Some(lease) = self.inner.groups.lock().lease(name, &key)? {
             return Ok(lease);
@@ -224,7 +224,7 @@ impl WorkerPools {
 }
 
 impl Inner {
-    /// The machine has changed.
+    /// Applies a change of the machine.
     fn follow(&self, masks: &Masks) {
         for group in self.groups() {
             group.follow(masks);
@@ -240,7 +240,7 @@ impl Inner {
         self.groups.lock().all()
     }
 
-    /// A pool for each pod that has any of the CPUs, online or not.
+    /// Returns a pool's specification for each pod that has any of the CPUs, online or not.
     fn specs(&self, key: &PoolKey) -> Vec<PoolSpec> {
         let max = self.asked.max_workers;
         let mut specs: Vec<PoolSpec> = self
@@ -298,8 +298,8 @@ impl Inner {
     }
 }
 
-/// The other pods, nearest first: same cache, same node, then by distance in number, so that each
-/// pod starts its search at another one.
+/// Returns the other pods, nearest first: same cache, same node, then by distance in number, so
+/// that each pod starts its search at another one.
 fn nearest(places: &[(Option<u32>, Option<u32>)], from: usize) -> Vec<usize> {
     let (node, llc) = places[from];
     let mut others: Vec<usize> = (0..places.len()).filter(|&other| other != from).collect();
@@ -339,7 +339,7 @@ pub(crate) struct Lease {
 }
 
 impl Groups {
-    /// The pools with these attributes, if there are any, for a queue of that name.
+    /// Returns the pools with these attributes, if there are any, for a queue of that name.
     pub(crate) fn lease(
         &mut self,
         queue: &str,
@@ -378,19 +378,19 @@ impl Groups {
         unused.iter().for_each(|group| self.retire(group));
     }
 
-    /// The workers of these pools leave.
+    /// Makes the workers of these pools leave.
     pub(crate) fn retire(&mut self, group: &Arc<Group>) {
         group.close();
         self.leaving.retain(|group| group.strong_count() > 0);
         self.leaving.push(Arc::downgrade(group));
     }
 
-    /// Those that queues use, or used last.
+    /// Returns the groups that queues use, or used last.
     pub(crate) fn used(&self) -> impl Iterator<Item = Arc<Group>> {
         self.by_key.values().map(|(group, _)| Arc::clone(group))
     }
 
-    /// Those, and the ones whose workers leave.
+    /// Returns the groups in use and those whose workers leave.
     pub(crate) fn all(&self) -> Vec<Arc<Group>> {
         self.used().chain(self.leaving.iter().filter_map(Weak::upgrade)).collect()
     }

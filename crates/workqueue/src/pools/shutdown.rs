@@ -24,11 +24,12 @@ use crate::timekeeper::stall::ItemReport;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// How long it was waited.
+    /// Time that the shutdown waited.
     pub waited: Duration,
-    /// What runs, the longest first.
+    /// Items that run, the longest first.
     pub running: Vec<StillRunning>,
-    /// How many items wait for a worker, or for the one before them in an ordered or limited queue.
+    /// Number of items that wait for a worker, or for the one before them in an ordered or limited
+    /// queue.
     pub waiting: u64,
     /// Threads beside the pools that haven't ended: the timekeeper's (`cw-time`), rescuers'
     /// (`cw-r-` and the queue's name) with what they run, `cw-follow`.
@@ -41,9 +42,8 @@ pub struct Unfinished {
 pub struct StillRunning {
     /// Its queue and function, and its thread.
     pub item: ItemReport,
-    /// For how long it has been at it, as far as that is known: since its blocking region began, or
-    /// at least since the shutdown was asked for. Zero for one that began later and isn't in a
-    /// region.
+    /// Lower bound of the time that the instance has run: since its blocking region began, or since
+    /// the shutdown was asked for. Zero if the instance began later and isn't in a region.
     pub for_at_least: Duration,
 }
 
@@ -82,7 +82,7 @@ impl std::error::Error for Unfinished {}
 /// A worker: of which group, of which of its pools, and its number.
 type Key = (usize, usize, u32);
 
-/// Which instances ran when a shutdown was asked for.
+/// The instances that ran when a shutdown was asked for.
 type RunningBefore = HashMap<Key, u64>;
 
 impl WorkerPools {
@@ -111,13 +111,14 @@ impl WorkerPools {
         }
     }
 
-    /// As [`WorkerPools::shutdown`], for `timeout` at most. In time it returns as that does, but
-    /// for the destructors of thread-local values of workers that have left: those it doesn't wait
-    /// for.
+    /// Shuts the pools down as [`WorkerPools::shutdown`] does, but waits at most `timeout`. If the
+    /// pools end in time, the call returns as that does, but doesn't wait for the destructors of
+    /// thread-local values of workers that have left. In time it returns as that does, but for the
+    /// destructors of thread-local values of workers that have left: those it doesn't wait for.
     ///
-    /// Else the pools stay closed, their workers go on with what is queued and leave when they are
-    /// through, and either call may be made again. So a program may end although an item hangs: a
-    /// callback of a device, say, that a shutdown of devices has skipped. May block.
+    /// Else the pools stay closed. Their workers finish what is queued and then leave, and either
+    /// call may be made again. So a program may end although an item hangs: a callback of a device,
+    /// say, that a shutdown of devices has skipped. May block.
     ///
     /// # Errors
     /// [`Unfinished`] names what is left when the time is up.
@@ -209,7 +210,7 @@ impl WorkerPools {
         late(ends.into_iter())
     }
 
-    /// What is left after so long, in all and since what runs was looked at.
+    /// Returns what is left after this time, in all and since the first look at what runs.
     fn unfinished(
         &self,
         groups: &[Arc<Group>],
@@ -241,7 +242,7 @@ impl WorkerPools {
     }
 }
 
-/// What runs.
+/// Returns what runs.
 fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, RunSnapshot)> {
     let pools = groups.iter().enumerate().flat_map(|(at, group)| {
         (0..group.pools.len()).map(move |pool| (at, pool, group.running(pool)))
@@ -251,7 +252,7 @@ fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, Run
     })
 }
 
-/// The threads that haven't ended in time, if there are any.
+/// Returns the threads that haven't ended in time as an error, if there are any.
 fn late(ends: impl Iterator<Item = Result<(), String>>) -> Result<(), Vec<String>> {
     let late: Vec<String> = ends.filter_map(Result::err).collect();
     if late.is_empty() { Ok(()) } else { Err(late) }

@@ -22,13 +22,15 @@ use crate::queue::Workqueue;
 /// | [`strict`](Self::strict) | no: an idle pod takes work over from a saturated one |
 /// | [`cpus`](Self::cpus) | whatever the machine has for general work, now and later |
 /// | [`nice`](Self::nice) | 0 |
-/// | [`max_active`](Self::max_active) | 0: no limit of the queue's own; its pools run one item a CPU at once, or what the [CPU quota](crate::PoolsBuilder::concurrency) gives |
+/// | [`max_active`](Self::max_active) | 0: no limit of the queue's own |
 /// | [`capacity`](Self::capacity) | no bound for [`try_spawn`](Workqueue::try_spawn) |
 /// | [`rescuer`](Self::rescuer) | no |
 /// | [`timed`](Self::timed) | no |
 /// | [`lowest`](Self::lowest) | no |
 ///
-/// A kind doesn't take every option, which [`build`](Self::build) then says: see [`QueueKind`].
+/// Without a limit of its own, a queue's pools run one item a CPU at once, or what the
+/// [CPU quota](crate::PoolsBuilder::concurrency) gives. A kind doesn't take every option:
+/// [`build`](Self::build) refuses the others, see [`QueueKind`].
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the queue"]
 pub struct QueueBuilder {
@@ -51,16 +53,16 @@ impl QueueBuilder {
         }
     }
 
-    /// For a queue that is made for a layer whose work others wait for, and for nothing else: it is
-    /// its own queue [`below`](Workqueue::below), and takes work also while it is drained. Not for
-    /// use with [`max_active`](Self::max_active) or [`QueueKind::Ordered`], which would hold up
-    /// what is waited for. Default: no.
+    /// Marks a queue for a layer that others wait for, and for nothing else. Such a queue is its
+    /// own queue [`below`](Workqueue::below), and takes work even while it is drained. Don't
+    /// combine it with [`max_active`](Self::max_active) or [`QueueKind::Ordered`]: either would
+    /// hold up what others wait for. Default: no.
     pub fn lowest(mut self, lowest: bool) -> Self {
         self.traits.is_below = lowest;
         self
     }
 
-    /// The queue below one with these attributes: see [`Workqueue::below`].
+    /// Creates the builder of the queue below one with these attributes: see [`Workqueue::below`].
     pub(crate) fn below(above: &QueueCore, attributes: Attributes) -> Self {
         let per_cpu = above.traits.kind.per_cpu();
         let kind = if per_cpu { above.traits.kind } else { QueueKind::Unbound };
@@ -72,66 +74,68 @@ impl QueueBuilder {
         }
     }
 
-    /// What a pod is for this queue. Default: [`AffinityScope::CacheShard`].
+    /// Sets the scope of the queue's pods. Default: [`AffinityScope::CacheShard`].
     pub fn scope(mut self, scope: AffinityScope) -> Self {
         (self.attributes.scope, self.scoped) = (scope, true);
         self
     }
 
-    /// Strict: work never leaves the pod it was queued on. Default: soft, it may be taken over by
-    /// an idle pod while its own is saturated.
+    /// Sets whether work never leaves the pod it was queued on. Default: no. If the pod is
+    /// saturated then, an idle pod may take its work over.
     pub fn strict(mut self, strict: bool) -> Self {
         self.attributes.strict = strict;
         self
     }
 
-    /// The CPUs that its workers may use; those that are offline count once they come. Default: the
-    /// machine's housekeeping CPUs (online, allowed and not isolated), also as they change.
+    /// Sets the CPUs that the workers may use. Offline CPUs of the set count once they come online.
+    /// Default: the machine's housekeeping CPUs (online, allowed and not isolated), also as they
+    /// change.
     pub fn cpus(mut self, cpus: CpuSet) -> Self {
         self.attributes.cpus = Some(cpus);
         self
     }
 
-    /// The niceness of its workers' threads: see [`Attributes::nice`]. Queues of another niceness
-    /// have other pools. Default: 0.
+    /// Sets the niceness of the workers' threads: see [`Attributes::nice`]. Queues of another
+    /// niceness have other pools. Default: 0.
     pub fn nice(mut self, nice: i32) -> Self {
         self.attributes.nice = nice;
         self
     }
 
-    /// How many instances may be active at once: let through to a pool and not over. The others
-    /// are held back, in order. More than 2048 is cut to that, with a warning; 0 is no limit. Default: 0.
+    /// Sets the maximum of active instances: those that were let through to a pool and are not
+    /// over. Further instances are held back, in order. A value above 2048 is cut to 2048, with a
+    /// warning; 0 is no limit. Default: 0.
     ///
-    /// For a bound queue it holds for each CPU. For an unbound one it holds for the machine, and is
-    /// divided among the NUMA nodes by the CPUs that the queue may use there, rounded up, with at
-    /// least 8 (or all of it) for each: however many pods a node is divided into, they share one
-    /// limit. The kernel's rule (`WQ_UNBOUND` and `max_active`); but its default is 1024, since its
-    /// pools have no limit of their own.
+    /// For a bound queue the maximum holds for each CPU. For an unbound queue it holds for the
+    /// machine, and is divided among the NUMA nodes by the CPUs that the queue may use there. Each
+    /// share is rounded up, and is at least 8 (or the whole maximum). The pods of a node share one
+    /// limit. This is the kernel's rule (`WQ_UNBOUND` and `max_active`), but the kernel's default
+    /// is 1024, since its pools have no limit of their own.
     pub fn max_active(mut self, max_active: usize) -> Self {
         self.attributes.max_active = max_active;
         self
     }
 
-    /// How many closures [`Workqueue::try_spawn`] lets in; it binds that function alone. `spawn`,
-    /// `execute`, `queue` and the others put any number on the queue, and what they put there isn't
-    /// counted.
+    /// Sets how many closures [`Workqueue::try_spawn`] lets in; the capacity binds that function
+    /// alone. `spawn`, `execute`, `queue` and the others put any number on the queue, and their
+    /// items aren't counted.
     ///
-    /// Counted are the closures of `try_spawn` that wait, for a worker or behind
-    /// [`max_active`](Self::max_active), and those that run. Further ones it gives back. Default:
-    /// no bound.
+    /// The closures of `try_spawn` count while they wait, for a worker or behind
+    /// [`max_active`](Self::max_active), and while they run. `try_spawn` gives further closures
+    /// back. Default: no bound.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.traits.capacity = Some(capacity);
         self
     }
 
-    /// What the queue is. Default: [`QueueKind::Unbound`].
+    /// Sets the queue's kind. Default: [`QueueKind::Unbound`].
     pub fn kind(mut self, kind: QueueKind) -> Self {
         self.traits.kind = kind;
         self
     }
 
-    /// Whether it is counted how long its items run ([`QueueStats::run_time`]): two readings of the
-    /// clock an item. Default: no.
+    /// Sets whether the queue measures how long its items run ([`QueueStats::run_time`]), which
+    /// takes two readings of the clock an item. Default: no.
     ///
     /// [`QueueStats::run_time`]: crate::QueueStats::run_time
     pub fn timed(mut self, timed: bool) -> Self {
@@ -181,7 +185,7 @@ impl QueueBuilder {
         Ok(Workqueue::new(table))
     }
 
-    /// What it is to be, where that takes the other options.
+    /// Returns the queue's kind if that allows the other options.
     fn checked_kind(&self) -> Result<QueueKind, BuildError> {
         let Traits { kind, is_below: lowest, .. } = self.traits;
         let Attributes { scope, max_active, .. } = self.attributes;

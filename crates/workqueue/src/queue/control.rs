@@ -1,5 +1,5 @@
-//! What can be done to a queue as a whole while work flows: other attributes, another maximum,
-//! draining, the end and its listeners; and the queue below a queue.
+//! Control of a queue as a whole while work flows: other attributes, another maximum, draining, the
+//! end and its listeners; and the queue below a queue.
 
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -23,12 +23,12 @@ impl Workqueue {
         shared.colours.flush_by(|event| Target::Queue(shared, location).wait(event));
     }
 
-    /// What the queue is.
+    /// Returns the queue's kind.
     pub fn kind(&self) -> QueueKind {
         self.shared().traits.kind
     }
 
-    /// Its attributes now: change what you like in them, and give them to
+    /// Returns the queue's attributes. To change them, modify the copy and pass it to
     /// [`Workqueue::set_attributes`]. Takes a short lock.
     pub fn attributes(&self) -> Attributes {
         self.shared().attributes.lock().clone()
@@ -123,7 +123,8 @@ impl Workqueue {
         self.drain_rounds();
     }
 
-    /// Only what its own items queue is accepted until what this gives is dropped.
+    /// Refuses everything but what the queue's own items queue, until the returned guard is
+    /// dropped.
     fn begin_drain(&self) -> Draining<'_> {
         let mut drains = self.inner.drains.lock();
         *drains += 1;
@@ -206,19 +207,20 @@ impl Drop for Draining<'_> {
 }
 
 impl Workqueue {
-    /// The queue below this one, made when it is first asked for: for a layer whose work this
-    /// queue's items may wait for, such as a block device. (The kernel's block layer has a queue of
+    /// Returns the queue below this one, for a layer whose work this queue's items may wait for,
+    /// such as a block device. The first call creates it. (The kernel's block layer has a queue of
     /// its own for that, `kblockd`.)
     ///
-    /// It has the same pools, and this queue's kind and attributes, also as they change; but it
-    /// isn't ordered, has no `max_active`. So this queue may be drained, destroyed, or full of
-    /// items that wait: what they wait for goes on. It takes work until the pools are shut down,
-    /// also while somebody drains it. Its name is this one's with `/below` behind. Where this queue
-    /// has a rescuer, it has one of its own. The queue below the queue below is itself, as that of
-    /// a queue that is the [`lowest`](QueueBuilder::lowest).
+    /// The queue below has the same pools, and this queue's kind and attributes, also as they
+    /// change. But it isn't ordered and has no `max_active`. So if this queue is drained,
+    /// destroyed, or full of items that wait, the work that they wait for still proceeds. The queue
+    /// below takes work until the pools are shut down, even while somebody drains it. Its name is
+    /// this queue's with `/below` appended. If this queue has a rescuer, the queue below has one of
+    /// its own. A queue below is its own queue below, and so is a [`lowest`](QueueBuilder::lowest)
+    /// queue.
     ///
-    /// May block the first time. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) it
-    /// is a queue that takes nothing, as this one.
+    /// The first call may block. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown), the
+    /// returned queue takes nothing, like this one.
     #[must_use]
     pub fn below(&self) -> Workqueue {
         if self.shared().traits.is_below {
@@ -257,7 +259,7 @@ impl Workqueue {
         })
     }
 
-    /// Has the queue below get the attributes, if there is one.
+    /// Passes the attributes on to the queue below, if there is one.
     pub(crate) fn tell_below(&self) {
         let below = self.inner.below.lock();
         if let Some(below) = &*below {
@@ -272,8 +274,7 @@ impl Workqueue {
     }
 }
 
-/// Has a function called at the end of a queue, for as long as it isn't dropped: see
-/// [`Workqueue::on_end`].
+/// A listener for the end of a queue, active until it is dropped: see [`Workqueue::on_end`].
 #[must_use = "dropping it has nobody told"]
 pub struct EndNotice {
     queue: Weak<QueueCore>,
@@ -295,14 +296,14 @@ impl<F: Fn() + Send + Sync> Waits for EndListener<F> {
 }
 
 impl Workqueue {
-    /// Has `told` called once the queue takes nothing any more: it was destroyed, or its pools were
-    /// shut down. A thread that begins to queue something from then on is refused. For one that has
-    /// promised to do something on the queue, and then has to do without.
+    /// Calls `told` once the queue takes nothing any more, because it was destroyed or its pools
+    /// were shut down. A thread that begins to queue something from then on is refused. This is for
+    /// code that has promised to do something on the queue, and then has to do without.
     ///
-    /// It is called once, by the thread that ends the queue, or that drops the last handle of the
-    /// pools, before that thread waits for the workers; with no lock held. Where the queue has
-    /// ended it is called at once, by this thread. A panic in it is logged. It isn't called once
-    /// the notice was dropped, though it may still be running then.
+    /// `told` is called once, with no lock held, by the thread that ends the queue or drops the
+    /// last handle of the pools, before that thread waits for the workers. If the queue has ended
+    /// already, this thread calls `told` at once. A panic in `told` is logged. Once the notice was
+    /// dropped, `told` isn't called, though it may still be running then.
     pub fn on_end(&self, told: impl Fn() + Send + Sync + 'static) -> EndNotice {
         let told = Arc::new(EndListener(told));
         let list: Weak<dyn Waits> = Arc::downgrade(&told) as _;

@@ -38,8 +38,8 @@ impl Workqueue {
         self.queue_later(At::Here, work, delay, Location::caller(), false)
     }
 
-    /// As [`Workqueue::queue_delayed`], for the source line that stands for it. `accepted`: see
-    /// [`Workqueue::submit_with`].
+    /// Queues the item as [`Workqueue::queue_delayed`] does, for the given source line. `accepted`:
+    /// see [`Workqueue::submit_with`].
     pub(crate) fn queue_later(
         &self,
         at: At,
@@ -66,13 +66,14 @@ impl Workqueue {
         if refused { Err(self.no_timer()) } else { Ok(pended) }
     }
 
-    /// Has an item run after `delay`, on this queue, whatever it is at: where its timer runs it is
-    /// set anew, where it is queued, also elsewhere, it is taken out. A delay of zero: it is queued
-    /// at once. `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for
-    /// this one. `Now`: it was idle.
+    /// Makes an item run after `delay`, on this queue, in whatever state the item is. If its timer
+    /// runs, the timer is set anew; if it is queued, here or elsewhere, it is taken out. If the
+    /// delay is zero, the item is queued at once. A delay of zero: it is queued at once.
+    /// `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for this one.
+    /// `Now`: it was idle.
     ///
-    /// Any context. It waits for no work, only, yielding, for others' short steps with the same
-    /// item.
+    /// Any context. It waits for no work. It only yields while others take short steps with the
+    /// same item.
     ///
     /// # Errors
     /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is;
@@ -96,7 +97,7 @@ impl Workqueue {
         }
     }
 
-    /// Whether it takes what comes after a while.
+    /// Checks that the queue takes work with this delay.
     fn check_later(&self, delay: Duration) -> Result<(), QueueError> {
         if delay.is_zero() {
             self.table().check_at_once(false)
@@ -111,7 +112,7 @@ impl Workqueue {
         if self.table().is_closed() { Err(QueueError::Closed) } else { Ok(()) }
     }
 
-    /// Why no timer can be set. The pools close their queues before the timers.
+    /// Returns the reason why no timer can be set. The pools close their queues before the timers.
     fn no_timer(&self) -> QueueError {
         self.check_open().err().unwrap_or(QueueError::NoThread)
     }
@@ -206,8 +207,8 @@ impl Workqueue {
     }
 }
 
-/// What runs again and again: see [`Workqueue::every`]. Dropping it stops that: no tick begins any
-/// more, and one that runs goes on to its end.
+/// A periodic job: see [`Workqueue::every`]. When the ticker is dropped, no further tick begins;
+/// one that runs goes on to its end.
 #[must_use = "dropping it stops the ticks"]
 pub struct Ticker {
     work: Work,
@@ -237,7 +238,7 @@ impl fmt::Debug for Ticker {
     }
 }
 
-/// When and where ticks are planned for.
+/// The times and the place of the planned ticks.
 struct Rhythm {
     queue: Workqueue,
     at: At,
@@ -261,7 +262,7 @@ impl Drop for NextTick<'_> {
     }
 }
 
-/// How long the period that is under way has still to go.
+/// Returns the rest of the period that is under way.
 fn rest(since: Duration, period: Duration) -> Duration {
     // Less than the period, which may be more than 64 bits of nanoseconds.
     let gone = since.as_nanos() % period.as_nanos();

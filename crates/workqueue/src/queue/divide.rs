@@ -1,4 +1,5 @@
-//! What several threads can work through: slices, their chunks, vectors, arrays and ranges.
+//! Collections that several threads can work through: slices, their chunks, vectors, arrays and
+//! ranges.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -16,7 +17,7 @@ use sealed::{Part, Store};
 pub trait Divisible {
     /// One of them.
     type Item: Send;
-    /// Where they are meanwhile.
+    /// The owner of the elements meanwhile.
     #[doc(hidden)]
     type Store: Store<Item = Self::Item>;
     #[doc(hidden)]
@@ -178,7 +179,7 @@ impl<'s, T: Send> Part for slice::IterMut<'s, T> {
     }
 }
 
-/// What is a part as it stands.
+/// A part that isn't divided any further.
 pub struct Undivided<P>(Option<P>);
 
 impl<P: Part> Store for Undivided<P> {

@@ -125,7 +125,7 @@ impl Workqueue {
     }
 }
 
-/// What a run touches lies together.
+/// A one-shot closure's item. The fields that a run touches lie together.
 #[repr(C)]
 struct OneShot<C> {
     header: Header,
@@ -164,8 +164,10 @@ impl<C: FnOnce() + Send> OneShotItem for OneShot<C> {
 }
 
 impl Workqueue {
-    /// As [`Workqueue::spawn`], where the queue has room: what it doesn't take comes back. So the
-    /// queue of a server that gets more than it can do doesn't grow; it says so, to those who ask.
+    /// Queues a closure as [`Workqueue::spawn`] does if the queue has room, and else gives the
+    /// closure back. So the queue of a server that gets more than it can do doesn't grow; the
+    /// server refuses the surplus. So the queue of a server that gets more than it can do doesn't
+    /// grow; it says so, to those who ask.
     ///
     /// A queue has room for as many closures as its [`capacity`](crate::QueueBuilder::capacity)
     /// says, waiting or running, or for any number. The place of a closure is free again when it

@@ -42,9 +42,9 @@ use crate::task::ticket::Ticket;
 use crate::wait;
 use crate::wait::policy::{Fork as Decision, ForkPoint};
 
-/// How often a join looks whether a thief is done before it leapfrogs or sleeps.
+/// Number of times a join checks whether a thief is done before it leapfrogs or sleeps.
 const LOOKS: u32 = if hint::IN_MODEL { 1 } else { 64 };
-/// How often it tries to leapfrog before it sleeps.
+/// Number of times a join tries to leapfrog before it sleeps.
 const LEAPS: u32 = if hint::IN_MODEL { 1 } else { 8 };
 
 impl Workqueue {
@@ -118,8 +118,8 @@ impl Workqueue {
         }
     }
 
-    /// Whether the item of this queue that runs here had better call what it forks: others have
-    /// enough to steal.
+    /// Returns true if the running item of this queue should call its forks itself, since others
+    /// have enough to steal.
     #[inline(always)]
     fn keeps_here(&self) -> bool {
         running::current(|running| {
@@ -131,19 +131,19 @@ impl Workqueue {
         })
     }
 
-    /// What stands for it where items say to whom they offer forks.
+    /// Returns the queue's key, by which items say to whom they offer forks.
     #[inline(always)]
     pub(super) fn fork_key(&self) -> *const () {
         Arc::as_ptr(self.shared()).cast()
     }
 
-    /// Where the item of this queue that runs here offers its forks.
+    /// Returns the lane in which the running item of this queue offers its forks.
     #[inline]
     fn lane(&self) -> Option<&Lane> {
         running::current(|running| self.lane_of(running?))
     }
 
-    /// The same, of what runs here.
+    /// Returns the lane in which `running` offers its forks, if that is an item of this queue.
     #[inline]
     pub(super) fn lane_of(&self, running: &Running) -> Option<&Lane> {
         let ForksTo { queue, lane } = running.forks.get();
@@ -156,12 +156,12 @@ impl Workqueue {
         }
     }
 
-    /// Whether an item of this queue runs here that can offer forks.
+    /// Returns true if an item of this queue runs here that can offer forks.
     pub(super) fn forks_here(&self) -> bool {
         self.lane().is_some()
     }
 
-    /// Whether thieves find nothing of what runs here: it had better fork once more.
+    /// Returns true if thieves find nothing of what runs here, so that another fork pays.
     #[inline]
     pub(super) fn may_fork_more(&self) -> bool {
         self.lane().is_some_and(|lane| !lane.ring.has_forks())
@@ -189,7 +189,7 @@ impl Workqueue {
         Some(unsafe { &*ptr::from_ref(lane) })
     }
 
-    /// By itself, so that the common path keeps few registers.
+    /// Joins one fork. A function of its own keeps the registers of the common path few.
     #[inline(never)]
     fn join_one<A, B: Send>(
         &self,
@@ -386,7 +386,7 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
     }
 }
 
-/// What both returned, or the panic of the first that did.
+/// Returns what both returned, or resumes the panic of the first that panicked.
 fn both<A, B>(a: thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
     match (a, b) {
         (Ok(a), Ok(b)) => (a, b),
@@ -413,6 +413,8 @@ struct Guest<T, C, R> {
 impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
     const TABLE: Table = Table::of_part(type_name::<C>, Self::run, |_| {}, Self::spawner);
 
+    /// Returns the span that the guest was spawned in.
+    ///
     /// # Safety
     /// As [`Guest::run`].
     unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
@@ -420,6 +422,8 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
         unsafe { item.cast::<Guest<T, C, R>>().as_ref() }.spawner.span().map(NonNull::from)
     }
 
+    /// Runs the guest's function and keeps the result.
+    ///
     /// # Safety
     /// The header is that of a `Guest<T, C, R>`, by a pointer to all of it.
     unsafe fn run(item: NonNull<Header>) {
@@ -488,7 +492,7 @@ impl Workqueue {
     }
 }
 
-/// Whether the calling thread is where the instances of a pwq may run.
+/// Returns true if the calling thread is one where the instances of a pwq may run.
 fn takes_part(pwq: &Pwq) -> bool {
     let (group, pool) = (&pwq.group, &pwq.group.pools[pwq.pool]);
     let near = current_cpu().is_some_and(|cpu| pool.has_cpu(cpu));

@@ -12,7 +12,7 @@
 //! | value | meaning | next |
 //! |---|---|---|
 //! | `IDLE` | it waits, queued or not | `begin`: `POLLING`; `stop`: `OVER` |
-//! | `POLLING` | a worker polls it and owns it | `pause`: `IDLE`; `finish`: `OVER`; `stop`: `STOPPING` |
+//! | `POLLING` | its worker polls it | `pause`: `IDLE`; `finish`: `OVER`; `stop`: `STOPPING` |
 //! | `STOPPING` | as `POLLING`, and it is to end after this poll | `pause`, `finish`: `OVER` |
 //! | `OVER` | it is dropped, or about to be by the thread that came here | none |
 //!
@@ -155,8 +155,8 @@ impl<F: Spawned> FutureTask<F> {
         }
     }
 
-    /// After a poll that returned `Pending`, by the future's owner: has the queue's end find it.
-    /// Where that came already, the end of the poll will see it.
+    /// Registers a future that a poll left pending, so that the queue's end finds it. Called by the
+    /// future's owner. If the queue has ended already, the end of the poll sees that.
     fn sit(&self) {
         self.seat.with_mut(|seat| {
             // SAFETY: the caller owns the future.
@@ -178,7 +178,7 @@ impl<F: Spawned> FutureTask<F> {
         });
     }
 
-    /// It is closed, and waits: whether no poll is to come.
+    /// Returns true if the future waits and its queue is closed, so that no poll is to come.
     fn is_left(&self) -> bool {
         !self.header.state.snapshot().pending()
     }
@@ -192,8 +192,8 @@ impl<F: Spawned> FutureTask<F> {
 }
 
 impl<F: Future> FutureTask<F> {
-    /// By the future's owner: it doesn't wait any more, and is dropped. A destructor's panic ends
-    /// here.
+    /// Drops the future, which doesn't wait any more. Called by its owner. A destructor's panic
+    /// ends here.
     fn let_go(&self) {
         // SAFETY: the caller owns the future.
         let seat = self.seat.with_mut(|seat| unsafe { (*seat).take() });
@@ -324,14 +324,15 @@ const OVER: u32 = 3;
 /// A flag beside `IDLE` and `POLLING`.
 const CLOSED: u32 = 4;
 
-/// What a poll that didn't end the future leaves behind.
+/// The result of giving up a future that a poll didn't end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PauseOutcome {
-    /// It waits.
+    /// The future waits.
     Waits,
-    /// It waits, and its queue is closed: look whether a poll is still to come.
+    /// The future waits, and its queue is closed: the caller checks whether a poll is still to
+    /// come.
     Closed,
-    /// It is over, and the caller's.
+    /// The future is over, and the caller owns it.
     Stopped,
 }
 
@@ -348,21 +349,21 @@ impl FutureState {
         FutureState { word: AtomicU32::new(IDLE) }
     }
 
-    /// Whether it is over (a moment ago).
+    /// Returns true if the future is over (a moment ago).
     pub(crate) fn is_over(&self) -> bool {
         self.word.load(Ordering::Relaxed) == OVER
     }
 
-    /// Before a poll: true where the caller owns the future now. Two polls at once don't happen: an
-    /// item never runs on two workers.
+    /// Claims the future for a poll: returns true if the caller owns it now. Two polls at once
+    /// don't happen, since an item never runs on two workers.
     pub(crate) fn begin(&self) -> bool {
         let taken = self.change(|now| (now & !CLOSED == IDLE).then_some(now - IDLE + POLLING));
         debug_assert!(matches!(taken, Ok(_) | Err(OVER)));
         taken.is_ok()
     }
 
-    /// After a poll that didn't end it, by its owner: the future is given up, to be polled again,
-    /// unless it is to end.
+    /// Gives the future up after a poll that didn't end it, to be polled again unless it has been
+    /// stopped. Called by its owner.
     pub(crate) fn pause(&self) -> PauseOutcome {
         match self.change(|now| (now & !CLOSED == POLLING).then_some(now - POLLING + IDLE)) {
             Ok(was) if was & CLOSED == 0 => PauseOutcome::Waits,
@@ -374,24 +375,25 @@ impl FutureState {
         }
     }
 
-    /// Its queue is closed. True where it waits: the caller has to look whether a poll is still to
-    /// come. Else who polls it does.
+    /// Marks the future's queue as closed. Returns true if the future waits, so that the caller has
+    /// to check whether a poll is still to come. Else the thread that polls it checks.
     pub(crate) fn close(&self) -> bool {
         self.change(|now| matches!(now, IDLE | POLLING).then_some(now | CLOSED)) == Ok(IDLE)
     }
 
-    /// What it was, or what it is where that stays.
+    /// Changes the state, and returns the previous one; returns the current one as an error if it
+    /// stays.
     fn change(&self, next: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
     }
 
-    /// By its owner: it is over.
+    /// Marks the future as over. Called by its owner.
     pub(crate) fn finish(&self) {
         self.word.store(OVER, Ordering::Release);
     }
 
-    /// It is to end. True where the caller owns it now, and has to see to that; false where a
-    /// worker polls it, which will, or where it is over.
+    /// Marks the future to be stopped. Returns true if the caller owns it now, and has to end it.
+    /// Returns false if a worker polls it, which ends it, or if it is over.
     pub(crate) fn stop(&self) -> bool {
         let was = self.change(|now| match now & !CLOSED {
             IDLE => Some(OVER),

@@ -25,8 +25,7 @@ use crate::task::running::{self, Running};
 /// After how long a thread that works through items counts as one that computes for long, if other
 /// work waits for its worker.
 const TURN: Duration = Duration::from_millis(1);
-/// How long the function is called before a thread looks whether to divide what is left: between
-/// these.
+/// Time that a thread calls the function before it checks whether to divide what is left.
 const SHORT: Duration = Duration::from_micros(2);
 const LONG: Duration = Duration::from_micros(8);
 
@@ -120,7 +119,7 @@ impl Workqueue {
         self.bulk(Location::caller(), items.store().part(), &Reduced { f, reduce })
     }
 
-    /// All of the items, wherever that is to be.
+    /// Maps all items, wherever the results go.
     fn bulk<P: Part, S: Sink<P::Item>>(
         &self,
         site: &'static Location<'static>,
@@ -140,19 +139,19 @@ impl Workqueue {
     }
 }
 
-/// Where the results of items go.
+/// The destination of the items' results.
 trait Sink<T>: Sync {
-    /// Those of some items in a row.
+    /// The results of some items in a row.
     type Out: Send;
-    /// Of no item, before the one with this number.
+    /// Returns the results of no item, before the item with this number.
     fn none(&self, at: usize) -> Self::Out;
     /// Calls the function, for the next item of the row.
     fn add(&self, out: &mut Self::Out, item: T);
-    /// Of two rows, the second of which begins where the first ends.
+    /// Merges the results of two rows, the second of which begins where the first ends.
     fn merge(&self, first: Self::Out, second: Self::Out) -> Self::Out;
 }
 
-/// What the threads share that work through the items.
+/// The state that threads share while they work through the items.
 struct Bulk<'a, S> {
     queue: &'a Workqueue,
     site: &'static Location<'static>,
@@ -178,7 +177,7 @@ impl<S> Bulk<'_, S> {
         })
     }
 
-    /// As [`Bulk::run`], with what the items before those have come to.
+    /// Continues [`Bulk::run`] with the results of the items before those.
     fn go_on<P: Part>(&self, mut part: P, mut at: usize, mut out: S::Out, told: bool) -> S::Out
     where
         S: Sink<P::Item>,
@@ -313,7 +312,7 @@ impl<T, R: Send, F: Fn(T) -> R + Sync> Sink<T> for Results<F, R> {
     }
 }
 
-/// No results.
+/// A sink without results.
 struct NoResults<F>(F);
 
 impl<T, F: Fn(T) + Sync> Sink<T> for NoResults<F> {
@@ -357,7 +356,7 @@ impl<T, R: Send, F: Fn(T) -> R + Sync, G: Fn(R, R) -> R + Sync> Sink<T> for Redu
     }
 }
 
-/// Whether anything waits for the workers of the pool that what runs here was queued on.
+/// Returns true if anything waits for the workers of the pool that the running item was queued on.
 fn others_wait() -> bool {
     running::current(|running| {
         let pwq = running.and_then(Running::ticket).map(Pwq::of);

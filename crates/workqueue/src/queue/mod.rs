@@ -69,8 +69,8 @@ impl Destination for Inner {
 }
 
 impl Workqueue {
-    /// A queue to be set up. The name stands in reports and the log. Of a name of more than 256
-    /// bytes the middle is left out, and a sign stands there.
+    /// Returns a builder for a queue. The name stands in reports and the log. If a name has more
+    /// than 256 bytes, its middle is replaced by a mark.
     pub fn builder(name: impl Into<String>) -> QueueBuilder {
         QueueBuilder::new(name.into())
     }
@@ -88,7 +88,7 @@ impl Workqueue {
         &self.inner.table
     }
 
-    /// The queue's name.
+    /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.shared().name
     }
@@ -132,13 +132,14 @@ impl Workqueue {
         self.inner.table.queue(At::Here, work.header(), || work.hold(), Location::caller(), false)
     }
 
-    /// Not inline, so that callers in other crates don't have the table's code.
+    /// Queues the item at `place`. Not inline, so that callers in other crates don't have the
+    /// table's code.
     #[track_caller]
     fn queue_to(&self, place: At, work: &Work) -> Result<Queued, QueueError> {
         self.inner.table.queue(place, work.header(), || work.hold(), Location::caller(), false)
     }
 
-    /// This queue, at a place of the caller's choice: `queue.at(At::Node(1)).spawn(f)`.
+    /// Returns this queue at a place of the caller's choice: `queue.at(At::Node(1)).spawn(f)`.
     #[doc(alias = "queue_work_on")]
     #[doc(alias = "queue_work_node")]
     #[inline]
@@ -190,7 +191,7 @@ impl Workqueue {
         self.flush_all();
     }
 
-    /// What the queue has done so far.
+    /// Returns counts of what the queue has done so far.
     pub fn stats(&self) -> QueueStats {
         self.shared().stats()
     }
@@ -253,7 +254,7 @@ pub struct PlacedQueue<'a> {
 }
 
 impl PlacedQueue<'_> {
-    /// As [`Workqueue::queue`], at this place.
+    /// Queues an item as [`Workqueue::queue`] does, at this place.
     ///
     /// # Errors
     /// As [`Workqueue::queue`].
@@ -263,7 +264,7 @@ impl PlacedQueue<'_> {
         self.queue.queue_to(self.place, work)
     }
 
-    /// As [`Workqueue::spawn`], at this place.
+    /// Spawns a closure as [`Workqueue::spawn`] does, at this place.
     #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
     where
@@ -273,7 +274,7 @@ impl PlacedQueue<'_> {
         self.queue.spawn_to(self.place, closure)
     }
 
-    /// As [`Workqueue::execute`], at this place.
+    /// Runs a closure as [`Workqueue::execute`] does, at this place.
     ///
     /// # Errors
     /// As [`Workqueue::execute`].

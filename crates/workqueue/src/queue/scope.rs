@@ -50,7 +50,7 @@ use crate::task::running::{ScopePart, Spawner};
 use crate::wait::{self, messages};
 use crate::wait::{Role, may_run_part, may_run_parts, run_part, take_back};
 
-/// Where closures are spawned that may borrow; see [`Workqueue::scope`].
+/// A scope for closures that may borrow; see [`Workqueue::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     shared: Arc<Shared>,
     /// Invariant, so that a scope can't be taken for one that lives shorter or longer.
@@ -152,7 +152,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.spawn_from(Location::caller(), At::Here, closure)
     }
 
-    /// The scope at a place of the caller's choice: `s.at(At::Node(1)).spawn(f)`.
+    /// Returns the scope at a place of the caller's choice: `s.at(At::Node(1)).spawn(f)`.
     pub fn at(&'scope self, place: At) -> PlacedScope<'scope, 'env> {
         PlacedScope { scope: self, place }
     }
@@ -207,7 +207,7 @@ pub struct PlacedScope<'scope, 'env> {
 }
 
 impl<'scope> PlacedScope<'scope, '_> {
-    /// As [`Scope::spawn`], at this place.
+    /// Spawns a closure as [`Scope::spawn`] does, at this place.
     #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> ScopedJoinHandle<'scope, T>
     where
@@ -243,7 +243,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.task.take().expect("a handle is joined once")
     }
 
-    /// Whether it is over, so that [`ScopedJoinHandle::join`] won't block.
+    /// Returns true if the closure is over, so that [`ScopedJoinHandle::join`] won't block.
     pub fn is_finished(&self) -> bool {
         self.task.is_over()
     }
@@ -255,7 +255,7 @@ impl<T> Drop for ScopedJoinHandle<'_, T> {
     }
 }
 
-/// What the members of a scope share.
+/// The state that the members of a scope share.
 struct Shared {
     queue: Workqueue,
     /// A: members that are left; 0 only once the body is over.
@@ -276,7 +276,7 @@ struct Shared {
 struct Parts {
     /// The oldest first.
     waiting: VecDeque<Arc<dyn ScopedItem>>,
-    /// When to remove parts that were joined before they began.
+    /// The time to remove parts that were joined before they began.
     clean_at: CleanAt,
     /// The helper that is queued, or about to be.
     called: Option<Arc<Helper>>,
@@ -285,7 +285,7 @@ struct Parts {
 #[derive(Default)]
 struct Spawned {
     tasks: Vec<Arc<dyn ScopedItem>>,
-    /// Of those that are over.
+    /// The time to remove tasks that are over.
     clean_at: CleanAt,
     /// The scope has waited, and runs what the queue has returned. Nothing is queued any more.
     closed: bool,
@@ -330,12 +330,12 @@ impl Shared {
         !*closed
     }
 
-    /// The newest of those that are known. Nothing is locked while it is dealt with.
+    /// Returns the newest of the known items. Nothing is locked while the caller deals with it.
     fn newest(&self) -> Option<Arc<dyn ScopedItem>> {
         self.spawned.lock().tasks.pop()
     }
 
-    /// Whether `body` returned: where it panics that is the scope's.
+    /// Runs `body`, and returns true if it returned. A panic of it becomes the scope's.
     fn catches(&self, body: impl FnOnce()) -> bool {
         let caught = panic::catch_unwind(AssertUnwindSafe(body));
         caught.map_err(|payload| self.panicked(payload)).is_ok()
@@ -519,7 +519,7 @@ impl Shared {
         }
     }
 
-    /// A panic that nobody has seen: the first is kept.
+    /// Keeps a panic that nobody has seen, if it is the first.
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         let another = {
             let mut first = self.panic.lock();
@@ -529,7 +529,7 @@ impl Shared {
     }
 }
 
-/// The item, for the holder of a count of it.
+/// Lends the item, for the holder of a count of it.
 fn lent<I: Item + ?Sized>(task: &Arc<I>) -> LentItem<'_> {
     // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
     unsafe { LentItem::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
@@ -544,13 +544,13 @@ fn into_part<I: ScopedItem + ?Sized>(task: Arc<I>) -> ScopePart {
 
 /// The scope's view of a task.
 trait ScopedItem: Item {
-    /// Whether it has run to its end, or never will.
+    /// Returns true if it has run to its end, or never will.
     fn is_over(&self) -> bool;
     /// Runs it on the calling thread where the queue has returned it.
     fn run_returned(&self, shared: &Shared);
-    /// It is over, or was returned by the queue.
+    /// Returns the completion for its end, or for its return by the queue.
     fn done(&self) -> &Completion;
-    /// It can't be run: it is dropped, where the queue has returned it.
+    /// Drops the item, which can't be run, if the queue has returned it.
     fn give_up(&self);
     /// Returns true once a thread has begun to run it, or the queue has returned it.
     fn has_begun(&self) -> bool;
@@ -563,7 +563,7 @@ trait ScopedItem: Item {
 struct Helper {
     header: Header,
     shared: Arc<Shared>,
-    /// Where the scope's first part was spawned.
+    /// The place where the scope's first part was spawned.
     site: &'static Location<'static>,
     /// Completes when the helper has taken a part, or never will.
     begun: Completion,
@@ -623,14 +623,14 @@ impl ScopedItem for Helper {
 
 /// The handle's view of a task.
 trait Outcome<T>: ScopedItem {
-    /// The value, once.
+    /// Returns the value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
-    /// The handle is gone: nobody takes the value.
+    /// Notes that the handle is gone: nobody takes the value.
     fn detach(&self, shared: &Shared);
 }
 
 enum Stage<C, T> {
-    /// In the queue, or about to be.
+    /// The closure is in the queue, or about to be.
     Waiting(C, ScopeMember),
     /// The queue doesn't run it: the scope will, or its joiner.
     Returned(C),
@@ -663,7 +663,7 @@ struct ScopedTask<C, T> {
 }
 
 impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
-    /// Where the stage is `wanted`: what it was, with `next` in its place.
+    /// Replaces the stage by `next` if the stage is `wanted`, and returns the previous one.
     fn take_stage(
         &self,
         wanted: fn(&Stage<C, T>) -> bool,
@@ -696,7 +696,7 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// The closure, if nobody has started it, for a thread that runs it or returns it.
+    /// Returns the closure, if nobody has started it, for a thread that runs it or returns it.
     fn take_waiting(&self) -> Option<(C, ScopeMember)> {
         match self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running)? {
             Stage::Waiting(closure, member) => Some((closure, member)),
