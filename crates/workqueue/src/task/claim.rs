@@ -18,20 +18,21 @@ use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot};
 use crate::task::ticket::Event;
 
-/// Where a pending instance lies. Changed only by its holder, or under the lock of the container
+/// The place of a pending instance. Changed only by its holder, or under the lock of the container
 /// that it goes into or comes out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Container {
-    /// In no container: its queuer is about to fill it in, or its taker has left it to its
-    /// claimant.
+    /// The hands of its queuer, which is about to fill it in, or of its claimant, to whom its taker
+    /// has left it.
     Nowhere,
-    /// On its way from one hand or container to another.
+    /// The way from one hand or container to another.
     Moving,
-    /// In this cell of the ring that its ticket names, or about to be, or just taken.
+    /// The cell of the ring that its ticket names: the instance is there, is about to be, or was
+    /// just taken.
     Ring(u32),
-    /// In the inbox of the overflow there, or about to be.
+    /// The inbox of the overflow there; or the instance is about to be.
     Pushed,
-    /// In the list of the overflow there.
+    /// The list of the overflow there.
     Listed,
     /// Held back by its queue's limiter.
     Held,
@@ -40,12 +41,12 @@ pub(crate) enum Container {
 }
 
 impl Container {
-    /// How many bits it takes.
+    /// Number of bits that it takes.
     pub(crate) const BITS: u32 = 36;
     /// The lowest of them say which; the others a ring's cell.
     const KIND: u32 = 3;
 
-    /// The lowest bits of the place's word.
+    /// Returns the lowest bits of the place's word.
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         match self {
@@ -59,7 +60,7 @@ impl Container {
         }
     }
 
-    /// Of the lowest bits of the place's word.
+    /// Returns the container that the lowest bits of the place's word say.
     #[inline]
     pub(crate) fn from_bits(word: u64) -> Container {
         match word & ((1 << Self::KIND) - 1) {
@@ -73,32 +74,33 @@ impl Container {
         }
     }
 
-    /// Whether it is in the lists of its link's pool.
+    /// Returns true if it is in the lists of its link's pool.
     pub(crate) fn is_in_pool(self) -> bool {
         matches!(self, Container::Ring(_) | Container::Pushed | Container::Listed)
     }
 
-    /// Whether it waits there, or is held back.
+    /// Returns true if it waits there, or is held back.
     fn is_lasting(self) -> bool {
         self.is_in_pool() || self == Container::Held
     }
 }
 
 impl Header {
-    /// Whether the pending instance lies in a pool, for anybody to take it (a moment ago).
+    /// Returns true if the pending instance lies in a pool, for anybody to take it (a moment ago).
     pub(crate) fn may_be_taken_back(&self) -> bool {
         let now = self.state.snapshot();
         now.pending() && !now.running() && !now.claimed() && self.place(now.seq()).is_in_pool()
     }
 
-    /// Whether the pending instance is in somebody's hands, or a timer has it (a moment ago).
+    /// Returns true if the pending instance is in somebody's hands, or a timer has it (a moment
+    /// ago).
     pub(crate) fn is_on_its_way(&self) -> bool {
         let now = self.state.snapshot();
         let placed = self.place(now.seq()).is_lasting();
         now.pending() && !now.running() && (now.claimed() || !placed)
     }
 
-    /// Whether the pending instance is held back (a moment ago).
+    /// Returns true if the pending instance is held back (a moment ago).
     pub(crate) fn is_held(&self) -> bool {
         let now = self.state.snapshot();
         now.pending() && self.place(now.seq()) == Container::Held
@@ -139,8 +141,8 @@ impl LentItem<'_> {
         seen
     }
 
-    /// Peek, where the instance is pending, doesn't run, and its place is `placed`. The instance's
-    /// number: the place is to be looked at once more.
+    /// Carries out Peek if the instance is pending, doesn't run, and its place is `placed`. Returns
+    /// the instance's number: the caller has to check the place once more.
     fn peek(self, placed: impl Fn(Seq) -> bool) -> Option<Seq> {
         loop {
             let now = self.state.snapshot();
@@ -216,7 +218,7 @@ impl Claimed {
         unsafe { self.0.as_ref() }
     }
 
-    /// The hold of the instance, for the thread that ends it or takes it out of the slot.
+    /// Returns the hold of the instance, for the thread that ends it or takes it out of the slot.
     fn into_hold(self) -> ItemRef {
         let item = self.0;
         mem::forget(self);
@@ -225,13 +227,14 @@ impl Claimed {
         unsafe { ItemRef::kept(item) }
     }
 
-    /// What the instance carries along.
+    /// Returns what the instance carries along.
     pub(crate) fn job(&self) -> &Job {
         // SAFETY: the slot is filled and the claimant's; it is written through `&mut self` only.
         unsafe { self.header().job() }
     }
 
-    /// What the instance carries along, to be changed: its ticket where it goes to another queue.
+    /// Calls `change` with what the instance carries along: its ticket changes if it goes to
+    /// another queue.
     pub(crate) fn with_job<R>(&mut self, change: impl FnOnce(&mut Job) -> R) -> R {
         // SAFETY: as above; it lies in no container, so nobody else looks at it.
         unsafe { self.header().with_job(change) }

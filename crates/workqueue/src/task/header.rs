@@ -1,5 +1,5 @@
-//! What a pool carries: the header inside each item, its table of functions, and the handles that
-//! move it along.
+//! The header inside each item, its table of functions, and the handles that move it through a
+//! pool.
 //!
 //! An item is a struct whose first field is its [`Header`]. A pointer to the one is a pointer to
 //! the other, and the header names a table that says what the other is.
@@ -31,7 +31,7 @@ use crate::task::running::Running;
 use crate::task::state::{Seq, Snapshot, WorkState};
 use crate::task::ticket::{Event, MaybeTicket, Ticket};
 
-/// What an instance carries along, beside its hold on the item.
+/// The data that an instance carries along, beside its hold on the item.
 pub(crate) struct Job {
     /// Counts the instance in the queue it was queued on, until dropped. `None` in models of the
     /// pool alone.
@@ -41,12 +41,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The queue's name, for reports.
+    /// Returns the queue's name, for reports.
     pub(crate) fn queue_name(&self) -> &str {
         self.ticket.as_ref().map_or("", |ticket| ticket.home().schedule.queue_name(ticket))
     }
 
-    /// What is shown of the instance, of an item with this table.
+    /// Returns what is shown of the instance, of an item with this table.
     #[inline]
     pub(crate) fn label(&self, table: &Table) -> Label {
         Label {
@@ -83,7 +83,7 @@ pub(crate) struct Header {
 unsafe impl Sync for Header {}
 
 impl Header {
-    /// The header of an item that is what the table says: where that is queued once it is pending
+    /// Creates the header of an item with this table. If the table says so, the item is pending
     /// from the beginning.
     #[inline]
     pub(crate) fn new(table: &'static Table) -> Self {
@@ -101,21 +101,21 @@ impl Header {
         }
     }
 
-    /// The name of the user's function, for reports.
+    /// Returns the name of the user's function, for reports.
     pub(crate) fn name(&self) -> &'static str {
         (self.table.name)()
     }
 
-    /// Where pending instance `seq` lies: `Nowhere` also where its queuer hasn't said it yet.
-    /// Acquire: who sees it placed sees the job slot filled.
+    /// Returns where pending instance `seq` lies; also `Nowhere` if its queuer hasn't said so yet.
+    /// Acquire: a thread that sees it placed sees the job slot filled.
     #[inline]
     pub(crate) fn place(&self, seq: Seq) -> Container {
         let word = self.place.load(Ordering::Acquire);
         if word >> Container::BITS == seq { Container::from_bits(word) } else { Container::Nowhere }
     }
 
-    /// The pending instance goes into a container, or comes out of it: under its lock, or before
-    /// the push.
+    /// Sets the container that the pending instance goes into, or comes out of. Called under that
+    /// container's lock, or before the push.
     #[inline]
     pub(crate) fn set_place(&self, place: Container) {
         let now = self.state.snapshot();
@@ -127,8 +127,8 @@ impl Header {
         self.place.store(seq << Container::BITS | place.bits(), Ordering::Release);
     }
 
-    /// The bits of the job slot. They are the job's only where the slot counts as empty from then
-    /// on; else they have to be forgotten.
+    /// Copies the bits of the job slot. They are the job's only if the slot counts as empty from
+    /// then on; else the caller has to forget them.
     ///
     /// # Safety
     /// The slot is filled, and nobody writes it meanwhile.
@@ -137,7 +137,7 @@ impl Header {
         self.job.with(|slot| unsafe { slot.read() })
     }
 
-    /// The job in the slot.
+    /// Returns the job in the slot.
     ///
     /// # Safety
     /// The slot is filled, and nobody writes or empties it while the reference lives.
@@ -183,12 +183,13 @@ impl Queued {
         Queued(header)
     }
 
-    /// What counts it; `None` in models of the pool alone.
+    /// Returns the ticket that counts it; `None` in models of the pool alone.
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         self.job().ticket.as_ref()
     }
 
-    /// It has a place in its pwq's slot of the limiter, which the end of the instance gives back.
+    /// Records its place in its pwq's slot of the limiter, which the end of the instance gives
+    /// back.
     pub(crate) fn count(&self) {
         if let Some(ticket) = self.ticket() {
             ticket.count();
@@ -213,7 +214,7 @@ impl Queued {
         self.claim().map(Claimed::refuse).is_some()
     }
 
-    /// What the instance carries along.
+    /// Returns what the instance carries along.
     fn job(&self) -> &Job {
         // SAFETY: the slot is filled; the claimant of the item doesn't touch it before the holder
         // of this handle lets go of it, and nobody else may.
@@ -227,22 +228,22 @@ impl Queued {
         unsafe { self.0.as_ref() }
     }
 
-    /// What it holds, for the owner of the instance, started or not, alone.
+    /// Returns its hold, for the sole owner of the instance, started or not.
     #[inline]
     fn into_hold(self) -> ItemRef {
         // SAFETY: the handle stands for the hold, and is given up.
         unsafe { ItemRef::kept(self.into_raw()) }
     }
 
-    /// The instance goes into a container: under that one's lock, or before the push.
+    /// Puts the instance into a container: under that one's lock, or before the push.
     #[inline]
     pub(crate) fn set_place(&self, place: Container) {
         self.header().set_place(place);
     }
 
-    /// Under the lock of the container that it was just popped from: starts the instance. `None`
-    /// where it is somebody else's: a claimant's, or that of the worker that runs the item now and
-    /// runs this instance too, right after (an item never runs on two workers).
+    /// Starts the instance, under the lock of the container that it was just popped from. Returns
+    /// `None` if the instance is somebody else's: a claimant's, or that of the worker that runs the
+    /// item now and runs this instance too, right after (an item never runs on two workers).
     #[inline]
     pub(crate) fn start(self) -> Option<Running> {
         let header = self.header();
@@ -277,8 +278,8 @@ impl Queued {
         None
     }
 
-    /// Under the lock of the container that it was just popped from: claims it, for a thread that
-    /// pops it to end it. `None` where somebody else has.
+    /// Claims the instance, for a thread that pops it to end it, under the lock of the container
+    /// that it was just popped from. Returns `None` if somebody else has claimed it.
     pub(crate) fn claim(self) -> Option<Claimed> {
         let header = self.0;
         let claimed = loop {
@@ -296,8 +297,8 @@ impl Queued {
         claimed
     }
 
-    /// Under the lock of the container that it was just popped from: lets go of it where somebody
-    /// has claimed it. Else it is on its way to another container.
+    /// Lets go of the instance if somebody has claimed it, under the lock of the container that it
+    /// was just popped from. Else the instance is on its way to another container.
     pub(crate) fn unless_claimed(self) -> Option<Queued> {
         if self.header().state.snapshot().claimed() {
             self.set_place(Container::Nowhere);
@@ -350,13 +351,13 @@ pub(crate) unsafe trait Item: Send + Sync {
         // SAFETY: the header is the first field of a `repr(C)` struct.
         unsafe { &*std::ptr::from_ref(self).cast::<Header>() }
     }
-    /// It won't be run: tell those who wait.
+    /// Tells the waiters that it won't be run.
     fn cancelled(&self) {}
-    /// Its run panicked. Not called of one that is [`OneShotItem`].
+    /// Handles a panic of its run. Not called for a [`OneShotItem`].
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         log_panic(self.header().name(), payload);
     }
-    /// The span that it was spawned in, where that is known.
+    /// Returns the span that it was spawned in, if that is known.
     fn spawner(&self) -> Option<&Span> {
         None
     }
@@ -373,17 +374,18 @@ pub(crate) trait Runs: Item {
 /// # Safety
 /// An [`HandleData`] is that many bytes from its beginning.
 pub(crate) unsafe trait Reusable: Runs {
-    /// Where the part is that its instances don't touch.
+    /// Offset of the part that its instances don't touch.
     const ASIDE: usize;
     /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
     /// left already. Called by its claimant where its place is
     /// [`Container::Timer`](crate::task::claim::Container).
     fn unshelve(&self) -> Option<Queued>;
-    /// The time until its timer fires, where one runs (a moment ago).
+    /// Returns the time until its timer fires, if one runs (a moment ago).
     fn fires_in(&self) -> Option<Duration>;
 }
 
-/// What an instance doesn't touch: of its handles, and of those who wait for it.
+/// The part of an item that an instance doesn't touch: data of its handles, and of those who wait
+/// for it.
 pub(crate) struct HandleData {
     /// A: how many handles there are. While it is queued or runs the item is kept by its state
     /// word, and no handle is counted for that.
@@ -421,13 +423,13 @@ pub(crate) struct Table {
     aside: usize,
     unshelve: unsafe fn(NonNull<Header>) -> Option<Queued>,
     fires_in: unsafe fn(NonNull<Header>) -> Option<Duration>,
-    /// It is queued once, when it is made.
+    /// True if the item is queued once, when it is made.
     pub(crate) once: bool,
     /// Its run uses it up.
     pub(crate) alone: bool,
-    /// It is the run of a stolen fork.
+    /// True if the item is the run of a stolen fork.
     pub(crate) stolen: bool,
-    /// It stands for several closures, and isn't run itself.
+    /// True if the item stands for several closures, and isn't run itself.
     pub(crate) block: bool,
 }
 
@@ -435,7 +437,7 @@ pub(crate) struct Table {
 pub(crate) struct TableOf<I, C>(PhantomData<(I, C)>);
 
 impl<I: Item, C> TableOf<I, C> {
-    /// Of items that live in a `Box`, and are kept by their state word.
+    /// Returns the table of items that live in a `Box`, and are kept by their state word.
     const fn kept(run: unsafe fn(NonNull<Header>)) -> Table {
         Table {
             name: std::any::type_name::<C>,
@@ -462,17 +464,17 @@ impl<I: Item, C> TableOf<I, C> {
 impl<I: Runs, C> TableOf<I, C> {
     // SAFETY: as of the table's functions.
     const KEPT: Table = Self::kept(|item| unsafe { of::<I>(item) }.run());
-    /// Of items that live in a `Box`, are kept by their state word, and are queued once, by a
-    /// thread that makes them.
+    /// The table of items that live in a `Box`, are kept by their state word, and are queued once,
+    /// by a thread that makes them.
     pub(crate) const ONCE: Table = Table { once: true, ..Self::KEPT };
-    /// Of items that live in an `Arc`.
+    /// The table of items that live in an `Arc`.
     pub(crate) const COUNTED: Table =
         Table { release: release_count::<I>, kept: false, ..Self::KEPT };
 }
 
 impl<I: Reusable, C> TableOf<I, C> {
-    /// Of items that live in a `Box`, are kept by their state word, and can be queued again and
-    /// again.
+    /// The table of items that live in a `Box`, are kept by their state word, and can be queued
+    /// again and again.
     pub(crate) const REUSABLE: Table = Table {
         aside: I::ASIDE,
         // SAFETY: as of the table's functions.
@@ -487,14 +489,14 @@ impl<I: OneShotItem, C> TableOf<I, C> {
     // SAFETY: the item was leaked from a `Box`, and is the caller's, which gives it up.
     const USE_UP: unsafe fn(NonNull<Header>) =
         |item| unsafe { Box::from_raw(item.cast::<I>().as_ptr()) }.run();
-    /// Of items that live in a `Box`, are queued once, by a thread that makes them, and are used up
-    /// by that run.
+    /// The table of items that live in a `Box`, are queued once, by a thread that makes them, and
+    /// are used up by that run.
     pub(crate) const ALONE: Table = Table { alone: true, ..Self::kept(Self::USE_UP) };
 }
 
 impl Table {
-    /// The functions of an item that is a part of another one. It lives in the frame of the thread
-    /// that runs it, once; `release` is called where it isn't run.
+    /// Returns the functions of an item that is a part of another one. It lives in the frame of the
+    /// thread that runs it, once; `release` is called if it isn't run.
     pub(crate) const fn of_part(
         name: fn() -> &'static str,
         run: unsafe fn(NonNull<Header>),
@@ -519,17 +521,17 @@ impl Table {
         }
     }
 
-    /// The same, of a stolen fork.
+    /// Returns the same table for a stolen fork.
     pub(crate) const fn of_fork(self) -> Table {
         Table { stolen: true, ..self }
     }
 
-    /// The same, of an item that stands for several closures.
+    /// Returns the same table for an item that stands for several closures.
     pub(crate) const fn of_block(self) -> Table {
         Table { block: true, ..self }
     }
 
-    /// Its items live in an `Arc`.
+    /// Returns true if its items live in an `Arc`.
     pub(crate) fn is_counted(&self) -> bool {
         !self.kept
     }
@@ -543,8 +545,8 @@ impl Table {
         }
     }
 
-    /// A panic in there is no business of the caller's. Called by few runs: an item that is used up
-    /// needs it not, and most reusable ones outlast theirs.
+    /// Drops the hold. A panic in there is no business of the caller's. Few runs call this: an item
+    /// that is used up needs no such call, and most reusable ones outlast their runs.
     #[inline(never)]
     fn let_go(&self, item: ItemRef) {
         // SAFETY: the item is of this table, still held, and given up once.
@@ -552,7 +554,7 @@ impl Table {
     }
 }
 
-/// The item of a header.
+/// Returns the item of a header.
 ///
 /// # Safety
 /// The header is the one of a live `I`, and the pointer was made from one to the whole item.
@@ -587,6 +589,8 @@ pub(crate) struct LentItem<'a> {
 }
 
 impl<'a> LentItem<'a> {
+    /// Lends the item for as long as somebody has a hold of it.
+    ///
     /// # Safety
     /// It is the header of an item, by a pointer to the whole item, as its hold was made of.
     /// Somebody has a hold for as long as this lives.
@@ -595,20 +599,20 @@ impl<'a> LentItem<'a> {
         LentItem { item, hold: PhantomData }
     }
 
-    /// The pointer to the whole item.
+    /// Returns the pointer to the whole item.
     #[inline]
     pub(crate) fn pointer(self) -> NonNull<Header> {
         self.item
     }
 
-    /// What its instances don't touch, of one that is [`Reusable`].
+    /// Returns the part that its instances don't touch, if it is [`Reusable`].
     #[inline]
     pub(crate) fn aside(self) -> Option<&'a HandleData> {
         // SAFETY: the hold keeps it.
         self.beside().map(|aside| unsafe { aside.as_ref() })
     }
 
-    /// The same, by a pointer to all of the item.
+    /// Returns the same part, by a pointer to all of the item.
     #[inline]
     pub(crate) fn beside(self) -> Option<NonNull<HandleData>> {
         let offset = self.table.aside;
@@ -619,13 +623,13 @@ impl<'a> LentItem<'a> {
 }
 
 impl LentItem<'_> {
-    /// See [`Reusable::unshelve`].
+    /// Calls [`Reusable::unshelve`].
     pub(crate) fn unshelve(self) -> Option<Queued> {
         // SAFETY: the item is of its table's type, and the hold keeps it.
         unsafe { (self.table.unshelve)(self.item) }
     }
 
-    /// See [`Reusable::fires_in`].
+    /// Calls [`Reusable::fires_in`].
     pub(crate) fn fires_in(self) -> Option<Duration> {
         // SAFETY: as above.
         unsafe { (self.table.fires_in)(self.item) }
@@ -652,14 +656,14 @@ unsafe impl Send for ItemRef {}
 unsafe impl Sync for ItemRef {}
 
 impl ItemRef {
-    /// An item whose header has the table of [`TableOf::COUNTED`].
+    /// Creates a hold on an item whose header has the table of [`TableOf::COUNTED`].
     #[inline]
     pub(crate) fn counted<I: Item + 'static>(item: Arc<I>) -> ItemRef {
         // SAFETY: it may be kept for ever.
         unsafe { ItemRef::counted_for_a_while(item) }
     }
 
-    /// As `counted`, for an item that may name what doesn't live for ever.
+    /// Creates a hold as `counted` does, on an item that may name what doesn't live for ever.
     ///
     /// # Safety
     /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing
@@ -670,8 +674,8 @@ impl ItemRef {
         ItemRef(unsafe { NonNull::new_unchecked(Arc::into_raw(item).cast_mut()) }.cast())
     }
 
-    /// The item of an instance that was given up by its [pointer](ItemRef::pointer), or that its
-    /// state word keeps.
+    /// Returns the hold of an instance that was given up by its [pointer](ItemRef::pointer), or
+    /// that its state word keeps.
     ///
     /// # Safety
     /// The caller has made the item pending, or been given what was given up, and hands that over.
@@ -681,7 +685,7 @@ impl ItemRef {
         ItemRef(item)
     }
 
-    /// The header, by a pointer to the whole item.
+    /// Returns the header, by a pointer to the whole item.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Header> {
         self.0
@@ -725,7 +729,7 @@ impl ItemRef {
         unsafe { (self.table().spawner)(self.0).map(|span| span.as_ref()) }
     }
 
-    /// The item, for as long as it is held.
+    /// Lends the item, for as long as it is held.
     pub(crate) fn lent(&self) -> LentItem<'_> {
         // SAFETY: the hold keeps the item; the pointer is one to all of it.
         unsafe { LentItem::new(self.0) }
@@ -746,14 +750,15 @@ pub(crate) struct Flushers {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unsettled;
 
-/// Those who wait, each for the instance of its number.
+/// The waiters, each for the instance of its number.
 #[derive(Default)]
 struct InstanceWaiters(Vec<(Seq, Arc<Completion>)>);
 
 impl Flushers {
-    /// The end of the instance that was queued last, or of the one that runs where the last one's
-    /// timer still runs; `None` where there is none to wait for. `on_timer` tells whether the
-    /// pending instance lies in a timer; `None`, and so an error: that isn't settled yet.
+    /// Returns the end of the instance that was queued last, or of the one that runs if the last
+    /// one's timer still runs. Returns `None` if there is none to wait for. `on_timer` tells
+    /// whether the pending instance lies in a timer; if it returns `None`, that isn't settled yet,
+    /// and this returns an error.
     pub(crate) fn join(
         &self,
         state: &WorkState,
@@ -787,9 +792,10 @@ impl Flushers {
         joined
     }
 
-    /// Collect: the caller is about to end an instance. Takes out those who have nothing left to
-    /// wait for then: all but those who wait for an instance that is pending, and `outlasts` this.
-    /// The word to end the instance by: if that has moved, others may have come.
+    /// Carries out Collect, for a caller that is about to end an instance. Takes out the waiters
+    /// that have nothing left to wait for then: all but those for an instance that is pending, and
+    /// `outlasts` this. Returns the word to end the instance by. If the word has moved since,
+    /// others may have come.
     pub(crate) fn collect(
         &self,
         state: &WorkState,
@@ -809,14 +815,14 @@ impl Flushers {
         if waiting.is_empty() { state.clear_flushers() } else { now }
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.waiting.lock().as_ref().map_or(0, |waiting| waiting.0.len())
     }
 }
 
-/// They go on.
+/// Wakes the waiters.
 pub(crate) fn wake(ended: Vec<Arc<Completion>>) {
     for event in ended {
         event.complete();

@@ -1,4 +1,4 @@
-//! What a pool runs: an item's header, its state word, and the handles that move it along. Of pools
+//! Items of a pool: an item's header, its state word, and the handles that move it along. Of pools
 //! and queues it knows who [schedules](ticket::Schedule) an instance.
 //!
 //! Read `state.md` beside this file first.

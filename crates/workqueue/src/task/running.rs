@@ -44,7 +44,7 @@ macro_rules! wanted {
 pub(crate) struct Spawner(Option<Box<Span>>);
 
 impl Spawner {
-    /// The calling thread's span, where anybody wants to know.
+    /// Returns the calling thread's span, if anybody wants to know.
     #[inline]
     pub(crate) fn current() -> Spawner {
         if wanted!() { Spawner::look() } else { Spawner(None) }
@@ -64,16 +64,16 @@ impl Spawner {
 /// An instance that has been started.
 pub(crate) struct Running {
     item: ItemRef,
-    /// That of the item.
+    /// The item's table.
     pub(crate) table: &'static Table,
     pub(crate) job: Job,
     /// The instance that waits for this one, further up the same stack.
     pub(crate) outer: Cell<*const Running>,
-    /// Where it offers its forks.
+    /// The lane in which it offers its forks.
     pub(crate) forks: Cell<ForksTo>,
 }
 
-/// Where an instance offers its forks: addresses that nobody but the forks' room looks behind.
+/// The place where an instance offers its forks: addresses that only the forks' owner dereferences.
 #[derive(Clone, Copy)]
 pub(crate) struct ForksTo {
     /// Its queue; null until it forks, and where it offers nothing.
@@ -94,45 +94,45 @@ impl Running {
         Running { table: item.header().table, item, job, outer, forks }
     }
 
-    /// Whether it is this item that runs. One that is alone is nobody's to ask for, and its memory
-    /// may be another's by now.
+    /// Returns true if it is this item that runs. An item that is alone can't be asked for, and its
+    /// memory may be another's by now.
     pub(crate) fn is(&self, item: &Header) -> bool {
         !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
     }
 
-    /// Its header, by a pointer to all of the item.
+    /// Returns its header, by a pointer to all of the item.
     pub(crate) fn pointer(&self) -> NonNull<Header> {
         self.item.pointer()
     }
 
-    /// Its header, where somebody may wait for it.
+    /// Returns its header if somebody may wait for it.
     pub(crate) fn known(&self) -> Option<NonNull<Header>> {
         (!self.table.alone).then(|| self.item.pointer())
     }
 
-    /// The header of the run of a stolen fork.
+    /// Returns the header of the run of a stolen fork.
     pub(crate) fn stolen(&self) -> Option<NonNull<Header>> {
         self.table.stolen.then(|| self.item.pointer())
     }
 
-    /// What counts it in the queue it was queued on.
+    /// Returns the ticket that counts it in the queue it was queued on.
     #[inline]
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         self.job.ticket.as_ref()
     }
 
-    /// What is shown of it while it runs.
+    /// Returns what is shown of it while it runs.
     #[inline]
     pub(crate) fn label(&self) -> Label {
         self.job.label(self.table)
     }
 
-    /// The name of the user's function, for reports.
+    /// Returns the name of the user's function, for reports.
     pub(crate) fn name(&self) -> &'static str {
         (self.table.name)()
     }
 
-    /// The instance runs away from its home pod; counted.
+    /// Counts that the instance runs away from its home pod.
     pub(crate) fn overflowed(&self) {
         self.note(Event::Overflowed);
     }
@@ -170,15 +170,14 @@ impl Running {
         1
     }
 
-    /// # Safety
-    /// The item isn't touched by way of this any more.
+    /// Takes the hold out.¶# Safety¶The item isn't touched by way of this any more.
     #[inline]
     unsafe fn take_hold(&mut self) -> ItemRef {
         // SAFETY: the hold is the instance's, and given up here once.
         unsafe { ItemRef::kept(self.item.pointer()) }
     }
 
-    /// The rest of `run`, once the instance has run.
+    /// Finishes `run`, once the instance has run.
     #[cold]
     fn finish_slowly(&mut self, shown: &Publication) -> u64 {
         let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
@@ -240,8 +239,8 @@ impl Running {
         });
     }
 
-    /// The instance has run. `then` is called with the one that was handed over, before this one
-    /// gives up what it holds.
+    /// Ends the instance, which has run. `then` is called with the instance that was handed over,
+    /// before this one gives up what it holds.
     fn finish<R>(
         self,
         stays: bool,
@@ -371,7 +370,7 @@ impl Drop for UncalledInstance<'_> {
     }
 }
 
-/// The instance runs on this thread until the guard is dropped.
+/// Marks the instance as running on this thread until the guard is dropped.
 #[inline]
 fn enter(running: &Running) -> Guard<'_> {
     let outer = CURRENT.with(|c| c.replace(running));
@@ -414,8 +413,8 @@ pub(crate) fn current<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
     see(unsafe { running.as_ref() })
 }
 
-/// Whether any instance is `wanted` of those that run on this thread's stack: the innermost, which
-/// is shown first, and those that wait for it further up.
+/// Returns true if any instance that runs on this thread's stack is `wanted`: the innermost, which
+/// is shown first, or those that wait for it further up.
 pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
     let mut next = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: as in `current`; what an instance runs inside of outlives it.
@@ -429,13 +428,13 @@ pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
 }
 
 impl ItemRef {
-    /// Finish: the running instance is over. Also those that are to be told of that.
+    /// Carries out Finish: the running instance is over. Returns those that are to be told, too.
     pub(crate) fn finish(&self, stays: bool) -> (FinishResult, Vec<Arc<Completion>>) {
         self.end(true, |state, now| state.finish(now, stays))
     }
 
-    /// Cancel: the claimed instance is over. Whether nobody has the item any more, and those that
-    /// are to be told. Where an earlier instance runs it is that one's end which tells.
+    /// Carries out Cancel: the claimed instance is over. Returns whether nobody has the item any
+    /// more, and those that are to be told. If an earlier instance runs, its end tells them.
     pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
         self.end(false, WorkState::cancel)
     }
@@ -464,22 +463,22 @@ impl ItemRef {
     }
 }
 
-/// What an item says of itself. All of it lives forever.
+/// The description of an item. All of it lives forever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     /// Gives the name of its function.
     pub(crate) name: fn() -> &'static str,
-    /// Where it was queued.
+    /// The place where it was queued.
     pub(crate) site: &'static Location<'static>,
     /// Number of its queue; 0 where it has none.
     pub(crate) queue: u64,
 }
 
-/// What a worker runs, as it was read.
+/// A worker's running instance, as it was read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunSnapshot {
     pub(crate) label: Label,
-    /// Which instance this is, of all that the worker has started.
+    /// Number of the instance, among all that the worker has started.
     pub(crate) instance: u64,
 }
 
@@ -506,7 +505,7 @@ impl Publication {
         }
     }
 
-    /// An instance starts. Only the worker itself calls it.
+    /// Publishes that an instance starts. Only the worker itself calls it.
     #[inline]
     pub(crate) fn starts(&self, label: Label) {
         let turn = self.turn.load(Ordering::Relaxed);
@@ -520,18 +519,19 @@ impl Publication {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// How many instances were started. Asked by the worker itself.
+    /// Returns how many instances were started. Only the worker itself calls it.
     pub(crate) fn started(&self) -> u64 {
         self.turn.load(Ordering::Relaxed) / 2
     }
 
-    /// It is over. Only the worker itself calls it.
+    /// Publishes that the instance is over. Only the worker itself calls it.
     #[inline]
     pub(crate) fn ends(&self) {
         self.site.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// What runs (a moment ago). `None` where nothing does, or it changes all the time.
+    /// Returns what runs (a moment ago). Returns `None` if nothing does, or if it changes all the
+    /// time.
     pub(crate) fn read(&self) -> Option<RunSnapshot> {
         for _ in 0..8 {
             let turn = self.turn.load(Ordering::Acquire);

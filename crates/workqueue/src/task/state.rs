@@ -3,19 +3,36 @@
 //! One word, changed by read-modify-writes only; every change has a name here, and nobody else
 //! touches the bits. The proof stands in `state.md`.
 //!
-//! | bits | name | meaning | set by | cleared by |
-//! |---|---|---|---|---|
-//! | 0 | `PENDING` | queued, or handed over, and not started | `pend` | `start`, `run_claimed`, `cancel` |
-//! | 1 | `RUNNING` | somebody runs the function | `start`, `run_claimed` | `finish` |
-//! | 2 | `AGAIN` | a second worker found it running and left it to the first; implies `PENDING` | `hand_over`, `run_claimed` | `finish`, `run_claimed`, `cancel`, `unclaim` |
-//! | 3 | `FLUSHERS` | somebody waits for an instance; set and cleared under the flushers' lock | `announce_flusher` | `clear_flushers` |
-//! | 4 | `CLAIMED` | the pending instance is its claimant's; implies `PENDING` | `claim`, `finish` | `run_claimed`, `cancel`, `unclaim` |
-//! | 5 | `ALONE` | the owner of the item has it alone: the word is never changed by its runner | `alone` | never |
-//! | 6 | `ORPHAN` | nobody has a handle any more, nor ever will | `orphan` | never |
-//! | 7 | `FRESH` | somebody waits who has come since the flushers were looked at; as `FLUSHERS` | `announce_flusher` | `flushers_seen`, `clear_flushers` |
-//! | 8..24 | disable depth | above 0 nothing is queued | `disable` | `enable` |
-//! | 24..36 | lookers | how many read the job slot at the moment | `peek` | `look_away`, `claim_looked_at` |
-//! | 36.. | sequence | number of the instance queued last | `pend` | never: it wraps |
+//! | bits | name | meaning | set by |
+//! |---|---|---|---|
+//! | 0 | `PENDING` | queued, or handed over, and not started | `pend` |
+//! | 1 | `RUNNING` | somebody runs the function | `start`, `run_claimed` |
+//! | 2 | `AGAIN` | handed over; implies `PENDING` | `hand_over`, `run_claimed` |
+//! | 3 | `FLUSHERS` | somebody waits for an instance | `announce_flusher` |
+//! | 4 | `CLAIMED` | its claimant has the instance; implies `PENDING` | `claim`, `finish` |
+//! | 5 | `ALONE` | the owner of the item has it alone | `alone` |
+//! | 6 | `ORPHAN` | nobody has a handle any more, nor ever will | `orphan` |
+//! | 7 | `FRESH` | a waiter came since the flushers were looked at | `announce_flusher` |
+//! | 8..24 | disable depth | above 0 nothing is queued | `disable` |
+//! | 24..36 | lookers | number of readers of the job slot | `peek` |
+//! | 36.. | sequence | number of the instance queued last | `pend` |
+//!
+//! An item is handed over when a second worker finds it running, and leaves it to the first.
+//! `FLUSHERS` and `FRESH` are set and cleared under the flushers' lock. The runner of an `ALONE`
+//! item never changes the word.
+//!
+//! | name | cleared by |
+//! |---|---|
+//! | `PENDING` | `start`, `run_claimed`, `cancel` |
+//! | `RUNNING` | `finish` |
+//! | `AGAIN` | `finish`, `run_claimed`, `cancel`, `unclaim` |
+//! | `FLUSHERS` | `clear_flushers` |
+//! | `CLAIMED` | `run_claimed`, `cancel`, `unclaim` |
+//! | `ALONE`, `ORPHAN` | never |
+//! | `FRESH` | `flushers_seen`, `clear_flushers` |
+//! | disable depth | `enable` |
+//! | lookers | `look_away`, `claim_looked_at` |
+//! | sequence | never: it wraps |
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::thread;
@@ -54,7 +71,7 @@ impl Snapshot {
     pub(crate) fn running(self) -> bool {
         self.0 & RUNNING != 0
     }
-    /// Handed over: it lies in no container.
+    /// Returns true if it was handed over: it lies in no container.
     #[inline]
     pub(crate) fn again(self) -> bool {
         self.0 & AGAIN != 0
@@ -63,32 +80,32 @@ impl Snapshot {
     pub(crate) fn claimed(self) -> bool {
         self.0 & CLAIMED != 0
     }
-    /// It is pending for its whole life, and its holder holds it alone.
+    /// Returns true if it is pending for its whole life, and its holder holds it alone.
     #[inline]
     pub(crate) fn alone(self) -> bool {
         self.0 & ALONE != 0
     }
-    /// Somebody waits for an instance.
+    /// Returns true if somebody waits for an instance.
     #[inline]
     pub(crate) fn has_flushers(self) -> bool {
         self.0 & FLUSHERS != 0
     }
-    /// Neither pending nor running.
+    /// Returns true if it is neither pending nor running.
     #[inline]
     fn idle(self) -> bool {
         self.0 & (PENDING | RUNNING) == 0
     }
-    /// Idle, and nobody has it.
+    /// Returns true if it is idle, and nobody has it.
     #[inline]
     fn gone(self) -> bool {
         self.idle() && self.is_orphan()
     }
-    /// Nobody has a handle any more.
+    /// Returns true if nobody has a handle any more.
     #[inline]
     pub(crate) fn is_orphan(self) -> bool {
         self.0 & ORPHAN != 0
     }
-    /// How often it is disabled.
+    /// Returns how often it is disabled.
     pub(crate) fn depth(self) -> u16 {
         ((self.0 & DEPTH) >> DEPTH_SHIFT) as u16
     }
@@ -98,13 +115,13 @@ impl Snapshot {
     }
 }
 
-/// What the worker that finished an instance owes.
+/// The duties of the worker that finished an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct FinishResult {
     /// Another worker had handed the next instance over, and it is the caller's claim now.
     pub(crate) again: bool,
-    /// No instance is left, and nobody has the item: it is the caller's to free.
+    /// True if no instance is left, and nobody has the item: the caller frees it.
     pub(crate) last: bool,
 }
 
@@ -119,12 +136,12 @@ impl WorkState {
         WorkState { word: AtomicU64::new(0) }
     }
 
-    /// Of an item that is queued once, by its maker, and that nobody else has.
+    /// Creates the state of an item that is queued once, by its maker, and that nobody else has.
     pub(crate) fn alone() -> Self {
         WorkState { word: AtomicU64::new(PENDING | ALONE | ORPHAN | SEQ_ONE) }
     }
 
-    /// Of an item that is queued by its maker.
+    /// Creates the state of an item that is queued by its maker.
     #[inline]
     pub(crate) fn pending() -> Self {
         WorkState { word: AtomicU64::new(PENDING | SEQ_ONE) }
@@ -163,7 +180,8 @@ impl WorkState {
         Ok(if was & PENDING != 0 { Queued::AlreadyPending } else { self.pended(was) })
     }
 
-    /// The caller has made it pending; what it was.
+    /// Returns how the item was queued, for a caller that has made it pending; `was` is the
+    /// previous word.
     #[inline]
     fn pended(&self, was: u64) -> Queued {
         if was & LOOKERS != 0 {
@@ -173,14 +191,15 @@ impl WorkState {
         Queued::Now
     }
 
-    /// What it was; `None` where it stays that, since there is no `next`.
+    /// Updates the word and returns the previous one; returns `None` if there is no `next`, and the
+    /// word stays.
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()
     }
 
-    /// From pending to running, given a snapshot that is neither running nor claimed. The caller
-    /// has copied the job before: once the bit is clear the next queuer owns the slot. False where
-    /// the word moved meanwhile.
+    /// Moves the item from pending to running, given a snapshot that is neither running nor
+    /// claimed. The caller has copied the job before, since the next queuer owns the slot once the
+    /// bit is clear. Returns false if the word moved meanwhile.
     #[inline]
     pub(crate) fn start(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
@@ -208,10 +227,10 @@ impl WorkState {
         self.word.compare_exchange(from.0, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The function returned; given a snapshot that nobody looks in, and whose flushers were
-    /// collected. Where an instance was handed over it is claimed by the caller in the same step,
-    /// and `RUNNING` stays set if the caller `stays` to run it; unless somebody else has claimed
-    /// it: then it is theirs. `None` where the word moved meanwhile.
+    /// Ends the run; given a snapshot that nobody looks in, and whose flushers were collected. If
+    /// an instance was handed over, the caller claims it in the same step, and `RUNNING` stays set
+    /// if the caller `stays` to run it; unless somebody else has claimed the instance, which is
+    /// theirs then. Returns `None` if the word moved meanwhile.
     #[inline]
     pub(crate) fn finish(&self, from: Snapshot, stays: bool) -> Option<FinishResult> {
         let now = from.0;
@@ -228,9 +247,9 @@ impl WorkState {
         self.change(from, next).then_some(FinishResult { again, last: Snapshot(next).gone() })
     }
 
-    /// As [`finish`](WorkState::finish), where there is nothing to it: nobody waits or looks,
-    /// nothing was handed over, nothing moves. Whether it was the last instance of an item that
-    /// nobody has.
+    /// Ends the run as [`finish`](WorkState::finish) does, in the simple case: nobody waits or
+    /// looks, nothing was handed over, nothing moves. Returns whether it was the last instance of
+    /// an item that nobody has.
     #[inline]
     pub(crate) fn finish_quickly(&self) -> Option<bool> {
         // Relaxed: the change acquires.
@@ -249,8 +268,9 @@ impl WorkState {
         debug_assert!(old & (PENDING | CLAIMED | RUNNING) == PENDING | CLAIMED | RUNNING);
     }
 
-    /// The claimant runs the instance itself (it has copied the job). False where another instance
-    /// runs: it is left to that one's worker, with the job slot filled.
+    /// Moves a claimed instance to running, for the claimant that runs it itself (and has copied
+    /// the job). Returns false if another instance runs: the claimed one is left to that one's
+    /// worker, with the job slot filled.
     pub(crate) fn run_claimed(&self) -> bool {
         let was = self.update(|now| {
             debug_assert!(now & (PENDING | CLAIMED) == PENDING | CLAIMED);
@@ -262,31 +282,31 @@ impl WorkState {
         was.is_some_and(|was| was & RUNNING == 0)
     }
 
-    /// The claimant gives the instance back: it is about to put it into a container.
+    /// Gives the instance back, for a claimant that is about to put it into a container.
     pub(crate) fn unclaim(&self) {
         let old = self.word.fetch_and(!(CLAIMED | AGAIN), Ordering::AcqRel);
         debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
     }
 
-    /// The claimant drops the instance without running it (after it copied the job); given a
-    /// snapshot that nobody looks in, and whose flushers were collected unless it runs. Whether
-    /// nobody has the item any more, so that it is the caller's to free. `None` where the word
-    /// moved meanwhile.
+    /// Ends a claimed instance without a run (after the claimant copied the job); given a snapshot
+    /// that nobody looks in, and whose flushers were collected unless it runs. Returns whether
+    /// nobody has the item any more, so that the caller frees it. Returns `None` if the word moved
+    /// meanwhile.
     pub(crate) fn cancel(&self, from: Snapshot) -> Option<bool> {
         debug_assert!(from.0 & (PENDING | CLAIMED) == PENDING | CLAIMED && from.0 & LOOKERS == 0);
         let next = from.0 & !(PENDING | CLAIMED | AGAIN);
         self.change(from, next).then_some(Snapshot(next).gone())
     }
 
-    /// An item that was made [pending](WorkState::pending), and that nobody knows of yet, isn't
-    /// queued.
+    /// Gives up the instance of an item that was made [pending](WorkState::pending), that nobody
+    /// knows of yet, and that isn't queued.
     pub(crate) fn give_up(&self) {
         let old = self.word.fetch_and(!PENDING, Ordering::AcqRel);
         debug_assert!(old & (PENDING | RUNNING | CLAIMED | ORPHAN) == PENDING);
     }
 
-    /// The last handle is gone. Whether the item is the caller's to free: else who ends its last
-    /// instance does.
+    /// Notes that the last handle is gone. Returns whether the item is the caller's to free: else
+    /// the thread that ends its last instance frees it.
     pub(crate) fn orphan(&self) -> bool {
         // Acquire and Release: as in `finish`.
         let old = self.word.fetch_or(ORPHAN, Ordering::AcqRel);
@@ -294,23 +314,23 @@ impl WorkState {
         Snapshot(old).idle()
     }
 
-    /// From here until `look_away` or `claim_looked_at` the job slot isn't written, and what it
-    /// says isn't given up; given a snapshot of an instance that is pending, unclaimed, and doesn't
-    /// run. False where the word moved meanwhile, or too many look.
+    /// Keeps the job slot from being written, and what it says from being given up, until
+    /// `look_away` or `claim_looked_at`. Takes a snapshot of an instance that is pending,
+    /// unclaimed, and doesn't run. Returns false if the word moved meanwhile, or if too many look.
     pub(crate) fn peek(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
         from.0 & LOOKERS != LOOKERS && self.change(from, from.0 + LOOKER)
     }
 
-    /// The caller looks no more.
+    /// Ends the caller's look.
     pub(crate) fn look_away(&self) {
         // Release pairs with the Acquire in `outwait_lookers`.
         let old = self.word.fetch_sub(LOOKER, Ordering::AcqRel);
         debug_assert!(old & LOOKERS != 0);
     }
 
-    /// The caller, which looks, takes the instance instead. False where it looks at what is
-    /// another's by now; it looks no more then either.
+    /// Takes the instance that the caller looks at. Returns false if it is another's by now; the
+    /// look ends then, too.
     pub(crate) fn claim_looked_at(&self) -> bool {
         let waits = |now| now & (PENDING | RUNNING | CLAIMED) == PENDING;
         let claimed = self.update(|now| waits(now).then(|| (now - LOOKER) | CLAIMED)).is_some();
@@ -349,18 +369,18 @@ impl WorkState {
         Some(Snapshot(was).depth() - 1)
     }
 
-    /// Under the flushers' lock: announces one who waits for the latest instance.
+    /// Announces a waiter for the latest instance. Called under the flushers' lock.
     pub(crate) fn announce_flusher(&self) -> Snapshot {
         Snapshot(self.word.fetch_or(FLUSHERS | FRESH, Ordering::AcqRel))
     }
 
-    /// Under the flushers' lock, by a thread that looks through the waiters. Returns the state
-    /// then: a later one changes that.
+    /// Notes that the caller looks through the waiters, under the flushers' lock. Returns the state
+    /// then: a later waiter changes that.
     pub(crate) fn flushers_seen(&self) -> Snapshot {
         Snapshot(self.word.fetch_and(!FRESH, Ordering::AcqRel) & !FRESH)
     }
 
-    /// Under the flushers' lock, where nobody waits any more. Returns the state then.
+    /// Notes that nobody waits any more, under the flushers' lock. Returns the state then.
     pub(crate) fn clear_flushers(&self) -> Snapshot {
         let bits = FLUSHERS | FRESH;
         Snapshot(self.word.fetch_and(!bits, Ordering::AcqRel) & !bits)

@@ -15,20 +15,20 @@ use word::Word;
 use crate::task::claim::Container;
 use crate::task::header::{LentItem, Queued};
 
-/// How many colours: enough that flushes from many threads don't queue up behind one another, and
-/// as many as fit on the lines. Fewer under loom, which has a limit on atomics, and under shuttle,
-/// so that they run out.
+/// Number of colours: enough that flushes from many threads don't queue up behind one another, and
+/// as many as fit on the lines. There are fewer under loom, which has a limit on atomics, and under
+/// shuttle, so that they run out.
 pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
 
-/// How many stripes a ticket can tell apart. Homes are aligned to it.
+/// Number of stripes that a ticket can tell apart. Homes are aligned to it.
 pub(crate) const STRIPES: usize = 128;
 
-/// How many bits of a home's address may be set. A ticket has others in the rest.
+/// Number of bits of a home's address that may be set. A ticket has others in the rest.
 pub(crate) const ADDRESS_BITS: u32 = 48;
 
 /// The scheduler of instances: a queue, on one of its pools.
 pub(crate) trait Schedule: Sync {
-    /// The queue's name, for reports.
+    /// Returns the queue's name, for reports.
     fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;
 
     /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or,
@@ -49,26 +49,27 @@ pub(crate) trait Schedule: Sync {
     /// The home is one of these, and an instance that was counted there isn't over.
     unsafe fn note(&self, at: Spot, what: Event);
 
-    /// Leave: so many instances are over. `counted`: it is one, and gives up its place in the
-    /// limiter first. The pwq, its pools and the queue may be gone then.
+    /// Carries out Leave: this many instances are over. `counted`: it is one, and gives up its
+    /// place in the limiter first. The pwq, its pools and the queue may be gone then.
     ///
     /// # Safety
     /// As [`note`](Schedule::note), so many instances; nobody uses their places again.
     unsafe fn leave(&self, at: Spot, many: u64, counted: bool);
 }
 
-/// What becomes of instances.
+/// An event in the life of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It won't be run.
+    /// The instance won't be run.
     Cancelled,
-    /// It was never queued: the queue didn't take it.
+    /// The instance was never queued: the queue didn't take it.
     Withdrawn,
-    /// It runs away from its home pod.
+    /// The instance runs away from its home pod.
     Overflowed,
-    /// It has run for so long, which its queue wants to know.
+    /// The instance has run for this time, which its queue wants to know.
     Took(Duration),
-    /// So many were queued without having been counted in, since they took the place of others.
+    /// The number of instances that were queued without having been counted in, since they took the
+    /// place of others.
     Again(u64),
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct QueueHome {
 /// A place in the counts of a queue: stripe and colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
-    /// By a pointer to all of what it is the head of.
+    /// The home, as a pointer to the whole of which it is the head.
     pub(crate) home: NonNull<QueueHome>,
     pub(crate) stripe: u32,
     pub(crate) colour: u8,
@@ -122,7 +123,7 @@ unsafe impl Send for Ticket {}
 unsafe impl Sync for Ticket {}
 
 impl Ticket {
-    /// For the instance of a queuer, which has Entered.
+    /// Creates the ticket of a queuer's instance, which has Entered.
     ///
     /// # Safety
     /// The place is this instance's until the ticket is dropped, and until then the home is there:
@@ -133,49 +134,50 @@ impl Ticket {
         Ticket(Word::new(at))
     }
 
-    /// Where it was queued.
+    /// Returns where it was queued.
     #[inline]
     pub(crate) fn home(&self) -> &QueueHome {
         // SAFETY: it is there for as long as the ticket.
         unsafe { self.0.spot().home.as_ref() }
     }
 
-    /// Its place in the counts.
+    /// Returns its place in the counts.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
         self.0.spot()
     }
 
-    /// The stripe of its pool that it lies in: that of the CPU that queued it.
+    /// Returns the stripe of its pool that it lies in: that of the CPU that queued it.
     #[inline]
     pub(crate) fn stripe(&self) -> u32 {
         self.0.spot().stripe
     }
 
-    /// What flushes know it by.
+    /// Returns its colour, by which flushes know it.
     pub(crate) fn colour(&self) -> u8 {
         self.0.spot().colour
     }
 
-    /// It has a place in the limiter now, to be given back. Before it is pushed, by the thread that
-    /// lets it through.
+    /// Marks that it has a place in the limiter now, to be given back. Called before it is pushed,
+    /// by the thread that lets it through.
     pub(crate) fn count(&self) {
         self.0.count();
     }
 
-    /// Whether it has a place in the limiter.
+    /// Returns true if it has a place in the limiter.
     #[inline]
     pub(crate) fn is_counted(&self) -> bool {
         self.0.counted()
     }
 
-    /// The instance was never queued: the queue didn't take it, or it has to be counted elsewhere.
+    /// Withdraws an instance that was never queued: the queue didn't take it, or it has to be
+    /// counted elsewhere.
     pub(crate) fn withdraw(self) {
         self.note(Event::Withdrawn);
     }
 
-    /// A ticket for a part of its instance, which another thread runs, and which is over before it.
-    /// `None` where the limit of the queue has no place for that.
+    /// Returns a ticket for a part of its instance, which another thread runs, and which is over
+    /// before it. Returns `None` if the limit of the queue has no place for that.
     pub(crate) fn share(&self) -> Option<Ticket> {
         // SAFETY: its instance isn't over.
         unsafe { self.home().schedule.share(self.spot()) }
@@ -200,7 +202,7 @@ impl Drop for Ticket {
 pub(crate) struct MaybeTicket(ManuallyDrop<Ticket>);
 
 impl MaybeTicket {
-    /// For an instance that no queue counts.
+    /// Creates the ticket of an instance that no queue counts.
     pub(crate) fn none() -> MaybeTicket {
         MaybeTicket(ManuallyDrop::new(Ticket(Word::none())))
     }
@@ -210,7 +212,7 @@ impl MaybeTicket {
         self.0.0.is_none()
     }
 
-    /// The ticket.
+    /// Returns the ticket.
     #[inline]
     pub(crate) fn as_ref(&self) -> Option<&Ticket> {
         (!self.is_none()).then_some(&*self.0)
@@ -285,7 +287,7 @@ mod word {
             self.load().is_null()
         }
 
-        /// There is a ticket.
+        /// Returns the place of a ticket that exists.
         #[inline]
         pub(super) fn spot(&self) -> Spot {
             let word = self.load();
@@ -333,7 +335,7 @@ mod word {
     }
 }
 
-/// The same in pieces: where addresses may have other bits.
+/// The ticket in pieces, for platforms whose addresses may have other bits.
 #[cfg(not(all(
     target_pointer_width = "64",
     any(target_arch = "x86_64", target_arch = "aarch64")
@@ -379,12 +381,12 @@ mod word {
 /// The most that is carried, or taken over without a word to the queue.
 const MOST: u64 = 64;
 
-/// In the word of a [`DeferredEnds`] each of these has 16 bits. The lowest are the stripe and the
-/// colour; then comes how many are carried.
+/// Number of bits of the count. In the word of a [`DeferredEnds`] each of these has 16 bits. The
+/// lowest are the stripe and the colour; then comes how many are carried.
 const MANY: u32 = 16;
-/// How many were taken over since.
+/// Shift of the number that were taken over since.
 const AGAIN: u32 = 32;
-/// How often it was put down, so that two equal words are one.
+/// Shift of the number of times it was put down, so that two equal words are one.
 const TURN: u32 = 48;
 
 fn part(what: u64, of: u32) -> u64 {
@@ -400,7 +402,7 @@ pub(crate) struct DeferredEnds {
     what: AtomicU64,
 }
 
-/// Stripe and colour, as in the word.
+/// Returns stripe and colour, as in the word.
 #[inline]
 fn pair_of(Spot { stripe, colour, .. }: Spot) -> u64 {
     u64::from(stripe) | u64::from(colour) << 8
@@ -411,21 +413,21 @@ impl DeferredEnds {
         DeferredEnds { home: AtomicPtr::new(ptr::null_mut()), what: AtomicU64::new(0) }
     }
 
-    /// Whether it is empty.
+    /// Returns true if it is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         part(self.what.load(Ordering::Relaxed), MANY) == 0
     }
 
-    /// Whether what is carried is of this pair.
+    /// Returns true if what is carried is of this pair.
     #[inline]
     fn is_of(&self, at: Spot) -> bool {
         part(self.what.load(Ordering::Relaxed), 0) == pair_of(at)
             && self.home.load(Ordering::Relaxed) == at.home.as_ptr()
     }
 
-    /// The worker's instance is over, and is carried, unless the limiter has to know: that one is
-    /// counted out.
+    /// Carries the worker's instance, which is over. If the limiter has to know, the instance is
+    /// counted out instead.
     #[inline]
     pub(crate) fn ends(&self, ticket: MaybeTicket) {
         let Some(at) = ticket.as_ref().filter(|ticket| !ticket.is_counted()).map(Ticket::spot)
@@ -439,8 +441,8 @@ impl DeferredEnds {
         }
     }
 
-    /// Defer: an instance is over. The instances carried already are of the same pair. True where
-    /// that is enough: CountOut has to follow.
+    /// Carries out Defer: an instance is over. The instances carried already are of the same pair.
+    /// Returns true if that is enough: CountOut has to follow.
     ///
     /// # Safety
     /// The place was this instance's alone, and its home is there until it has Left.
@@ -460,8 +462,8 @@ impl DeferredEnds {
         part(next, MANY) >= MOST || part(next, AGAIN) >= MOST
     }
 
-    /// Reuse: an instance that is queued from inside gets the place of one that is carried, if that
-    /// is the one which it would get by Enter. One stays. True where it was.
+    /// Carries out Reuse: an instance that is queued from inside gets the place of a carried one,
+    /// if Enter would give it that place. One stays. Returns true if it got the place.
     #[inline]
     #[must_use]
     pub(crate) fn reuse(&self, at: Spot) -> bool {
@@ -473,8 +475,8 @@ impl DeferredEnds {
         takes
     }
 
-    /// Before the worker runs an instance, or does anything else with it: CountOut, unless that is
-    /// of the same pair.
+    /// Carries out CountOut before the worker runs an instance, or does anything else with it,
+    /// unless that is of the same pair.
     #[inline]
     pub(crate) fn starts(&self, next: Option<&Ticket>) {
         // Without a ticket only in models of a pool alone, where nothing is carried.
@@ -483,15 +485,15 @@ impl DeferredEnds {
         }
     }
 
-    /// CountOut: the worker is about to do something else than to start an instance of the same
-    /// pair. All that it carries Leave.
+    /// Carries out CountOut: the worker is about to do something else than to start an instance of
+    /// the same pair. All that it carries Leave.
     #[inline]
     pub(crate) fn stops(&self) {
         self.before(None);
     }
 
-    /// The worker is about to run an instance of this pair: CountOut, unless it carries such.
-    /// `None`: of none.
+    /// Carries out CountOut before the worker runs an instance of this pair, unless it carries
+    /// such. `None`: of none.
     #[inline]
     pub(crate) fn before(&self, next: Option<Spot>) {
         if !self.is_empty() && !next.is_some_and(|next| self.is_of(next)) {
@@ -517,14 +519,14 @@ impl DeferredEnds {
         unsafe { schedule.leave(at, many, false) }
     }
 
-    /// What is carried (a moment ago).
+    /// Returns what is carried (a moment ago).
     pub(crate) fn look(&self) -> DeferredSnapshot {
         let home = self.home.load(Ordering::Acquire).addr();
         DeferredSnapshot { home, what: self.what.load(Ordering::Acquire) }
     }
 }
 
-/// What was carried at a moment, if it is still the same.
+/// The state of a `DeferredEnds` at a moment, if it is still the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeferredSnapshot {
     /// The home's address.
@@ -533,13 +535,13 @@ pub(crate) struct DeferredSnapshot {
 }
 
 impl DeferredSnapshot {
-    /// How many are carried.
+    /// Returns how many are carried.
     pub(crate) fn many(self) -> u64 {
         part(self.what, MANY)
     }
 
-    /// How many were queued without having been counted in anew, and that the slot doesn't know of
-    /// yet.
+    /// Returns how many were queued without having been counted in anew, and that the slot doesn't
+    /// know of yet.
     pub(crate) fn again(self) -> u64 {
         part(self.what, AGAIN)
     }
