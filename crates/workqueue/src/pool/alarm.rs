@@ -1,4 +1,4 @@
-//! What pools know of their timekeeper, which lies above: what wakes it, and how it goes to sleep
+//! The pools' view of their timekeeper, which lies above: what wakes it, and how it goes to sleep
 //! without missing anybody. Read `../timekeeper/README.md`: the steps named here are argued there.
 
 use std::marker::PhantomData;
@@ -12,27 +12,28 @@ use corewise_sync::{CachePadded, Parker};
 
 /// The keeper of pools that have more work than they can take.
 pub(crate) trait PoolKeeper: Send + Sync {
-    /// The alarm was raised: wakes the thread, or makes it.
+    /// Wakes the thread, or makes it, once the alarm was raised.
     fn wake(self: Arc<Self>);
-    /// The time since the pools were made.
+    /// Returns the time since the pools were made.
     fn now(&self) -> Duration;
-    /// Whether the system may be asked for a thread again, that refused one at this moment.
+    /// Returns true if the system may be asked for a thread again, that refused one at this moment.
     fn may_retry(&self, refused: Duration) -> bool;
-    /// Whether any queue has a rescuer.
+    /// Returns true if any queue has a rescuer.
     fn has_rescuers(&self) -> bool;
-    /// Some pools are gone: the thread ends with the last, once all was closed.
+    /// Notes that some pools are gone: the thread ends with the last, once all was closed.
     fn group_gone(&self);
 }
 
 /// The keeper of some pools, which a push on a saturated one asks by one load.
 pub(crate) struct Keeper {
-    /// On a line of its own: pushes on saturated pools read it.
+    /// The alarm, on a line of its own: pushes on saturated pools read it.
     pub(crate) alarm: Arc<CachePadded<Alarm>>,
     pub(crate) keeper: Arc<dyn PoolKeeper>,
 }
 
 impl Keeper {
-    /// Ask: some pool has work that it can't take. The caller has put a full fence before.
+    /// Carries out Ask: some pool has work that it can't take. The caller has put a full fence
+    /// before.
     #[inline]
     pub(crate) fn ask(&self) {
         if self.alarm.raise() {
@@ -49,7 +50,7 @@ impl Deref for Keeper {
     }
 }
 
-/// Whether pools are looked at, and the parking spot of the thread that does.
+/// The flag whether pools are looked at, and the parking spot of the thread that looks.
 #[derive(Debug)]
 pub(crate) struct Alarm<F: FencePolicy = FullFence> {
     /// A: somebody found a pool with more work than it can take, and the thread looks at the pools
@@ -65,14 +66,14 @@ impl<F: FencePolicy> Alarm<F> {
         Alarm { raised: AtomicBool::new(false), parker: Parker::new(), fence: PhantomData }
     }
 
-    /// Whether the pools are looked at.
+    /// Returns true if the pools are looked at.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// Ask: the caller has left work in a pool that can't take it, and put a full fence after that.
-    /// True where nobody looks yet: the caller has to [`ring`](Alarm::ring), on a thread that is
-    /// there. One load where somebody does.
+    /// Carries out Ask: the caller has left work in a pool that can't take it, and put a full fence
+    /// after that. Returns true if nobody looks yet: the caller has to [`ring`](Alarm::ring), on a
+    /// thread that is there. Takes one load if somebody looks.
     #[inline]
     pub(crate) fn raise(&self) -> bool {
         // SeqCst: the caller's fence, which may be no more than a SeqCst read-modify-write, pairs
@@ -80,8 +81,8 @@ impl<F: FencePolicy> Alarm<F> {
         !self.raised.load(Ordering::SeqCst) && !self.raised.swap(true, Ordering::Relaxed)
     }
 
-    /// The thread has found nothing to look after: it stops looking, unless there is something
-    /// now. True where it stopped.
+    /// Stops the looks, if there is nothing to look after. Called by the thread when it has found
+    /// nothing. Returns true if the looks stopped.
     pub(crate) fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
         // Lower. A swap where a store would do: loom doesn't know that a plain store comes after
         // the swap of a `raise` that saw the store before it.

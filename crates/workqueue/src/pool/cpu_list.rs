@@ -23,7 +23,8 @@ use crate::task::running::Running;
 /// The most lists of a pool. A worker that is about to park looks at each.
 const MOST: usize = 16;
 
-/// How many items the ring of a list has room for; where the pool has one CPU; and in a model.
+/// Number of items that the ring of a list has room for: in a pool of several CPUs, in one of a
+/// single CPU, and in a model.
 const CELLS: usize = 16384;
 const FEW_CELLS: usize = 64;
 const MODEL_CELLS: usize = 2;
@@ -38,7 +39,7 @@ pub(crate) struct CpuLists<F: FencePolicy> {
 
 /// A part of what waits in a pool: what was queued from one of its CPUs.
 pub(crate) struct CpuList<F: FencePolicy> {
-    /// What was queued while there was room.
+    /// The items that were queued while there was room.
     pub(crate) ring: Ring<Header, F>,
     /// A: what was queued else, and isn't in the list yet.
     inbox: CachePadded<Inbox<Queued>>,
@@ -66,7 +67,7 @@ pub(crate) struct OverflowGuard<'a, F: FencePolicy> {
 }
 
 impl<F: FencePolicy> CpuLists<F> {
-    /// For a pool of these CPUs.
+    /// Creates the lists of a pool of these CPUs.
     pub(super) fn new(cpus: &CpuSet) -> CpuLists<F> {
         let many = cpus.len().clamp(1, MOST);
         let mut by_cpu = vec![0; cpus.last().map_or(0, |last| last.index() + 1)];
@@ -100,7 +101,7 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.len()
     }
 
-    /// The list of what is queued from this CPU, which needn't be one of the pool's.
+    /// Returns the list of what is queued from this CPU, which needn't be one of the pool's.
     #[inline]
     pub(super) fn of(&self, cpu: CpuId) -> u32 {
         match self.by_cpu.get(cpu.index()) {
@@ -109,7 +110,7 @@ impl<F: FencePolicy> CpuLists<F> {
         }
     }
 
-    /// The list with this number, of what a push said.
+    /// Returns the list with this number, which a push has named.
     #[inline]
     pub(crate) fn at(&self, list: u32) -> &CpuList<F> {
         let list = list as usize;
@@ -122,22 +123,23 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.iter()
     }
 
-    /// Whether anything waits in any of them that isn't started (a moment ago).
+    /// Returns true if anything waits in any of them that isn't started (a moment ago).
     pub(super) fn any_waits(&self) -> bool {
         self.lists.iter().any(CpuList::waits)
     }
 
-    /// As `any_waits`, as a hint, and without what others have reserved.
+    /// Returns `any_waits` as a hint, and without what others have reserved.
     pub(super) fn any_may_wait(&self) -> bool {
         self.lists.iter().any(CpuList::may_wait)
     }
 
-    /// Whether something has come to any of them, as a hint for a searcher.
+    /// Returns true if something has come to any of them, as a hint for a searcher.
     pub(super) fn any_has_next(&self) -> bool {
         self.lists.iter().any(CpuList::has_next)
     }
 
-    /// From how many of them something was taken since the last call. Under the pool's lock.
+    /// Returns the number of lists from which something was taken since the last call. Called under
+    /// the pool's lock.
     pub(super) fn in_use(&self) -> usize {
         let moves = |list: &&CpuList<F>| {
             let taken = list.taken();
@@ -146,20 +148,21 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.iter().filter(moves).count()
     }
 
-    /// The list in which something waits, as a hint: the one of this CPU, if something does there.
+    /// Returns the list in which something waits, as a hint: the one of this CPU, if something
+    /// waits there.
     pub(super) fn waiting_near(&self, cpu: CpuId) -> Option<u32> {
         let own = self.of(cpu);
         let waits = |at: &u32| self.lists[*at as usize].may_wait();
         Some(own).filter(waits).or_else(|| (0..self.lists.len() as u32).find(waits))
     }
 
-    /// Whether something waits in the list of this CPU, as a hint.
+    /// Returns true if something waits in the list of this CPU, as a hint.
     pub(super) fn waits_for(&self, cpu: CpuId) -> bool {
         self.at(self.of(cpu)).may_wait()
     }
 
-    /// Items taken so far, by anybody. Those that are taken after others had reserved them count
-    /// twice.
+    /// Returns the number of items taken so far, by anybody. Those that are taken after others had
+    /// reserved them count twice.
     pub(super) fn taken(&self) -> u64 {
         self.lists.iter().map(CpuList::taken).sum()
     }
@@ -195,9 +198,9 @@ impl<F: FencePolicy> CpuList<F> {
         word.read().after_push(|| first)
     }
 
-    /// Whether anything waits in it that isn't started (a moment ago). In the order in which an
-    /// item moves on: what leaves the inbox is listed before, and what leaves the list is in the
-    /// ring before.
+    /// Returns true if anything waits in it that isn't started (a moment ago). It checks in the
+    /// order in which an item moves on: what leaves the inbox is listed before, and what leaves the
+    /// list is in the ring before.
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.
         !self.inbox.is_empty()
@@ -206,13 +209,13 @@ impl<F: FencePolicy> CpuList<F> {
             || self.ring.left().is_some()
     }
 
-    /// Whether there is something to take (a moment ago): not where a thread is in the middle of an
-    /// append or a refill.
+    /// Returns true if there is something to take (a moment ago), and no thread is in the middle of
+    /// an append or a refill.
     pub(super) fn is_to_be_had(&self) -> bool {
         !self.ring.is_empty() || self.overflows() && self.more.list.try_lock().is_some()
     }
 
-    /// Whether something is on its way in (a moment ago).
+    /// Returns true if something is on its way in (a moment ago).
     pub(super) fn is_busy(&self) -> bool {
         self.ring.is_busy() || self.overflows()
     }
@@ -225,24 +228,24 @@ impl<F: FencePolicy> CpuList<F> {
         }
     }
 
-    /// Whether anything waits to be reserved, as a hint.
+    /// Returns true if anything waits to be reserved, as a hint.
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         !self.ring.is_empty() || self.overflows()
     }
 
-    /// Whether something has come, as a hint for a searcher: see [`Ring::has_next`].
+    /// Returns true if something has come, as a hint for a searcher: see [`Ring::has_next`].
     pub(super) fn has_next(&self) -> bool {
         self.ring.has_next() || self.overflows()
     }
 
-    /// Whether the overflow has something, as a hint.
+    /// Returns true if the overflow has something, as a hint.
     #[inline]
     pub(super) fn overflows(&self) -> bool {
         self.more.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
 
-    /// Items taken so far, by anybody.
+    /// Returns the number of items taken so far, by anybody.
     pub(super) fn taken(&self) -> u64 {
         self.ring.reserved().wrapping_add(self.more.started.load(Ordering::Relaxed))
     }
@@ -252,14 +255,14 @@ impl<F: FencePolicy> CpuList<F> {
         OverflowGuard { of: self, list: self.more.list.lock() }
     }
 
-    /// Take: what lies at this position, which the caller has reserved.
+    /// Carries out Take: returns what lies at this position, which the caller has reserved.
     #[inline(always)]
     pub(super) fn take(&self, at: u64) -> Option<Queued> {
         // SAFETY: it was put into the ring by `append`, and is out.
         self.ring.take(at).map(|item| unsafe { Queued::from_raw(item) })
     }
 
-    /// Sweep: takes what another worker has reserved, and hasn't taken yet.
+    /// Carries out Sweep: takes what another worker has reserved, and hasn't taken yet.
     pub(super) fn sweep(&self) -> Option<Queued> {
         // SAFETY: as in `take`.
         self.ring.sweep().map(|item| unsafe { Queued::from_raw(item) })
@@ -276,8 +279,8 @@ impl<F: FencePolicy> CpuList<F> {
         if self.overflows() { self.refill() } else { None }
     }
 
-    /// Refill: where the ring is empty, takes and starts the oldest item of the overflow, and moves
-    /// more of it into the ring. Where another does so it is left to that one.
+    /// Carries out Refill: if the ring is empty, takes and starts the oldest item of the overflow,
+    /// and moves more of it into the ring. If another thread does so, it is left to that one.
     #[cold]
     pub(super) fn refill(&self) -> Option<Running> {
         let list = self.more.list.try_lock()?;
@@ -345,7 +348,7 @@ impl<F: FencePolicy> CpuList<F> {
         }
     }
 
-    /// How many items wait.
+    /// Returns how many items wait.
     pub(super) fn waiting(&self) -> usize {
         let mut held = self.lock();
         held.drain();
@@ -386,7 +389,7 @@ impl<F: FencePolicy> Drop for CpuList<F> {
 }
 
 impl<F: FencePolicy> OverflowGuard<'_, F> {
-    /// Drain: moves what was spilled to the end of the list.
+    /// Carries out Drain: moves what was spilled to the end of the list.
     #[inline]
     pub(super) fn drain(&mut self) {
         if !self.of.inbox.is_empty() {
@@ -456,7 +459,7 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
         queued
     }
 
-    /// An item has left the list.
+    /// Counts that an item has left the list.
     #[inline]
     fn one_less(&self) {
         if self.list.is_empty() && self.of.more.listed.load(Ordering::Relaxed) {
@@ -486,10 +489,10 @@ const ASIDE: u32 = 1 << 7;
 /// A searcher is under way: a push that finds something before it counts what it leaves to that
 /// one.
 const SEARCHING: u32 = 1 << 8;
-/// What waits is left to the workers that run tiny items: a push asks the timekeeper to look after
-/// them.
+/// Bit: what waits is left to the workers that run tiny items. A push asks the timekeeper to look
+/// after them.
 const ENOUGH: u32 = 1 << 9;
-/// From here on: among how many workers what waits is shared.
+/// First bit of the number of workers among which what waits is shared.
 const SHARE: u32 = 16;
 
 /// A decoded reading.
@@ -516,9 +519,9 @@ impl Reading {
         Reading(bits.fold(workers << SHARE, |all, bit| all | bit))
     }
 
-    /// For a push, before which nothing lay there if it is the `first`. The searcher comes for that
-    /// one. Counted is only what finds that it hasn't come yet: one item at a time writes no line
-    /// for that.
+    /// Returns what a push has to see to. Nothing lay there before the push if it is the `first`,
+    /// and the searcher comes for that one. Only a push that finds that the searcher hasn't come
+    /// yet is counted: one item at a time writes no line for that.
     #[inline]
     pub(super) fn after_push(self, first: impl FnOnce() -> bool) -> Reading {
         if self.searching() && first() { Reading(self.0 & !SEARCHING) } else { self }
@@ -530,7 +533,7 @@ impl Reading {
     pub(crate) fn saturated(self) -> bool {
         self.0 & SATURATED != 0
     }
-    /// What waits is left to the workers that are at it.
+    /// Returns true if what waits is left to the workers that are at it.
     pub(crate) fn enough(self) -> bool {
         self.0 & ENOUGH != 0
     }
@@ -549,30 +552,30 @@ impl Reading {
     pub(crate) fn searching(self) -> bool {
         self.0 & SEARCHING != 0
     }
-    /// Among how many workers what waits is shared.
+    /// Returns the number of workers among which what waits is shared.
     pub(super) fn workers(self) -> u64 {
         u64::from(self.0 >> SHARE)
     }
     pub(crate) fn aside(self) -> bool {
         self.0 & ASIDE != 0
     }
-    /// A worker of it may be woken for the work of another pod.
+    /// Returns true if a worker of the pool may be woken for the work of another pod.
     pub(crate) fn may_help(self) -> bool {
         (self.wake() || self.enough() && !self.saturated()) && !self.aside()
     }
-    /// The pusher has to see to something.
+    /// Returns true if the pusher has to see to something.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
         self.0 & (WAKE | CLOSED | SATURATED | SEARCHING | ENOUGH) != 0
     }
-    /// A worker that has taken an item has to see to something: another worker is to be named or
-    /// made, or the system to be asked for a thread again.
+    /// Returns true if a worker that has taken an item has to see to something: another worker is
+    /// to be named or made, or the system to be asked for a thread again.
     pub(crate) fn concerns_taker(self) -> bool {
         self.0 & (WAKE | REFUSED) != 0
     }
 }
 
-/// What a reading has beside the counts.
+/// The conditions in a reading beside the counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Conditions {
     pub(super) closed: bool,
@@ -595,7 +598,7 @@ impl Word {
         Word { bits: AtomicU32::new(reading.0) }
     }
 
-    /// SeqCst: Check. A push comes before it, see `README.md`.
+    /// Reads the word. SeqCst: Check. A push comes before it, see `README.md`.
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         Reading(self.bits.load(Ordering::SeqCst))
@@ -612,7 +615,7 @@ impl Word {
     }
 }
 
-/// How much is left to the searcher that is under way.
+/// Number of pushes that are left to the searcher that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct SearcherBacklog {
     /// A: one, and the pushes since it was named that found something before them. A hint: a count
@@ -621,14 +624,15 @@ pub(crate) struct SearcherBacklog {
 }
 
 impl SearcherBacklog {
-    /// Under the pool's lock: a searcher is named, for one push.
+    /// Begins a count for a searcher that is named for one push. Called under the pool's lock.
     pub(super) fn begin(&self) {
         if self.pushes.load(Ordering::Relaxed) != 1 {
             self.pushes.store(1, Ordering::Relaxed);
         }
     }
 
-    /// One more is left to it: how many there are. Once there are many nobody writes any more.
+    /// Counts one more push, and returns how many there are. Once there are many, nobody writes any
+    /// more.
     pub(super) fn one_more(&self) -> u32 {
         match self.pushes.load(Ordering::Relaxed) {
             many @ MANY.. => many,

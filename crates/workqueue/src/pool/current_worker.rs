@@ -1,4 +1,4 @@
-//! Which worker the calling thread is, if it is one.
+//! The worker that the calling thread is, if it is one.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ per_thread! {
 #[derive(Clone, Copy)]
 struct Current {
     worker: *const Worker,
-    /// Only compared.
+    /// The group's address, only compared.
     group: *const (),
 }
 
@@ -26,7 +26,7 @@ impl Current {
     const NOBODY: Current = Current { worker: ptr::null(), group: ptr::null() };
 }
 
-/// The calling thread is this worker's until the guard is dropped.
+/// Makes the calling thread this worker's until the guard is dropped.
 pub(super) fn enter<'a, G>(worker: &'a Worker, group: &Arc<G>) -> Guard<'a> {
     let here = Current { worker, group: Arc::as_ptr(group).cast() };
     HERE.with(|cell| cell.set(here));
@@ -48,7 +48,7 @@ fn current() -> Current {
     HERE.try_with(Cell::get).unwrap_or(Current::NOBODY)
 }
 
-/// Whether the calling thread is a worker of this pool.
+/// Returns true if the calling thread is a worker of this pool.
 pub(crate) fn is_of<G>(group: &Arc<G>, pool: usize) -> bool {
     let Current { worker, group: own } = current();
     // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
@@ -56,12 +56,13 @@ pub(crate) fn is_of<G>(group: &Arc<G>, pool: usize) -> bool {
     worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
 }
 
-/// What stands for a group of pools, to be compared.
+/// Returns a key for a group of pools, to be compared.
 pub(crate) fn key<G>(group: &Arc<G>) -> NonNull<()> {
     NonNull::from(&**group).cast()
 }
 
-/// The pool whose worker the calling thread is, if it is one: its group, and its index in there.
+/// Returns the pool whose worker the calling thread is, if it is one: its group's key, and its
+/// index in the group.
 pub(crate) fn pool() -> Option<(NonNull<()>, usize)> {
     let Current { worker, group } = current();
     // SAFETY: as above.
@@ -69,7 +70,7 @@ pub(crate) fn pool() -> Option<(NonNull<()>, usize)> {
     Some((NonNull::new(group.cast_mut())?, worker.pool))
 }
 
-/// Whether the calling thread is this worker's.
+/// Returns true if the calling thread is this worker's.
 pub(super) fn is(worker: &Worker) -> bool {
     ptr::eq(current().worker, worker)
 }

@@ -15,9 +15,8 @@ use super::{Pool, PoolState};
 use crate::error::quietly;
 use crate::pool::worker::{ThreadPermit, Threads};
 
-/// What a pool knows of a worker and its thread. Either half of the latter may come first: the
-/// worker says who it is, and its maker brings the handle. One that is driven by hand has
-/// neither.
+/// A pool's record of a worker and its thread. Either half of the latter may come first: the worker
+/// says who it is, and its maker brings the handle. A worker that is driven by hand has neither.
 pub(super) struct PoolMember {
     pub(super) worker: Arc<Worker>,
     /// Its place among the threads of all pools; `None` for one that is driven by hand, and until a
@@ -27,19 +26,19 @@ pub(super) struct PoolMember {
     handle: Option<JoinHandle<()>>,
 }
 
-/// What came of waiting for workers to leave.
+/// The result of waiting for workers to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WaitResult {
-    /// They had left before.
+    /// The workers had left before.
     Not,
-    /// They have left meanwhile.
+    /// The workers have left meanwhile.
     Long,
     /// The time was up first.
     InVain,
 }
 
 impl PoolState {
-    /// A worker of the pool with this index, whose thread is about to be made.
+    /// Creates a worker of the pool with this index, whose thread is about to be made.
     pub(super) fn enroll(&mut self, pool: usize) -> Arc<Worker> {
         let id = self.next_worker;
         self.next_worker += 1;
@@ -51,7 +50,7 @@ impl PoolState {
         worker
     }
 
-    /// Whether the worker may have a thread.
+    /// Reserves a thread for the worker; returns false if there are enough.
     pub(super) fn seat(&mut self, id: u32, threads: &Arc<Threads>) -> bool {
         let seat = threads.seat(self.counts.total, self.counts.base);
         let seated = seat.is_some();
@@ -61,7 +60,7 @@ impl PoolState {
         seated
     }
 
-    /// The thread was made. Its worker may have left already.
+    /// Keeps the handle of a thread that was made. Its worker may have left already.
     pub(super) fn made(&mut self, id: u32, handle: Option<JoinHandle<()>>) {
         match self.workers.get_mut(&id) {
             Some(member) => member.handle = handle,
@@ -70,7 +69,7 @@ impl PoolState {
         }
     }
 
-    /// The worker's thread has started: this is it.
+    /// Notes that the calling thread is the worker's, which has started.
     pub(super) fn arrived(&mut self, id: u32) {
         if let Some(member) = self.workers.get_mut(&id) {
             member.id = Some(thread::current().id());
@@ -104,7 +103,7 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// The worker is off the idle list, and goes.
+    /// Removes a worker that is off the idle list, and goes.
     pub(super) fn leave(
         &self,
         me: &Worker,
@@ -132,8 +131,8 @@ impl<F: FencePolicy> Group<F> {
         Step::Exit
     }
 
-    /// A panic that is no item's has ended the worker's thread: a subscriber's, say. The pool goes
-    /// on without it, as if it had left, and makes another where that is needed.
+    /// Handles a panic that is no item's (a subscriber's, say) and has ended the worker's thread.
+    /// The pool goes on as if the worker had left, and makes another if it is needed.
     pub(super) fn died(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
         let action = {
@@ -216,7 +215,7 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// The end of an [`enter_join`](Group::enter_join) that said yes.
+    /// Ends an [`enter_join`](Group::enter_join) that returned true.
     pub(crate) fn exit_join(&self) {
         let own = thread::current().id();
         for pool in &self.pools {
@@ -242,14 +241,14 @@ impl<F: FencePolicy> Group<F> {
         waited
     }
 
-    /// Seal: pools without workers get none any more, and cancel what comes. To be followed by
-    /// [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was made before
-    /// is seen there, and a thread that comes to the pool later sees the seal.
+    /// Carries out Seal: pools without workers get none any more, and cancel what comes. To be
+    /// followed by [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was
+    /// made before is seen there, and a thread that comes to the pool later sees the seal.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::Relaxed);
     }
 
-    /// Under a pool's lock, which orders it.
+    /// Returns true if the pools are sealed. Called under a pool's lock, which orders it.
     pub(super) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Relaxed)
     }

@@ -14,23 +14,23 @@ use crate::pool::worker::{Batch, Worker};
 use crate::pool::{PoolState, PoolStats};
 use crate::task::running::RunSnapshot;
 
-/// Why a worker is exempt; a bit each.
+/// A reason why a worker is exempt; a bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Exemption {
-    /// It is inside a blocking region.
+    /// The worker is inside a blocking region.
     Region = 1,
     /// The timekeeper found that its item computes without a pause.
     Intensive = 1 << 1,
     /// The timekeeper found that its item sleeps, and hadn't said so.
     Asleep = 1 << 2,
-    /// It said that what it does now may compute or sleep for long.
+    /// The worker said that what it does now may compute or sleep for long.
     Long = 1 << 3,
 }
 
 /// The exemptions that end with the item.
 const OF_THE_ITEM: u32 = Exemption::Intensive as u32 | Exemption::Asleep as u32;
 
-/// What the timekeeper sees of a pool at a look.
+/// The state of a pool that the timekeeper sees in one look.
 pub(crate) struct PoolSample {
     /// Items taken so far, by anybody.
     pub(crate) taken: u64,
@@ -40,39 +40,39 @@ pub(crate) struct PoolSample {
     pub(crate) refused: Option<Duration>,
     /// The workers that hold a core, and what they run.
     pub(crate) at_work: Vec<(Arc<Worker>, RunSnapshot)>,
-    /// Those that were found asleep, and aren't counted for that alone. Some may have woken up.
+    /// Workers that were found asleep, and aren't counted for that alone. Some may have woken up.
     pub(crate) found_asleep: Vec<Arc<Worker>>,
-    /// How many workers may hold a core at once.
+    /// Number of workers that may hold a core at once.
     pub(crate) base: usize,
 }
 
 impl Worker {
-    /// Whether it is exempt for this (a moment ago, without the pool's lock).
+    /// Returns true if it is exempt for this reason (a moment ago, without the pool's lock).
     pub(crate) fn is_exempt(&self, why: Exemption) -> bool {
         self.exemptions.load(Ordering::Relaxed) & why as u32 != 0
     }
 
-    /// Whether it has exemptions that end with its item. Asked by the worker itself, before it
-    /// takes the next one.
+    /// Returns true if it has exemptions that end with its item. Called by the worker itself,
+    /// before it takes the next one.
     #[inline]
     pub(super) fn has_item_exemptions(&self) -> bool {
         self.exemptions.load(Ordering::Relaxed) & OF_THE_ITEM != 0
     }
 
-    /// Under the pool's lock: whether it sleeps in its item, for all that is known.
+    /// Returns true if it sleeps in its item, as far as is known. Called under the pool's lock.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_exempt(Exemption::Region) || self.is_exempt(Exemption::Asleep)
     }
 
-    /// Under the pool's lock: for how long its blocking region has lasted, if it is in one and that
-    /// is known.
+    /// Returns how long its blocking region has lasted, if it is in one and that is known. Called
+    /// under the pool's lock.
     pub(super) fn blocks_for(&self) -> Option<Duration> {
         let since = self.blocked.load(Ordering::Relaxed);
         (self.is_exempt(Exemption::Region) && since != 0)
             .then(|| Duration::from_nanos(self.age().saturating_sub(since)))
     }
 
-    /// Under the pool's lock: changes its exemptions, and the counts with them.
+    /// Changes its exemptions, and the counts with them, under the pool's lock.
     fn set_exemptions(&self, counts: &mut Counts, change: impl FnOnce(u32) -> u32) {
         let old = self.exemptions.load(Ordering::Relaxed);
         let new = change(old);
@@ -91,12 +91,12 @@ impl Worker {
         }
     }
 
-    /// Under the pool's lock: it is a worker no more.
+    /// Drops its exemptions, since it is a worker no more. Called under the pool's lock.
     pub(super) fn drop_exemptions(&self, counts: &mut Counts) {
         self.set_exemptions(counts, |_| 0);
     }
 
-    /// Under the pool's lock: its item is over, and what it was exempt for with it.
+    /// Drops the exemptions that end with its item, which is over. Called under the pool's lock.
     pub(super) fn item_is_over(&self, counts: &mut Counts) {
         if self.has_item_exemptions() {
             self.set_exemptions(counts, |bits| bits & !OF_THE_ITEM);
@@ -105,7 +105,7 @@ impl Worker {
 }
 
 impl PoolState {
-    /// Whether items wait, and no worker is on its way to them.
+    /// Returns true if items wait, and no worker is on its way to them.
     fn is_stuck<F: FencePolicy>(&self, pool: &super::Pool<F>) -> bool {
         let counts = self.counts();
         pool.has_more() && (counts.saturated() || counts.has_enough() || self.making > 0)
@@ -113,7 +113,7 @@ impl PoolState {
 }
 
 impl PoolState {
-    /// Of a pool that is stuck: a core is free for its work, so all that lacks is a thread.
+    /// Returns true if a core is free for the work of a stuck pool, so that it only lacks a thread.
     fn is_helpless(&self) -> bool {
         let counts = self.counts();
         self.making > 0 || counts.saturated() && counts.has_core()
@@ -121,7 +121,7 @@ impl PoolState {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// A worker is about to block: its core is free for another.
+    /// Notes that a worker is about to block: its core is free for another.
     pub(crate) fn begin_blocking(self: &Arc<Self>, me: &Worker) {
         me.batch.with(Batch::forgets);
         self.bundle_mine(me);
@@ -134,8 +134,8 @@ impl<F: FencePolicy> Group<F> {
         me.blocks();
     }
 
-    /// It goes on. If its replacement is busy there is one active worker too many for a while:
-    /// the one that ends its item first goes idle (`Counts::may_take`).
+    /// Notes that the worker goes on. If its replacement is busy, there is one active worker too
+    /// many for a while: the one that ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
         me.has_blocked();
         let action = {
@@ -147,8 +147,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// A worker begins something that may compute or sleep: it holds no core for its pool
-    /// meanwhile, and keeps its CPU, if it has one alone.
+    /// Notes that a worker begins something that may compute or sleep. It holds no core for its
+    /// pool meanwhile, and keeps its own CPU, if it has one.
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
         self.bundle_mine(me);
         let action = {
@@ -159,7 +159,7 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// That is over; see [`Group::end_blocking`].
+    /// Ends that; see [`Group::end_blocking`].
     pub(crate) fn end_long(self: &Arc<Self>, me: &Worker) {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
@@ -169,20 +169,20 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// Whether a pool has work and no worker for it now.
+    /// Returns true if a pool has work and no worker for it now.
     pub(crate) fn is_stuck(&self, index: usize) -> bool {
         let pool = &self.pools[index];
         pool.inner.lock().is_stuck(pool)
     }
 
-    /// Whether a pool has work that finds no worker, and no thread can be made for one.
+    /// Returns true if a pool has work that finds no worker, and no thread can be made for one.
     pub(crate) fn is_helpless(&self, index: usize) -> bool {
         let pool = &self.pools[index];
         let inner = pool.inner.lock();
         inner.is_stuck(pool) && inner.is_helpless()
     }
 
-    /// A look at a pool that has work and no worker for it now; `None` where that isn't so.
+    /// Looks at a pool that has work and no worker for it now; returns `None` if it isn't so.
     pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<PoolSample> {
         self.look_at_takers(index);
         let pool = &self.pools[index];
@@ -207,8 +207,8 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// Those that have run nothing since the last look don't run one tiny item after the other any
-    /// more, or have lost their CPU.
+    /// Takes workers that have run nothing since the last look off the takers: they don't run one
+    /// tiny item after the other any more, or have lost their CPU.
     fn look_at_takers(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
         let action = {
@@ -228,13 +228,13 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// For how long a worker's blocking region has lasted, if it is in one and that is known.
+    /// Returns how long a worker's blocking region has lasted, if it is in one and that is known.
     pub(crate) fn blocked_for(&self, worker: &Worker) -> Option<Duration> {
         let _inner = self.pools[worker.pool].inner.lock();
         worker.blocks_for()
     }
 
-    /// The workers of a pool that run something (a moment ago), and what.
+    /// Returns the workers of a pool that run something (a moment ago), and what they run.
     pub(crate) fn running(&self, index: usize) -> Vec<(Arc<Worker>, RunSnapshot)> {
         let inner = self.pools[index].inner.lock();
         let mut running: Vec<_> = (inner.workers.values())

@@ -17,9 +17,9 @@ use crate::attributes::QueueKind;
 use crate::pool::policy::{self, PoolHome, WantedCpus};
 
 impl<F: FencePolicy> Group<F> {
-    /// The machine has these masks now: moves the workers of each pool to where they belong. An
-    /// older epoch than one that came before is ignored, so callers may overtake each other. Work
-    /// that is queued stays queued, and runs there.
+    /// Moves the workers of each pool to where they belong, now that the machine has these masks.
+    /// An older epoch than one that came before is ignored, so callers may overtake each other.
+    /// Work that is queued stays queued, and runs there.
     ///
     /// May start threads, and waits for a moment where running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
@@ -32,7 +32,7 @@ impl<F: FencePolicy> Group<F> {
         self.follow_to(masks.epoch, limit, |spec| policy::home(&spec.cpus, wants, masks));
     }
 
-    /// The same, to where `home` says, with `limit` workers that hold a core in all.
+    /// Moves the workers to where `home` says, with `limit` workers that hold a core in all.
     pub(crate) fn follow_to(
         self: &Arc<Self>,
         epoch: u64,
@@ -62,8 +62,8 @@ impl<F: FencePolicy> Group<F> {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Late: the calling worker could have run for so long, and was kept from its CPU. Roam, where
-    /// that helps.
+    /// Handles Late: the calling worker could have run for this long, and was kept from its CPU.
+    /// Carries out Roam, if that helps.
     pub(super) fn was_late(&self, me: &Worker, late: Duration) {
         let pins = &self.pools[me.pool].pins;
         if policy::is_late(late) && me.own_cpu.get().is_some() {
@@ -71,7 +71,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The calling worker goes idle. Settle, where it has roamed for so long and that is enough.
+    /// Carries out Settle for the calling worker, which goes idle, if it has roamed for long
+    /// enough.
     pub(super) fn may_settle(&self, me: &Worker, streamed: bool, roamed: Duration) -> bool {
         let pins = &self.pools[me.pool].pins;
         if streamed {
@@ -92,7 +93,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Rehome: a transition like any other, but for the threads.
+    /// Carries out Rehome: a transition like any other, but for the threads.
     fn rehome(
         &self,
         index: usize,

@@ -28,25 +28,25 @@ use crate::report::PoolReport;
 use crate::task::header::Queued;
 use crate::task::running::Running;
 
-/// What one step of a worker did.
+/// The result of one step of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It ran something, or there is something to look for: step again.
+    /// The worker ran something, or there is something to look for: step again.
     Again,
-    /// It is on the idle list: park. `surplus`: it may leave after a while.
+    /// The worker is on the idle list: park. `surplus`: it may leave after a while.
     Park {
         /// More workers are idle than the pod needs.
         surplus: bool,
     },
-    /// It has left the pool: end the thread.
+    /// The worker has left the pool: end the thread.
     Exit,
 }
 
-/// What the pools of a group have in common.
+/// The settings that the pools of a group have in common.
 pub(crate) struct Setup {
     pub(crate) scope: AffinityScope,
     pub(crate) soft: bool,
-    /// How many workers may hold a core at once, whatever the machine's CPU quota.
+    /// Number of workers that may hold a core at once, whatever the machine's CPU quota.
     pub(crate) concurrency: Option<usize>,
     pub(crate) pinning: Pinning,
     pub(crate) idle: Idle,
@@ -54,7 +54,7 @@ pub(crate) struct Setup {
     pub(crate) spawner: Spawner,
     pub(crate) threads: Arc<Threads>,
     pub(crate) keeper: Keeper,
-    /// What a niceness of 0 stands for: that of the pools' maker.
+    /// The niceness that 0 stands for: that of the pools' maker.
     pub(crate) niceness: i32,
 }
 
@@ -136,7 +136,7 @@ impl<F: FencePolicy> Group<F> {
         group
     }
 
-    /// The same pools for queues of this key.
+    /// Returns the same pools for queues of this key.
     pub(crate) fn of_key(mut self, key: &PoolKey) -> Self {
         (self.kind, self.nice, self.cpus) = (key.kind, key.nice, key.cpus.clone());
         if key.nice != 0 {
@@ -151,7 +151,8 @@ impl<F: FencePolicy> Group<F> {
         self.push_to(&self.pools[index], index, list, queued);
     }
 
-    /// As [`Group::push`], for a caller that knows the pool, which is the group's with this number.
+    /// Pushes an item as [`Group::push`] does, for a caller that knows the pool, which is the
+    /// group's with this number.
     #[inline(always)]
     pub(crate) fn push_to(
         self: &Arc<Self>,
@@ -164,7 +165,7 @@ impl<F: FencePolicy> Group<F> {
         self.has_pushed(index, reading);
     }
 
-    /// After a push, whose Check has found this.
+    /// Ends a push, whose Check has found this.
     #[inline(always)]
     pub(crate) fn has_pushed(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.concerns_pusher() {
@@ -172,7 +173,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// What Check has found: something was left in a pool, with a full fence between.
+    /// Sees to what Check has found: something was left in a pool, with a full fence between.
     #[inline(never)]
     fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.wake() || reading.closed() || reading.wanted() {
@@ -184,7 +185,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Overdue: names another searcher, where that is due.
+    /// Handles Overdue: names another searcher, if one is due.
     fn leave_to_searcher(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
         if !policy::is_overdue(pool.left_to_searcher.one_more()) {
@@ -220,8 +221,9 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// The pod can't take its work now: somebody else may, and the timekeeper looks after it. The
-    /// caller has put a full fence between leaving the work, or publishing the word, and this.
+    /// Handles a pod that can't take its work now: somebody else may take it, and the timekeeper
+    /// looks after it. The caller has put a full fence between leaving the work, or publishing the
+    /// word, and this.
     #[inline]
     fn no_room(self: &Arc<Self>, index: usize) {
         self.keeper.ask();
@@ -242,7 +244,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Whether another pod has room for work that may leave this one.
+    /// Returns true if another pod has room for work that may leave this one.
     #[inline]
     pub(super) fn others_have_room(&self, index: usize) -> bool {
         self.soft
@@ -259,8 +261,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// One bounded step of a worker that takes something and runs it; false where there is nothing
-    /// for it: it may search for a while longer, and goes idle.
+    /// Takes one bounded step of a worker that takes something and runs it. Returns false if there
+    /// is nothing for it: it may search for a while longer, and goes idle.
     #[inline(always)]
     pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
@@ -283,7 +285,7 @@ impl<F: FencePolicy> Group<F> {
         self.looks_further(me, shut, reading.aside())
     }
 
-    /// As [`works`](Group::works), where the batch of `me` is used up.
+    /// Takes a step as [`works`](Group::works) does, if the batch of `me` is used up.
     #[inline(never)]
     fn begins_batch(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let Some(running) = &mut self.pools[me.pool].start_batch(me) else { return false };
@@ -291,8 +293,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// The rest of a step: at the gate that is `shut`, or where there was nothing of the own CPU.
-    /// One of a pod that stands `aside` takes no work of others.
+    /// Takes the rest of a step: at the gate that is `shut`, or if there was nothing of the
+    /// worker's own CPU. A worker of a pod that stands `aside` takes no work of others.
     #[inline(never)]
     fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool, aside: bool) -> bool {
         let pool = &self.pools[me.pool];
@@ -343,8 +345,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The slow way through the gate: the last item of `me` was exempt, or there are more workers
-    /// than cores. Whether it may take another one.
+    /// Takes the slow way through the gate: the last item of `me` was exempt, or there are more
+    /// workers than cores. Returns true if it may take another item.
     #[cold]
     fn may_take(self: &Arc<Self>, me: &Worker) -> bool {
         let (may, action) = {
@@ -379,7 +381,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// It is no searcher any more, and somebody else may have to be.
+    /// Ends its time as a searcher; somebody else may have to be one.
     #[cold]
     fn took_slowly(self: &Arc<Self>, me: &Worker) {
         let action = {
@@ -397,7 +399,7 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// A worker runs one tiny item after the other, as it says, or not any more.
+    /// Learns whether a worker runs one tiny item after the other, as it says.
     fn learns(&self, me: &Worker, inner: &mut PoolState, stream: Option<Stream>) {
         let PoolState { counts, least, in_use: (in_use, told), .. } = inner;
         if counts.base <= worker::ALWAYS {
@@ -431,20 +433,20 @@ impl<F: FencePolicy> Group<F> {
         })
     }
 
-    /// Whether a pod has work and can't take it (a moment ago).
+    /// Returns true if a pod has work and can't take it (a moment ago).
     fn needs_help(&self, index: usize) -> bool {
         let pool = &self.pools[index];
         pool.reading().saturated() && pool.has_waiting()
     }
 
-    /// Whether a pod that this one may help needs it (a moment ago).
+    /// Returns true if a pod that this one may help needs it (a moment ago).
     pub(super) fn others_need_help(&self, index: usize) -> bool {
         self.soft && self.pools[index].spec.near.iter().any(|&other| self.needs_help(other))
     }
 
-    /// Search: nothing to take, and it will look out for a while. It is the searcher, so that
-    /// pushes leave the pool's lock alone and nobody is woken; false where another is, or it isn't
-    /// to take anything.
+    /// Begins Search, since there is nothing to take: the worker will look out for a while. It is
+    /// the searcher, so that pushes leave the pool's lock alone and nobody is woken. Returns false
+    /// if another is, or if it isn't to take anything.
     pub(crate) fn begin_search(&self, me: &Worker) -> bool {
         let mut inner = self.pools[me.pool].inner.lock();
         me.item_is_over(&mut inner.counts);
@@ -461,13 +463,14 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// Whether the searcher has something to look at, here or in another pod (a moment ago).
+    /// Returns true if the searcher has something to look at, here or in another pod (a moment
+    /// ago).
     pub(super) fn calls_searcher(&self, index: usize) -> bool {
         let reading = self.pools[index].reading();
         reading.closed() || reading.crowded() || !reading.aside() && self.others_need_help(index)
     }
 
-    /// Nothing to take: onto the idle list, or out.
+    /// Puts a worker without work onto the idle list, or out of the pool.
     pub(crate) fn go_idle(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let pool = &self.pools[me.pool];
         me.batch.with(Batch::rests);
@@ -526,7 +529,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The idle time of a surplus worker ran out: out of the pool, unless it was woken meanwhile.
+    /// Removes a surplus worker whose idle time ran out from the pool, unless it was woken
+    /// meanwhile.
     pub(crate) fn idle_timed_out(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         let mut inner = self.pools[me.pool].inner.lock();
         match inner.idle.iter().position(|w| Arc::ptr_eq(w, me)) {
@@ -540,9 +544,9 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Publish: the counts; true where a worker may be woken for others now and might not before. A
-    /// change is a SeqCst read-modify-write, and so a full fence before the SeqCst loads that
-    /// follow; no change needs none (`README.md`).
+    /// Carries out Publish of the counts. Returns true, too, if a worker may be woken for others
+    /// now and might not before. A change is a SeqCst read-modify-write, and so a full fence before
+    /// the SeqCst loads that follow; no change needs none (`README.md`).
     pub(crate) fn publish(&self, index: usize, inner: &PoolState) -> (Reading, bool) {
         let reading = inner.reading();
         let old = self.pools[index].word.publish(reading);
@@ -569,9 +573,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The end of every transition: Publish, Recheck, and what follows from it.
-    /// `spare`: the caller won't look after the pool for a while, so somebody else has to be
-    /// there.
+    /// Ends every transition: Publish, Recheck, and what follows from it. `spare`: the caller won't
+    /// look after the pool for a while, so somebody else has to be there.
     pub(super) fn settle(&self, index: usize, inner: &mut PoolState, spare: bool) -> Action {
         let pool = &self.pools[index];
         if inner.closing && inner.counts.total == 0 {
@@ -600,8 +603,8 @@ impl<F: FencePolicy> Group<F> {
         inner.call().map_or(Action::NoRoom, Action::Call)
     }
 
-    /// Names a searcher: an idle worker, or one to be made. No fence and no re-check after: it
-    /// looks for itself, under the lock.
+    /// Picks a searcher: an idle worker, or one to be made. Needs no fence and no re-check after:
+    /// the searcher looks for itself, under the lock.
     pub(super) fn recruit(&self, index: usize, inner: &mut PoolState) -> Action {
         if !mem::replace(&mut inner.counts.searching, true) {
             self.pools[index].left_to_searcher.begin();
@@ -674,12 +677,12 @@ impl<F: FencePolicy> Group<F> {
 }
 
 impl Group {
-    /// Of all its pools.
+    /// Returns the reports of all its pools.
     pub(crate) fn reports(&self) -> Vec<PoolReport> {
         (0..self.pools.len()).map(|pool| self.report(pool)).collect()
     }
 
-    /// Of one of them.
+    /// Returns the report of one of them.
     pub(crate) fn report(&self, pool: usize) -> PoolReport {
         let pool = &self.pools[pool];
         let (workers, idle, blocked, waiting) = pool.sizes();
@@ -707,7 +710,8 @@ impl Group {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    /// Items that its workers have run, and of those the ones taken over from a saturated pod.
+    /// Returns the items that its workers have run, and of those the ones taken over from a
+    /// saturated pod.
     pub(crate) fn ran(&self) -> (u64, u64) {
         // Under the lock: a worker is counted in one place or the other.
         let inner = self.inner.lock();

@@ -44,7 +44,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// There are enough threads: none for a worker that was counted as the searcher.
+    /// Goes on without a worker that was counted as the searcher, since there are enough threads.
     #[cold]
     fn no_seat(self: &Arc<Self>, index: usize, id: u32) {
         if self.threads.is_to_be_told() {
@@ -61,7 +61,7 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// There is no thread for a worker that was counted as the searcher.
+    /// Goes on without a worker that was counted as the searcher, since there is no thread for it.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
         // The thread that makes a worker may have started an item, or let one through, and has to
@@ -76,8 +76,7 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// The pool goes on without a worker that was counted as the searcher, and asks again after a
-    /// while.
+    /// Goes on without a worker that was counted as the searcher, and asks again after a while.
     fn without(self: &Arc<Self>, index: usize, id: u32) {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();
@@ -130,7 +129,7 @@ impl<F: FencePolicy> Group<F> {
         Ok(())
     }
 
-    /// One more worker, whose thread the caller sees to.
+    /// Adds one more worker, whose thread the caller sees to.
     pub(crate) fn hire(&self, index: usize, inner: &mut PoolState) -> Arc<Worker> {
         inner.counts.total += 1;
         self.publish(index, inner);

@@ -72,43 +72,43 @@ pub(crate) struct PoolSpec {
 pub(crate) struct Pool<F: FencePolicy> {
     /// I: where it is.
     pub(crate) spec: PoolSpec,
-    /// What was pushed and not taken.
+    /// The items that were pushed and not taken.
     pub(crate) lists: CpuLists<F>,
     /// A: mirror of `inner` for pushes and for workers that take.
     pub(crate) word: CachePadded<Word>,
-    /// What pushes have left to the searcher: on a line that they write while there is one.
+    /// The pushes that were left to the searcher: on a line that they write while there is one.
     left_to_searcher: CachePadded<SearcherBacklog>,
     /// L: is the lock; guards the idle workers and the counts. Locks of lists are taken under it,
     /// never the other way round.
     pub(crate) inner: CachePadded<Mutex<PoolState>>,
     /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
     left: Condvar,
-    /// Where its workers run now. Never locked together with `inner`.
+    /// The CPUs on which its workers run now. Never locked together with `inner`.
     pins: Pins,
-    /// Where items offer their forks.
+    /// The lanes in which items offer their forks.
     pub(crate) lanes: Lanes,
     /// I: how many owners may wait for each other's forks in one chain, and offer one more.
     pub(crate) longest_chain: usize,
     pub(crate) stats: PoolStats,
 }
 
-/// What the pool's lock guards.
+/// The data that the pool's lock guards.
 pub(super) struct PoolState {
     /// Last in, first out: the worker that parked last has the warmest caches.
     idle: Vec<Arc<Worker>>,
     pub(crate) counts: Counts,
-    /// When a thread couldn't be made; not tried again for a while.
+    /// Time when a thread couldn't be made; not tried again for a while.
     refused: Option<Duration>,
     /// Threads that are being made.
     making: usize,
-    /// How long a tiny item takes, in nanoseconds, where workers don't hinder each other.
+    /// Time that a tiny item takes, in nanoseconds, if workers don't hinder each other.
     least: u64,
-    /// From how many lists something was taken lately, and how often workers have told of tiny
-    /// items since that was counted.
+    /// Number of lists from which something was taken lately, and number of times that workers have
+    /// told of tiny items since that was counted.
     in_use: (usize, u32),
     closing: bool,
     next_worker: u32,
-    /// By number.
+    /// The workers, by number.
     workers: BTreeMap<u32, ending::PoolMember>,
     /// Once it is closed: threads of workers that have left, about to end.
     ending: Vec<thread::JoinHandle<()>>,
@@ -116,13 +116,13 @@ pub(super) struct PoolState {
     joining: usize,
     /// The pod has no CPU that can be used.
     away: bool,
-    /// Those who wait for an item of this pool, and could run it.
+    /// The threads that wait for an item of this pool, and could run it.
     pub(crate) wants: PoolWaiters,
     /// The pod has no share of what may run at once: it takes what is for it alone.
     aside: bool,
 }
 
-/// What a change of the pool's state calls for, to be carried out after the lock is released.
+/// A consequence of a change of the pool's state, to be carried out after the lock is released.
 #[must_use]
 pub(super) enum Action {
     None,
@@ -134,7 +134,7 @@ pub(super) enum Action {
     NoRoom,
     /// The pool is closed and has no workers: cancel what is in it.
     Refuse,
-    /// No room, and no worker can come: wake one who waits for an item, to run that.
+    /// Wakes one who waits for an item, to run that: there is no room, and no worker can come.
     Call(Unparker),
 }
 
@@ -171,23 +171,23 @@ impl<F: FencePolicy> Pool<F> {
         }
     }
 
-    /// Whether a CPU is one of its own. Those of a synthetic machine don't exist.
+    /// Returns true if a CPU is one of its own. Those of a synthetic machine don't exist.
     pub(crate) fn has_cpu(&self, cpu: CpuId) -> bool {
         self.pins.are_real() && self.spec.cpus.contains(cpu)
     }
 
-    /// The token of what runs here.
+    /// Returns the token of what runs here.
     pub(crate) fn placement(&self) -> Placement {
         Placement { node: self.spec.node, pod: Some(self.spec.pod) }
     }
 
-    /// The list of what is queued from this CPU, which needn't be one of its own.
+    /// Returns the list of what is queued from this CPU, which needn't be one of its own.
     #[inline]
     pub(crate) fn list_of(&self, cpu: CpuId) -> u32 {
         self.lists.of(cpu)
     }
 
-    /// The list of the CPU that the caller is on.
+    /// Returns the list of the CPU that the caller is on.
     fn list_here(&self) -> u32 {
         current_cpu().map_or(0, |cpu| self.lists.of(cpu))
     }
@@ -199,26 +199,26 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.at(list).append(queued, &self.word)
     }
 
-    /// What is published (a moment ago).
+    /// Returns what is published (a moment ago).
     #[inline]
     pub(crate) fn reading(&self) -> Reading {
         self.word.read()
     }
 
-    /// Where its workers run now: on the pod's usable CPUs or, where it has none, elsewhere.
+    /// Returns where its workers run now: on the pod's usable CPUs or, if it has none, elsewhere.
     pub(crate) fn cpus(&self) -> CpuSet {
         self.pins.cpus()
     }
 
-    /// Whether anything waits to be taken (a moment ago).
+    /// Returns true if anything waits to be taken (a moment ago).
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.lists.any_waits()
     }
 
-    /// For a worker that found nothing though something waits: an append or a refill is under way.
-    /// Waits until that is over or anything is to be had, or for some 50 us: the thread that is at
-    /// it may have lost its CPU, and nobody else's items wait for that.
+    /// Waits for an append or a refill that is under way, for a worker that found nothing though
+    /// something waits. Returns once that is over, once anything can be taken, or after some 50 us:
+    /// the thread that is at it may have lost its CPU, and nobody else's items wait for that.
     pub(super) fn outwait_a_while(&self) {
         for tries in 0..spin::TRIES {
             if self.lists.iter().any(CpuList::is_to_be_had)
@@ -230,9 +230,9 @@ impl<F: FencePolicy> Pool<F> {
         }
     }
 
-    /// Which CPU a worker that is made now gets alone, if that is free: the caller's, where
-    /// something waits, or nothing anywhere; else one that something waits for. The caller goes on
-    /// there.
+    /// Returns the CPU that a worker made now gets for itself, if that is free: the caller's, if
+    /// something waits there, or nothing anywhere; else one that something waits for. The caller
+    /// goes on there.
     fn cpu_of_a_new_worker(&self) -> Option<CpuId> {
         let here = current_cpu()?;
         let elsewhere =
@@ -245,18 +245,18 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.iter().for_each(CpuList::outwait);
     }
 
-    /// Its workers, in no order.
+    /// Returns its workers, in no order.
     pub(crate) fn workers(&self) -> Vec<Arc<Worker>> {
         let inner = self.inner.lock();
         inner.workers.values().map(|member| Arc::clone(&member.worker)).collect()
     }
 
-    /// How many of its workers may hold a core at once.
+    /// Returns how many of its workers may hold a core at once.
     pub(crate) fn concurrency(&self) -> usize {
         self.inner.lock().counts.base
     }
 
-    /// Threads, idle threads, blocked threads, and items not taken.
+    /// Returns the numbers of threads, idle threads, blocked threads, and items not taken.
     pub(crate) fn sizes(&self) -> (usize, usize, usize, usize) {
         let waiting = self.lists.iter().map(CpuList::waiting).sum();
         let inner = self.inner.lock();
@@ -298,8 +298,8 @@ impl PoolState {
         Some((self.idle.remove(choice.position), choice.moves_to))
     }
 
-    /// Whether the worker that has a CPU alone sleeps in an item. Not where any roams: others use
-    /// these CPUs too, and the scheduler knows better which is free.
+    /// Returns true if the worker that has a CPU for itself sleeps in an item. Returns false if any
+    /// worker roams: others use these CPUs too, and the scheduler knows better which is free.
     fn is_away(&self, cpu: CpuId) -> bool {
         let counts = &self.counts;
         let workers = || self.workers.values().map(|member| &member.worker);
@@ -308,7 +308,7 @@ impl PoolState {
             && !workers().any(|worker| worker.own_cpu.roams())
     }
 
-    /// The counts as the policy should see them.
+    /// Returns the counts as the policy should see them.
     fn counts(&self) -> Counts {
         let mut counts = self.counts;
         if self.refused.is_some() {
@@ -317,7 +317,7 @@ impl PoolState {
         counts
     }
 
-    /// What is to be published.
+    /// Returns what is to be published.
     fn reading(&self) -> Reading {
         let (closed, away, aside) = (self.closing, self.away, self.aside);
         let (refused, wanted) = (self.refused.is_some(), !self.wants.is_empty());
@@ -325,35 +325,34 @@ impl PoolState {
     }
 }
 
-/// What a worker is woken for.
+/// The reason to wake a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeReason {
     /// An item that was queued on the caller's CPU.
     ThisCpu,
     /// An item in this list, that of other CPUs, and nothing on the caller's. It is for the owner
-    /// of one of these. (Without that, on 16 simulated CPUs: a storm of two producers makes 0.89
-    /// [0.77..1.01], one of four 0.88 [0.84..0.92]; ab2d844.)
+    /// of one of these.
     OtherCpu(u32),
-    /// Nothing is queued: a fork of the caller, which goes on.
+    /// A fork of the caller, which goes on. Nothing is queued.
     Steal,
 }
 
 /// An idle worker, as its waker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Candidate {
-    /// It spins, and takes quickly what comes.
+    /// True if it spins, and takes quickly what comes.
     pub(crate) awake: bool,
-    /// It has the CPU alone that the work is for: that of the caller, unless what waits was queued
-    /// for another.
+    /// True if the CPU that the work is for is its own: that of the caller, unless what waits was
+    /// queued for another.
     pub(crate) at_home: bool,
-    /// It has no CPU alone.
+    /// True if it has no CPU for itself.
     pub(crate) roams: bool,
-    /// It has the caller's CPU alone, which goes on there: the work is for another one.
+    /// True if its own CPU is the caller's, which goes on there: the work is for another one.
     pub(crate) in_the_way: bool,
 }
 
 impl Candidate {
-    /// A worker that has this CPU alone, as a caller on CPU `here` sees it.
+    /// Creates a worker that has this CPU for itself, as a caller on CPU `here` sees it.
     pub(crate) fn new(
         awake: bool,
         own: Option<CpuId>,
@@ -371,38 +370,34 @@ impl Candidate {
     }
 }
 
-/// Which idle worker is woken.
+/// The idle worker that is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// Where it is among the idle ones.
+    /// Its position among the idle ones.
     pub(crate) position: usize,
-    /// It gets this CPU alone first.
+    /// The CPU that it gets for itself first.
     pub(crate) moves_to: Option<CpuId>,
 }
 
-/// Which of so many idle workers, in the order in which they went idle, is woken from this CPU: one
-/// that spins, and so is awake; the one that has the CPU alone that the work is for; or else the
+/// Chooses which of this many idle workers, in the order in which they went idle, is woken from
+/// this CPU: one that spins, and so is awake; the one whose own CPU the work is for; or else the
 /// one that parked last.
 ///
-/// What was queued for another CPU goes there, although the caller's may be free: who queues for a
-/// CPU has a reason, and what is spread over CPUs would pile up on the one from which each wakes
+/// Work that was queued for another CPU goes there, although the caller's may be free: the queuer
+/// has a reason, and work that is spread over CPUs would pile up on the one from which each wakes
 /// the next.
 ///
-/// Where the caller waits for the item, its CPU goes to that worker: to wake another CPU would take
-/// longer than most items, and the waiter's again after. Where the caller goes on, they share it
-/// for a while, as the scheduler wants. For the same reason the woken worker moves in here where
-/// the owner is `away`: it sleeps in an item, and what is queued meanwhile would wait for other
-/// CPUs to wake up. One that has another CPU moves only if there is no other.
+/// If the caller waits for the item, its CPU goes to that worker: waking another CPU, and later the
+/// waiter's again, would take longer than most items. If the caller goes on, they share the CPU for
+/// a while, as the scheduler wants. For the same reason the woken worker moves in here if the owner
+/// is `away`: the owner sleeps in an item, and what is queued meanwhile would wait for other CPUs
+/// to wake up. A worker that has another CPU moves only if there is no other.
 ///
-/// One that has the CPU of a caller that goes on is woken for other CPUs only where there is no
-/// other, and moves to one of these where that is nobody's: else the caller waits for it, and the
-/// other CPU for nothing. So it is for a thief. (On two CPUs, a guest sums a tree of a million
-/// nodes in 6.5 ms. With its own CPU's worker as the thief, beside an idle CPU, it took 12.1 ms.)
+/// If the caller goes on, the worker of its CPU is woken for other CPUs only if there is no other.
+/// It moves to one of these if that is nobody's. Else the caller would wait for it, and the other
+/// CPU for nothing. The same holds for a thief.
 ///
-/// On 16 simulated CPUs (ab2d844), four of them burnt: without preference for a worker that spins,
-/// the p99 of mix/50 is 0.9 to 7.0 times as long. None burnt: without one for the owner of the CPU,
-/// that of mix/50/hint is 6 to 14 times as long, for 4.3 of the CPU time; without the move 1.0 to
-/// 6.7 times, for 4.3 of that.
+/// Each of these preferences shortens the tail latency of mixed work several times.
 pub(crate) fn choose(
     idle: usize,
     candidate: impl Fn(usize) -> Candidate,

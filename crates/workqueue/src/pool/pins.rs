@@ -1,4 +1,5 @@
-//! Which CPUs the workers of a pool run on, and the threads that have to be told when that changes.
+//! The CPUs that the workers of a pool run on, and the threads that have to be told when these
+//! change.
 //!
 //! `following.md` has the steps by name.
 
@@ -14,7 +15,7 @@ use corewise_topology::{CpuId, CpuSet, TopologyError, current_cpu, pin_thread};
 use crate::error::quietly;
 use crate::pool::policy;
 
-/// Where the threads of pools are pinned.
+/// The rule by which the threads of pools are pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pinning {
     /// Nowhere: the machine is synthetic.
@@ -57,13 +58,13 @@ impl OwnCpu {
         self.get() == Some(cpu)
     }
 
-    /// Under the lock of `Pins`: it roams.
+    /// Makes the thread roam, under the lock of `Pins`.
     fn give_up(&self) {
         self.set(None);
         self.roams.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it gave one up (a moment ago).
+    /// Returns true if it gave its CPU up (a moment ago).
     pub(super) fn roams(&self) -> bool {
         self.roams.load(Ordering::Relaxed)
     }
@@ -74,7 +75,7 @@ impl OwnCpu {
     }
 }
 
-/// Where the threads of a pool are pinned.
+/// The pinning of a pool's threads.
 pub(super) struct Pins {
     /// I: how threads are pinned, if at all.
     pinning: Pinning,
@@ -113,7 +114,7 @@ pub(super) struct PinError {
 }
 
 impl PinError {
-    /// With no lock held: a subscriber is the user's code.
+    /// Logs the errors, with no lock held: a subscriber is the user's code.
     pub(super) fn log(self) {
         let PinError { cpus, error } = self;
         tracing::warn!(%cpus, %error, "a worker could not be pinned to its pod; it runs on any CPU");
@@ -126,8 +127,8 @@ impl Pins {
         Pins { pinning, pins: Mutex::new(inner), streamed: AtomicU64::new(0) }
     }
 
-    /// Arrive: pins the calling thread, a worker of the pool, now and at each change until the
-    /// guard is dropped, at its end. Its own CPU is this one, if it can be.
+    /// Carries out Arrive: pins the calling thread, a worker of the pool, now and at each change
+    /// until the guard is dropped, at its end. Its own CPU is this one, if it can be.
     pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> PinnedThread<'_> {
         let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
         if let Some(tid) = thread {
@@ -148,15 +149,15 @@ impl Pins {
         PinnedThread { pins: self, thread }
     }
 
-    /// Pin: these are the CPUs from now on, for the threads that are there and those to come.
-    /// `away`: they are borrowed, and nobody has one of them alone.
+    /// Carries out Pin: these are the CPUs from now on, for the existing threads and those to come.
+    /// `away`: they are borrowed, and nobody owns one of them.
     ///
-    /// From the outside, since a thread that runs a long item or is parked wouldn't do it itself.
-    /// Also where the CPUs are the same as before: the kernel gives a thread whose last CPU went
-    /// offline, and on older kernels each thread of a cpuset that was written, a mask of its own
-    /// choice, and doesn't take it back.
+    /// It does so from the outside, since a thread that runs a long item or is parked wouldn't do
+    /// it itself. It does so even if the CPUs are the same as before. The kernel gives a thread
+    /// whose last CPU went offline, and on older kernels each thread of a cpuset that was written,
+    /// a mask of its own choice, and doesn't take it back.
     ///
-    /// The threads that couldn't be, to be logged by the caller, which holds locks.
+    /// Returns the threads that couldn't be pinned, to be logged by the caller, which holds locks.
     pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<PinError> {
         let mut inner = self.pins.lock();
         inner.cpus = cpus;
@@ -165,9 +166,9 @@ impl Pins {
         inner.pin_all()
     }
 
-    /// Move: this thread has that CPU alone now. Its last owner is asleep there, and wakes up
-    /// there, where the timer is: to wake another CPU costs this one more. It comes back by itself.
-    /// Nothing where the CPU isn't one of ours, or is nobody's alone.
+    /// Carries out Move: this thread owns that CPU now. Its last owner is asleep there, and wakes
+    /// up there, where the timer is: waking another CPU costs this one more. It comes back by
+    /// itself. Does nothing if the CPU isn't one of ours, or nobody may own it.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: CpuId) {
         let refused: Vec<PinError> = {
             let mut inner = self.pins.lock();
@@ -177,12 +178,13 @@ impl Pins {
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
-    /// A CPU of these that no thread has alone (a moment ago).
+    /// Returns a CPU of these that no thread owns (a moment ago).
     pub(super) fn free(&self, of_these: impl Fn(CpuId) -> bool) -> Option<CpuId> {
         self.pins.lock().free().find(|&cpu| of_these(cpu))
     }
 
-    /// Come back: the calling thread, whose CPU was given away while it slept, may use all now.
+    /// Carries out Come back: the calling thread, whose CPU was given away while it slept, may use
+    /// all now.
     #[inline]
     pub(super) fn come_back(&self, own: &OwnCpu) {
         if own.left.load(Ordering::Relaxed) {
@@ -190,9 +192,9 @@ impl Pins {
         }
     }
 
-    /// Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may use these,
-    /// too. A thread begins where the one that makes it may be: below one that is pinned to a
-    /// single CPU it would wait there until that one sleeps.
+    /// Carries out Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may
+    /// use these, too. A thread begins where the one that makes it may be. Below one that is pinned
+    /// to a single CPU it would wait there until that one sleeps.
     pub(super) fn lend<R>(&self, own: &OwnCpu, cpus: &CpuSet, f: impl FnOnce() -> R) -> R {
         self.come_back(own);
         let lent = self.are_real() && {
@@ -220,13 +222,13 @@ impl Pins {
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
-    /// A stream has ended at this moment.
+    /// Notes that a stream has ended at this moment.
     pub(super) fn has_streamed(&self, now: Duration) {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.streamed.store(now, Ordering::Relaxed);
     }
 
-    /// A thread was kept from its CPU: Roam, where that helps.
+    /// Notes that a thread was kept from its CPU, and carries out Roam, if that helps.
     pub(super) fn was_late(&self, now: Duration) {
         let streamed = Duration::from_nanos(self.streamed.load(Ordering::Relaxed));
         let cpus = self.pins.lock().cpus.len();
@@ -235,7 +237,7 @@ impl Pins {
         }
     }
 
-    /// Roam: all threads give their CPUs up, and may use all now.
+    /// Carries out Roam: all threads give their CPUs up, and may use all now.
     fn roam(&self) {
         let refused = {
             let inner = self.pins.lock();
@@ -245,8 +247,8 @@ impl Pins {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Settle: the calling thread, which roams, has the CPU alone that it is on, if nobody else
-    /// has.
+    /// Carries out Settle: the calling thread, which roams, owns the CPU that it is on, if nobody
+    /// else does.
     pub(super) fn settle(&self, own: &OwnCpu) {
         let Some(cpu) = current_cpu() else { return };
         let free = {
@@ -268,12 +270,12 @@ impl Pins {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Whether the threads are on the CPUs that they are said to be on.
+    /// Returns true if the threads are on the CPUs that they are said to be on.
     pub(super) fn are_real(&self) -> bool {
         self.pinning != Pinning::Nowhere
     }
 
-    /// Where the workers run now.
+    /// Returns where the workers run now.
     pub(super) fn cpus(&self) -> CpuSet {
         self.pins.lock().cpus.clone()
     }
@@ -284,7 +286,7 @@ impl PinState {
         self.threads.iter().any(|thread| thread.own.roams())
     }
 
-    /// The CPUs that no thread has alone.
+    /// Returns the CPUs that no thread owns.
     fn free(&self) -> impl Iterator<Item = CpuId> {
         let taken = |cpu| self.threads.iter().any(|thread| thread.own.is(cpu));
         self.cpus.iter().filter(move |&cpu| self.alone && !taken(cpu))
@@ -311,7 +313,7 @@ impl PinState {
         without.zip(free).map(give).collect()
     }
 
-    /// A CPU gets another owner. The threads that are to be pinned.
+    /// Gives a CPU another owner, and returns the threads that are to be pinned.
     fn hand_over(&mut self, to: &Arc<OwnCpu>, cpu: CpuId) -> Vec<Thread> {
         let heir = self.threads.iter().find(|thread| Arc::ptr_eq(&thread.own, to));
         let Some(heir) = heir.filter(|_| self.alone && self.cpus.contains(cpu)).cloned() else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use corewise_sync::Proof;
 use corewise_topology::{CpuSet, Masks};
 
-/// What a pool's decisions depend on.
+/// The counts that a pool's decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     /// Worker threads, of any state, including one that is being made.
@@ -20,14 +20,14 @@ pub(crate) struct Counts {
     /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (more
     /// where it is overdue): it wakes the next one itself if there is more.
     pub(crate) searching: bool,
-    /// How many workers may hold a core at once: the CPUs of the pod.
+    /// Number of workers that may hold a core at once: the CPUs of the pod.
     pub(crate) base: usize,
-    /// How many threads there may be.
+    /// Maximum of threads.
     pub(crate) max: usize,
     /// Active workers that are known to run one tiny item after the other.
     pub(crate) takers: usize,
-    /// How many of these keep up with the queuers; more would only be in each other's way. 0: not
-    /// known.
+    /// Number of takers that keep up with the queuers; more would only be in each other's way. 0:
+    /// not known.
     pub(crate) enough: usize,
 }
 
@@ -37,82 +37,84 @@ impl Counts {
         self.total - self.idle - self.blocked - self.intensive
     }
 
-    /// Whether a push should wake (or make) a worker of this pool. Asked by every push, through the
-    /// published word.
+    /// Returns whether a push should wake (or make) a worker of this pool. Every push asks this,
+    /// through the published word.
     pub(crate) fn wake_on_push(&self) -> bool {
         !self.has_enough() && self.may_wake()
     }
 
-    /// Whether a worker could be woken (or made).
+    /// Returns true if a worker could be woken (or made).
     fn may_wake(&self) -> bool {
         !self.searching && self.has_core() && (self.idle > 0 || self.total < self.max)
     }
 
-    /// Whether the workers that take from a stream of tiny items keep up with it, so that what
-    /// waits is left to them. Until they say otherwise, or are found to be at something long.
+    /// Returns true if the workers that take from a stream of tiny items keep up with it, so that
+    /// what waits is left to them. This holds until they say otherwise, or are found to be at
+    /// something long.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough > 0 && self.takers >= self.enough
     }
 
-    /// Whether there are more of these than keep up: they are in each other's way.
+    /// Returns true if there are more takers than keep up: they are in each other's way.
     pub(crate) fn has_too_many(&self) -> bool {
         self.enough > 0 && self.takers > self.enough
     }
 
-    /// Whether the pod can't take more work now, so that it may overflow to another. A searching
-    /// worker is an answer that is on its way: not saturated.
+    /// Returns true if the pod can't take more work now, so that it may overflow to another. A pod
+    /// with a searching worker isn't saturated: that one is on its way.
     pub(crate) fn saturated(&self) -> bool {
         !self.searching && !self.may_wake()
     }
 
-    /// Whether a core is free, and no worker can come for it: who waits for an item of this pool
-    /// had better run it.
+    /// Returns true if a core is free, and no worker can come for it. A thread that waits for an
+    /// item of this pool should run the item then.
     pub(crate) fn is_short(&self) -> bool {
         self.saturated() && self.has_core()
     }
 
-    /// Whether an active worker may take an item: not where the pod's cores are all taken by
-    /// others. That happens after a blocking region ended while its replacement runs: one of
-    /// them goes idle.
+    /// Returns true if an active worker may take an item. It may not if others have taken all of
+    /// the pod's cores. That happens after a blocking region ended while its replacement runs: one
+    /// of them goes idle.
     pub(crate) fn may_take(&self) -> bool {
         self.active() <= self.base
     }
 
-    /// Whether one more worker would have a core.
+    /// Returns true if one more worker would have a core.
     pub(crate) fn has_core(&self) -> bool {
         self.active() < self.base
     }
 
-    /// Whether a worker that starts an item, or is about to block, should make a spare one first:
-    /// the kernel's manager rule, so that no push ever has to (but the very first).
+    /// Returns true if a worker that starts an item, or is about to block, should make a spare
+    /// worker first. This is the kernel's manager rule: no push ever has to make one (but the very
+    /// first).
     pub(crate) fn wants_spare(&self) -> bool {
         self.idle == 0 && !self.searching && self.has_core() && self.total < self.max
     }
 
-    /// Whether another searcher may be named for the work that waits, although one is on its way,
-    /// and [overdue](is_overdue): it may come from a CPU that has yet to wake up, or wait there
-    /// behind another thread.
+    /// Returns true if another searcher may be named for the work that waits, although one is on
+    /// its way, and [overdue](is_overdue). That one may come from a CPU that has yet to wake up, or
+    /// wait there behind another thread.
     pub(crate) fn may_hurry(&self) -> bool {
         self.searching && self.idle > 0 && self.has_core()
     }
 
-    /// Whether an idle worker is more than the pod's cores need, so that it may leave after a
-    /// while.
+    /// Returns true if an idle worker is more than the pod's cores need, so that it may leave after
+    /// a while.
     pub(crate) fn surplus(&self) -> bool {
         self.total - self.blocked - self.intensive > self.base && self.idle > 1
     }
 }
 
-/// Whether a searcher is overdue that so many pushes were left to: another one is named then, if
-/// there is an idle one. Each time that they have doubled: so nothing waits for the one that waits
-/// for its CPU, and a storm of pushes names a few. (Without it, on 16 simulated CPUs, four of them
-/// burnt: the p99 of mix/50 is 15 to 31 times as long; ab2d844.)
+/// Returns true if a searcher is overdue, given the number of pushes that were left to it: another
+/// one is named then, if there is an idle one. This happens each time that the pushes have doubled.
+/// So nothing waits for a searcher that waits for its CPU, and a storm of pushes names few. Without
+/// the rule, the latency on busy CPUs would be more than ten times as long.
 pub(crate) fn is_overdue(pushes: u32) -> bool {
     pushes > 1 && pushes.is_power_of_two()
 }
 
-/// Whether a worker was kept from its CPU by others that could have run for so long, since it was
-/// woken or looked out for work last.
+/// Returns true if others that could have run kept a worker from its CPU for this long, since it
+/// was woken or looked out for work last.
 pub(crate) fn is_late(late: Duration) -> bool {
     late > LATE
 }
@@ -121,66 +123,69 @@ pub(crate) fn is_late(late: Duration) -> bool {
 /// another thread is longer.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Whether the workers of a pool give up the CPUs that they have alone, of which one was late, of
-/// so many; so long after the last [stream](is_stream). Never with two CPUs, where it would wait on
-/// the other too, away from the lines that it knows. And not amid streams: the thread that queues
-/// them on its CPU kept it from there. (Without it, on 16 simulated CPUs, four of them burnt: a hot
-/// ping-pong takes 580 times as long, the kernel's test makes 0.01. Without own CPUs, on two CPUs:
-/// the p99 of mix/50/hint is 15 times as long, a storm of two producers makes 0.72; ab2d844.)
+/// Returns true if the workers of a pool give up their own CPUs, after one of the pool's CPUs had a
+/// late worker, this long after the last [stream](is_stream). Never with two CPUs, where a worker
+/// would wait on the other too, away from the cache lines that it knows. And not amid streams:
+/// there the thread that queues on its CPU kept the worker from that. Without the rule, a ping-pong
+/// on busy CPUs would be hundreds of times slower. Without own CPUs, latency and throughput on two
+/// CPUs would suffer.
 pub(crate) fn roams(cpus: usize, streamed: Duration) -> bool {
     cpus > 2 && streamed >= Duration::from_millis(10)
 }
 
-/// Whether a worker that has roamed for so long has a CPU alone again. After a stream its lines are
-/// worth finding again, and others leave it that CPU; and others don't disturb for ever.
+/// Returns true if a worker that has roamed for this long gets its own CPU again. After a stream
+/// its cache lines are worth finding again, and others leave it that CPU. And others don't disturb
+/// for ever.
 pub(crate) fn settles(streamed: bool, roamed: Duration) -> bool {
     streamed || roamed >= Duration::from_secs(1)
 }
 
-/// Whether so many items in a row, which took so long, were many and tiny.
+/// Returns true if this many items in a row, which took so long, were many and tiny.
 pub(crate) fn is_stream(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS && took.as_micros() < u128::from(items) * 10
 }
 
-/// How many workers each pool may have beyond those that may hold a core, however many threads the
-/// others have: so that some items that wait for others of their pool never keep it from these.
+/// Number of workers that each pool may have beyond those that may hold a core, however many
+/// threads the others have. So a few items that wait for others of their pool never keep it from
+/// these.
 const SPARE_WORKERS: usize = 8;
 
-/// Whether one more thread may be made where there are so many, of `most`, for a pool that has so
-/// many `workers` with it, `base` of which may hold a core.
+/// Returns true if one more thread may be made, given the number of `threads`, of `most`, for a
+/// pool that then has `workers`, `base` of which may hold a core.
 pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base: usize) -> bool {
     threads < most || workers <= base.saturating_add(SPARE_WORKERS)
 }
 
-/// How many workers of a pool, which may have `most` of them on so many CPUs, may wait for each
-/// other's forks in one chain, and let a thief take one more: the others are for other items.
+/// Returns how many workers of a pool, which may have `most` of them on this many CPUs, may wait
+/// for each other's forks in one chain, and let a thief take one more. The others are for other
+/// items.
 pub(crate) fn longest_chain(most: usize, cpus: usize) -> usize {
     (most / 16).max(cpus)
 }
 
-/// Which of the machine's CPUs the pools of some queues are for.
+/// The machine's CPUs that the pools of some queues are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WantedCpus<'a> {
     /// Whatever is there for general work.
     Housekeeping,
-    /// These, isolated or not.
+    /// An explicit set, isolated or not.
     These(&'a CpuSet),
     /// Each CPU has its own pool, isolated or not: bound work runs where it was queued.
     Own,
 }
 
-/// Where the workers of a pool run.
+/// The CPUs that the workers of a pool run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PoolHome {
     pub(crate) cpus: CpuSet,
-    /// These are not CPUs of the pod: it has none that can be used.
+    /// True if these are not CPUs of the pod, since it has none that can be used.
     pub(crate) away: bool,
 }
 
-/// Where the workers of a pod run, as the machine is now: on the pod's CPUs that can be used and
-/// are wanted. A pod that has none of these borrows from all that are wanted; queues whose CPUs are
-/// all gone, and bound work whose CPU is, from those for general work. The kernel's rules
-/// (`wq_calc_pod_cpumask`, `unbind_workers`).
+/// Returns where the workers of a pod run, as the machine is now: on the pod's CPUs that can be
+/// used and are wanted. A pod that has none of these borrows from all that are wanted. Queues whose
+/// CPUs are all gone, and bound work whose CPU is gone, borrow from the CPUs for general work.
+/// These are the kernel's rules (`wq_calc_pod_cpumask`, `unbind_workers`).
 pub(crate) fn home(pod: &CpuSet, wants: WantedCpus<'_>, masks: &Masks) -> PoolHome {
     let (wanted, otherwise) = match wants {
         WantedCpus::Housekeeping => (masks.housekeeping.clone(), None),
@@ -199,13 +204,13 @@ pub(crate) fn home(pod: &CpuSet, wants: WantedCpus<'_>, masks: &Masks) -> PoolHo
     PoolHome { cpus: elsewhere, away: true }
 }
 
-/// How many workers of a pod may hold a core at once: as many as it has CPUs; where it borrows
-/// CPUs, no more than the pod would have, and at least one.
+/// Returns how many workers of a pod may hold a core at once: as many as it has CPUs. If it borrows
+/// CPUs: no more than the pod would have, and at least one.
 pub(crate) fn base(pod: &CpuSet, home: &PoolHome) -> usize {
     pod.len().min(home.cpus.len()).max(1)
 }
 
-/// How many workers of each pod may hold a core at once, where the pods together are to keep to a
+/// Returns how many workers of each pod may hold a core at once if the pods together keep to a
 /// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
 ///
 /// Each gets its share by its CPUs: together just the limit, and at least one, since what is
@@ -231,50 +236,51 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 
-/// After so many short items it looks at the clock again: items may have become long. (Where it
-/// looks each time, on two CPUs: a hot ping-pong takes 0.9 to 6.2 of the time, the p99 of
-/// mix/50/hint is 1.29 times as long; ab2d844.)
+/// Number of short items after which the worker looks at the clock again: items may have become
+/// long. A look after each item would cost latency.
 pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 2;
 
-/// Whether items of which so many took so long are short: a turn has room for as many as it may.
+/// Returns true if this many items, which took so long, are short: a turn has room for as many as
+/// it may.
 pub(crate) fn are_short(items: u64, took: Duration) -> bool {
     items > 0 && took.as_nanos() < TURN.as_nanos() * u128::from(items) / u128::from(TURN_ITEMS)
 }
 
-/// Whether its turn is over, of so many items that took so long.
+/// Returns true if the turn is over after this many items that took so long.
 pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS || items > 0 && took >= TURN
 }
 
-/// How long a worker spins that has reason to: about what it costs to wake two halted CPUs, that of
-/// the waiter for its item and, from there, its own.
+/// Time that a worker spins if it has reason to: about what it costs to wake two halted CPUs, that
+/// of the waiter for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
 /// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
 /// woken, and as much again until it ran.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// What runs for no longer than that, until the next pause, is better handed to a worker that spins
-/// on another CPU than to one that sleeps on this: then the waiter's CPU isn't halted meanwhile.
+/// Longest run until the next pause that is better handed to a worker that spins on another CPU
+/// than to one that sleeps on this. The waiter's CPU isn't halted meanwhile.
 const SHORT_RUN: Duration = Duration::from_micros(10);
 
-/// How an idle time of a worker ended.
+/// The end of an idle time of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdleEnd {
-    /// It found work while it spun.
+    /// The worker found work while it spun.
     Spun,
-    /// It was woken, after so long since it ran out of work. `spun`: it had spun in vain before.
+    /// The worker was woken, this long after it ran out of work. `spun`: it had spun in vain
+    /// before.
     Slept { for_so_long: Duration, spun: bool, from_here: bool },
 }
 
-/// Whether a worker spins before it sleeps: only while that pays. (Without it a hot ping-pong takes
-/// 7 to 27 times as long on two CPUs that are loaded, twice as long on 16 simulated ones; ab2d844.
-/// Where it always spins mix/50 takes 2.3 of the CPU time there.)
+/// The habit of a worker to spin before it sleeps: only while that pays. Without spinning, a hot
+/// ping-pong would be several times slower; if the worker always spun, mixed work would take more
+/// than twice the CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Habit(Proof);
 
 impl Habit {
     pub(crate) const NEW: Habit = Habit(Proof::NEW);
 
-    /// How long it spins now.
+    /// Returns how long the worker spins now.
     pub(crate) fn budget(self, idle: Idle) -> Duration {
         match idle {
             Idle::Sleep => Duration::ZERO,
@@ -284,7 +290,7 @@ impl Habit {
         }
     }
 
-    /// What the last idle time tells. A worker woken from its own CPU (`from_here`) could not have
+    /// Learns from the last idle time. A worker woken from its own CPU (`from_here`) could not have
     /// spun there at that time.
     pub(crate) fn learn(&mut self, end: IdleEnd) {
         match end {
@@ -297,11 +303,10 @@ impl Habit {
     }
 }
 
-/// Whether a worker whose work comes from its own CPU yields once before it sleeps: then who queues
-/// goes on without a system call to wake it, and what is queued meanwhile is one batch. Only while
-/// that pays; else it would wait for the CPU while its work waits. (Without it, on 16 simulated
-/// CPUs: a storm of one producer makes the half with two seeds of ten; two quiet CPUs see nothing;
-/// ab2d844.)
+/// The habit of a worker whose work comes from its own CPU to yield once before it sleeps. The
+/// queuing thread then continues without a system call to wake the worker, and what is queued
+/// meanwhile is one batch. The worker yields only while that pays; else it would wait for the CPU
+/// while its work waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares(Proof);
 
@@ -312,52 +317,48 @@ impl Shares {
         self.0.is_given()
     }
 
-    /// It has slept, for so long.
+    /// Learns from a sleep of this length.
     pub(crate) fn slept(&mut self, for_so_long: Duration, from_here: bool) {
         self.0.slept(from_here && for_so_long <= SHORT_SLEEP);
     }
 
-    /// It has yielded, and that was well or not.
+    /// Learns whether a yield was well.
     pub(crate) fn learn(&mut self, well: bool) {
         self.0.tried(well);
     }
 }
 
-/// Whether it was well to make way for so long, where the work that was queued meanwhile took so
-/// long.
+/// Returns true if it was well to make way for this long, given the run time of the work that was
+/// queued meanwhile.
 pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
     waited <= SHORT_SLEEP || run >= waited / 8
 }
 
-/// Whether a worker that spins, and whose last run was so long, is the one to be given work. (If
-/// any is, on 16 simulated CPUs: the p99 of mix/50/hint is 1.0 to 1.8 times as long, for 1.3 of the
-/// CPU time; if none is, a ping-pong takes 1.13; two CPUs see nothing; ab2d844.)
+/// Returns true if a worker that spins is the one to be given work, given the time of its last run.
+/// Both extremes cost: if any spinning worker were given work, latency; if none were, throughput.
 pub(crate) fn is_quick(run: Duration) -> bool {
     run <= SHORT_RUN
 }
 
-/// Whether a worker that finds nothing yields its CPU and looks again before it goes idle: where it
-/// has run one item after the other, the thread that queues them may be waiting for this very CPU.
-/// If the worker parked instead, the next push would wake it, and it would take the CPU from the
-/// queuer for each item. (Without it, on two quiet CPUs: the kernel's test makes 0.90 [0.81..1.02],
-/// inside 0.93 [0.79..1.02]; ab2d844.)
+/// Returns true if a worker that finds nothing yields its CPU and looks again before it goes idle.
+/// If it has run one item after the other, the thread that queues them may be waiting for this very
+/// CPU. If the worker parked instead, the next push would wake it, and it would take the CPU from
+/// the queuer for each item.
 pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
     streak >= STREAM && yields < 3
 }
 
-/// So many items one after the other are a stream.
+/// Number of items one after the other that make a stream.
 const STREAM: u64 = 16;
 
-/// Whether a worker in the middle of a stream makes way (yields once) before it takes what was
-/// queued on another CPU: where that brought something that was queued on its own the last time;
-/// and each time that it didn't, not for twice as many times. (Without it, on 16 simulated CPUs: a
-/// storm of 16 producers that count apart makes 0.86 [0.82..0.98], an item takes 4.6 lines for 3.1;
-/// two CPUs see nothing; ab2d844.)
+/// The habit of a worker in the middle of a stream to make way (yield once) before it takes what
+/// was queued on another CPU. It yields if that brought something that was queued on its own CPU
+/// the last time. Each time that it didn't, the worker yields not for twice as many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YieldHabit {
-    /// So many times not now.
+    /// Number of times that it doesn't yield now.
     not_now: u8,
-    /// And so many after the next time in vain.
+    /// Number of times that it won't yield after the next time in vain.
     patience: u8,
 }
 
@@ -370,13 +371,13 @@ impl YieldHabit {
         now && streak >= STREAM
     }
 
-    /// It has, and that was well, or not.
+    /// Learns whether a yield was well.
     pub(crate) fn learn(&mut self, well: bool) {
         self.patience = if well { 0 } else { self.patience.saturating_mul(2) | 1 };
         self.not_now = self.patience;
     }
 
-    /// In one word.
+    /// Returns the habit in one word.
     pub(crate) fn to_bits(self) -> u32 {
         u32::from_be_bytes([0, 0, self.not_now, self.patience])
     }
@@ -387,33 +388,34 @@ impl YieldHabit {
     }
 }
 
-/// What a worker that finds no work does before it sleeps: see
+/// The policy of a worker without work before it sleeps: see
 /// [`PoolsBuilder::idle`](crate::PoolsBuilder::idle).
 ///
-/// To wake a thread that sleeps costs a system call and some 4 us on the same CPU; on another one,
-/// in a virtual machine whose CPU was halted meanwhile, 25 to 50 us. One that looks out for work
-/// itself (it spins) takes it in less than a microsecond, and keeps a CPU busy while it does.
+/// To wake a thread that sleeps costs a system call and some 4 us on the same CPU. On another CPU,
+/// in a virtual machine whose CPU was halted meanwhile, it costs 25 to 50 us. A worker that looks
+/// out for work itself (it spins) takes it in less than a microsecond, and keeps a CPU busy
+/// meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Idle {
-    /// It sleeps at once. It burns nothing, and each hand-over costs a wake-up.
+    /// The worker sleeps at once. It burns nothing, and each hand-over costs a wake-up.
     Sleep,
-    /// It spins for 100 us at most, about what it costs two threads to wake each other, and only
-    /// while that pays: after work has come to it twice within 100 us, each time from another CPU.
-    /// Once it has spun in vain it wants more such proof, twice as much each time. It stops at once
-    /// where other threads want its CPU. The cost: 100 us of CPU each time that a row of such
+    /// The worker spins for 100 us at most, about what it costs two threads to wake each other, and
+    /// only while that pays: after work has come to it twice within 100 us, each time from another
+    /// CPU. Once it has spun in vain, it wants more such proof, twice as much each time. It stops
+    /// at once if other threads want its CPU. The cost: 100 us of CPU each time that a row of such
     /// hand-overs ends. At rest it costs nothing.
     ///
-    /// Where work comes to it from its own CPU, within 100 us and again and again, it yields once
-    /// before it sleeps: then what is queued while the other threads of that CPU run needs no
-    /// system call to wake it, and is run in one go when they wait. Where they don't, such work may
-    /// wait for the CPU for some ms; each time that this happens it wants twice as much proof as
-    /// before.
+    /// If work comes to it from its own CPU, within 100 us and again and again, it yields once
+    /// before it sleeps. What is queued while the other threads of that CPU run then needs no
+    /// system call to wake the worker, and is run in one go when they wait. If they don't wait,
+    /// such work may wait for the CPU for some ms; each time that this happens, the worker wants
+    /// twice as much proof as before.
     #[default]
     Hybrid,
-    /// It spins for so long each time that it runs out of work. For machines, or sets of CPUs, that
-    /// have nothing else to do: each worker burns a CPU for that time. It too gives way to other
-    /// threads.
+    /// The worker spins for this long each time that it runs out of work. For machines, or sets of
+    /// CPUs, that have nothing else to do: each worker burns a CPU for that time. It too gives way
+    /// to other threads.
     Busy(Duration),
 }
 
@@ -426,7 +428,7 @@ mod tests {
         list.parse().unwrap()
     }
 
-    /// 8 CPUs; 6 and 7 are isolated, `offline` are offline.
+    /// Returns 8 CPUs; 6 and 7 are isolated, `offline` are offline.
     fn masks(offline: &str) -> Masks {
         let machine = Machine::synthetic("core:8 pu:1").unwrap();
         machine.set_isolated(&set("6-7"));

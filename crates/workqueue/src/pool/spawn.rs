@@ -35,7 +35,7 @@ struct Body {
     phase: Arc<Phase>,
 }
 
-/// How far a handler has got with a worker. The finder that it won't run uncounts it, once.
+/// The progress of a handler with a worker. The finder that it won't run uncounts it, once.
 struct Phase {
     /// A: one of the constants below.
     now: AtomicU32,
@@ -45,20 +45,20 @@ struct Phase {
 const ASKED: u32 = 0;
 /// The handler said that it will run.
 const PROMISED: u32 = 1;
-/// It runs, or has run.
+/// The worker runs, or has run.
 const RUNS: u32 = 2;
-/// It won't run.
+/// The worker won't run.
 const LOST: u32 = 3;
 
 impl WorkerThread {
-    /// What the thread should be called: at most 15 bytes, which is what the kernel shows.
+    /// Returns the name for the thread: at most 15 bytes, which is what the kernel shows.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The worker's loop, until it leaves its pool. It pins the calling thread to the worker's
-    /// CPUs. Call it on a thread of its own, soon: the pool counts on this worker. On a thread that
-    /// is a worker it returns at once, and the pool goes on without this one.
+    /// Runs the worker's loop, until it leaves its pool, and pins the calling thread to the
+    /// worker's CPUs. Call it on a thread of its own, soon: the pool counts on this worker. On a
+    /// thread that is a worker it returns at once, and the pool goes on without this one.
     pub fn run(mut self) {
         if super::current_worker::pool().is_some() {
             // This thread is another worker's: dropped, it is lost.
@@ -142,7 +142,7 @@ impl Spawner {
     }
 }
 
-/// What a thread's stack has by default, in bytes.
+/// Size of a thread's stack by default, in bytes.
 const STACK: usize = 2 << 20;
 
 pub(crate) fn spawn(
@@ -165,12 +165,13 @@ pub(crate) struct ServiceThread {
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// How long somebody waits for threads to end.
+/// A limit on the wait for threads to end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
     /// `None`: for ever.
     pub(crate) until: Option<Instant>,
-    /// Also for the destructors of thread-local values, which nobody can wait for with a limit.
+    /// True if the destructors of thread-local values are waited for, too; nobody can do that with
+    /// a limit.
     pub(crate) joins: bool,
 }
 
@@ -219,7 +220,8 @@ impl ServiceThread {
 
 pub(crate) use corewise_sync::sys::{niceness, set_niceness};
 
-/// For threads that belong to no pool: this niceness, and any CPU that the process may use.
+/// Sets the niceness of a thread that belongs to no pool, and lets it use any CPU that the process
+/// may use.
 pub(crate) fn run_anywhere(nice: i32) {
     if let Err(error) = set_niceness(nice) {
         tracing::debug!(nice, %error, "a thread keeps the niceness of the worker that made it");
@@ -230,8 +232,8 @@ pub(crate) fn run_anywhere(nice: i32) {
     }
 }
 
-/// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
-/// several at once.
+/// Makes the kernel wake the calling thread on time. By default it waits up to 50 us longer, to
+/// wake several at once.
 pub(crate) fn wake_on_time() {
     if let Err(error) = sys::wake_on_time() {
         tracing::debug!(%error, "timers may be up to 50 us late");
@@ -243,7 +245,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    /// What a worker is asked to tell, and the outcome of the spawning.
+    /// Spawns a worker that says what it is asked, and returns the outcome of the spawning.
     fn ask(spawner: &Spawner) -> (io::Result<()>, Receiver<&'static str>) {
         let (tell, told) = channel();
         let lost = tell.clone();

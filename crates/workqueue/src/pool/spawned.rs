@@ -1,5 +1,5 @@
-//! What a worker's items spawn and nobody joins: it stays with the worker while nobody else has a
-//! core for it, and goes to the list of the pool in bundles.
+//! Closures that a worker's items spawn and nobody joins. They stay with the worker while nobody
+//! else has a core for them, and go to the list of the pool in bundles.
 //!
 //! `../fork/README.md` has the protocol (Keep, Bundle, Steal).
 
@@ -26,15 +26,15 @@ const COARSE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 5 
 const LOOK: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
 impl<F: FencePolicy> Pool<F> {
-    /// Whether anything waits to be taken, or is kept by a worker (a moment ago).
+    /// Returns true if anything waits to be taken, or is kept by a worker (a moment ago).
     pub(crate) fn has_more(&self) -> bool {
         self.has_waiting() || self.lanes.iter().any(|lane| lane.spawned.len() > 0)
     }
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Whether what is spawned by an item that runs here may stay with its worker: it is short, or
-    /// it is to be seen whether it is, and nobody idle has a core for it.
+    /// Returns true if a closure that a running item spawns may stay with its worker. It is short,
+    /// or the worker finds out whether it is, and nobody idle has a core for it.
     #[inline]
     pub(crate) fn may_keep(&self, index: usize, lane: &Lane) -> bool {
         let pool = &self.pools[index];
@@ -43,7 +43,7 @@ impl<F: FencePolicy> Group<F> {
         !(coarse || reading.closed() || reading.wanted() || self.others_have_room(index))
     }
 
-    /// Keep: the calling worker's item has spawned a closure, and the worker keeps it.
+    /// Carries out Keep: the calling worker's item has spawned a closure, and the worker keeps it.
     #[inline]
     pub(crate) fn keep(self: &Arc<Self>, index: usize, lane: &Lane, closure: Closure) {
         match lane.spawned.append(closure) {
@@ -59,8 +59,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// A closure is about to be queued by the calling worker's item: those that are kept go first,
-    /// and those that come are behind it.
+    /// Bundles the kept closures, since the calling worker's item is about to queue one: the kept
+    /// ones go first, and later ones go behind it.
     #[inline]
     pub(crate) fn overtakes_none(self: &Arc<Self>, index: usize, lane: &Lane) {
         if lane.spawned.len() > 0 {
@@ -69,7 +69,7 @@ impl<F: FencePolicy> Group<F> {
         lane.overflows();
     }
 
-    /// The ring was empty: somebody may have to look after what lies there now.
+    /// Sees to a closure in a ring that was empty: somebody may have to look after it.
     #[inline]
     fn has_spawned(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
@@ -80,7 +80,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Bundle: what the calling worker keeps goes to the list of its pool.
+    /// Carries out Bundle: what the calling worker keeps goes to the list of its pool.
     #[inline(never)]
     pub(super) fn bundle(self: &Arc<Self>, index: usize, lane: &Lane) {
         let pool = &self.pools[index];
@@ -91,7 +91,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// The calling worker is about to sleep, or to be long: what it keeps is for others.
+    /// Bundles what the calling worker keeps, since it is about to sleep, or to be long.
     pub(super) fn bundle_mine(self: &Arc<Self>, me: &Worker) {
         if let Some(lane) = self.pools[me.pool].lanes.mine() {
             if lane.spawned.len() > 0 {

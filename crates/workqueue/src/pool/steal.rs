@@ -24,27 +24,27 @@ use crate::task::running::Publication;
 use crate::task::running::{self, ForksTo, Running};
 use crate::task::ticket::Ticket;
 
-/// How long a fork lies in its ring before a thief takes it: about what it costs both sides to
-/// steal it. A smaller one its owner calls sooner itself.
+/// Time that a fork lies in its ring before a thief takes it: about what it costs both sides to
+/// steal it. A smaller fork its owner calls sooner itself.
 const RIPE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 4 });
-/// How many lanes with forks a thief compares at once.
+/// Number of lanes with forks that a thief compares at once.
 const COMPARED: usize = 16;
-/// How long a watcher sleeps between two looks: at first, and at most.
+/// First sleep of a watcher between two looks. The other is the longest.
 const NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(400);
 /// So often a nap is twice as long as before, after thefts in vain: some 13 ms then.
 const MOST_VAIN: u32 = 8;
-/// After so many looks in a row that found no fork the watch ends.
+/// Number of looks in a row without a fork after which the watch ends.
 const EMPTY_LOOKS: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
-/// How a watch ended.
+/// The end of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WatchEnd {
     /// The worker was woken: it is off the idle list.
     Woken,
-    /// It has found a fork that is ripe, and is off the idle list.
+    /// The watcher has found a fork that is ripe, and is off the idle list.
     Ripe,
-    /// Nobody forks any more.
+    /// The watch is over, since nobody forks any more.
     Quiet,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Forks<'a> {
         self.seen[0].is_none()
     }
 
-    /// Those that are still the oldest of their lanes.
+    /// Returns those that are still the oldest of their lanes.
     fn ripe(&self) -> impl Iterator<Item = (&'a Lane, StealTarget)> + '_ {
         let same = |(lane, target): &(&'a Lane, StealTarget)| lane.steal_target() == Some(*target);
         self.seen.iter().flatten().copied().filter(same)
@@ -84,8 +84,8 @@ fn ripen(ends: impl Fn() -> bool) {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// The pools that a thief of this one looks at: its own, and the saturated ones whose work may
-    /// leave them, nearest first.
+    /// Returns the pools that a thief of this one looks at: its own, and the saturated ones whose
+    /// work may leave them, nearest first.
     fn victims(&self, index: usize) -> impl Iterator<Item = &Pool<F>> {
         let others = if self.soft { &self.pools[index].spec.near[..] } else { &[] };
         let others = others.iter().map(|other| &self.pools[*other]);
@@ -139,8 +139,8 @@ impl<F: FencePolicy> Group<F> {
         stolen
     }
 
-    /// Watch, by a worker that goes idle: the pool whose lanes it looks at from now on, now and
-    /// then. Its own, or else one that has no idle worker for that.
+    /// Begins Watch, by a worker that goes idle. Returns the pool whose lanes it looks at from now
+    /// on, now and then: its own, or else one that has no idle worker for that.
     pub(super) fn begin_watch(&self, me: &Worker) -> Option<&Pool<F>> {
         self.victims(me.pool).find(|pool| pool.lanes.begin_watch())
     }
@@ -175,8 +175,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Rouse: an idle worker leaves the idle list by itself, if a core is free. True also where
-    /// somebody else has taken it off; then its token comes.
+    /// Carries out Rouse: an idle worker leaves the idle list by itself, if a core is free. Returns
+    /// true also if somebody else has taken it off; then its token comes.
     pub(super) fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
@@ -198,8 +198,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// An owner has pushed the first fork of its ring. Where nobody watches, and a core is free
-    /// here or in another pod, it wakes somebody.
+    /// Handles the first fork that an owner has pushed to its ring. If nobody watches, and a core
+    /// is free here or in another pod, it wakes somebody.
     #[inline]
     pub(crate) fn has_forked(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
@@ -213,8 +213,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Whether there are forks that nobody looks at, here or in a saturated pod, and a core for a
-    /// thief (a moment ago).
+    /// Returns true if there are forks that nobody looks at, here or in a saturated pod, and a core
+    /// for a thief (a moment ago).
     pub(super) fn needs_thief(&self, index: usize, counts: &Counts) -> bool {
         self.pools[index].has_core_for_thief(counts)
             && self.victims(index).any(|pool| pool.lanes.need_thief())
@@ -255,7 +255,7 @@ impl<F: FencePolicy> BlockingObserver for GuestBlocks<F> {
 }
 
 impl<F: FencePolicy> Pool<F> {
-    /// Whether a core is free for a thief, beside workers and guests.
+    /// Returns true if a core is free for a thief, beside workers and guests.
     fn has_core_for_thief(&self, counts: &Counts) -> bool {
         counts.active() + self.lanes.guests() < counts.base
     }
@@ -281,8 +281,9 @@ fn steal(
     fork.zip(ticket)
 }
 
-/// Leapfrog: the caller waits for a fork that the owner of the lane `thief` has stolen. It steals
-/// one that the thief has made since, and calls it. False where there is none that is ripe.
+/// Carries out Leapfrog: the caller waits for a fork that the owner of the lane `thief` has stolen.
+/// It steals one that the thief has made since, and calls it. Returns false if there is none that
+/// is ripe.
 pub(crate) fn leapfrog(own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
     let Some(oldest) = thief.ring.oldest() else { return false };
     ripen(|| awaited.is_settled());

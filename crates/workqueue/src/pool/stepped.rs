@@ -17,7 +17,7 @@ use crate::task::ticket::MaybeTicket;
 
 pub(super) type Log = Arc<Mutex<Vec<u32>>>;
 
-/// Soft pools that make no threads of their own.
+/// Returns soft pools that make no threads of their own.
 pub(super) fn group(pools: usize, cpus: u32) -> Arc<Group<FullFence>> {
     let specs = PoolSpec::by_hand(pools, cpus);
     Arc::new(Group::new(Setup::by_hand(AffinityScope::Cpu), specs))

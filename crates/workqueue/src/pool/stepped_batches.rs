@@ -13,7 +13,7 @@ use super::worker::Worker;
 use crate::pool::exemption::Exemption;
 use crate::task::running::Label;
 
-/// Two workers, of which the first has run the first item of a batch of `many`.
+/// Returns two workers, of which the first has run the first item of a batch of `many`.
 fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
     let (group, log) = (group(1, 2), Log::default());
     let workers = [group.enlist(0), group.enlist(0)];
@@ -29,13 +29,13 @@ fn in_a_batch(many: u32) -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
     (group, log, workers)
 }
 
-/// It is at an item, for all that others see.
+/// Makes the worker show an item to others.
 fn shows_an_item(worker: &Worker) {
     let name = std::any::type_name::<u8>;
     worker.shown.starts(Label { name, site: Location::caller(), queue: 0 });
 }
 
-/// The second worker runs all that is left, and nothing twice.
+/// Checks that the second worker runs all that is left, and nothing twice.
 fn the_other_runs_the_rest(
     group: &Arc<Group<FullFence>>,
     log: &Log,
@@ -88,9 +88,9 @@ fn stepped_reserved_items_are_run_by_another_once_their_worker_is_one_too_many()
     the_other_runs_the_rest(&group, &log, &other, 8);
 }
 
-/// A worker takes the first of eight of a list and loses its CPU. The other one stays where it is,
-/// and there is always more for it in these lists: after how many items the last of the eight has
-/// run.
+/// Returns after how many items the last of eight has run. A worker takes the first of eight of a
+/// list and loses its CPU. The other one stays where it is, and there is always more for it in
+/// these lists.
 fn passed_by(lists: &[u32], of: u32) -> usize {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, other] = [group.enlist(0), group.enlist(0)];
@@ -148,7 +148,8 @@ fn stepped_reserved_items_of_a_saturated_pod_are_run_by_a_helper_that_goes_idle(
     the_other_runs_the_rest(&group, &log, &helper, 8);
 }
 
-/// A worker takes a stream alone and keeps up, another one is idle, and an item has come.
+/// Returns a worker that takes a stream alone and keeps up, and an idle one, after an item has
+/// come.
 fn left_to_a_taker() -> (Arc<Group<FullFence>>, Log, [Arc<Worker>; 2]) {
     let (group, log) = (group(1, 2), Log::default());
     let [takes, idle] = [group.enlist(0), group.enlist(0)];

@@ -26,7 +26,7 @@ use crate::pool::worker_thread::DeathGuard;
 use crate::timekeeper::{Settings, Timekeeper};
 use crate::{Work, WorkerPools, Workqueue};
 
-/// As where a panic unwinds through the worker's body.
+/// Ends a worker as if a panic unwound through its body.
 pub(super) fn die(group: &Arc<Group<FullFence>>, worker: &Arc<Worker>) {
     let died = catch_unwind(AssertUnwindSafe(|| {
         let _alive = DeathGuard { worker, group };

@@ -9,7 +9,7 @@ use super::group::{Group, Step};
 use super::stepped::{Log, group, park, push};
 use crate::pool::policy::{self, WantedCpus};
 
-/// The group's pods are those of `machine`, of so many CPUs each.
+/// Makes the group's pods follow `machine`, of these CPUs each.
 fn follow(group: &Arc<Group>, machine: &Machine, pods: &[CpuSet]) {
     let masks = machine.masks();
     group.follow_to(masks.epoch, None, |spec| {
@@ -23,7 +23,8 @@ fn offline(machine: &Machine, cpus: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// Two pods of two CPUs. Enlist as many workers as a pod may use at once, or it makes threads.
+/// Returns two pods of two CPUs. Enlist as many workers as a pod may use at once, or it makes
+/// threads.
 fn two_pods() -> (Machine, [CpuSet; 2], Arc<Group>) {
     let machine = Machine::synthetic("core:4 pu:1").unwrap();
     let pods = ["0-1", "2-3"].map(|list| list.parse().unwrap());

@@ -21,7 +21,7 @@ use crate::task::running::{Label, Running};
 use crate::task::ticket::{AwaitedColours, Ticket};
 
 impl<F: FencePolicy> Pool<F> {
-    /// The list of the CPU that `me` is on.
+    /// Returns the list of the CPU that `me` is on.
     #[inline]
     fn home_of(&self, me: &Worker) -> usize {
         let lists = self.lists.len();
@@ -39,7 +39,8 @@ impl<F: FencePolicy> Pool<F> {
         if running.is_some() { running } else { self.start_batch(me) }
     }
 
-    /// As [`start_at_home`](Pool::start_at_home), where the batch of `me` is used up.
+    /// Starts an item as [`start_at_home`](Pool::start_at_home) does, if the batch of `me` is used
+    /// up.
     #[inline(always)]
     pub(super) fn start_batch(&self, me: &Worker) -> Option<Running> {
         let home = self.home_of(me);
@@ -51,7 +52,7 @@ impl<F: FencePolicy> Pool<F> {
         self.start_at(me, home)
     }
 
-    /// Take: the next item of what `me` has reserved.
+    /// Carries out Take: starts the next item of what `me` has reserved.
     #[inline(always)]
     pub(super) fn start_of_batch(&self, me: &Worker) -> Option<Running> {
         me.batch.with(|batch| {
@@ -147,7 +148,7 @@ impl<F: FencePolicy> Pool<F> {
         running
     }
 
-    /// Adopt: takes over what is left of a batch whose worker may have lost its CPU.
+    /// Carries out Adopt: takes over what is left of a batch whose worker may have lost its CPU.
     #[cold]
     fn start_adopted(&self, me: &Worker, at: usize) -> Option<Running> {
         let of = self.lists.at(at as u32).ring.adopt()?;
@@ -187,7 +188,8 @@ impl<F: FencePolicy> Pool<F> {
         })
     }
 
-    /// Sweep: takes and starts an item that another worker has reserved, and hasn't taken yet.
+    /// Carries out Sweep: takes and starts an item that another worker has reserved, and hasn't
+    /// taken yet.
     #[cold]
     fn start_left(&self) -> Option<Running> {
         self.lists.iter().find_map(|list| {
@@ -212,15 +214,15 @@ impl<F: FencePolicy> Pool<F> {
     }
 }
 
-/// Whether a flush of the queue with this number waits for an item, which lies in a list whose lock
-/// is held.
+/// Returns true if a flush of the queue with this number waits for an item, which lies in a list
+/// whose lock is held.
 fn is_awaited(item: &Header, queue: u64, awaited: AwaitedColours) -> bool {
     // SAFETY: its slot is filled, and a claimant writes it only when the item is out of the list.
     let ticket = unsafe { item.job() }.ticket.as_ref();
     ticket.is_some_and(|ticket| ticket.home().queue == queue && awaited.has(ticket.colour()))
 }
 
-/// How many items of a list are looked through for one that a flush waits for.
+/// Number of items of a list that are looked through for one that a flush waits for.
 const NEAR: usize = 64;
 
 impl<F: FencePolicy> Group<F> {
@@ -278,7 +280,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Whether [`Group::take_awaited`] finds an item, and no worker can come for it.
+    /// Returns true if [`Group::take_awaited`] finds an item, and no worker can come for it.
     pub(crate) fn calls_for(&self, index: usize, queue: u64, awaited: AwaitedColours) -> bool {
         let found = |list: &CpuList<F>| {
             let (mut found, mut seen) = (false, 0);
@@ -304,7 +306,8 @@ impl<F: FencePolicy> Group<F> {
         self.pools[index].lists.iter().find_map(|list| list.start_first(NEAR, is_its))
     }
 
-    /// The oldest items that wait in a pool, as far as that is known: `most` of them.
+    /// Returns the oldest items that wait in a pool, as far as that is known: at most `most` of
+    /// them.
     pub(crate) fn waiting_items(&self, index: usize, most: usize) -> Vec<Label> {
         let mut items = Vec::new();
         for list in self.pools[index].lists.iter() {
@@ -319,7 +322,7 @@ impl<F: FencePolicy> Group<F> {
         items
     }
 
-    /// The numbers of the queues whose items wait in a pool.
+    /// Returns the numbers of the queues whose items wait in a pool.
     pub(crate) fn waiting_queues(&self, index: usize) -> BTreeSet<u64> {
         let mut queues = BTreeSet::new();
         for list in self.pools[index].lists.iter() {

@@ -1,4 +1,5 @@
-//! Those who wait for an item of a pool and could run it themselves, if no worker can come for it.
+//! The threads that wait for an item of a pool and could run it themselves, if no worker can come
+//! for it.
 //!
 //! `README.md` beside this file has the steps (Want, Call).
 
@@ -15,10 +16,10 @@ use crate::task::header::{Header, LentItem};
 /// One that waits.
 struct PoolWaiter {
     id: u64,
-    /// What it waits for. It is there for as long as this is on the list.
+    /// The item that it waits for. It is there for as long as this is on the list.
     item: NonNull<Header>,
     unparker: Unparker,
-    /// It was called, and hasn't answered yet.
+    /// True if it was called, and hasn't answered yet.
     called: bool,
 }
 
@@ -37,7 +38,7 @@ impl PoolWaiters {
         self.wants.is_empty()
     }
 
-    /// One more, with this number.
+    /// Adds a waiter, and returns its number.
     pub(crate) fn add(&mut self, item: LentItem<'_>, unparker: Unparker) -> u64 {
         self.last += 1;
         self.wants.push(PoolWaiter {
@@ -49,7 +50,8 @@ impl PoolWaiters {
         self.last
     }
 
-    /// Call: one whose item lies in a list, unless one was called who hasn't answered.
+    /// Carries out Call of one whose item lies in a list, unless one was called that hasn't
+    /// answered.
     fn call(&mut self) -> Option<Unparker> {
         if self.wants.iter().any(|want| want.called) {
             return None;
@@ -63,7 +65,7 @@ impl PoolWaiters {
 }
 
 impl PoolState {
-    /// Whom to wake, where work waits and no worker can come for it.
+    /// Returns whom to wake, if work waits and no worker can come for it.
     pub(super) fn call(&mut self) -> Option<Unparker> {
         if self.wants.is_empty() || !self.counts().is_short() { None } else { self.wants.call() }
     }
@@ -78,8 +80,8 @@ pub(crate) struct PoolWait<'a, F: FencePolicy> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Want: the caller waits for `item`, whose ticket names this pool, and would run it. It is
-    /// woken where no worker can.
+    /// Carries out Want: the caller waits for `item`, whose ticket names this pool, and would run
+    /// it. It is woken if no worker can run it.
     pub(crate) fn want<'a>(
         self: &'a Arc<Self>,
         pool: usize,
@@ -105,8 +107,8 @@ impl<F: FencePolicy> Group<F> {
         result
     }
 
-    /// How many workers a pool has, where no more can be made and none of them is at work or idle
-    /// (a moment ago).
+    /// Returns how many workers a pool has, if no more can be made and none of them is at work or
+    /// idle (a moment ago).
     pub(crate) fn all_it_has(&self, index: usize) -> Option<usize> {
         let inner = self.pools[index].inner.lock();
         // Where the system refuses threads it is asked again.
@@ -114,20 +116,20 @@ impl<F: FencePolicy> Group<F> {
         short.then_some(inner.counts.total)
     }
 
-    /// Whether a core of the pool is free and no worker can come for it (a moment ago).
+    /// Returns true if a core of the pool is free and no worker can come for it (a moment ago).
     pub(super) fn is_short(&self, index: usize) -> bool {
         self.pools[index].inner.lock().counts().is_short()
     }
 }
 
 impl<F: FencePolicy> PoolWait<'_, F> {
-    /// Whether the caller had better run the item now.
+    /// Returns true if the caller should run the item now.
     pub(crate) fn is_called_for(&self) -> bool {
         self.item.may_be_taken_back() && self.group.is_short(self.pool)
     }
 
-    /// The caller was woken, maybe because it was called, and goes on waiting: somebody else may
-    /// be.
+    /// Notes that the caller was woken, maybe because it was called, and goes on waiting: somebody
+    /// else may be called.
     pub(crate) fn declines(&self) {
         self.group.change_wants(self.pool, |wants| {
             let own = wants.wants.iter_mut().find(|want| want.id == self.id);

@@ -25,7 +25,7 @@ pub(crate) struct Worker {
     parker: Parker,
     /// The CPU that its thread is pinned to alone.
     pub(super) own_cpu: Arc<OwnCpu>,
-    /// What it runs.
+    /// The instance that it runs, as shown to others.
     pub(crate) shown: CachePadded<Publication>,
     /// A: the kernel's number of its thread; 0 before that has started, and for one that is driven
     /// by hand.
@@ -77,10 +77,10 @@ pub(crate) struct Worker {
     /// it is noted. Written by the worker; others read it under the pool's lock where `exemptions`
     /// says that it is in one: Relaxed.
     pub(super) blocked: AtomicU64,
-    /// What it has run and not counted out: nothing, while it is idle or runs anything else.
+    /// The ends that it hasn't counted out: none while it is idle or runs anything else.
     pub(crate) carry: DeferredEnds,
     pub(crate) ran: Ran,
-    /// What it has reserved.
+    /// The items that it has reserved.
     pub(crate) batch: OwnBatch,
     /// L: the pool's lock: it is counted among the takers. Atomic only because a worker is shared.
     taker: AtomicBool,
@@ -123,12 +123,13 @@ impl Worker {
         }
     }
 
-    /// Under the pool's lock: whether it is counted among the takers.
+    /// Returns true if it is counted among the takers. Called under the pool's lock.
     pub(super) fn is_taker(&self) -> bool {
         self.taker.load(Ordering::Relaxed)
     }
 
-    /// Under the pool's lock: it runs one tiny item after the other, or doesn't any more.
+    /// Counts it among the takers, which run one tiny item after the other, or doesn't any more.
+    /// Called under the pool's lock.
     pub(crate) fn counts_as_taker(&self, counts: &mut Counts, takes: bool) {
         if self.taker.swap(takes, Ordering::Relaxed) != takes {
             counts.takers = counts.takers + usize::from(takes) - usize::from(!takes);
@@ -138,18 +139,19 @@ impl Worker {
         }
     }
 
-    /// Under the pool's lock: whether it has run no item since this was asked the last time.
+    /// Returns true if it has run no item since the last such call. Called under the pool's lock.
     pub(super) fn has_run_nothing(&self) -> bool {
         let (ran, _) = self.ran.read();
         self.seen.swap(ran, Ordering::Relaxed) == ran
     }
 
-    /// The kernel's number of its thread, once that has started.
+    /// Returns the kernel's number of its thread, once that has started.
     pub(crate) fn tid(&self) -> Option<u32> {
         Some(self.tid.load(Ordering::Relaxed)).filter(|tid| *tid != 0)
     }
 
-    /// Under the pool's lock, by the thread that took it off the idle list.
+    /// Marks it as woken, under the pool's lock. Called by the thread that took it off the idle
+    /// list.
     pub(super) fn wake_up(&self, from: Option<CpuId>) {
         // A model's threads are on no CPU, and each atomic operation makes it longer.
         if let Some(cpu) = from {
@@ -159,12 +161,12 @@ impl Worker {
         self.woken.store(true, Ordering::Relaxed);
     }
 
-    /// After the lock was released.
+    /// Unparks it, after the lock was released.
     pub(super) fn unpark(&self) {
         self.parker.unpark();
     }
 
-    /// Whether it was woken; it is then the searcher.
+    /// Returns true if it was woken; it is then the searcher.
     pub(crate) fn take_wake(&self) -> bool {
         let woken = self.woken.swap(false, Ordering::Relaxed);
         if woken {
@@ -173,13 +175,13 @@ impl Worker {
         woken
     }
 
-    /// Whether it is the searcher. Asked by the worker itself.
+    /// Returns true if it is the searcher. Called by the worker itself.
     #[inline]
     pub(super) fn is_searching(&self) -> bool {
         self.searching.load(Ordering::Relaxed)
     }
 
-    /// How long ago it was woken for work. Asked by the worker itself, once.
+    /// Returns how long ago it was woken for work. Called by the worker itself, once.
     pub(super) fn woken_for(&self) -> Duration {
         match self.woken_at.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -190,29 +192,30 @@ impl Worker {
         }
     }
 
-    /// Nanoseconds since it was made.
+    /// Returns nanoseconds since it was made.
     pub(super) fn age(&self) -> u64 {
         let since = time::now().saturating_duration_since(self.born);
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Its blocking region begins.
+    /// Notes that its blocking region begins.
     pub(super) fn blocks(&self) {
         self.blocked.store(self.age().max(1), Ordering::Relaxed);
     }
 
-    /// Its blocking region is about to end. Before the exemption does: nobody takes this time for
-    /// that of the next region.
+    /// Notes that its blocking region is about to end. Called before the exemption ends, so that
+    /// nobody takes this time for that of the next region.
     pub(super) fn has_blocked(&self) {
         self.blocked.store(0, Ordering::Relaxed);
     }
 
-    /// Items that it has run one after the other. Asked by the worker itself, as all below.
+    /// Returns the number of items that it has run one after the other. Called by the worker
+    /// itself, as all below.
     fn streak(&self) -> u64 {
         self.ran.items() - self.rose.load(Ordering::Relaxed)
     }
 
-    /// How often it has yielded since it ran the last item; from here on once more.
+    /// Returns how often it has yielded since it ran the last item, and counts one more.
     fn next_yield(&self) -> u32 {
         let ran = self.ran.items();
         let before = match self.yielded.load(Ordering::Relaxed) == ran {
@@ -224,7 +227,7 @@ impl Worker {
         before
     }
 
-    /// It has found nothing: whether to yield and look again before it goes idle.
+    /// Returns whether a worker that has found nothing yields and looks again before it goes idle.
     pub(super) fn pauses(&self) -> bool {
         let pauses = policy::yields_before_idle(self.streak(), self.next_yield());
         if !pauses {
@@ -233,32 +236,32 @@ impl Worker {
         pauses
     }
 
-    /// It has found nothing that was queued on its CPU: whether to yield before it takes what was
-    /// queued on another.
+    /// Returns whether a worker that has found nothing that was queued on its CPU yields before it
+    /// takes what was queued on another.
     pub(super) fn makes_way(&self) -> bool {
         change(&self.yield_habit, |yield_habit| yield_habit.makes_way(self.streak()))
     }
 
-    /// It has yielded, and found something then, or not.
+    /// Learns from a yield: whether it found something then.
     pub(super) fn made_way(&self, well: bool) {
         change(&self.yield_habit, |yield_habit| yield_habit.learn(well));
     }
 
-    /// It is about to take something: whether its turn at the list of its CPU may be over.
+    /// Returns true if its turn at the list of its CPU may be over, before it takes something.
     #[inline]
     pub(super) fn looks_around(&self) -> bool {
         self.ran.items() >= self.look_at.load(Ordering::Relaxed)
     }
 
-    /// Whether its turn at a list is over.
+    /// Returns true if its turn at a list is over.
     pub(super) fn turn_is_over(&self) -> bool {
         let items = self.ran.items() - self.turn_items.load(Ordering::Relaxed);
         let took = self.age() - self.turn_began.load(Ordering::Relaxed);
         policy::turn_is_over(items, Duration::from_nanos(took))
     }
 
-    /// Its turn isn't over: it looks at the clock again before the next item, or after some where
-    /// they are short.
+    /// Plans its next reading of the clock, since its turn isn't over: before the next item, or
+    /// after some if they are short.
     pub(super) fn looks_later(&self) {
         let items = self.ran.items();
         let ran = items - self.turn_items.load(Ordering::Relaxed);
@@ -267,12 +270,12 @@ impl Worker {
         self.look_at.store(next, Ordering::Relaxed);
     }
 
-    /// The list whose turn it is, if that isn't the one of its CPU.
+    /// Returns the list whose turn it is, if that isn't the one of its CPU.
     pub(super) fn turn(&self) -> Option<usize> {
         (self.turn.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// The turn of another list begins, or that of the one of its CPU. How often one has begun
+    /// Begins the turn of another list, or that of the one of its CPU. Returns how many have begun
     /// before.
     pub(super) fn begins_turn(&self) -> u32 {
         let (items, now) = (self.ran.items(), self.age());
@@ -287,7 +290,7 @@ impl Worker {
         looks
     }
 
-    /// It is that of this list, or of the one of its CPU.
+    /// Gives the turn to this list, or to the one of its CPU.
     pub(super) fn gives_turn(&self, list: Option<usize>) {
         let turn = list.map_or(0, |list| list as u32 + 1);
         self.turn.store(turn, Ordering::Relaxed);
@@ -296,7 +299,7 @@ impl Worker {
         }
     }
 
-    /// It sees these now: which of them it saw the last time.
+    /// Records what it sees now, and returns which of the two it saw the last time.
     pub(super) fn saw(&self, now: [u64; 2]) -> [bool; 2] {
         std::array::from_fn(|at| {
             let before = self.saw[at].load(Ordering::Relaxed);
@@ -305,14 +308,15 @@ impl Worker {
         })
     }
 
-    /// Under the pool's lock, where nobody else is: it is the searcher. Whether there was none
-    /// before.
+    /// Makes it the searcher, under the pool's lock, if there is no searcher. Returns true if there
+    /// was none.
     pub(super) fn begin_searching(&self, counts: &mut Counts) -> bool {
         self.searching.store(true, Ordering::Relaxed);
         !mem::replace(&mut counts.searching, true)
     }
 
-    /// Under the pool's lock: it has found something, or gives up. Whether it was the searcher.
+    /// Notes that it has found something, or gives up, under the pool's lock. Returns true if it
+    /// was the searcher.
     pub(super) fn stop_searching(&self, counts: &mut Counts) -> bool {
         let searched = self.searching.swap(false, Ordering::Relaxed);
         if searched {
@@ -321,22 +325,23 @@ impl Worker {
         searched
     }
 
-    /// Whether it was woken from this CPU (the last time).
+    /// Returns true if it was woken from this CPU (the last time).
     pub(super) fn was_woken_from(&self, cpu: CpuId) -> bool {
         self.waker.load(Ordering::Relaxed) == cpu.number().wrapping_add(1)
     }
 
-    /// It begins to spin and is `quick`, or it ends.
+    /// Notes that it begins to spin and is `quick`, or that it ends.
     pub(super) fn spins(&self, quick: bool) {
         self.spins.store(quick, Ordering::Relaxed);
     }
 
-    /// Whether it spins and is quick (a moment ago). In a model of every schedule none does.
+    /// Returns true if it spins and is quick (a moment ago). In a model of every schedule none
+    /// does.
     pub(super) fn is_awake(&self) -> bool {
         !hint::EVERY_SCHEDULE && self.spins.load(Ordering::Relaxed)
     }
 
-    /// Whether it has been woken; it doesn't sleep.
+    /// Returns true if it has been woken, and so doesn't sleep.
     pub(crate) fn try_park(&self) -> bool {
         self.parker.try_park() && self.take_wake()
     }
@@ -375,9 +380,8 @@ const BATCH_TAKES: Duration = Duration::from_micros(5);
 /// The clock is read once in so many items, at most.
 const SAMPLE: u64 = 16;
 
-/// Once in so many times that a worker says so it is counted how many lists are in use. (Each time,
-/// on 16 simulated CPUs: fan takes 1.5 [1.3..1.9] of the time, a storm of one producer makes 0.90
-/// [0.85..0.94]; ab2d844.)
+/// Number of such reports of workers after which the lists in use are counted. A count at each
+/// report would slow many producers down.
 pub(super) const COUNT: u32 = 16;
 /// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said
 /// so.
@@ -386,9 +390,8 @@ const PROOF: u32 = 4;
 /// A worker that runs one tiny item after the other says how long they take once in so many looks
 /// at the clock.
 const TELL: u32 = 32;
-/// Before so many looks in vain a worker that runs tiny items leaves alone what others have
-/// reserved. (Without it, on 16 simulated CPUs: a storm of 16 producers that count apart makes 0.92
-/// [0.62..1.05], an item takes 3.9 lines for 2.4; c607082.)
+/// Number of vain looks during which a worker that runs tiny items leaves alone what others have
+/// reserved. Otherwise workers fetch more of each other's cache lines.
 const LEAVES: u32 = 2;
 /// So few workers are never too many: where each has its own CPU's list, one that stops costs more
 /// than two that are in each other's way at times.
@@ -396,34 +399,32 @@ pub(super) const ALWAYS: usize = 2;
 /// One CPU queues no faster than an item in so many nanoseconds.
 const QUEUED_IN: u64 = 100;
 
-/// How many workers can be of use for what is queued on so many lists, where an item takes one of
-/// them so long. (Without such a limit, on 16 simulated CPUs: inside makes 0.21 for 7 times the CPU
-/// time, a storm of one producer 0.37 for 25 times; ab2d844.)
+/// Returns how many workers can be of use for what is queued on this many lists, if an item takes
+/// one of them so long. Without the limit, a stream of tiny items would be several times slower,
+/// and take many times the CPU time.
 pub(crate) fn most_takers(lists: usize, each: u64) -> usize {
     lists.max(1).saturating_mul(usize::try_from(each.div_ceil(QUEUED_IN)).unwrap_or(usize::MAX))
 }
 
-/// Whether those that take from a list don't keep up, where so many items wait in it.
+/// Returns true if the takers of a list don't keep up, given the number of items that wait in it.
 pub(crate) fn piles_up(waiting: u64) -> bool {
     waiting >= 8 * BATCH_MOST
 }
 
-/// How long a tiny item takes by itself, where that was taken for `least`, and one took so long
-/// just now. Workers that are in each other's way make items longer, so it sinks at once and rises
-/// slowly. (Where it rises at once, on 16 simulated CPUs: inside makes 0.68 [0.38..1.00], a storm
-/// of one producer takes 2.2 of the CPU time; ab2d844.)
+/// Returns how long a tiny item takes by itself, given the previous estimate `least` and the time
+/// of one item just now. Workers that are in each other's way make items longer, so the estimate
+/// sinks at once and rises slowly.
 pub(crate) fn least(least: u64, each: u64) -> u64 {
     each.min(least.saturating_add(each.saturating_sub(least) / 256))
 }
 
-/// How many of `waiting` items a worker reserves that may take `most` at once, where so many
-/// workers share them. (Where none does, on 72 simulated CPUs: a storm of one producer makes 0.80
-/// [0.73..0.84], though one of four makes more on 16; ab2d844.)
+/// Returns how many of `waiting` items a worker reserves that may take `most` at once, if this many
+/// workers share them.
 pub(crate) fn share(waiting: u64, workers: u64, most: u64) -> u64 {
     (waiting / workers.max(1)).clamp(1, most.clamp(1, BATCH_MOST))
 }
 
-/// How many items may be reserved at once of which each takes so many nanoseconds.
+/// Returns how many items may be reserved at once if each takes this many nanoseconds.
 pub(crate) fn most_at_once(each: u64) -> u64 {
     (BATCH_TAKES.as_nanos() as u64 / each).clamp(1, BATCH_MOST)
 }
@@ -431,9 +432,9 @@ pub(crate) fn most_at_once(each: u64) -> u64 {
 /// A worker that runs one tiny item after the other says this.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
-    /// How long an item takes, in nanoseconds.
+    /// Time that an item takes, in nanoseconds.
     pub(super) each: u64,
-    /// How many waited in the list that it took from last.
+    /// Number of items that waited in the list that it took from last.
     pub(super) waiting: u64,
 }
 
@@ -442,29 +443,29 @@ pub(crate) struct Batch {
     /// The list that it is of.
     pub(super) list: usize,
     pub(super) of: Reserved,
-    /// How many may be reserved at once.
+    /// Maximum of items to reserve at once.
     pub(crate) most: u64,
     /// Items that were reserved since the clock was read.
     items: u64,
-    /// When that was; `None`: it has done something else since.
+    /// Time of that reading; `None`: it has done something else since.
     read: Option<Instant>,
-    /// Those that weren't learnt from, and how long they took.
+    /// Number of items that weren't learnt from, and the time that they took.
     before: (u64, Duration),
-    /// How many items waited when they were reserved.
+    /// Number of items that waited when they were reserved.
     waiting: u64,
-    /// How long each of the last ones took, in nanoseconds.
+    /// Time of one item among the last ones, in nanoseconds.
     each: u64,
-    /// How often in a row that was little.
+    /// Number of times in a row that this time was short.
     tiny: u32,
-    /// How often that was learnt since it was told.
+    /// Number of times that this was learnt since the pool was told.
     untold: u32,
-    /// It has told the pool that it runs one tiny item after the other.
+    /// True once it has told the pool that it runs one tiny item after the other.
     told: bool,
-    /// It is to be told.
+    /// True if it is to tell the pool.
     pub(super) tells: bool,
-    /// How often it has found nothing since it took something.
+    /// Number of times that it has found nothing since it took something.
     dry: u32,
-    /// How often another taker was faster, since the last sample.
+    /// Number of times that another taker was faster, since the last sample.
     lost: u64,
 }
 
@@ -488,7 +489,7 @@ impl Batch {
         }
     }
 
-    /// Another batch begins.
+    /// Begins another batch.
     #[inline(always)]
     pub(super) fn begins(&mut self, list: usize, of: Reserved, waiting: u64) {
         // One item at a time says nothing of a row of them, and two looks at the clock are a tenth
@@ -502,13 +503,13 @@ impl Batch {
         (self.list, self.of, self.waiting, self.dry) = (list, of, waiting, 0);
     }
 
-    /// What another worker has reserved and left is its batch.
+    /// Adopts what another worker has reserved and left as its batch.
     pub(super) fn adopts(&mut self, list: usize, of: Reserved) {
         (self.list, self.of) = (list, of);
     }
 
-    /// The worker is about to reserve something: learns from what it has run since it did that
-    /// last.
+    /// Learns from what the worker has run since it reserved something last. Called when it is
+    /// about to reserve more.
     #[inline(always)]
     pub(super) fn learns(&mut self) {
         if self.items >= SAMPLE {
@@ -516,13 +517,13 @@ impl Batch {
         }
     }
 
-    /// Another taker was faster.
+    /// Counts that another taker was faster.
     #[cold]
     pub(super) fn loses(&mut self) {
         self.lost += 1;
     }
 
-    /// The row of items is over: the worker looks elsewhere.
+    /// Ends the row of items: the worker looks elsewhere.
     pub(super) fn pauses(&mut self) {
         if self.items > 0 {
             self.reads_clock();
@@ -559,21 +560,21 @@ impl Batch {
         self.tiny >= PROOF
     }
 
-    /// What the pool is to know, if it runs one tiny item after the other.
+    /// Returns what the pool is to know, if the worker runs one tiny item after the other.
     pub(super) fn tell(&mut self) -> Option<Stream> {
         self.tells = false;
         self.told = self.is_proven();
         self.told.then_some(Stream { each: self.each, waiting: self.waiting })
     }
 
-    /// It has found nothing that nobody has reserved, once more: whether it leaves what others have
-    /// to them for a moment.
+    /// Notes that it has, once more, found nothing that nobody has reserved. Returns whether it
+    /// leaves what others have to them for a moment.
     pub(super) fn waits_for_others(&mut self) -> bool {
         self.dry = self.dry.saturating_add(1);
         self.told && self.dry <= LEAVES
     }
 
-    /// The worker does something else, and leaves what it has reserved to the others.
+    /// Leaves what the worker has reserved to the others, since it does something else.
     pub(super) fn rests(&mut self) {
         self.of = Reserved::default();
         (self.items, self.read, self.dry) = (0, None, 0);
@@ -581,7 +582,7 @@ impl Batch {
         (self.told, self.tells) = (false, self.is_proven());
     }
 
-    /// Its items are long, or not known.
+    /// Forgets what was learnt: the items are long, or not known.
     pub(super) fn forgets(&mut self) {
         (self.most, self.items, self.read, self.tiny) = (1, 0, None, 0);
         (self.before, self.told, self.tells) = ((0, Duration::ZERO), false, false);
@@ -602,7 +603,7 @@ impl OwnBatch {
         OwnBatch(UnsafeCell::new(Batch::new()))
     }
 
-    /// Called by the worker itself, and not inside of itself.
+    /// Calls `with` with the batch. Called by the worker itself, and not inside of itself.
     #[inline(always)]
     pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Batch) -> R) -> R {
         // SAFETY: the worker alone calls this, with what doesn't come back here.
@@ -610,10 +611,10 @@ impl OwnBatch {
     }
 }
 
-/// What happened in a pool so far, but for what its workers count.
+/// Statistics of a pool, without what its workers count.
 #[derive(Debug, Default)]
 pub(crate) struct PoolStats {
-    /// What its former workers counted.
+    /// Counts of its former workers.
     pub(super) former: Ran,
     /// A: statistics: parked workers woken.
     pub(crate) wakeups: AtomicU64,
@@ -625,7 +626,7 @@ pub(crate) struct PoolStats {
     pub(crate) former_cpu_ns: AtomicU64,
 }
 
-/// What a worker counts. Written by it alone.
+/// Counts of a worker. Written by it alone.
 #[derive(Debug, Default)]
 pub(crate) struct Ran {
     /// A: statistics: items run.
@@ -635,7 +636,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// So many more. Only the worker itself calls it: no read-modify-write.
+    /// Adds to the counts. Only the worker itself calls it: no read-modify-write.
     #[inline]
     pub(super) fn count(&self, items: u64, taken_over: u64) {
         let add = |counter: &AtomicU64, n: u64| {
@@ -647,13 +648,13 @@ impl Ran {
         add(&self.taken_over, taken_over);
     }
 
-    /// Items run. Asked by the worker itself.
+    /// Returns the number of items run. Called by the worker itself.
     #[inline]
     pub(super) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// Items run, and taken over.
+    /// Returns the number of items run, and of those taken over.
     pub(crate) fn read(&self) -> (u64, u64) {
         (self.items.load(Ordering::Relaxed), self.taken_over.load(Ordering::Relaxed))
     }
@@ -664,8 +665,8 @@ impl PoolStats {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Under the pool's lock, as it goes off the list of workers: what it counted stays, and its
-    /// time, if the calling thread, which is about to end, is this worker's.
+    /// Keeps what a worker counted, under the pool's lock, as it goes off the list of workers. Its
+    /// CPU time is kept, too, if the calling thread, which is about to end, is this worker's.
     pub(super) fn worker_leaves(&self, worker: &Worker) {
         let (items, taken_over) = worker.ran.read();
         self.former.count(items, taken_over);
@@ -702,15 +703,15 @@ impl Threads {
         self.most
     }
 
-    /// A place for one more of a pool that has so many workers, this one included, of which `base`
-    /// may hold a core at once. `None` where there are enough.
+    /// Returns a permit for one more thread of a pool that has this many workers, this one
+    /// included, of which `base` may hold a core at once. Returns `None` if there are enough.
     pub(crate) fn seat(self: &Arc<Self>, workers: usize, base: usize) -> Option<ThreadPermit> {
         let take = |now| policy::may_have_thread(now, self.most, workers, base).then_some(now + 1);
         let taken = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.is_ok().then(|| ThreadPermit(Arc::clone(self)))
     }
 
-    /// Whether it is to be said that there are enough: once.
+    /// Returns true, once, if it has to be logged that there are enough.
     pub(crate) fn is_to_be_told(&self) -> bool {
         !self.told.swap(true, Ordering::Relaxed)
     }
@@ -726,8 +727,8 @@ impl Drop for ThreadPermit {
 mod tests {
     use super::*;
 
-    /// A batch whose worker has taken so many items one by one, each of which took `each`, and was
-    /// overtaken so often with each.
+    /// Returns a batch whose worker has taken this many items one by one, each of which took
+    /// `each`, and was overtaken this often with each.
     fn ran(items: u64, each: Duration, lost: u64) -> Batch {
         let mut batch = Batch::new();
         for _ in 0..items {

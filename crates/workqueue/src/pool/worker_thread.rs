@@ -37,7 +37,7 @@ pub(crate) fn observe<F: FencePolicy>(
     }))
 }
 
-/// The loop of a worker's thread, until it leaves the pool.
+/// Runs the loop of a worker's thread, until it leaves the pool.
 fn work<F: FencePolicy>(worker: &Arc<Worker>, group: &Arc<Group<F>>) {
     let mut idler = Idler::new(group.idle);
     // How many instances it had started when it found a ripe fork last, and how often in a row it
@@ -195,41 +195,43 @@ fn set_nice<F: FencePolicy>(group: &Group<F>) {
     }
 }
 
-/// How often the token is looked at before the first yield: some us, in which most of the work
-/// comes that comes to a spinning worker.
+/// Number of looks at the token before the first yield: some us, in which most of the work comes
+/// that comes to a spinning worker.
 const FIRST_LOOKS: u32 = 32;
-/// How often between two yields: some 8 us, which another thread that wants the CPU waits at most.
+/// Number of looks between two yields: some 8 us, which another thread that wants the CPU waits at
+/// most.
 const LOOKS: u32 = 256;
 /// A yield that took longer has let another thread run: the CPU isn't free. (Where it spins on all
 /// the same the kernel's test makes 0.92 [0.87..1.07] on two CPUs, and the p99 of mix/50/hint is
-/// 1.6 [0.9..9.5] times as long; ab2d844.)
+/// Longest yield that counts as alone. A yield that took longer has let another thread run: the CPU
+/// isn't free, and a worker that spun on would delay that thread.
 const ALONE: Duration = Duration::from_micros(6);
-/// Of so many runs that a search has found, one is timed: a clock costs as much as a small item.
-/// (Where each is, on two CPUs: a hot ping-pong takes 5.9 [1.2..18] of the time; ab2d844.)
+/// Number of runs that a search has found of which one is timed: a clock costs as much as a small
+/// item.
 const SAMPLE: u32 = 16;
 
-/// How a worker idles, and what it has learnt.
+/// The way in which a worker idles, and what it has learnt.
 pub(super) struct Idler {
     idle: Idle,
     habit: Habit,
     shares: Shares,
-    /// It made way, and so much later it had work.
+    /// Time between a yield and the next work, if it made way.
     made_way: Option<Duration>,
     /// When it was given work last, where that is known.
     since: Option<Instant>,
     /// Its last run was short, of which that is known.
     quick: bool,
-    /// It has searched in vain since then.
+    /// Time since which it has searched in vain.
     searched: Option<Instant>,
-    /// How often it has found something while it searched.
+    /// Number of times that it has found something while it searched.
     found: u32,
-    /// No other thread wanted its CPU when it yielded last.
+    /// True if no other thread wanted its CPU when it yielded last.
     alone: bool,
     /// The longest that others kept it from its CPU lately.
     late: Duration,
     /// Items that it had run when it ran out of work last.
     ran: u64,
-    /// When it was given work last.
+    /// Time when it was given work last.
     began: Instant,
     /// Since when it roams, if it does.
     roams: Option<Instant>,
@@ -256,8 +258,8 @@ impl Idler {
         }
     }
 
-    /// The worker has found nothing: searches for a while where that pays and nobody else does, and
-    /// goes idle.
+    /// Handles a worker that has found nothing: searches for a while if that pays and nobody else
+    /// does, and goes idle.
     pub(super) fn rest<F: FencePolicy>(
         &mut self,
         worker: &Arc<Worker>,
@@ -270,7 +272,8 @@ impl Idler {
         step
     }
 
-    /// Settle, where it roams and that is worth it, or it has for long enough.
+    /// Carries out Settle if the worker roams and that is worth it, or if it has roamed for long
+    /// enough.
     fn may_settle<F: FencePolicy>(&mut self, worker: &Worker, group: &Group<F>, now: Instant) {
         let items = worker.ran.items();
         let took = now.duration_since(mem::replace(&mut self.began, now));
@@ -376,8 +379,8 @@ impl Idler {
 }
 
 impl Idler {
-    /// What it was given is done. To make way for the thread that shares the CPU was well where
-    /// that brought much work, or it came soon.
+    /// Learns from the end of what it was given. Making way for the thread that shares the CPU was
+    /// well if that brought much work, or brought it soon.
     fn ran_until(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
         let run = now.duration_since(since);
