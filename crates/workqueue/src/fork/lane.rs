@@ -16,7 +16,7 @@ use crate::fork::ring::{OldestFork, Ring};
 use crate::fork::spawned::{Block, Closure, OldestSpawned, SpawnRing};
 use crate::task::header::Queued;
 
-/// How many lanes a pool has at most. Items of further workers offer no forks.
+/// Maximum of lanes of a pool. Items of further workers offer no forks.
 const MOST: usize = if hint::IN_MODEL { 4 } else { 256 };
 
 per_thread! {
@@ -30,7 +30,7 @@ const PROBE: u32 = 32;
 /// Empty blocks that a lane keeps at most; what is beyond goes half to those of all lanes. (Where
 /// each block is allocated by its maker and freed by its taker, both wait for glibc's lock.)
 const SPARE: usize = 32;
-/// And how many those of all lanes are.
+/// Maximum of those of all lanes.
 const SPARE_OF_ALL: usize = 256;
 
 /// Empty blocks, which go to a list and back whole.
@@ -41,7 +41,7 @@ const FORKING: u32 = 1;
 /// An idle worker looks at the lanes now and then, so that a push needn't wake one.
 const WATCHED: u32 = 2;
 
-/// What a thief has seen in a lane.
+/// A closure that a thief has seen in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StealTarget {
     /// The oldest fork.
@@ -53,7 +53,7 @@ pub(crate) enum StealTarget {
 /// Where the items that one worker runs offer their forks, and leave what they spawn.
 pub(crate) struct Lane {
     pub(crate) ring: Ring<Fork>,
-    /// What the owner's items spawn.
+    /// The closures that the owner's items spawn.
     pub(crate) spawned: SpawnRing<Closure>,
     /// L: is the lock, which its owner alone takes; guards empty blocks.
     spare: Mutex<Blocks>,
@@ -80,19 +80,19 @@ impl Lane {
         }
     }
 
-    /// Whether its owner, the caller, is a worker, which runs what its items spawn here.
+    /// Returns true if its owner, the caller, is a worker, which runs what its items spawn here.
     #[inline]
     pub(crate) fn takes_spawns(&self) -> bool {
         self.takes_spawns.load(Ordering::Relaxed)
     }
 
-    /// Something of what was spawned has gone to a list: what is left is to go there too, behind
+    /// Notes that some spawned closures have gone to a list: the others are to go there too, behind
     /// it.
     pub(crate) fn overflows(&self) {
         self.overflowed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has; from here on it hasn't.
+    /// Returns true if that was noted, and clears the note.
     #[inline]
     pub(crate) fn takes_overflow(&self) -> bool {
         let overflowed = self.overflowed.load(Ordering::Relaxed);
@@ -102,39 +102,40 @@ impl Lane {
         overflowed
     }
 
-    /// Whether a closure is kept though such ones were coarse, to see whether they still are: one
-    /// in so many.
+    /// Returns whether a closure is kept though such ones were coarse, to see whether they still
+    /// are: one in so many.
     pub(crate) fn probes(&self) -> bool {
         let probes = self.probes.load(Ordering::Relaxed);
         self.probes.store(probes.wrapping_add(1), Ordering::Relaxed);
         probes % PROBE == 0
     }
 
-    /// Whether there is something for a thief (a moment ago).
+    /// Returns true if there is something for a thief (a moment ago).
     fn has_any(&self) -> bool {
         self.ring.has_forks() || self.spawned.len() > 0
     }
 
-    /// Whether its owner, the caller, has enough left of its stack to fork.
+    /// Returns true if its owner, the caller, has enough left of its stack to fork.
     #[inline(always)]
     pub(crate) fn has_stack_here(&self) -> bool {
         self.ring.has_stack(here())
     }
 
-    /// Whether its owner, the caller, calls what it forks itself: others have enough to steal.
+    /// Returns true if its owner, the caller, calls what it forks itself: others have enough to
+    /// steal.
     #[inline(always)]
     pub(crate) fn keeps_here(&self) -> bool {
         self.ring.keeps(here())
     }
 
-    /// What a thief would take (a moment ago): a fork, for which somebody waits, before a spawned
-    /// closure.
+    /// Returns what a thief would take (a moment ago): a fork, for which somebody waits, before a
+    /// spawned closure.
     pub(crate) fn steal_target(&self) -> Option<StealTarget> {
         let spawned = || self.spawned.oldest().map(StealTarget::Spawned);
         self.fork().or_else(spawned)
     }
 
-    /// The fork that a thief would take (a moment ago).
+    /// Returns the fork that a thief would take (a moment ago).
     pub(crate) fn fork(&self) -> Option<StealTarget> {
         self.ring.oldest().map(StealTarget::Fork)
     }
@@ -163,7 +164,7 @@ impl Lane {
     }
 }
 
-/// An address in the caller's frame.
+/// Returns an address in the caller's frame.
 #[inline(always)]
 fn here() -> usize {
     let here = MaybeUninit::<u8>::uninit();
@@ -209,13 +210,13 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// Whether any worker has ever forked here.
+    /// Returns true if any worker has ever forked here.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.made.load(Ordering::Relaxed) > 0
     }
 
-    /// All lanes.
+    /// Returns all lanes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
         let made = self.made.load(Ordering::Acquire);
         self.places[..made].iter().map(|place| {
@@ -224,13 +225,13 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         })
     }
 
-    /// What stands for them, to be compared.
+    /// Returns a key for the lanes, to be compared.
     fn key(&self) -> *const () {
         ptr::from_ref(self).cast()
     }
 
-    /// The lane of the calling thread, which is a worker of this pool; a new one, with this floor,
-    /// where it has none yet. `None` where the pool has as many as it may have.
+    /// Returns the lane of the calling thread, which is a worker of this pool; a new one, with this
+    /// floor, if it has none yet. Returns `None` if the pool has as many as it may have.
     pub(crate) fn own(&self, floor: impl FnOnce() -> usize) -> Option<&Lane> {
         let (whose, own) = OWN.with(Cell::get);
         if whose == self.key() {
@@ -265,8 +266,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         Some(unsafe { lane.as_ref() })
     }
 
-    /// A lane for the calling thread, which is no worker, or is one that runs an item of another
-    /// queue. `counted`: its CPU is none that a worker of this pool holds.
+    /// Returns a lane for the calling thread, which is no worker, or is one that runs an item of
+    /// another queue. `counted`: its CPU is none that a worker of this pool holds.
     pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.ring.set_floor(floor);
@@ -275,22 +276,22 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         Some(GuestLane { lanes: self, lane, counted })
     }
 
-    /// A guest sleeps.
+    /// Notes that a guest sleeps.
     pub(crate) fn guest_sleeps(&self) {
         self.guests.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// It goes on.
+    /// Notes that a guest goes on.
     pub(crate) fn guest_wakes(&self) {
         self.guests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many threads take part that are no workers, and don't sleep.
+    /// Returns how many threads take part that are no workers, and don't sleep.
     pub(crate) fn guests(&self) -> usize {
         self.guests.load(Ordering::Relaxed)
     }
 
-    /// The calling thread, a worker of this pool, ends: its lane is free for another one.
+    /// Frees the lane of the calling thread, a worker of this pool that ends, for another one.
     pub(crate) fn leave(&self) {
         let (whose, own) = OWN.with(Cell::get);
         if whose == self.key() {
@@ -299,7 +300,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// The lane of the calling thread, if it has one of these.
+    /// Returns the lane of the calling thread, if it has one of these.
     #[inline]
     pub(crate) fn mine(&self) -> Option<&Lane> {
         let (whose, own) = OWN.with(Cell::get);
@@ -310,20 +311,20 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         unsafe { own.as_ref() }
     }
 
-    /// Whether it pays to wake a worker for what is spawned here.
+    /// Returns true if it pays to wake a worker for what is spawned here.
     #[inline]
     pub(crate) fn is_coarse(&self) -> bool {
         self.coarse.load(Ordering::Relaxed)
     }
 
-    /// It pays, or doesn't, as the closures were that ran last.
+    /// Sets whether it pays, as seen from the closures that ran last.
     pub(crate) fn set_coarse(&self, coarse: bool) {
         if self.is_coarse() != coarse {
             self.coarse.store(coarse, Ordering::Relaxed);
         }
     }
 
-    /// Whether short closures, which the caller has put into a list just now, are left to a
+    /// Returns true if short closures, which the caller has put into a list just now, are left to a
     /// watcher.
     #[inline]
     pub(crate) fn leaves_to_watcher(&self) -> bool {
@@ -332,12 +333,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         !self.is_coarse() && self.watch.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Whether items fork or spawn here (a moment ago).
+    /// Returns true if items fork or spawn here (a moment ago).
     pub(crate) fn in_use(&self) -> bool {
         self.watch.load(Ordering::Relaxed) != 0
     }
 
-    /// All that the items of the calling worker have spawned, as an item to be pushed.
+    /// Returns all that the items of the calling worker have spawned, as an item to be pushed.
     pub(crate) fn take_spawned(&self, lane: &Lane, site: &'static Location<'static>) -> Queued {
         let mut own = lane.spare.lock();
         if own.is_empty() {
@@ -362,7 +363,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// The lanes in which `look` finds something, each with that, from the calling worker's own on.
+    /// Returns the lanes in which `look` finds something, each with that, from the calling worker's
+    /// own on.
     pub(crate) fn seen<'a>(
         &'a self,
         look: impl Fn(&Lane) -> Option<StealTarget> + 'a,
@@ -373,8 +375,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         after.chain(before).filter_map(move |lane| Some((lane, look(lane)?)))
     }
 
-    /// Call, by an owner that has pushed the first fork of its ring: whether nobody watches, so
-    /// that it has to wake a thief, if one can be woken.
+    /// Carries out Call, by an owner that has pushed the first fork of its ring. Returns true if
+    /// nobody watches, so that it has to wake a thief, if one can be woken.
     #[inline]
     pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
         // Pairs with the heavy side in `end_watch`.
@@ -386,7 +388,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         watch & WATCHED == 0
     }
 
-    /// Open. From here on a worker that goes idle watches.
+    /// Carries out Open. From here on a worker that goes idle watches.
     #[cold]
     fn begin_forking<F: FencePolicy>(&self) {
         self.watch.fetch_or(FORKING, Ordering::Relaxed);
@@ -395,28 +397,28 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         F::full();
     }
 
-    /// Whether there are forks that nobody watches (a moment ago).
+    /// Returns true if there are forks that nobody watches (a moment ago).
     pub(crate) fn need_thief(&self) -> bool {
         self.watch.load(Ordering::Relaxed) == FORKING && self.iter().any(|lane| lane.has_any())
     }
 
-    /// Watch, by a worker that goes idle: it looks at the lanes now and then. False where no item
-    /// forks, or another worker watches.
+    /// Begins Watch, by a worker that goes idle: it looks at the lanes now and then. Returns false
+    /// if no item forks, or if another worker watches.
     pub(crate) fn begin_watch(&self) -> bool {
         let (from, to) = (FORKING, FORKING | WATCHED);
         self.watch.load(Ordering::Relaxed) == from
             && self.watch.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The watcher has found something to do, and looks at the lists next. Another one watches, as
-    /// soon as it has taken that.
+    /// Leaves the watch: the watcher has found something to do, and looks at the lists next.
+    /// Another one watches, as soon as it has taken that.
     pub(crate) fn leave_watch(&self) {
         self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
         // Pairs with the light side in `leaves_to_watcher`.
         P::heavy();
     }
 
-    /// The watch is over, since no item seems to fork; true where the watcher has to go on, as it
+    /// Ends the watch, since no item seems to fork. Returns true if the watcher has to go on, as it
     /// has found a fork since.
     pub(crate) fn end_watch(&self) -> bool {
         self.watch.store(0, Ordering::Relaxed);

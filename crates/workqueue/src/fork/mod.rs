@@ -17,15 +17,15 @@ pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod spawned;
 
-/// How much of a stack an item is to have at least that is taken back in need: where it is small, a
-/// quarter of it.
+/// Part of a stack, at least, that an item has which is taken back in need. Of a small stack it is
+/// a quarter.
 pub(crate) const STACK_RESERVE: usize = 256 << 10;
 
-/// What is left of a thread's stack, in bytes.
+/// The rest of a thread's stack, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StackLeft {
     pub(crate) left: usize,
-    /// Of so many.
+    /// The whole size of the stack.
     pub(crate) size: usize,
 }
 
@@ -34,7 +34,7 @@ impl StackLeft {
         self.left >= self.size / 2
     }
 
-    /// So many bytes are kept for what runs at the end of it.
+    /// Returns the bytes that are kept for what runs at the end of it.
     fn reserve(self) -> usize {
         STACK_RESERVE.min(self.size / 4)
     }
@@ -48,14 +48,15 @@ impl StackLeft {
 type Bounds = Option<(usize, usize)>;
 
 per_thread! {
-    /// Once they were asked for.
+    /// The bounds, once they were asked for.
     static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
-    /// How many other threads wait, each for the next, for what runs on this one: in a chain of
-    /// joins.
+    /// Number of other threads that wait, each for the next, for what runs on this one: in a chain
+    /// of joins.
     static CHAIN: Cell<usize> = Cell::new(0);
 }
 
-/// How many other threads wait, each for the next one's fork, for what the calling thread runs.
+/// Returns how many other threads wait, each for the next one's fork, for what the calling thread
+/// runs.
 pub(crate) fn chain() -> usize {
     CHAIN.with(Cell::get)
 }
@@ -72,8 +73,8 @@ pub(crate) fn in_chain<R>(chain: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// What is left of this thread's stack; `None` where that isn't known, as on one that somebody has
-/// switched to. Asks the system once a thread.
+/// Returns what is left of this thread's stack; `None` if that isn't known, as on a stack that
+/// somebody has switched to. Asks the system once a thread.
 pub(crate) fn left() -> Option<StackLeft> {
     let known = BOUNDS.try_with(|known| {
         if known.get().is_none() {
@@ -87,8 +88,8 @@ pub(crate) fn left() -> Option<StackLeft> {
     (left <= size).then_some(StackLeft { left, size })
 }
 
-/// The lowest address from which the calling thread offers forks: below it too little of its stack
-/// is left. 0 where that isn't known.
+/// Returns the lowest address from which the calling thread offers forks: below it too little of
+/// its stack is left. Returns 0 if that isn't known.
 pub(crate) fn floor() -> usize {
     let here = 0_u8;
     let floor = |stack: StackLeft| (&raw const here).addr() - stack.left + stack.reserve();

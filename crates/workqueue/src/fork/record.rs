@@ -20,7 +20,7 @@ use crate::task::header::{ItemRef, Table};
 use crate::task::running::{Running, Spawner};
 use crate::task::ticket::Ticket;
 
-/// What thieves know of a fork.
+/// The thieves' view of a fork.
 pub(crate) struct Fork {
     /// I: how a thief calls it.
     kind: &'static Kind,
@@ -40,7 +40,7 @@ pub(crate) struct Fork {
 
 /// The functions of forks with the same closure.
 struct Kind {
-    /// For the thief's item.
+    /// The table for the thief's item.
     table: Table,
     /// Calls the closure, and stores what came of it.
     call: unsafe fn(NonNull<Fork>),
@@ -62,15 +62,15 @@ pub(crate) enum ForkHolder {
     Offered,
     /// The thief with this lane.
     Stolen(*const Lane),
-    /// Nobody: it was called.
+    /// The state without a holder: the closure was called.
     Over,
     /// Its owner, which has to call it.
     Returned,
 }
 
 impl Fork {
-    /// The holder of the closure. Acquire pairs with Finish: with `Over` comes what the closure
-    /// did.
+    /// Returns the holder of the closure. Acquire pairs with Finish: with `Over` comes what the
+    /// closure did.
     pub(crate) fn state(&self) -> ForkHolder {
         match self.state.load(Ordering::Acquire) {
             OFFERED => ForkHolder::Offered,
@@ -80,18 +80,19 @@ impl Fork {
         }
     }
 
-    /// Whether the thief is done with it.
+    /// Returns true if the thief is done with it.
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.state(), ForkHolder::Over | ForkHolder::Returned)
     }
 
-    /// Mark, by a thief, under the lock of the ring that the fork lies in.
+    /// Carries out Mark, by a thief, under the lock of the ring that the fork lies in.
     pub(crate) fn is_stolen_by(&self, thief: &Lane) {
         // Relaxed: the owner looks under the same lock, or has looked before.
         self.state.store(ptr::from_ref(thief).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Await, by the owner: the thief wakes it at the end. False where that has come.
+    /// Carries out Await, by the owner: the thief wakes it at the end. Returns false if that has
+    /// come.
     pub(super) fn begin_sleep(&self) -> bool {
         let awaited = |lane: *mut Lane| match lane {
             OFFERED | OVER | RETURNED => None,
@@ -101,7 +102,7 @@ impl Fork {
         self.state.fetch_update(success, failure, awaited).is_ok()
     }
 
-    /// The ticket of the item that makes the fork.
+    /// Returns the ticket of the item that makes the fork.
     pub(crate) fn ticket(&self) -> &Ticket {
         // SAFETY: the item joins the fork before it ends, and a caller has a fork that isn't
         // joined.
@@ -125,7 +126,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         call: Self::call,
     };
 
-    /// A fork of the running item that has this ticket, and is of this queue.
+    /// Creates a fork of the running item that has this ticket, and is of this queue.
     #[inline]
     pub(crate) fn new(
         closure: C,
@@ -148,13 +149,13 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         }
     }
 
-    /// What is offered.
+    /// Returns what is offered.
     #[inline]
     pub(crate) fn fork(&self) -> &Fork {
         &self.fork
     }
 
-    /// By a pointer to all of it.
+    /// Returns a pointer to the fork, made from one to the whole record.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Fork> {
         NonNull::from(self).cast()
@@ -180,6 +181,8 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         self.result.with_mut(|result| unsafe { (*result).assume_init_read() })
     }
 
+    /// Calls the closure and keeps its result.
+    ///
     /// # Safety
     /// The fork is a `Forked<C, R>`, by a pointer to all of it, and the caller has stolen it.
     unsafe fn call(fork: NonNull<Fork>) {
@@ -207,6 +210,8 @@ pub(crate) struct Stolen<'a> {
 }
 
 impl<'a> Stolen<'a> {
+    /// Creates the item that runs a stolen fork.
+    ///
     /// # Safety
     /// The caller has stolen the fork, and runs or releases the item.
     pub(crate) unsafe fn new(fork: NonNull<Fork>, victim: &'a Lane) -> Stolen<'a> {
@@ -215,14 +220,14 @@ impl<'a> Stolen<'a> {
         Stolen { header: Header::new(table), fork, victim, not_send: PhantomData }
     }
 
-    /// The item's hold, by a pointer to all of it.
+    /// Returns the item's hold, by a pointer to all of it.
     pub(crate) fn item(&self) -> ItemRef {
         // SAFETY: the hold is the only one, and the table's functions don't free what they are
         // given.
         unsafe { ItemRef::kept(NonNull::from(self).cast()) }
     }
 
-    /// Finish: the owner has the record again, which may be gone from here on.
+    /// Carries out Finish: the owner has the record again, which may be gone from here on.
     fn finish(&self, state: *mut Lane) {
         let victim = self.victim;
         // SAFETY: it isn't settled.
@@ -235,13 +240,13 @@ impl<'a> Stolen<'a> {
     }
 }
 
-/// The fork that an instance is the run of, if it is a stolen one: to be compared.
+/// Returns the fork that an instance is the run of, if it is a stolen one: to be compared.
 pub(crate) fn of(running: &Running) -> Option<NonNull<Fork>> {
     // SAFETY: the header of such a run is that of a `Stolen`, which is there while it runs.
     running.stolen().map(|item| unsafe { item.cast::<Stolen<'_>>().as_ref() }.fork)
 }
 
-/// The run of a stolen fork.
+/// Runs a stolen fork.
 ///
 /// # Safety
 /// The header is that of a [`Stolen`], by a pointer to all of it, and it runs once.
@@ -253,7 +258,7 @@ unsafe fn run(item: NonNull<Header>) {
     stolen.finish(OVER);
 }
 
-/// The span of the owner.
+/// Returns the span of the owner.
 ///
 /// # Safety
 /// As [`run`], before that.
@@ -262,7 +267,7 @@ unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
     unsafe { item.cast::<Stolen<'_>>().as_ref().fork.as_ref() }.spawner.span().map(NonNull::from)
 }
 
-/// A stolen fork that isn't called: something before that has panicked.
+/// Releases a stolen fork that isn't called: something before that has panicked.
 ///
 /// # Safety
 /// As [`run`].

@@ -57,7 +57,7 @@ struct RingSlot<T> {
     push: AtomicU64,
 }
 
-/// What a thief has seen of a ring: its oldest fork at that moment.
+/// The oldest fork of a ring, as a thief has seen it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OldestFork {
     position: usize,
@@ -94,21 +94,21 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         self.owner.floor.store(floor, Ordering::Relaxed);
     }
 
-    /// Whether the owner, at this address of its stack, has enough of it left to push.
+    /// Returns true if the owner, at this address of its stack, has enough of it left to push.
     #[inline]
     pub(crate) fn has_stack(&self, here: usize) -> bool {
         here >= self.owner.floor.load(Ordering::Relaxed)
     }
 
-    /// Whether the owner, at this address of its stack, calls what it forks itself, as it does in
-    /// most joins. Once the ring has had `MOST` forks it counts as full until it is empty, or a
-    /// thief has stolen one: nobody seems to need more.
+    /// Returns true if the owner, at this address of its stack, calls what it forks itself, as it
+    /// does in most joins. Once the ring has had `MOST` forks it counts as full until it is empty,
+    /// or a thief has stolen one: nobody seems to need more.
     #[inline]
     pub(crate) fn keeps(&self, here: usize) -> bool {
         here > self.owner.keeps_above.load(Ordering::Relaxed)
     }
 
-    /// Whether the owner may push. A ring without room counts as full from then on.
+    /// Returns true if the owner may push. A ring without room counts as full from then on.
     pub(crate) fn has_room(&self) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
         let filled = tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize;
@@ -119,13 +119,14 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         self.owner.keeps_above.load(Ordering::Relaxed) == NOWHERE
     }
 
-    /// By the owner: the ring is full.
+    /// Marks the ring as full. Called by the owner.
     fn keep(&self) {
         self.owner.keeps_above.store(self.owner.floor.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Push, by the owner of a ring with room: offers a fork to thieves until [`Ring::pop`].
-    /// True where the ring was empty: somebody may have to be woken for the fork.
+    /// Carries out Push, by the owner of a ring with room: offers a fork to thieves until
+    /// [`Ring::pop`]. Returns true if the ring was empty: somebody may have to be woken for the
+    /// fork.
     #[inline]
     pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
@@ -146,15 +147,15 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         filled <= 0
     }
 
-    /// Whether it was this fork that the owner has popped just now, and nobody had stolen.
+    /// Returns true if it was this fork that the owner has popped just now, and nobody had stolen.
     #[inline]
     pub(crate) fn has_popped(&self, fork: NonNull<T>) -> bool {
         let popped = self.owner.tail.load(Ordering::Relaxed);
         self.slot(popped).fork.load(Ordering::Relaxed) == fork.as_ptr()
     }
 
-    /// Pop, by the owner: takes the newest fork back. False where a thief has stolen it. Each fork
-    /// that was pushed is popped once, the newest first.
+    /// Carries out Pop, by the owner: takes the newest fork back. Returns false if a thief has
+    /// stolen it. Each fork that was pushed is popped once, the newest first.
     #[inline]
     pub(crate) fn pop(&self) -> bool {
         let newest = self.owner.tail.load(Ordering::Relaxed).wrapping_sub(1);
@@ -170,7 +171,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         if left >= 0 { true } else { self.pop_contended(newest) }
     }
 
-    /// Settle: a thief has stolen the newest fork, or is about to try.
+    /// Carries out Settle: a thief has stolen the newest fork, or is about to try.
     #[cold]
     #[inline(never)]
     fn pop_contended(&self, newest: usize) -> bool {
@@ -185,13 +186,13 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         mine
     }
 
-    /// Whether the ring holds a fork (a moment ago).
+    /// Returns true if the ring holds a fork (a moment ago).
     #[inline]
     pub(crate) fn has_forks(&self) -> bool {
         self.oldest().is_some()
     }
 
-    /// The oldest fork (a moment ago).
+    /// Returns the oldest fork (a moment ago).
     #[inline]
     pub(crate) fn oldest(&self) -> Option<OldestFork> {
         let position = self.thieves.head.load(Ordering::Relaxed);

@@ -24,10 +24,10 @@ use crate::task::running::Running;
 use crate::task::ticket::DeferredEnds;
 use crate::task::ticket::{Event, MaybeTicket};
 
-/// How many closures a ring holds. A block of so many is the largest that glibc's allocator hands
-/// out from a thread's own cache.
+/// Number of closures that a ring holds. A block of this size is the largest that glibc's allocator
+/// hands out from a thread's own cache.
 pub(crate) const ROOM: usize = if hint::IN_MODEL { 2 } else { 15 };
-/// How many words of a closure fit.
+/// Number of words of a closure that fit.
 const WORDS: usize = 5;
 
 type Words = MaybeUninit<[usize; WORDS]>;
@@ -47,7 +47,7 @@ impl<C: FnOnce() + Send + 'static> Of<C> {
 }
 
 impl Closure {
-    /// Whether a closure of this type fits.
+    /// Returns true if a closure of this type fits.
     pub(crate) const fn holds<C>() -> bool {
         size_of::<C>() <= size_of::<Words>() && align_of::<C>() <= align_of::<Words>()
     }
@@ -74,7 +74,7 @@ impl Closure {
         running.run(shown, Some(carry));
     }
 
-    /// It runs away from its home pod.
+    /// Counts that the closure runs away from its home pod.
     pub(crate) fn overflowed(&self) {
         self.job.ticket.as_ref().into_iter().for_each(|ticket| ticket.note(Event::Overflowed));
     }
@@ -102,7 +102,7 @@ impl SpawnedItem {
         SpawnedItem { header: Header::new(table), words: Cell::new(words) }
     }
 
-    /// The item's hold, by a pointer to all of it.
+    /// Returns the item's hold, by a pointer to all of it.
     #[inline]
     fn item(&self) -> ItemRef {
         // SAFETY: the hold is the only one, and the table's functions don't free what they are
@@ -143,7 +143,7 @@ unsafe fn release<C>(item: NonNull<Header>) {
     drop(unsafe { take::<C>(item) });
 }
 
-/// Nobody wanted spans when the closure was spawned.
+/// Returns no span: nobody wanted spans when the closure was spawned.
 ///
 /// # Safety
 /// As any function of a table.
@@ -185,7 +185,7 @@ impl<T> Block<T> {
 impl Block<Closure> {
     const TABLE: Table = TableOf::<Block<Closure>, Block<Closure>>::ALONE.of_block();
 
-    /// The block as an item to be pushed. It has no ticket: its closures have.
+    /// Returns the block as an item to be pushed. It has no ticket: its closures have.
     pub(super) fn into_queued(mut self: Box<Self>, site: &'static Location<'static>) -> Queued {
         self.header = Header::new(&Block::TABLE);
         let block = NonNull::from(Box::leak(self)).cast();
@@ -194,6 +194,8 @@ impl Block<Closure> {
         unsafe { Queued::new(ItemRef::kept(block), job) }
     }
 
+    /// Returns the block of an item.
+    ///
     /// # Safety
     /// It is the item of a block that the caller has started, and uses up.
     pub(crate) unsafe fn from_item(item: NonNull<Header>) -> Box<Self> {
@@ -201,7 +203,7 @@ impl Block<Closure> {
         unsafe { Box::from_raw(item.cast::<Self>().as_ptr()) }
     }
 
-    /// The closures, the oldest first.
+    /// Returns the closures, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Closure> {
         let slots = (self.from..self.to).map(|position| &self.slots[position % ROOM]);
         // SAFETY: these are filled.
@@ -231,8 +233,8 @@ impl<T> Drop for Block<T> {
     }
 }
 
-/// What the items of one worker have spawned and nobody has begun: first in, first out. Its owner
-/// appends and takes without a locked operation. Thieves take several at once.
+/// The closures that the items of one worker have spawned and nobody has begun: first in, first
+/// out. Its owner appends and takes without a locked operation. Thieves take several at once.
 pub(crate) struct SpawnRing<T, P: AsymmetricPolicy = Asymmetric> {
     owner: CachePadded<OwnerSide<T>>,
     thieves: CachePadded<ThievesSide>,
@@ -259,7 +261,7 @@ struct ThievesSide {
     stealing: Spin<()>,
 }
 
-/// What a thief has seen of a ring: which closure was the oldest.
+/// The oldest closure of a ring, as a thief has seen it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OldestSpawned {
     begun: usize,
@@ -295,14 +297,14 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         (head, self.owner.tail.load(Ordering::Relaxed))
     }
 
-    /// How many closures wait (a moment ago).
+    /// Returns how many closures wait (a moment ago).
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let (head, tail) = self.range();
         tail.saturating_sub(head)
     }
 
-    /// Enter.
+    /// Carries out Enter.
     #[inline]
     fn enter(&self) -> OwnerGuard<'_, T, P> {
         self.owner.inside.store(true, Ordering::Relaxed);
@@ -342,8 +344,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         Ok(first)
     }
 
-    /// The ring is empty, and the owner inside: what comes next isn't what a thief has seen.
-    /// `head`: where that lies.
+    /// Notes that the ring is empty, and the owner inside: what comes next isn't what a thief has
+    /// seen. `head`: where that lies.
     #[inline]
     fn begins(&self, head: usize) {
         self.owner.tail.store(head, Ordering::Relaxed);
@@ -402,7 +404,7 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         }))
     }
 
-    /// The oldest closure, for a thief (a moment ago).
+    /// Returns the oldest closure, for a thief (a moment ago).
     pub(crate) fn oldest(&self) -> Option<OldestSpawned> {
         let begun = self.owner.begun.load(Ordering::Relaxed);
         let (head, tail) = self.range();

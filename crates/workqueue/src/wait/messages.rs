@@ -16,7 +16,7 @@ use crate::task::running::{self, Running};
 use crate::wait::is_placed;
 use crate::wait::stuck::Need;
 
-/// Somebody is about to wait for everything in a queue: `what` is the call.
+/// Checks a thread that is about to wait for everything in a queue: `what` is the call.
 ///
 /// # Panics
 /// Where an item of that queue runs on this thread: it would wait for itself.
@@ -38,16 +38,16 @@ pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     }
 }
 
-/// Somebody is about to wait for this pending instance, which a worker has to run: what is to be
-/// [reported](without_rescuer), when nobody looks at the instance any more. Its queue, and what it
-/// is.
+/// Returns what is to be [reported](without_rescuer) of somebody who is about to wait for this
+/// pending instance, which a worker has to run, once nobody looks at the instance any more: its
+/// queue, and what it is.
 pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<(String, Label)> {
     let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
     defeats_rescuer(queue).then(|| (queue.name.clone(), instance.label(table)))
 }
 
-/// The kernel's `check_flush_dependency`: whether the current item's queue has a rescuer, and this
-/// one has none.
+/// Returns true if the current item's queue has a rescuer, and this one has none: the kernel's
+/// `check_flush_dependency`.
 fn defeats_rescuer(queue: &QueueCore) -> bool {
     queue.rescuer.is_none()
         && running::current(|running| {
@@ -70,7 +70,7 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
     });
 }
 
-/// Somebody is about to wait for an item.
+/// Checks a thread that is about to wait for an item.
 ///
 /// # Panics
 /// Where it runs on this thread: it would wait for itself.
@@ -85,8 +85,8 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
     });
 }
 
-/// An item of an ordered queue is about to wait for one that is held back there, maybe behind
-/// others.
+/// Checks an item of an ordered queue that is about to wait for one that is held back there, maybe
+/// behind others.
 ///
 /// # Panics
 /// Where it is behind others, which start only after the waiting item.
@@ -112,8 +112,8 @@ pub(crate) fn for_order(item: LentItem<'_>, queue: &QueueCore, of: Label) {
     });
 }
 
-/// The current item waits for one that can't come to its end, since this can't come about: all who
-/// could help wait as well. Returns where it has come about meanwhile.
+/// Ends a wait of the current item for one that can't come to its end, since `needs` can't come
+/// about: all who could help wait as well. Returns if it has come about meanwhile.
 ///
 /// # Panics
 /// Else.
@@ -161,7 +161,7 @@ pub(crate) fn in_vain(item: LentItem<'_>, needs: Need) {
     given_up("a wait", location, &complaint)
 }
 
-/// The current item flushes a queue, which can't come to its end: as [`in_vain`].
+/// Ends a flush by the current item of a queue that can't come to its end, as [`in_vain`] does.
 ///
 /// # Panics
 /// Always.

@@ -47,18 +47,17 @@ pub(crate) mod messages;
 pub(crate) mod policy;
 pub(crate) mod stuck;
 
-/// How long a waiter sleeps before others see it wait.
+/// Time that a waiter sleeps before others see it wait.
 const LIST_AFTER: Duration = Duration::from_millis(10);
-/// How long a waiter has slept when it looks around for the first time, and how long it sleeps in
-/// between at most. It sleeps twice as long each time. Where its item is held back it looks each
-/// time, and sleeps no longer than this, since others may come to wait for that limit again and
-/// again.
+/// Time that a waiter has slept when it looks around for the first time, and its longest sleep in
+/// between. It sleeps twice as long each time. If its item is held back, it looks each time, and
+/// sleeps no longer than this, since others may come to wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// A timer may fire so much late.
 const LATE: Duration = Duration::from_millis(1);
 
-/// What an item waits for.
+/// The target of an item's wait.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
     Item(LentItem<'a>, Role),
@@ -69,7 +68,7 @@ pub(crate) enum Target<'a> {
     Queue(&'a Arc<QueueCore>, &'a Location<'a>),
 }
 
-/// Whether an item runs on the calling thread.
+/// Returns true if an item runs on the calling thread.
 pub(crate) fn is_here() -> bool {
     running::any_here(|_| true)
 }
@@ -147,7 +146,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Until it is anywhere nobody can be told of it.
+    /// Returns the time until the instance arrives anywhere; until then nobody can be told of it.
     fn arrives_in(self) -> Option<Duration> {
         match self {
             Target::Item(item, _) if item.is_on_its_way() => {
@@ -157,7 +156,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// No worker can come for what it waits for.
+    /// Helps with what it waits for, since no worker can come for that.
     #[track_caller]
     fn help(self, over: &Completion) {
         match self {
@@ -172,8 +171,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// It needs that, which couldn't come about a moment ago. Until it has `left` the list nobody
-    /// else of its circle is given up.
+    /// Gives the wait up: it needs that, which couldn't come about a moment ago. Until it has
+    /// `left` the list nobody else of its circle is given up.
     #[track_caller]
     fn is_given_up(self, over: &Completion, needs: Need, left: impl FnOnce()) {
         match self {
@@ -195,7 +194,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The caller's pool takes it for blocked meanwhile.
+    /// Sleeps; the caller's pool takes it for blocked meanwhile.
     fn sleep(
         self,
         over: &Completion,
@@ -233,7 +232,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// After how long a wait of the current item looks around; `None` where no pools know of that.
+/// Returns after how long a wait of the current item looks around; `None` if no pools know of that.
 fn look_after() -> Option<Duration> {
     let stall = running::current(|running| {
         let ticket = running.and_then(Running::ticket)?;
@@ -244,24 +243,24 @@ fn look_after() -> Option<Duration> {
 
 /// A wait that may last for long.
 struct LongWait<'a> {
-    /// How long it sleeps next.
+    /// Length of its next sleep.
     patience: Duration,
     listed: Option<ListedWait<'a>>,
-    /// What it waits for was held back.
+    /// True if what it waits for was held back.
     held: bool,
-    /// It looks around before it sleeps.
+    /// True if it looks around before it sleeps.
     looks: bool,
 }
 
-/// Why a sleeper woke.
+/// The reason why a sleeper woke.
 enum WakeCause {
-    /// What it waited for is over.
+    /// The awaited event is over.
     Over,
-    /// It had better run that.
+    /// The sleeper should run the awaited item.
     Called,
-    /// It has slept for as long as it wanted.
+    /// The sleeper has slept for as long as it wanted.
     Long,
-    /// It was found that what it waits for can't end.
+    /// The sleeper was found to wait for what can't end.
     InVain,
 }
 
@@ -270,7 +269,7 @@ impl<'a> LongWait<'a> {
         LongWait { patience, listed: None, held: false, looks: false }
     }
 
-    /// It has slept for so long; `held`: what it waits for is held back.
+    /// Handles a sleep of this length; `held`: what it waits for is held back.
     fn lasted(
         &mut self,
         held: bool,
@@ -288,8 +287,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// It is about to sleep, and would run what it waits for in these pools; `None`: that isn't
-    /// known. `home`: where its item was.
+    /// Notes that it is about to sleep, and would run what it waits for in these pools; `None`:
+    /// that isn't known. `home`: where its item was.
     fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>, home: Option<PoolKey>) {
         let Some(listed) = &self.listed else { return };
         listed.helps(helps, home, self.held);
@@ -329,18 +328,18 @@ impl<'a> LongWait<'a> {
 }
 
 per_thread! {
-    /// How many items that were taken back run on this thread's stack.
+    /// Number of items that were taken back that run on this thread's stack.
     static DEPTH: Cell<u32> = Cell::new(0);
 }
 
-/// What an instance is to its waiter.
+/// The role of an instance for its waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Another item.
     Waits,
     /// A part of what runs here, a closure of its scope: order is nothing to it.
     Part,
-    /// It was cancelled, and isn't to be run.
+    /// The instance was cancelled, and isn't to be run.
     Ends,
 }
 
@@ -355,7 +354,8 @@ pub(crate) fn take_back(item: LentItem<'_>, role: Role) -> bool {
     role != Role::Ends && (listed(item) || in_place(item, role))
 }
 
-/// Where the pending instance lies, if the caller would run it while no worker can come for it.
+/// Returns where the pending instance lies, if the caller would run it while no worker can come for
+/// it.
 pub(crate) fn in_need(item: LentItem<'_>, role: Role) -> Option<(Arc<Group>, usize)> {
     let waiter = needy();
     if role == Role::Ends || !waiter.waiter_may() {
@@ -369,26 +369,28 @@ pub(crate) fn in_need(item: LentItem<'_>, role: Role) -> Option<(Arc<Group>, usi
     home.flatten()
 }
 
-/// The pool that the pending instance is for.
+/// Returns the pool that the pending instance is for.
 pub(crate) fn home(item: LentItem<'_>) -> Option<PoolKey> {
     let pool = |pwq: &Pwq| (current_worker::key(&pwq.group), pwq.pool);
     item.look(|job| job.ticket.as_ref().map(Pwq::of).map(pool)).flatten()
 }
 
-/// Whether the caller is where an instance may run for which no worker can come.
+/// Returns true if the caller is where an instance may run for which no worker can come.
 pub(crate) fn is_placed(ticket: &Ticket) -> bool {
     at(needy(), ticket).placed()
 }
 
-/// As [`take_back`], where no worker could come for the instance while the caller was blocked: then
-/// it doesn't matter how deep that is, as long as there is a stack, and where the caller is.
+/// Takes an instance back as [`take_back`] does, if no worker could come for it while the caller
+/// was blocked. Then the depth and the place of the caller don't matter, as long as there is a
+/// stack.
 pub(crate) fn take_back_in_need(item: LentItem<'_>, role: Role) -> bool {
     let waiter = needy();
     let may = role != Role::Ends && waiter.waiter_may();
     may && take_back_if(item, |job| allowed(waiter, job))
 }
 
-/// The pools with instances of a queue that the caller would run, if no worker can come for them.
+/// Returns the pools with instances of a queue that the caller would run, if no worker can come for
+/// them.
 pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     let waiter = needy();
     let mut homes = Vec::new();
@@ -402,8 +404,8 @@ pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     homes
 }
 
-/// Whether the caller had better run something that the flush of a queue with this event waits for,
-/// in one of its `homes`.
+/// Returns true if the caller should run something that the flush of a queue with this event waits
+/// for, in one of its `homes`.
 pub(crate) fn is_called_for(
     queue: &QueueCore,
     homes: &[(Arc<Group>, usize)],
@@ -426,7 +428,7 @@ pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
     taken.find_map(|taken| taken).map(run).is_some()
 }
 
-/// Where it lies in the list of its pool.
+/// Returns true if it lies in the list of its pool.
 fn listed(item: LentItem<'_>) -> bool {
     let waiter = waiter();
     if !waiter.waiter_may() {
@@ -449,10 +451,10 @@ fn listed(item: LentItem<'_>) -> bool {
     ran
 }
 
-/// Where an instance is held back, and an item on this stack has a place under the same limit: that
-/// one might have the very place that the instance needs, and doesn't use it while it waits. So the
-/// instance runs in that place: here, or where that isn't allowed on a worker of its pool, to which
-/// the place is lent. True where it ran: it is over now.
+/// Runs an instance that is held back in the place of an item on this stack, which has a place
+/// under the same limit. That place might be the very one that the instance needs, and isn't used
+/// while the item waits. The instance runs here or, if that isn't allowed, on a worker of its pool,
+/// to which the place is lent. Returns true if it ran: it is over now.
 ///
 /// # Panics
 /// Where that would break the order of an ordered queue, and it is no part.
@@ -497,7 +499,7 @@ pub(crate) fn lend(item: LentItem<'_>) -> bool {
     item.claim().map(pwq::let_through).is_some()
 }
 
-/// Whether an item on this stack has a place in this slot.
+/// Returns true if an item on this stack has a place in this slot.
 fn has_place_here(slot: &LimitSlot<Queued>) -> bool {
     let same = |other: &Ticket| ptr::eq(&*Pwq::of(other).slot, slot);
     running::any_here(|running| running.ticket().is_some_and(same))
@@ -526,7 +528,7 @@ pub(crate) fn run_part(part: ScopePart, forks: bool) {
     });
 }
 
-/// What is known without the item.
+/// Returns what is known without the item.
 fn waiter() -> TakeBackCase {
     let depth = DEPTH.with(Cell::get);
     TakeBackCase {
@@ -539,12 +541,12 @@ fn waiter() -> TakeBackCase {
     }
 }
 
-/// The same of one for whom no worker can come.
+/// Returns the same of a waiter for whom no worker can come.
 fn needy() -> TakeBackCase {
     TakeBackCase { need: true, stack: fork::left(), ..waiter() }
 }
 
-/// The part of it that a model checks. `wanted`: see [`LentItem::claim_if`].
+/// Takes an instance back: the part that a model checks. `wanted`: see [`LentItem::claim_if`].
 pub(crate) fn take_back_if(item: LentItem<'_>, wanted: impl FnOnce(&Job) -> bool) -> bool {
     let Some(running) = item.claim_if(wanted).and_then(|claimed| claimed.run()) else {
         return false;
@@ -557,7 +559,7 @@ fn allowed(waiter: TakeBackCase, job: &Job) -> bool {
     job.ticket.as_ref().is_some_and(|ticket| at(waiter, ticket).allowed())
 }
 
-/// What the ticket says beside.
+/// Adds what the ticket says.
 fn at(waiter: TakeBackCase, ticket: &Ticket) -> TakeBackCase {
     of_pwq(waiter, Pwq::of(ticket))
 }

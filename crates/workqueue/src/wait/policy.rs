@@ -3,26 +3,27 @@
 
 use crate::fork::StackLeft;
 
-/// How deep items that were taken back may be nested on a stack of which nobody knows how much is
-/// left.
+/// Maximum of items that were taken back and are nested on a stack of which nobody knows how much
+/// is left.
 const TAKE_BACK_DEPTH: u32 = 32;
 
-/// What the decision depends on whether a waiter runs the queued item that it waits for itself.
+/// The facts by which a waiter decides whether to run the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TakeBackCase {
-    /// It must not block now, and nobody knows whether the item does.
+    /// True if it must not block now, and nobody knows whether the item does.
     pub(crate) atomic: bool,
-    /// It has told its pool that it blocks: another worker has its core.
+    /// True if it has told its pool that it blocks: another worker has its core.
     pub(crate) blocking: bool,
-    /// So many items that were taken back are on its stack already.
+    /// Number of items that were taken back and are on its stack already.
     pub(crate) depth: u32,
-    /// What is left of that stack, where it matters and is known.
+    /// The rest of that stack, if it matters and is known.
     pub(crate) stack: Option<StackLeft>,
-    /// It would wait for a worker that can't come: see `Counts::is_short` in the pool's policy.
+    /// True if it would wait for a worker that can't come: see `Counts::is_short` in the pool's
+    /// policy.
     pub(crate) need: bool,
-    /// It is a worker of the pool that the item lies in.
+    /// True if it is a worker of the pool that the item lies in.
     pub(crate) own_pool: bool,
-    /// It is on a CPU of that pool.
+    /// True if it is on a CPU of that pool.
     pub(crate) near: bool,
     /// The item is for the pool's own threads alone: because it must not leave its pod (other
     /// threads may be moved at any time), or for their niceness.
@@ -30,7 +31,7 @@ pub(crate) struct TakeBackCase {
 }
 
 impl TakeBackCase {
-    /// What can be said before it is known which item it is.
+    /// Returns what can be said before it is known which item it is.
     pub(crate) fn waiter_may(&self) -> bool {
         let shallow = self.depth < TAKE_BACK_DEPTH;
         if self.need {
@@ -45,44 +46,44 @@ impl TakeBackCase {
         self.waiter_may() && self.placed()
     }
 
-    /// Whether it is where the item may run.
+    /// Returns true if it is where the item may run.
     pub(crate) fn placed(&self) -> bool {
         let near = self.near || self.need;
         self.own_pool || near && !self.only_own
     }
 
-    /// Whether it runs one that is held back in its own place. Nobody else is to be woken for that,
-    /// so it needn't be near.
+    /// Returns true if it runs an item that is held back in its own place. Nobody else is to be
+    /// woken for that, so it needn't be near.
     pub(crate) fn allowed_in_place(&self) -> bool {
         let placed = self.own_pool || !self.only_own;
         self.waiter_may() && placed
     }
 }
 
-/// What the decision depends on whether a join inside an item of its queue offers its second
+/// The facts by which a join inside an item of its queue decides whether to offer its second
 /// closure to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ForkPoint {
-    /// It must not block now.
+    /// True if it must not block now.
     pub(crate) atomic: bool,
-    /// What is left of its stack, where that is known.
+    /// The rest of its stack, if that is known.
     pub(crate) stack: Option<StackLeft>,
-    /// How many other threads wait for what runs on this stack, each for the next.
+    /// Number of other threads that wait for what runs on this stack, each for the next.
     pub(crate) stacks: usize,
-    /// Of the pod.
+    /// Number of CPUs of the pod.
     pub(crate) cpus: usize,
-    /// How many its pool may have; at least one a CPU.
+    /// Maximum of workers of its pool; at least one a CPU.
     pub(crate) workers: usize,
 }
 
-/// How a join has its second closure run.
+/// The way in which a join runs its second closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fork {
-    /// By a worker or the caller, the one that comes first.
+    /// A worker or the caller runs it, the one that comes first.
     Offer,
-    /// By the caller.
+    /// The caller runs it.
     Keep,
-    /// Not at all: no stack has room for it.
+    /// The join panics: no stack has room for the closure.
     Refuse,
 }
 

@@ -1,4 +1,4 @@
-//! What keeps what from coming about.
+//! Facts that keep each other from coming about.
 //!
 //! Each fact counts those that keep it, and once enough of them have come about so does it. In time
 //! that grows with the facts and with what keeps them: each comes about once.
@@ -11,12 +11,12 @@ use crate::pwq::limit::LimitSlot;
 use crate::pwq::queue_core::QueueCore;
 use crate::task::header::{Header, Queued};
 
-/// What stands for a group of pools, and the pool's place in it.
+/// A group's key, and the pool's index in it.
 pub(crate) type PoolKey = (NonNull<()>, usize);
 /// The instances of a queue that have a colour.
 pub(super) type Colour = (NonNull<QueueCore>, u8);
 
-/// What may come about. The pointers are only compared.
+/// A fact that may come about. The pointers are only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Fact {
     /// The wait with this number ends.
@@ -35,7 +35,7 @@ pub(super) enum Fact {
     Taken(PoolKey),
 }
 
-/// How many of those that keep a fact have to come about before it does.
+/// The number of those that keep a fact that have to come about before it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     All,
@@ -46,7 +46,7 @@ pub(super) enum Rule {
         all: usize,
         changes: u64,
     },
-    /// None of them.
+    /// A rule that nothing keeps.
     Free,
 }
 
@@ -61,7 +61,7 @@ struct Node {
     keeps: Vec<Fact>,
     /// [`Rule::All`], unless it was said.
     rule: Option<Rule>,
-    /// So many have to come about yet.
+    /// Number of facts that have to come about yet.
     missing: usize,
 }
 
@@ -77,7 +77,7 @@ impl Graph {
         self.node(before).keeps.push(fact);
     }
 
-    /// The rule of a fact, if nobody has said it.
+    /// Sets the rule of a fact, if nobody has said it.
     pub(super) fn rule(&mut self, fact: Fact, rule: impl FnOnce() -> Rule) {
         self.node(fact).rule.get_or_insert_with(rule);
     }
@@ -86,7 +86,7 @@ impl Graph {
         self.nodes.entry(fact).or_default()
     }
 
-    /// All that can come about does.
+    /// Lets all come about that can.
     pub(super) fn run(&mut self) {
         let mut comes = Vec::new();
         for (fact, node) in &mut self.nodes {
@@ -112,13 +112,13 @@ impl Graph {
         }
     }
 
-    /// Whether it can't come about.
+    /// Returns true if it can't come about.
     pub(super) fn is_stuck(&self, fact: Fact) -> bool {
         self.nodes.get(&fact).is_some_and(|node| node.missing > 0)
     }
 
-    /// Those of the facts that can't come about which need nothing but each other: of what `from`
-    /// needs, if that can't, else of all.
+    /// Returns facts that can't come about and need nothing but each other: of what `from` needs,
+    /// if that can't, else of all.
     pub(super) fn circle(&self, from: Fact) -> Circle {
         let mut region = BTreeSet::new();
         if self.is_stuck(from) {

@@ -45,7 +45,7 @@ pub(crate) struct LongWaits {
 
 #[derive(Default)]
 struct List {
-    /// By their numbers, which grow.
+    /// The waits, by their numbers, which grow.
     waits: BTreeMap<u64, Wait>,
     last: u64,
 }
@@ -64,20 +64,20 @@ struct Wait {
     /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known
     /// yet, and it goes on.
     helps: Option<Vec<PoolKey>>,
-    /// Where the item was then.
+    /// The place where the item was then.
     home: Option<PoolKey>,
-    /// It waits for what was held back then.
+    /// True if it waits for what was held back then.
     held: bool,
     thread: ThreadId,
     /// The last wait on its stack keeps these: the end of what runs there, the places under limits
     /// that this has, and its worker.
     keeps: Vec<Fact>,
     unparker: Unparker,
-    /// It was given up, and is about to see whether that [holds](ListedWait::needs).
+    /// True if it was given up, and is about to see whether that [holds](ListedWait::needs).
     ends: bool,
 }
 
-/// What a wait needs that can't come about.
+/// The need of a wait that can't come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// A place for its item, which is the next one to be let through.
@@ -88,21 +88,21 @@ pub(crate) enum Need {
     Worker,
     /// The end of its item, which runs.
     End,
-    /// What a flush waits for.
+    /// The colours that a flush waits for.
     Colours,
 }
 
 enum Dependency {
     /// `over`: its event. `stays`: it must not be given up while that runs.
     Item { item: NonNull<Header>, over: NonNull<Completion>, stays: bool },
-    /// What was queued there. `over`: the event of the flush.
+    /// The instances that were queued there. `over`: the event of the flush.
     Queue { queue: Arc<QueueCore>, over: NonNull<Completion> },
     /// A fork of its own that a thief has. It is never given up.
     Fork(NonNull<Fork>),
 }
 
 impl Dependency {
-    /// Whether the event has come, of a wait that is on the list.
+    /// Returns true if the event has come, of a wait that is on the list.
     fn is_over(&self) -> bool {
         match self {
             Dependency::Item { over, .. } | Dependency::Queue { over, .. } => {
@@ -122,11 +122,11 @@ unsafe impl Send for Wait {}
 pub(crate) struct ListedWait<'a> {
     waits: &'static LongWaits,
     id: u64,
-    /// What is waited for.
+    /// The item that is waited for.
     item: PhantomData<LentItem<'a>>,
 }
 
-/// The list of the process.
+/// Returns the list of the process.
 pub(crate) fn long_waits() -> &'static LongWaits {
     static LONG: LazyLock<LongWaits> = LazyLock::new(LongWaits::default);
     // A model has no time, so that no wait in it is long; and nothing in it outlives an execution.
@@ -134,8 +134,8 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// The calling item has waited for that for long. It [says](ListedWait::helps) yet what it
-    /// would do about it.
+    /// Adds a wait: the calling item has waited for that for long. It [says](ListedWait::helps) yet
+    /// what it would do about it.
     pub(crate) fn add<'a>(
         &'static self,
         target: Target<'a>,
@@ -152,7 +152,7 @@ impl LongWaits {
         self.put(waits_for, None, unparker)
     }
 
-    /// The calling item has waited for a thief for long.
+    /// Adds a wait for a thief, which the calling item has waited for for long.
     pub(crate) fn add_fork<'a>(&'static self, fork: &'a Fork) -> ListedWait<'a> {
         // Nobody calls it.
         let unparker = Parker::new().unparker();
@@ -195,13 +195,13 @@ impl LongWaits {
         ListedWait { waits: self, id, item: PhantomData }
     }
 
-    /// Somebody may look meanwhile: then the caller's pool is told that it sleeps.
+    /// Locks the list. Somebody may look meanwhile: then the caller's pool is told that it sleeps.
     fn lock(&self) -> MutexGuard<'_, List> {
         let free = self.list.try_lock();
         free.unwrap_or_else(|| context::blocking("a look at long waits", || self.list.lock()))
     }
 
-    /// A look begins after this: the caller's, or that of somebody who is at it now.
+    /// Asks for a look that begins after this: the caller's, or that of somebody who is at it now.
     fn ask(&self, own: u64) {
         {
             let mut turn = self.turn.lock();
@@ -247,14 +247,14 @@ impl LongWaits {
 }
 
 impl ListedWait<'_> {
-    /// Whether the caller was given up.
+    /// Returns true if the caller was given up.
     pub(crate) fn ends(&self) -> bool {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
     }
 
-    /// What the caller needs, which was given up, if it still is the one who has to be: a moment
-    /// ago that couldn't come about. Nobody else of its circle is given up before it is off the
-    /// list. `None`: it goes on waiting.
+    /// Returns what the caller needs, which was given up, if it still is the one who has to be: a
+    /// moment ago that couldn't come about. Nobody else of its circle is given up before it is off
+    /// the list. Returns `None` if it goes on waiting.
     pub(crate) fn needs(&self) -> Option<Need> {
         self.waits.look(self.id)
     }
@@ -265,9 +265,9 @@ impl ListedWait<'_> {
         self.waits.ask(self.id);
     }
 
-    /// The pools in which it would run what it waits for, if no worker can come for that; `None`:
-    /// that isn't known. `home`: where the item that it waits for was, before it saw that; `held`:
-    /// whether that was held back.
+    /// Sets the pools in which it would run what it waits for, if no worker can come for that;
+    /// `None`: that isn't known. `home`: where the item that it waits for was, before it saw that;
+    /// `held`: whether that was held back.
     pub(crate) fn helps(
         &self,
         pools: Option<&[(Arc<Group>, usize)]>,
@@ -281,8 +281,8 @@ impl ListedWait<'_> {
         (own.helps, own.home, own.held) = (helps, home, held);
     }
 
-    /// Whether somebody may wait for a place that the caller has, or that of somebody who waits for
-    /// the caller.
+    /// Returns true if somebody may wait for a place that the caller has, or that of somebody who
+    /// waits for the caller.
     pub(crate) fn may_keep_a_place(&self) -> bool {
         self.waits.list.lock().waits.values().any(|wait| wait.held)
     }
@@ -299,7 +299,7 @@ impl Drop for ListedWait<'_> {
 }
 
 impl Turn {
-    /// Whether who looks has to look again.
+    /// Returns true if whoever looks has to look again.
     fn goes_on(&mut self) -> bool {
         self.looking = std::mem::take(&mut self.asked);
         self.looking

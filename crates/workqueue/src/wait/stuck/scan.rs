@@ -1,5 +1,5 @@
-//! Which of those on the list are stuck: read from the items, limits and pools, and what follows
-//! from that.
+//! The search for the waits on the list that are stuck: read from the items, limits and pools, and
+//! what follows from that.
 //!
 //! Each pool and each line of what is held back is seen once, and only pools are looked through for
 //! which no worker can come.
@@ -20,16 +20,16 @@ use crate::task::header::{Header, LentItem, Queued};
 use crate::wait::stuck::graph::{Circle, Colour, Fact, Graph, PoolKey, Rule};
 use crate::wait::stuck::{Dependency, Need, Wait};
 
-/// What is looked through: kept meanwhile, and dropped after the list's lock.
+/// The objects that are looked through: kept meanwhile, and dropped after the list's lock.
 #[derive(Default)]
 pub(super) struct KeptObjects {
-    /// Those that are flushed, and those at whose limits somebody waits.
+    /// The queues that are flushed, and those at whose limits somebody waits.
     queues: HashMap<NonNull<QueueCore>, Arc<QueueCore>>,
-    /// Those from which a worker is needed.
+    /// The pools from which a worker is needed.
     pools: HashMap<PoolKey, Arc<Group>>,
 }
 
-/// What somebody who waits would run, if no worker can come for it.
+/// The target that a waiter would run, if no worker can come for it.
 #[derive(PartialEq, Eq, Hash)]
 enum HelpTarget {
     Item(NonNull<Header>),
@@ -37,7 +37,7 @@ enum HelpTarget {
     Lying(Colour, PoolKey),
 }
 
-/// What an item needs that doesn't run.
+/// The next need of an item that doesn't run.
 enum Next {
     /// A place in this slot, which is the queue's.
     Place(NonNull<LimitSlot<Queued>>, Arc<QueueCore>),
@@ -50,9 +50,9 @@ pub(super) struct Scan<'a> {
     graph: Graph,
     /// The last wait on each stack: that one sleeps.
     innermost: HashMap<ThreadId, u64>,
-    /// What those need that wait for an item, as far as it may never come about.
+    /// The needs of those that wait for an item, as far as it may never come about.
     needs: HashMap<u64, Need>,
-    /// Whose wait does.
+    /// The wait whose thread would run the target.
     helped: HashMap<HelpTarget, u64>,
     /// The threads that can run something for a flush now.
     pub(super) helpers: Vec<u64>,
@@ -75,7 +75,7 @@ impl<'a> Scan<'a> {
         look
     }
 
-    /// What the waits keep, and nothing that they need.
+    /// Creates a scan with what the waits keep, and nothing that they need.
     fn at(waits: &'a BTreeMap<u64, Wait>) -> Scan<'a> {
         let innermost: HashMap<_, _> = waits.iter().map(|(id, wait)| (wait.thread, *id)).collect();
         let mut graph = Graph::default();
@@ -185,7 +185,7 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// What those need that are held back.
+    /// Adds what those need that are held back.
     fn needs_of_queue(&mut self, queue: &Arc<QueueCore>, kept: &mut KeptObjects) {
         let mut lines = HashSet::new();
         queue.colours.each(|pwq_slot, pwq| {
@@ -203,8 +203,8 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// What those need of these queues that lie in a pool: a worker, and until then they keep their
-    /// places.
+    /// Adds what the items of these queues need that lie in a pool: a worker, and until then they
+    /// keep their places.
     fn needs_of_pool(
         &mut self,
         key: PoolKey,
@@ -261,7 +261,7 @@ impl<'a> Scan<'a> {
         self.graph.is_stuck(Fact::Wait(id))
     }
 
-    /// Which of those who are stuck runs what this one waits for.
+    /// Returns which of the stuck waiters runs what this one waits for.
     fn runner(&self, id: u64) -> Option<u64> {
         let stuck = |fact: &Fact| match fact {
             Fact::Wait(by) if self.is_stuck(*by) => Some(*by),
@@ -276,8 +276,8 @@ impl<'a> Scan<'a> {
         self.graph.kept_by(Fact::Wait(id)).iter().find_map(runner)
     }
 
-    /// Whether it may be given up. It sleeps, and isn't a scope whose part runs, nor a join whose
-    /// fork does.
+    /// Returns true if it may be given up. It sleeps, and isn't a scope whose part runs, nor a join
+    /// whose fork does.
     fn may_end(&self, id: u64) -> bool {
         let wait = &self.waits[&id];
         let runs = |fact: &Fact| matches!(fact, Fact::Item(_));
@@ -287,15 +287,15 @@ impl<'a> Scan<'a> {
         self.innermost.get(&wait.thread) == Some(&id) && !stays && !is_owner
     }
 
-    /// Of those who are stuck some that wait for nobody but each other: those that this one waits
-    /// for, if it is stuck.
+    /// Returns some stuck waits that wait for nobody but each other: those that this one waits for,
+    /// if it is stuck.
     pub(super) fn circle(&self, own: u64) -> Circle {
         self.graph.circle(Fact::Wait(own))
     }
 
-    /// The wait of a circle that is given up, and what it needs: sooner one that may be let through
-    /// than one that has to panic, sooner one that nobody of the others runs anything for, and
-    /// `own` sooner than others.
+    /// Returns the wait of a circle that is given up, and what it needs. One that may be let
+    /// through comes before one that has to panic. One for which none of the others runs anything
+    /// comes before others. `own` comes before others.
     pub(super) fn to_give_up(&self, circle: &Circle, own: u64) -> Option<(u64, Need)> {
         let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
         let of_it: Vec<u64> = of_it.collect();
@@ -331,13 +331,13 @@ mod tests {
 
     use super::*;
 
-    /// It is only compared.
+    /// Returns the pointer to an item, only to be compared.
     fn item(n: usize) -> NonNull<Header> {
         let at = ptr::without_provenance_mut(n * align_of::<Header>());
         NonNull::new(at).expect("not 0")
     }
 
-    /// An item on a thread of its own that waits for another one.
+    /// Returns the wait of an item on a thread of its own for another one.
     fn wait(waits_for: usize, own: usize) -> Wait {
         Wait {
             waits_for: Dependency::Item {
@@ -355,8 +355,8 @@ mod tests {
         }
     }
 
-    /// Of those that wait for a running item, the one that is given up when the one with the number
-    /// `own` looks.
+    /// Returns the wait that is given up when the one with the number `own` looks, of those that
+    /// wait for a running item.
     fn given_up<const N: usize>(waits: [Wait; N], own: u64) -> Option<u64> {
         let waits = (1..).zip(waits).collect();
         let mut look = Scan::at(&waits);

@@ -29,13 +29,13 @@ fn limited() -> (WorkerPools, Workqueue) {
     (pools, limited)
 }
 
-/// An item that is over when the event is complete, and does nothing else.
+/// Creates an item that is over when the event is complete, and does nothing else.
 fn until(gate: &Arc<Completion>) -> Work {
     let gate = Arc::clone(gate);
     Work::new(move || gate.wait())
 }
 
-/// A wait for this item, made by hand on no thread: it would run nothing, and keeps this.
+/// Creates a wait for this item, by hand on no thread: it would run nothing, and keeps this.
 fn wait<'a>(
     waits: &'static LongWaits,
     work: &'a Work,
@@ -55,7 +55,7 @@ fn wait<'a>(
     listed
 }
 
-/// The place that a held item needs.
+/// Returns the place that a held item needs.
 fn place_for(work: &Work) -> Fact {
     let place = |pwq: &Pwq| Fact::Place(NonNull::from(&*pwq.slot));
     let held = work.lent().look(|job| job.ticket.as_ref().map(Pwq::of).map(place));
@@ -84,7 +84,8 @@ fn with_wait(work: &Work, change: impl Fn(&mut Wait)) {
     }
 }
 
-/// An item waits for a held one, which `free` lets through, and is given up when that runs.
+/// Checks that an item goes on when `free` lets the held one through that it waits for. It is given
+/// up when that runs.
 fn goes_on_where_it_was_let_through_by(free: impl FnOnce(&Workqueue, &Completion)) {
     let (pools, limited) = limited();
     let [first, second] = [(); 2].map(|()| Arc::<Completion>::default());
