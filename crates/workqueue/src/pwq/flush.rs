@@ -43,7 +43,8 @@ use crate::task::ticket::{AwaitedColours, COLOURS, Spot};
 
 #[derive(Debug)]
 struct Waiter {
-    /// What has to drain yet. Where any of them is enough it waits for a free colour, not for work.
+    /// The colours that have yet to drain. A flush that is satisfied by any of them waits for a
+    /// free colour, not for work.
     left: AwaitedColours,
     event: Arc<Completion>,
 }
@@ -60,7 +61,7 @@ pub(crate) struct Colours<C: CountPolicy, L: SlotContent> {
 
 /// The queue's slots (`README.md`), and the waiters for what is queued there.
 pub(crate) struct Members<L: SlotContent> {
-    /// Those with a pwq, oldest first, also of former attributes.
+    /// The slots with a pwq, oldest first, also of former attributes.
     pub(crate) slots: Vec<SlotBox<L>>,
     pub(crate) spares: Vec<SlotBox<L>>,
     pub(crate) flushes: Flushes,
@@ -96,7 +97,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// The colour of what is counted in now.
+    /// Returns the colour of what is counted in now.
     #[inline]
     pub(crate) fn colour(&self) -> u8 {
         // A colour read a moment before a flush moves on makes the two concurrent: that flush
@@ -136,7 +137,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// What the flush with this event waits for (a moment ago); `None` where it is over.
+    /// Returns what the flush with this event waits for (a moment ago); `None` if it is over.
     pub(crate) fn awaited_by(&self, event: &Completion) -> Option<AwaitedColours> {
         let members = self.members.lock();
         let mut waiters = members.flushes.waiters.iter();
@@ -145,7 +146,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
 }
 
 impl<L: SlotContent> Members<L> {
-    /// All slots, also those that have no pwq any more.
+    /// Returns all slots, also those that have no pwq any more.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&PwqSlot<L>, Option<&L>)> {
         let live = self.slots.iter().map(|owned| {
             let slot: &PwqSlot<L> = owned.slot();
@@ -169,8 +170,8 @@ impl<L: SlotContent> Members<L> {
 }
 
 impl Flushes {
-    /// One more pair of a colour has drained. Takes out the flushes that have nothing left to wait
-    /// for, to be told.
+    /// Notes that one more pair of a colour has drained. Takes out the flushes that have nothing
+    /// left to wait for, to be told.
     pub(crate) fn drained(&mut self, colour: usize) -> Vec<Arc<Completion>> {
         self.watched[colour] -= 1;
         let mut ended = Vec::new();
@@ -191,7 +192,7 @@ impl Flushes {
     }
 }
 
-/// The accesses around it are SeqCst, which loom takes for weaker ones.
+/// Orders the accesses around it in loom: they are SeqCst, which loom takes for weaker ones.
 #[inline]
 fn order<C: CountPolicy>() {
     if C::ORDERED {
@@ -200,7 +201,7 @@ fn order<C: CountPolicy>() {
 }
 
 impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
-    /// Fill: a slot for a pwq, that flushes look at from here on.
+    /// Carries out Fill: a slot for a pwq, that flushes look at from here on.
     pub(crate) fn fill(&self, stripes: usize, pwq: L) -> NonNull<PwqSlot<L>> {
         let mut members = self.members.lock();
         let fits = |spare: &SlotBox<L>| spare.slot().tally.stripes() == stripes;
@@ -214,8 +215,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         slot
     }
 
-    /// Pick; `None` where the CPU has no pwq. The entry names slots of these colours. It writes
-    /// nothing.
+    /// Carries out Pick; returns `None` if the CPU has no pwq. The entry names slots of these
+    /// colours. It writes nothing.
     #[inline]
     pub(crate) fn pick<'a>(&'a self, entry: &'a CpuEntry<L>) -> Option<PickedEntry<'a, L>> {
         // Acquire: the slot is seen whole.
@@ -228,8 +229,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         Some(PickedEntry { entry, place, colour, pair })
     }
 
-    /// Enter and Validate: the caller's place in the counts, to be given back by [`leave`]. `None`
-    /// where the entry is another one meanwhile.
+    /// Carries out Enter and Validate. Returns the caller's place in the counts, to be given back
+    /// by [`leave`]; `None` if the entry is another one meanwhile.
     #[inline]
     #[must_use]
     pub(crate) fn enter(&self, picked: PickedEntry<'_, L>) -> Option<Spot> {
@@ -245,7 +246,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         Some(picked.spot())
     }
 
-    /// Retract.
+    /// Carries out Retract.
     #[cold]
     fn retract(&self, Spot { home, stripe, colour }: Spot) {
         let slot = home.cast::<PwqSlot<L>>();
@@ -258,8 +259,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Leave, where somebody may watch, and these are the last. The caller has a reference to the
-    /// colours beside that of the pwq's.
+    /// Carries out Leave, if somebody may watch, and these are the last. The caller has a reference
+    /// to the colours beside that of the pwq's.
     #[cold]
     pub(crate) fn leave_watched(
         &self,
@@ -280,7 +281,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         drop(gone);
     }
 
-    /// Retire: all slots but `live`, whose entries have been published instead.
+    /// Carries out Retire: all slots but `live`, whose entries have been published instead.
     pub(crate) fn retire_all_but(&self, live: &[NonNull<PwqSlot<L>>]) {
         let gone: Vec<_> = {
             let mut members = self.members.lock();
@@ -298,8 +299,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
 }
 
 impl<L: SlotContent> Members<L> {
-    /// Collect, where it is retired and quiet. The pwq is to be dropped with no lock held: it may
-    /// have the last reference to the queue.
+    /// Carries out Collect, if the slot is retired and quiet. The pwq is to be dropped with no lock
+    /// held: it may have the last reference to the queue.
     #[must_use]
     pub(crate) fn collect_if_quiet(&mut self, slot: NonNull<PwqSlot<L>>) -> Option<L> {
         let quiet = |owned: &SlotBox<L>| {
@@ -316,17 +317,18 @@ impl<L: SlotContent> Members<L> {
     }
 }
 
-/// What a queuer has Picked: nothing of it is to be trusted before it has Entered and Validated.
+/// The slot and stripe that a queuer has Picked: nothing of it is to be trusted before it has
+/// Entered and Validated.
 pub(crate) struct PickedEntry<'a, L> {
     entry: &'a CpuEntry<L>,
-    /// As it was in the entry.
+    /// The place, as it was in the entry.
     place: *mut PwqSlot<L>,
     colour: u8,
     pair: Pair<'a>,
 }
 
 impl<L> PickedEntry<'_, L> {
-    /// Where it would Enter.
+    /// Returns where it would Enter.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
         let (slot, stripe) = CpuEntry::parts(self.place);
@@ -336,8 +338,8 @@ impl<L> PickedEntry<'_, L> {
     }
 }
 
-/// Leave: so many instances of a pair are over. `of` is called while they aren't, where the colours
-/// are needed after.
+/// Carries out Leave: `many` instances of a pair are over. `of` is called while they aren't, if the
+/// colours are needed after.
 ///
 /// # Safety
 /// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used
@@ -370,7 +372,7 @@ mod tests {
     use crate::pwq::slot::RealCounts;
 
     type Alone = Colours<RealCounts, ()>;
-    /// Which the test's colours keep.
+    /// A slot that the test's colours keep.
     type Place = NonNull<PwqSlot<()>>;
 
     fn colours<const N: usize>() -> (Arc<Alone>, [Place; N]) {
@@ -384,7 +386,7 @@ mod tests {
         &unsafe { slot.as_ref() }.tally
     }
 
-    /// As a flush sees it.
+    /// Returns the instances of a colour that a flush sees.
     fn busy(colours: &Alone) -> u32 {
         colours.members.lock().watch::<RealCounts>()
     }

@@ -13,16 +13,16 @@ use corewise_sync::{CachePadded, Mutex, MutexGuard};
 
 use crate::pools::UsableCpus;
 
-/// There is a maximum.
+/// Gate bit: there is a maximum.
 const LIMITED: u32 = 1;
 /// Instances are held back, or somebody is about to push some that were.
 const HELD: u32 = 1 << 1;
-/// Only what the queue's own items queue is accepted.
+/// Gate bit: only what the queue's own items queue is accepted.
 const DRAINING: u32 = 1 << 2;
-/// Nothing is accepted any more.
+/// Gate bit: nothing is accepted any more.
 const CLOSED: u32 = 1 << 3;
 
-/// What a slot can hold back, and in what.
+/// A thing that a slot can hold back, and the list for it.
 pub(crate) trait Hold: Sized + Send {
     /// A list, first in, first out, whose items can be taken out of its middle too.
     type List: Default + Send;
@@ -31,7 +31,7 @@ pub(crate) trait Hold: Sized + Send {
     /// Takes out the oldest that nobody else has claimed; drops those that somebody has from the
     /// list.
     fn take(list: &mut Self::List) -> Option<Self>;
-    /// How many are in there.
+    /// Returns how many are in there.
     fn len(list: &Self::List) -> usize;
 }
 
@@ -40,20 +40,20 @@ pub(crate) trait Hold: Sized + Send {
 pub(crate) struct Gate(u32);
 
 impl Gate {
-    /// Nothing to be asked: no limit, and nothing out of the ordinary.
+    /// Returns true if nothing has to be asked: no limit, and nothing out of the ordinary.
     #[inline]
     pub(crate) fn open(self) -> bool {
         self.0 == 0
     }
-    /// Only chained work is accepted.
+    /// Returns true if only chained work is accepted.
     pub(crate) fn draining(self) -> bool {
         self.0 & DRAINING != 0
     }
-    /// Nothing is accepted.
+    /// Returns true if nothing is accepted.
     pub(crate) fn closed(self) -> bool {
         self.0 & CLOSED != 0
     }
-    /// Whether one may try to get through without the lock: nobody is before it.
+    /// Returns true if an instance may try to get through without the lock: nobody is before it.
     fn unobstructed(self) -> bool {
         self.0 & HELD == 0
     }
@@ -62,15 +62,15 @@ impl Gate {
     }
 }
 
-/// How an instance got through without waiting.
+/// The way in which an instance got through without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Admission {
-    /// There is no limit: it isn't counted.
+    /// The instance is free: without a limit it isn't counted.
     Free,
-    /// It is counted, and has to be [`put`](LimitSlot::put) back.
+    /// The instance is counted, and has to be [`put`](LimitSlot::put) back.
     Counted,
-    /// It has to be held back.
+    /// The instance has to be held back.
     Wait,
 }
 
@@ -88,17 +88,17 @@ pub(crate) struct LimitSlot<T: Hold, F: FencePolicy = FullFence> {
 }
 
 struct SlotState<T: Hold> {
-    /// What is held, by pwq; that comes first whose turn it is, and none is empty.
+    /// The held instances, by pwq. The pwq whose turn it is comes first, and none is empty.
     held: VecDeque<(usize, T::List)>,
-    /// How often an instance came to be held, or ceased to be: two equal readings mean that the
-    /// same ones were held all the while.
+    /// Number of times that an instance came to be held, or ceased to be: two equal readings mean
+    /// that the same ones were held all the while.
     moves: u64,
     /// Somebody pushes what was held: the only one who does, so that the order is kept.
     moving: bool,
-    /// How often the limit or the marks were set.
+    /// Number of times that the limit or the marks were set.
     changes: u64,
     limit: usize,
-    /// Of the gate's bits those that are set from outside.
+    /// The gate's bits that are set from outside.
     marks: u32,
 }
 
@@ -121,23 +121,23 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// What stands in the way. The caller has counted its instance in, in its pwq, before: the
-    /// thread that changes the gate looks at those counts afterwards, and one of the two sees the
-    /// other. Both accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which
-    /// takes `SeqCst` accesses for weaker ones).
+    /// Returns what stands in the way. The caller has counted its instance in, in its pwq, before:
+    /// the thread that changes the gate looks at those counts afterwards, and one of the two sees
+    /// the other. Both accesses of both sides are `SeqCst`, so no fence is needed (but for loom,
+    /// which takes `SeqCst` accesses for weaker ones).
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
         F::implied();
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
-    /// The same where nothing depends on it yet: a hint.
+    /// Returns the gate as a hint, if nothing depends on it yet.
     #[inline]
     pub(crate) fn glance(&self) -> Gate {
         Gate(self.gate.load(Ordering::Relaxed))
     }
 
-    /// Whether the limit has a place for one more (a moment ago).
+    /// Returns true if the limit has a place for one more (a moment ago).
     pub(crate) fn has_place(&self) -> bool {
         let gate = self.glance();
         gate.open()
@@ -170,7 +170,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.move_on(inner, push);
     }
 
-    /// A counted instance is over: the next one may go.
+    /// Gives the place of a counted instance back, which is over: the next one may go.
     #[inline]
     pub(crate) fn put(&self, push: &mut dyn FnMut(T)) {
         // Give. Release: what this instance did is seen by the one that gets its place.
@@ -183,8 +183,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an instance that
-    /// the holder of another place waits for.
+    /// Carries out Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an
+    /// instance that the holder of another place waits for.
     pub(crate) fn lend(&self) {
         // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has
         // to.
@@ -197,8 +197,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
     }
 
-    /// Has `take` take one of a pwq's held instances, if any are there, under the lock: for its
-    /// claimant.
+    /// Calls `take` to take one of a pwq's held instances, if any are there, under the lock: for
+    /// its claimant.
     pub(crate) fn take_held(
         &self,
         pwq: usize,
@@ -218,7 +218,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.change(|inner| inner.limit = limit);
     }
 
-    /// Whether only chained work is accepted.
+    /// Sets whether only chained work is accepted.
     pub(crate) fn set_draining(&self, draining: bool) {
         self.mark(DRAINING, draining);
     }
@@ -234,23 +234,23 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.move_on(self.inner.lock(), push);
     }
 
-    /// How many are counted as active, how many may be ([`UNLIMITED`]: any number), and how many
-    /// are held back (a moment ago).
+    /// Returns how many are counted as active, how many may be ([`UNLIMITED`]: any number), and how
+    /// many are held back (a moment ago).
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let inner = self.inner.lock();
         (self.active.load(Ordering::Relaxed), inner.limit, inner.many())
     }
 
-    /// How many are counted as active, where all of them have to go on before one that is held back
-    /// can; `None`: one may go at once, let through by any thread. And how often the limit or the
-    /// marks were set.
+    /// Returns how many are counted as active, if all of them have to go on before one that is held
+    /// back can; `None`: one may go at once, let through by any thread. Returns, too, how often the
+    /// limit or the marks were set.
     pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
         let inner = self.inner.lock();
         let active = self.active.load(Ordering::Relaxed);
         ((active >= inner.limit).then_some(active), inner.changes)
     }
 
-    /// How many are held back, and how often that has changed.
+    /// Returns how many are held back, and how often that has changed.
     pub(crate) fn held(&self) -> (usize, u64) {
         let inner = self.inner.lock();
         (inner.many(), inner.moves)
@@ -298,7 +298,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// The next one that may go, with a place taken for it.
+    /// Returns the next one that may go, with a place taken for it.
     fn next(&self, inner: &mut SlotState<T>) -> Option<T> {
         if inner.held.is_empty() || !self.try_get() {
             return None;
@@ -340,7 +340,7 @@ impl<T: Hold> SlotState<T> {
         self.held.iter().map(|(_, list)| T::len(list)).sum()
     }
 
-    /// The oldest of the pwq whose turn it is.
+    /// Returns the oldest of the pwq whose turn it is.
     fn next(&mut self) -> Option<T> {
         self.moves += 1;
         while let Some((pwq, mut list)) = self.held.pop_front() {
@@ -357,13 +357,13 @@ impl<T: Hold> SlotState<T> {
     }
 }
 
-/// What a queue's instances are counted by.
+/// The scope by which a queue's instances are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CountedBy {
-    /// By node, however many pods it has: unbound queues. The last slot is for pods that lie in no
+    /// A node, however many pods it has: unbound queues. The last slot is for pods that lie in no
     /// node.
     Node,
-    /// By pool, which is a CPU: bound queues.
+    /// A pool, which is a CPU: bound queues.
     Pool,
     /// All together, and one at a time: ordered queues.
     Queue,
@@ -378,7 +378,7 @@ pub(crate) struct Limiter<T: Hold, F: FencePolicy = FullFence> {
 }
 
 impl<T: Hold, F: FencePolicy> Limiter<T, F> {
-    /// Without a limit yet. `places`: how many nodes or pools there are.
+    /// Creates a limiter without a limit yet. `places`: how many nodes or pools there are.
     pub(crate) fn new(counted_by: CountedBy, places: usize) -> Self {
         let (slots, limit) = match counted_by {
             CountedBy::Node => (places + 1, UNLIMITED),
@@ -391,7 +391,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         }
     }
 
-    /// The slot of a pool, by its index and its node.
+    /// Returns the slot of a pool, by its index and its node.
     pub(crate) fn slot_of(&self, pool: usize, node: Option<u32>) -> usize {
         let last = self.slots.len() - 1;
         match self.counted_by {
@@ -401,18 +401,19 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         }
     }
 
-    /// What stands for a pwq among those that wait: with ordered queues they all wait in one line.
+    /// Returns the key of a pwq among those that wait: with ordered queues they all wait in one
+    /// line.
     pub(crate) fn line_of(&self, pwq: usize) -> usize {
         if self.counted_by == CountedBy::Queue { 0 } else { pwq }
     }
 
-    /// By number.
+    /// Returns the slot with this number.
     #[inline]
     pub(crate) fn slot(&self, slot: usize) -> &LimitSlot<T, F> {
         &self.slots[slot]
     }
 
-    /// All of them.
+    /// Returns all slots.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &LimitSlot<T, F>> {
         self.slots.iter().map(|slot| &**slot)
     }
@@ -436,21 +437,22 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
     }
 }
 
-/// What a node may run at least, however few of the CPUs it has: the kernel's `WQ_DFL_MIN_ACTIVE`.
+/// Number of instances that a node may run at least, however few of the CPUs it has: the kernel's
+/// `WQ_DFL_MIN_ACTIVE`.
 const MIN_ACTIVE: usize = 8;
 
-/// No limit: `max_active` is 0, the default.
+/// The value for no limit: `max_active` is 0, the default.
 pub(crate) const UNLIMITED: usize = usize::MAX;
 
-/// What `max_active` comes to for the queue as a whole. 0, the default, is no limit of the queue's
-/// own.
+/// Returns the `max_active` that holds for the queue as a whole. 0, the default, is no limit of the
+/// queue's own.
 pub(crate) fn effective(max_active: usize) -> usize {
     if max_active == 0 { UNLIMITED } else { max_active }
 }
 
-/// How much of an unbound queue's `max_active` a node gets: its share by CPUs, rounded up, at least
-/// 8 (or all of it, where that is less), at most all of it. `node_cpus` and `total_cpus` are the
-/// CPUs that the queue may use now, on the node and in all.
+/// Returns how much of an unbound queue's `max_active` a node gets: its share by CPUs, rounded up,
+/// at least 8 (or all of it, if that is less), at most all of it. `node_cpus` and `total_cpus` are
+/// the CPUs that the queue may use now, on the node and in all.
 ///
 /// `node_update_max_active` of the kernel. How many pods the node is divided into doesn't matter.
 pub(crate) fn node_max(max_active: usize, node_cpus: usize, total_cpus: usize) -> usize {
@@ -486,7 +488,8 @@ mod stepped {
         }
     }
 
-    /// As a queuer does; what may go at once, or is let through by it, goes to `out`.
+    /// Queues an item as a queuer does; what may go at once, or is let through by it, goes to
+    /// `out`.
     fn queue(slot: &LimitSlot<u32>, pwq: usize, item: u32, out: &mut Vec<u32>) {
         match slot.admit(slot.gate()) {
             Admission::Wait => slot.hold(pwq, item, &mut |item| out.push(item)),

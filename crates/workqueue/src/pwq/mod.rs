@@ -1,5 +1,5 @@
-//! What joins one queue with one pool, the kernel's `pool_workqueue`; and how an instance gets by
-//! it from the queue to the pool, past the limiter's gate.
+//! The link between one queue and one pool, the kernel's `pool_workqueue`; and the way of an
+//! instance from the queue to the pool, past the limiter's gate.
 //!
 //! An instance that is queued holds a [`Ticket`]: its pwq, and the colour that it is counted as.
 //! Everything that queueing writes (the pwq's reference count, the tally) lies on lines that only
@@ -43,7 +43,7 @@ pub(crate) mod slot;
 pub(crate) mod table;
 pub(crate) mod waiting;
 
-/// How many stripes the counts of a pwq have at most.
+/// Maximum of stripes of the counts of a pwq.
 const MAX_STRIPES: usize = 16;
 
 /// One queue on one pool.
@@ -86,7 +86,7 @@ impl Pwq {
         shared.colours.fill(spec.cpus.len().clamp(1, MAX_STRIPES), pwq)
     }
 
-    /// That of a ticket.
+    /// Returns the pwq of a ticket.
     #[inline]
     pub(crate) fn of(ticket: &Ticket) -> &Pwq {
         let slot = ticket.spot().home.cast::<PwqSlot<Pwq>>();
@@ -95,7 +95,7 @@ impl Pwq {
         unsafe { slot.as_ref().pwq() }
     }
 
-    /// What was counted here, and on its slot since it has that.
+    /// Returns what was counted here, and on its slot since it has that.
     pub(crate) fn stats(&self, slot: &PwqSlot<Pwq>, carried: &Deferred) -> QueueStats {
         let mut stats = QueueStats::default();
         carried.add_to(&mut stats, slot, Tally::queued_on_pwq);
@@ -103,12 +103,12 @@ impl Pwq {
         stats
     }
 
-    /// What stands for it in that slot, among those that wait.
+    /// Returns its key in that slot, among those that wait.
     pub(crate) fn line(&self) -> usize {
         self.shared.limiter.line_of(ptr::from_ref(self) as usize)
     }
 
-    /// The colours of what the limiter holds back here.
+    /// Returns the colours of what the limiter holds back here.
     pub(crate) fn colours_held(&self) -> HashSet<u8> {
         // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant
         // writes it only when the item is out of there.
@@ -147,7 +147,7 @@ impl SlotContent for Pwq {
     }
 }
 
-/// Protect and Push, of an instance that was Entered just now.
+/// Carries out Protect and Push, of an instance that was Entered just now.
 #[inline(always)]
 pub(super) fn push_new(hazard: Hazard, queued: Queued) {
     // Plain pointers: it may be over before the push is, and the pwq gone.
@@ -175,9 +175,9 @@ pub(crate) fn push(queued: Queued) {
     }
 }
 
-/// Lend: to its pool, past its queue's limit, where it was held back: it gets a place in the
-/// limiter beyond the maximum, if it has none. The caller's thread runs an item that has a place in
-/// the same slot, and doesn't use it before this instance is over.
+/// Carries out Lend: to its pool, past its queue's limit, if it was held back. The instance gets a
+/// place in the limiter beyond the maximum, if it has none. The caller's thread runs an item that
+/// has a place in the same slot, and doesn't use it before this instance is over.
 pub(crate) fn let_through(claimed: Claimed) {
     if let Some(ticket) = claimed.job().ticket.as_ref().filter(|ticket| !ticket.is_counted()) {
         Pwq::of(ticket).slot.lend();
@@ -186,7 +186,7 @@ pub(crate) fn let_through(claimed: Claimed) {
     push(claimed.release());
 }
 
-/// Back into the list of the pool that it was queued on.
+/// Puts the instance back into the list of the pool that it was queued on.
 pub(crate) fn requeue(claimed: Claimed) {
     let queued = claimed.release();
     // None only in models of a pool alone.
@@ -219,14 +219,14 @@ impl Hold for Queued {
 }
 
 impl QueueCore {
-    /// The calling thread's, for the push.
+    /// Returns the calling thread's hazard, for the push.
     #[inline(always)]
     pub(super) fn hazard(&self) -> Hazard {
         // SAFETY: a queuer doesn't keep it.
         unsafe { self.hazards.own() }
     }
 
-    /// Past a gate that isn't open. The queue is this one.
+    /// Passes a gate that isn't open. The queue is this one.
     #[cold]
     #[inline(never)]
     pub(super) fn pass(
@@ -243,7 +243,7 @@ impl QueueCore {
         if queued.refuse() { Err(error) } else { Ok(()) }
     }
 
-    /// To the pool, or to those that are held back.
+    /// Sends the instance to the pool, or to those that are held back.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(&self, gate: Gate, queued: Queued) {
@@ -263,7 +263,7 @@ impl QueueCore {
         }
     }
 
-    /// Whether the queue takes it, as it stands.
+    /// Checks that the queue takes it, as it stands.
     #[inline]
     pub(super) fn check(&self, gate: Gate, accepted: bool) -> Result<(), QueueError> {
         if gate.open() { Ok(()) } else { self.check_closely(gate, accepted) }
@@ -285,7 +285,8 @@ impl QueueCore {
         Err(QueueError::Draining)
     }
 
-    /// Whether the calling thread runs an item of this queue: what it queues is chained work.
+    /// Returns true if the calling thread runs an item of this queue: what it queues is chained
+    /// work.
     pub(crate) fn runs_here(&self) -> bool {
         running::current(|job| {
             let ticket = job.and_then(Running::ticket);
@@ -297,7 +298,7 @@ impl QueueCore {
 /// The schedule of the homes of slots of pwqs.
 pub(super) struct OfPwq;
 
-/// The slot of such a home.
+/// Returns the slot of such a home.
 ///
 /// # Safety
 /// It is one, and an instance that was counted there isn't over, as long as the reference lives.
@@ -385,7 +386,7 @@ unsafe impl<W: Send + Sync, T: Sync> Send for ArcField<W, T> {}
 unsafe impl<W: Send + Sync, T: Sync> Sync for ArcField<W, T> {}
 
 impl<W, T> ArcField<W, T> {
-    /// What `find` finds in the whole.
+    /// Creates a reference to what `find` finds in the whole.
     pub(crate) fn of(whole: &Arc<W>, find: impl FnOnce(&W) -> &T) -> Self {
         ArcField { part: NonNull::from(find(whole)), _whole: Arc::clone(whole) }
     }

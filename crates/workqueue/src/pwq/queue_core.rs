@@ -1,5 +1,5 @@
-//! What all pool_workqueues of a queue have in common: the queue itself, without its handles; and
-//! what is told of it.
+//! The part that all pool_workqueues of a queue have in common: the queue itself, without its
+//! handles; and its reports.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -28,7 +28,7 @@ use crate::task::header::Queued;
 use crate::timekeeper::Registered;
 use crate::timekeeper::rescuer::Rescuer;
 
-/// What all pwqs of a queue have in common, former pwqs included.
+/// The state that all pwqs of a queue have in common, former pwqs included.
 pub(crate) struct QueueCore {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) id: u64,
@@ -38,14 +38,14 @@ pub(crate) struct QueueCore {
     /// I: who runs its work where no worker can.
     pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours<RealCounts, Pwq>,
-    /// Which instances may be active, and which are held back.
+    /// The limiter, which says which instances may be active, and holds the others back.
     pub(crate) limiter: Limiter<Queued>,
     /// L: is the lock, held while a change is committed and the limiter is told; guards what they
     /// are now.
     pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
     pub(crate) waiting: WaitList<Weak<dyn Waits>>,
-    /// What pwqs that are gone had counted.
+    /// Counts of the pwqs that are gone.
     pub(crate) former: Counters,
     /// The pools'.
     pub(crate) hazards: Arc<Hazards>,
@@ -55,7 +55,7 @@ pub(crate) struct QueueCore {
     pub(crate) room: Option<Arc<Room>>,
 }
 
-/// What a queue is, for good.
+/// The traits of a queue, which never change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traits {
     /// I: what it is.
@@ -69,8 +69,8 @@ pub(crate) struct Traits {
 }
 
 impl QueueCore {
-    /// A queue with a new number. `counted_by`, `places`: see [`Limiter::new`]. Its maximum is
-    /// still to be [divided](QueueCore::divide).
+    /// Creates a queue with a new number. `counted_by`, `places`: see [`Limiter::new`]. Its maximum
+    /// is still to be [divided](QueueCore::divide).
     pub(crate) fn new(
         name: String,
         pools: &WorkerPools,
@@ -95,7 +95,7 @@ impl QueueCore {
         })
     }
 
-    /// How many come before an item that is held back, of an ordered queue.
+    /// Returns how many come before an item that is held back, of an ordered queue.
     pub(crate) fn before(&self, item: LentItem<'_>) -> usize {
         let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
         let before = slot.see_held(line, |held| {
@@ -105,8 +105,8 @@ impl QueueCore {
         before.unwrap_or(0)
     }
 
-    /// The counters of all pwqs, former ones included, and the instances in flight. Each is true,
-    /// of slightly different moments.
+    /// Returns the counters of all pwqs, former ones included, and the instances in flight. Each is
+    /// true, of slightly different moments.
     pub(crate) fn stats(&self) -> QueueStats {
         let carried = Deferred::of(self);
         let mut stats = QueueStats::default();
@@ -129,8 +129,8 @@ impl QueueCore {
         })
     }
 
-    /// Nothing is queued and nothing runs: true of one moment during the call, where nothing is
-    /// queued from outside.
+    /// Returns true if nothing is queued and nothing runs: true of one moment during the call, if
+    /// nothing is queued from outside.
     pub(crate) fn is_empty(&self) -> bool {
         // An item may queue another on a pwq that was looked at already, and end before its own is.
         // Then the number of those ever queued has changed.
@@ -247,7 +247,7 @@ impl AsRef<Colours<RealCounts, Pwq>> for QueueCore {
     }
 }
 
-/// So many places.
+/// A limited number of places for closures.
 pub(crate) struct Room {
     /// I: how many there are.
     places: usize,
@@ -276,12 +276,12 @@ impl Room {
         Some(Permit(Arc::clone(self)))
     }
 
-    /// How many places there are.
+    /// Returns how many places there are.
     pub(crate) fn places(&self) -> usize {
         self.places
     }
 
-    /// How often a caller found no place.
+    /// Returns how often a caller found no place.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -293,7 +293,7 @@ impl Drop for Permit {
     }
 }
 
-/// See [`Registered::dump`](crate::timekeeper::Registered::dump).
+/// Describes a queue, see [`Registered::dump`](crate::timekeeper::Registered::dump).
 pub(crate) fn of(queue: &QueueCore, id: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump {
     let attributes = queue.attributes.lock().clone();
     let PoolKey { scope, strict, cpus, nice, .. } = PoolKey::of(queue.traits.kind, &attributes);
@@ -335,7 +335,8 @@ fn limit(max: usize) -> Option<usize> {
     (max != UNLIMITED).then_some(max)
 }
 
-/// Those that have a limit, or hold something back. `pods`: the pod of each pool, by its index.
+/// Returns those that have a limit, or hold something back. `pods`: the pod of each pool, by its
+/// index.
 fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     let last = queue.limiter.slots().count().saturating_sub(1);
     let slots = queue.limiter.slots().enumerate().filter_map(|(index, slot)| {
@@ -353,17 +354,18 @@ fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     slots.collect()
 }
 
-/// What the workers that may run a queue's work carry (a moment ago), by the slot's address.
+/// The counts that the workers that may run a queue's work carry (a moment ago), by the slot's
+/// address.
 pub(crate) struct Deferred(BTreeMap<usize, OfSlot>);
 
 #[derive(Clone, Copy, Default)]
 struct OfSlot {
-    /// How many were over, before the workers were looked at.
+    /// Number of instances that were over, before the workers were looked at.
     over: u64,
-    /// How many had been queued by Reuse, as far as the slot knew.
+    /// Number of instances that had been queued by Reuse, as far as the slot knew.
     again: u64,
     carried: u64,
-    /// What the slot doesn't know of.
+    /// Number of instances that the slot doesn't know of.
     more: u64,
 }
 

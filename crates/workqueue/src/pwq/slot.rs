@@ -17,18 +17,19 @@ use corewise_sync::{CachePadded, hint};
 
 use crate::task::ticket::{ADDRESS_BITS, COLOURS, QueueHome, STRIPES};
 
-/// What lies on a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
+/// The content of a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
 pub(crate) trait SlotContent: Send + Sync {
-    /// What stands at the head of its slot: the same for all of a queue.
+    /// Returns what stands at the head of its slot: the same for all of a queue.
     fn home(&self) -> QueueHome;
-    /// It was taken off its slot: all that was queued there is over. Under the lock of the colours.
+    /// Notes that it was taken off its slot: all that was queued there is over. Called under the
+    /// lock of the colours.
     fn collected(&self);
 }
 
 /// A place for a pwq, and the counts of what is queued there.
 #[repr(C, align(128))]
 pub(crate) struct PwqSlot<L> {
-    /// At the head, where a ticket's word points.
+    /// The home, at the head, where a ticket's word points.
     pub(crate) home: QueueHome,
     pub(crate) tally: Tally,
     /// P: written under the lock of the colours while the slot is on no list; read by a thread that
@@ -45,7 +46,7 @@ unsafe impl<L: Send + Sync> Send for PwqSlot<L> {}
 unsafe impl<L: Send + Sync> Sync for PwqSlot<L> {}
 
 impl<L> PwqSlot<L> {
-    /// The pwq.
+    /// Returns the pwq.
     ///
     /// # Safety
     /// One is there, for as long as the reference lives: the slot is on the list and the lock is
@@ -84,7 +85,7 @@ impl<L> SlotBox<L> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Fill.
+    /// Carries out Fill.
     pub(super) fn fill(&self, pwq: L) {
         // SAFETY: it is spare: no entry has named it since it was collected, so nobody has
         // Validated, and one that hasn't reads no pwq.
@@ -116,12 +117,12 @@ pub(crate) struct CpuEntry<L> {
 }
 
 impl<L> CpuEntry<L> {
-    /// No pwq.
+    /// Creates an entry without a pwq.
     pub(crate) fn new() -> Self {
         CpuEntry { place: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Publish.
+    /// Carries out Publish.
     pub(crate) fn publish(&self, to: Option<(NonNull<PwqSlot<L>>, u32)>) {
         let place = to.map_or(ptr::null_mut(), |(slot, stripe)| {
             slot.as_ptr().map_addr(|address| address | (stripe as usize % STRIPES))
@@ -130,7 +131,7 @@ impl<L> CpuEntry<L> {
         self.place.store(place, Ordering::SeqCst);
     }
 
-    /// The slot, and the stripe; null without a pwq.
+    /// Returns the slot, and the stripe; null without a pwq.
     #[inline]
     pub(super) fn parts(place: *mut PwqSlot<L>) -> (*mut PwqSlot<L>, u32) {
         // Slots are aligned to the number of stripes.
@@ -146,20 +147,21 @@ const RETIRED: u64 = 1 << 1;
 /// One instance, in a count that has marks.
 const ONE: u64 = 1 << 2;
 
-/// How the counts are read and left: as product code does, or, in models that have to fail, not.
+/// The way to read and leave the counts: that of product code or, in models that have to fail,
+/// another.
 #[allow(unreachable_pub, reason = "models name it")]
 pub trait CountPolicy: Send + Sync + 'static {
-    /// Whether Count reads those that are over before those that came.
+    /// True if Count reads those that are over before those that came.
     const OVER_FIRST: bool;
-    /// Whether Leave looks for watchers.
+    /// True if Leave looks for watchers.
     const LOOKS: bool;
-    /// Whether a queuer reads its entry again (`README.md`).
+    /// True if a queuer reads its entry again (`README.md`).
     const VALIDATES: bool;
-    /// Whether the two sides of Validate are ordered.
+    /// True if the two sides of Validate are ordered.
     const ORDERED: bool;
 }
 
-/// What product code does.
+/// The policy of product code.
 #[derive(Debug)]
 #[allow(unreachable_pub, reason = "models name it")]
 pub struct RealCounts;
@@ -197,7 +199,7 @@ struct Arrivals {
 }
 
 impl Tally {
-    /// With so many stripes; at least one.
+    /// Creates a tally with this many stripes; at least one.
     pub(crate) fn new(stripes: usize) -> Tally {
         let by_colour = || std::array::from_fn(|_| AtomicU64::new(0));
         let stripe = || {
@@ -209,7 +211,7 @@ impl Tally {
         Tally { stripes, before: AtomicU64::new(0) }
     }
 
-    /// How many.
+    /// Returns the number of stripes.
     pub(crate) fn stripes(&self) -> usize {
         self.stripes.len()
     }
@@ -223,14 +225,14 @@ impl Tally {
         &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
     }
 
-    /// What came here will Leave, and never was queued.
+    /// Takes back what came here and never was queued: it will Leave.
     pub(crate) fn undo(&self, stripe: u32) {
         // Release: see `queued`.
         self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
     }
 
-    /// What Enter and Leave need of a stripe. It is all that Leave touches: the tally may be gone
-    /// once it has left.
+    /// Returns what Enter and Leave need of a stripe. It is all that Leave touches: the tally may
+    /// be gone once it has left.
     #[inline]
     pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
         let stripe = self.stripe(stripe);
@@ -238,7 +240,8 @@ impl Tally {
         Pair { came: &stripe.came.by_colour[colour], over: &stripe.over[colour] }
     }
 
-    /// Under the lock of the colours: from now on the ender of the last instance looks for that.
+    /// Marks the pwq as retired: from now on the ender of the last instance looks for that. Called
+    /// under the lock of the colours.
     pub(crate) fn retire(&self) {
         for stripe in &self.stripes {
             for over in stripe.over.iter() {
@@ -247,7 +250,7 @@ impl Tally {
         }
     }
 
-    /// Under the lock: it was collected.
+    /// Clears that mark, since the pwq was collected. Called under the lock.
     pub(crate) fn recycle(&self) {
         // A model of every schedule has no statistics: each access makes it longer.
         if !hint::EVERY_SCHEDULE {
@@ -260,18 +263,19 @@ impl Tally {
         }
     }
 
-    /// Whether it was retired, and not collected since. Under the lock.
+    /// Returns true if it was retired, and not collected since. Called under the lock.
     pub(crate) fn is_retired(&self) -> bool {
         self.stripes[0].over[0].load(Ordering::Relaxed) & RETIRED != 0
     }
 
-    /// Whether all that came is over. Of a retired pwq's it stays so, but for queuers that Retract.
+    /// Returns true if all that came is over. Of a retired pwq's it stays so, but for queuers that
+    /// Retract.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stripes.iter().all(Stripe::is_quiet)
     }
 
-    /// Count, and Announce where something is in flight: under the lock of the colours, for each
-    /// pair of counts. Calls `watched` with the colour of each that wasn't watched before.
+    /// Carries out Count, and Announce if something is in flight: under the lock of the colours,
+    /// for each pair of counts. Calls `watched` with the colour of each that wasn't watched before.
     pub(crate) fn watch<C: CountPolicy>(&self, mut watched: impl FnMut(usize)) {
         for stripe in &self.stripes {
             (0..COLOURS).filter(|colour| stripe.watch::<C>(*colour)).for_each(&mut watched);
@@ -299,7 +303,7 @@ impl Tally {
         self.stripes.iter().map(Stripe::came).sum()
     }
 
-    /// So many were queued here without having been counted in.
+    /// Counts instances that were queued here without having been counted in.
     pub(crate) fn queued_again(&self, stripe: u32, many: u64) {
         self.stripe(stripe).came.again.fetch_add(many, Ordering::Relaxed);
     }
@@ -319,7 +323,7 @@ impl Tally {
             .fold(self.again(), |queued, (undone, came)| queued + came.saturating_sub(undone))
     }
 
-    /// Of those, the ones of the pwq that is there now.
+    /// Returns how many were queued on the pwq that is there now.
     pub(crate) fn queued_on_pwq(&self) -> u64 {
         self.queued().saturating_sub(self.before.load(Ordering::Relaxed))
     }
@@ -343,7 +347,7 @@ impl Stripe {
         over == came
     }
 
-    /// Whether it is watched from now on, and wasn't before.
+    /// Returns true if it is watched from now on, and wasn't before.
     fn watch<C: CountPolicy>(&self, colour: usize) -> bool {
         let (came, over) = (&self.came.by_colour[colour], &self.over[colour]);
         let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
@@ -401,8 +405,8 @@ impl Pair<'_> {
         left.is_ok()
     }
 
-    /// Whether the caller's instances are the last in flight of their colour. Once all others are
-    /// over, it isn't told otherwise: it sees at least those come that are over, and its own.
+    /// Returns true if the caller's instances are the last in flight of their colour. Once all
+    /// others are over, it returns true: it sees at least those come that are over, and its own.
     #[cold]
     fn is_last(self, many: u64) -> bool {
         let over = self.over.load(Ordering::Acquire);

@@ -31,7 +31,7 @@ use crate::task::header::ItemRef;
 use crate::task::header::{Header, Job, Queued};
 use crate::task::ticket::Ticket;
 
-/// What a queuer has Picked.
+/// The entry that a queuer has Picked.
 pub(crate) type PickedEntry<'a> = flush::PickedEntry<'a, Pwq>;
 
 /// The pwqs of a queue. Its end is that of the queue's last handle.
@@ -47,8 +47,8 @@ pub(crate) struct PwqTable {
     bound: bool,
 }
 
-/// Which CPU's entry is for whom. It never changes: other attributes have another one. A thread
-/// that follows an old one comes to an entry all the same.
+/// The assignment of the CPUs' entries to pwqs. It never changes: other attributes have another
+/// plan. A thread that follows an old one comes to an entry all the same.
 pub(crate) struct Plan {
     /// I: the pools.
     lease: Arc<Lease>,
@@ -142,8 +142,8 @@ impl PwqTable {
         Some(unsafe { Ticket::new(spot) })
     }
 
-    /// Not where none of the pod's CPUs is for this work: it queues from isolated ones, or the pod
-    /// has no share of a CPU quota.
+    /// Returns true if the pod's CPUs may run this work. They may not if the work is queued from
+    /// isolated ones, or if the pod has no share of a CPU quota.
     #[inline]
     fn is_for(&self, place: At, ticket: &Ticket) -> bool {
         let pwq = Pwq::of(ticket);
@@ -155,7 +155,7 @@ impl PwqTable {
             }
     }
 
-    /// Where it isn't as it nearly always is. `near`: what was entered is not for this work.
+    /// Carries out Enter in the rare cases. `near`: what was entered is not for this work.
     #[cold]
     #[inline(never)]
     fn enter_slowly(&self, place: At, near: Option<Ticket>) -> Ticket {
@@ -334,13 +334,13 @@ impl PwqTable {
         placed
     }
 
-    /// Whether the queue takes nothing any more. All slots of the limiter are closed at once, and
-    /// when the pools are, before them.
+    /// Returns true if the queue takes nothing any more. All slots of the limiter are closed at
+    /// once, and when the pools are, before them.
     pub(crate) fn is_closed(&self) -> bool {
         self.slot.glance().closed()
     }
 
-    /// Whether the queue takes it: asked before anything is changed. All slots are closed, or
+    /// Checks that the queue takes it, before anything is changed. All slots are closed, or
     /// drained, at once.
     #[inline]
     pub(crate) fn check_at_once(&self, accepted: bool) -> Result<(), QueueError> {
@@ -356,7 +356,7 @@ impl Drop for PwqTable {
 }
 
 impl Plan {
-    /// Of the pools of a lease.
+    /// Creates the plan for the pools of a lease.
     pub(crate) fn new(pools: &WorkerPools, lease: &Arc<Lease>) -> Plan {
         let topology = pools.machine().topology();
         let group = &lease.group;
@@ -405,15 +405,15 @@ impl Plan {
         own.unwrap_or_else(|| self.any())
     }
 
-    /// Each pool in turn whose pod has a CPU that can be used, and a share; each, where none has.
-    /// The kernel's `wq_select_unbound_cpu`.
+    /// Returns each pool in turn whose pod has a CPU that can be used, and a share; each, if none
+    /// has. The kernel's `wq_select_unbound_cpu`.
     fn any(&self) -> usize {
         let (rotor, pools) = (&self.rotor, self.cpus.len());
         let found = self.in_turn(rotor, pools, |n| n, |pool| takes_any_work(self.pool(pool)));
         found.unwrap_or_else(|| rotor.load(Ordering::Relaxed) % pools)
     }
 
-    /// The next of so many pools that will do.
+    /// Returns the next of `n` pools that will do.
     fn in_turn(
         &self,
         rotor: &AtomicUsize,
@@ -429,7 +429,8 @@ impl Plan {
     }
 }
 
-/// Whether a CPU of the pool's pod can be used, and it has a share of what may run (a moment ago).
+/// Returns true if a CPU of the pool's pod can be used, and it has a share of what may run (a
+/// moment ago).
 #[inline]
 fn takes_any_work(pool: &Pool<FullFence>) -> bool {
     let reading = pool.reading();

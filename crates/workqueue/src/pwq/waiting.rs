@@ -33,7 +33,7 @@ pub(crate) struct WaiterKey {
 }
 
 impl<T> WaitList<T> {
-    /// A list in so many parts; at least one.
+    /// Creates a list in `shards` parts; at least one.
     pub(crate) fn new(shards: usize) -> Self {
         let shard = || {
             let seats = WaiterShard { taken: Vec::new(), free: Vec::new(), closed: false };
@@ -42,8 +42,8 @@ impl<T> WaitList<T> {
         WaitList { shards: (0..shards.max(1)).map(|_| shard()).collect() }
     }
 
-    /// A seat near `pod`, in time that does not depend on how many wait; gives `who` back where the
-    /// list is closed: nobody will tell it.
+    /// Adds `who` near `pod`, in time that does not depend on how many wait; gives `who` back if
+    /// the list is closed: nobody will tell it.
     pub(crate) fn sit(&self, pod: usize, who: T) -> Result<WaiterKey, T> {
         let shard = pod % self.shards.len();
         let mut seats = self.shards[shard].lock();
@@ -83,8 +83,8 @@ impl<T> WaitList<T> {
         who
     }
 
-    /// No more seats. Those who sat, to be told by the caller; the last first, since as a rule a
-    /// future waits for one that is older: its end then wakes nobody.
+    /// Closes the list, and returns those who waited, to be told by the caller. The last come
+    /// first, since as a rule a future waits for one that is older: its end then wakes nobody.
     pub(crate) fn close(&self) -> impl Iterator<Item = T> + use<'_, T> {
         self.shards.iter().flat_map(|shard| {
             let taken = {
@@ -100,15 +100,15 @@ impl<T> WaitList<T> {
 
 /// One that waits.
 pub(crate) trait Waits: Send + Sync {
-    /// Its queue takes nothing any more. True where the caller has to `stop` it; else a poll is
-    /// still to come, or under way, and its end does.
+    /// Notes that its queue takes nothing any more. Returns true if the caller has to `stop` it;
+    /// else a poll is still to come, or under way, and its end does.
     fn shut(&self) -> bool;
 
     /// Ends it, now or after the poll that is under way.
     fn stop(&self);
 }
 
-/// How many futures may end inside each other's end on one thread.
+/// Number of futures that may end inside each other's end on one thread.
 const NESTED: usize = 16;
 
 per_thread! {

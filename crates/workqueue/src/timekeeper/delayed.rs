@@ -22,24 +22,24 @@ use crate::task::header::Queued;
 /// An instance whose timer runs. It has no ticket: no flush of a queue waits for it.
 pub(crate) struct Delayed {
     pub(crate) queued: Queued,
-    /// Where it will be queued.
+    /// The queue that it goes to.
     pub(crate) to: Arc<dyn Destination>,
     pub(crate) at: At,
-    /// It is part of what the queue accepted before: a drain lets it through.
+    /// True if it is part of what the queue accepted before: a drain lets it through.
     pub(crate) accepted: bool,
 }
 
 /// Where a delayed instance goes when its time has come: a queue, by a handle of it.
 pub(crate) trait Destination: Send + Sync {
-    /// The queue's number.
+    /// Returns the queue's number.
     fn id(&self) -> u64;
-    /// Whether it takes nothing any more.
+    /// Returns true if it takes nothing any more.
     fn is_closed(&self) -> bool;
     /// Queues it; where the queue doesn't take it, it is cancelled.
     fn take(&self, at: At, claimed: Claimed, accepted: bool);
 }
 
-/// What an item knows of its timer. It says nothing once that has fired, and then keeps nothing of
+/// An item's reference to its timer. It says nothing once that has fired, and then keeps nothing of
 /// the pools.
 #[derive(Clone)]
 pub(crate) struct TimerHandle {
@@ -55,7 +55,7 @@ impl TimerHandle {
         taken.map(|delayed| delayed.queued)
     }
 
-    /// The time until it fires; `None` where it has.
+    /// Returns the time until it fires; `None` if it has.
     pub(crate) fn left(&self) -> Option<Duration> {
         let keeper = self.keeper.upgrade()?;
         let deadline = keeper.state.lock().timers.deadline(self.handle)?;
@@ -70,8 +70,8 @@ impl TimerHandle {
     }
 }
 
-/// What came out of the heap; `None`: somebody else has claimed it. Everything in it is dropped
-/// outside the lock.
+/// A timer that came out of the heap; `None`: somebody else has claimed it. Everything in it is
+/// dropped outside the lock.
 struct FiredTimer {
     claimed: Option<Claimed>,
     to: Arc<dyn Destination>,
@@ -80,7 +80,7 @@ struct FiredTimer {
 }
 
 impl Delayed {
-    /// Under the lock, for one that was just popped.
+    /// Claims an item that was just popped, under the lock.
     fn popped(self) -> FiredTimer {
         let Delayed { queued, to, at, accepted } = self;
         FiredTimer { claimed: queued.claim(), to, at, accepted }
@@ -88,7 +88,7 @@ impl Delayed {
 }
 
 impl FiredTimer {
-    /// Never unwinds.
+    /// Queues the item. Never unwinds.
     fn queue(self) {
         let FiredTimer { claimed, to, at, accepted } = self;
         // Where the queue refuses it that is logged, and the subscriber is user code.
@@ -97,14 +97,14 @@ impl FiredTimer {
         });
     }
 
-    /// Never unwinds.
+    /// Cancels the item. Never unwinds.
     fn cancel(self) {
         shielded("ending a delay", || self.claimed.map_or((), Claimed::cancel));
     }
 }
 
 impl Timekeeper {
-    /// Whether a timer could be set now: not where the pools are closed, or no thread can be made.
+    /// Returns true if a timer could be set now. That takes open pools, and a thread.
     pub(crate) fn takes_timers(self: &Arc<Self>) -> bool {
         self.staffed(true).is_some()
     }
@@ -151,7 +151,7 @@ impl Timekeeper {
         }
     }
 
-    /// How many delayed items of each queue wait for their time (a moment ago).
+    /// Returns how many delayed items of each queue wait for their time (a moment ago).
     pub(crate) fn armed(&self) -> HashMap<u64, usize> {
         let mut armed = HashMap::new();
         for delayed in self.state.lock().timers.iter() {

@@ -25,7 +25,7 @@ pub(crate) struct Follower {
     thread: ServiceThread,
 }
 
-/// Has a follower's thread look at the machine, or end.
+/// A bell that makes a follower's thread look at the machine, or end.
 pub(crate) struct Reminder {
     /// I: readable where somebody has rung.
     rung: OwnedFd,
@@ -39,13 +39,13 @@ impl Reminder {
         Ok(Arc::new(Reminder { rung, over: AtomicBool::new(false) }))
     }
 
-    /// It is to look soon. Doesn't wait.
+    /// Asks it to look soon. Doesn't wait.
     pub(crate) fn ring(&self) {
         // It fails only where the counter is full: then it is readable already.
         let _ = rustix::io::write(&self.rung, &1_u64.to_ne_bytes());
     }
 
-    /// Whether somebody has rung since the last call, and why.
+    /// Returns why somebody has rung since the last call, if anybody has.
     pub(super) fn answer(&self) -> Option<FollowCause> {
         rustix::io::read(&self.rung, &mut [0; 8]).ok()?;
         Some(if self.over.load(Ordering::Acquire) {
@@ -75,12 +75,12 @@ impl Follower {
         Ok(Follower { bell, all_told, thread })
     }
 
-    /// What has it look, where not all is announced.
+    /// Returns what makes it look, if not all is announced.
     pub(crate) fn reminder(&self) -> Option<&Arc<Reminder>> {
         (!self.all_told).then_some(&self.bell)
     }
 
-    /// The thread ends with what it is at. Doesn't wait.
+    /// Makes the thread end with what it is at. Doesn't wait.
     pub(crate) fn stop(&self) {
         self.bell.over.store(true, Ordering::Release);
         self.bell.ring();
@@ -100,14 +100,14 @@ impl Drop for Follower {
     }
 }
 
-/// Why the thread wakes up.
+/// The reason why the thread wakes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FollowCause {
-    /// It has just begun, or the kernel says that the machine may have changed.
+    /// The thread has just begun, or the kernel says that the machine may have changed.
     Told,
-    /// It was reminded.
+    /// The thread was reminded.
     Reminded,
-    /// It has to end.
+    /// The thread has to end.
     Over,
 }
 

@@ -45,19 +45,20 @@ mod watch;
 #[cfg(test)]
 use corewise_sync::atomic::AtomicU64;
 
-/// How long a pool with work waiting may make no progress before that is reported.
+/// Time that a pool with work waiting may make no progress before that is reported.
 pub const DEFAULT_STALL_AFTER: Duration = Duration::from_secs(30);
-/// How long an item may compute without a pause before other work may start beside it: the
+/// Time that an item may compute without a pause before other work may start beside it: the
 /// kernel's `cpu_intensive_thresh_us`.
 pub const DEFAULT_CPU_INTENSIVE_AFTER: Duration = Duration::from_millis(10);
 
-/// What users set.
+/// The settings that users choose.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) stall_after: Duration,
     pub(crate) cpu_intensive_after: Duration,
     pub(crate) on_stall: Option<Arc<OnStall>>,
-    /// Is rung each second in which work has to wait: what the machine allows may have changed.
+    /// The bell that is rung each second in which work has to wait: what the machine allows may
+    /// have changed.
     pub(crate) reminder: Option<Arc<Reminder>>,
 }
 
@@ -74,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// What the time is: since the pools were made.
+/// The clock, which tells the time since the pools were made.
 enum Clock {
     Real(Instant),
     /// A: driven by hand, in nanoseconds.
@@ -114,9 +115,9 @@ pub(crate) struct Timekeeper {
 
 #[derive(Default)]
 struct State {
-    /// Once somebody needed it.
+    /// The thread, once somebody needed it.
     thread: Option<Arc<ServiceThread>>,
-    /// It has to end, or has ended, if there was one.
+    /// True if it has to end, or has ended, if there was one.
     over: bool,
     /// The pools were closed: no more timers.
     closed: bool,
@@ -132,13 +133,14 @@ impl Timekeeper {
         Self::with(settings, Clock::Real(time::now()), hint::EVERY_SCHEDULE)
     }
 
-    /// Without a thread, and with a clock that stands still until it is [advanced](Self::advance).
+    /// Creates one without a thread, and with a clock that stands still until it is
+    /// [advanced](Self::advance).
     #[cfg(test)]
     pub(crate) fn by_hand(settings: Settings) -> Arc<Timekeeper> {
         Self::with(settings, Clock::ByHand(AtomicU64::new(0)), true)
     }
 
-    /// Without a thread, and with made-up figures of the workers' threads.
+    /// Creates one without a thread, and with made-up figures of the workers' threads.
     #[cfg(test)]
     pub(crate) fn with_times(settings: Settings, times: watch::ByHand) -> Arc<Timekeeper> {
         let keeper = Self::by_hand(settings);
@@ -177,7 +179,7 @@ impl Timekeeper {
         })
     }
 
-    /// From here on these pools are looked at when they have more work than they can take.
+    /// Adds pools to look at when they have more work than they can take.
     pub(crate) fn look_after(&self, group: &Arc<Group>) {
         self.watch.lock().add(group);
     }
@@ -186,23 +188,23 @@ impl Timekeeper {
         self.queues.lock().get(id)
     }
 
-    /// The name of the queue with this number; empty where it is gone.
+    /// Returns the name of the queue with this number; empty if it is gone.
     pub(crate) fn name_of(&self, queue: u64) -> String {
         self.queue(queue).map_or_else(String::new, |queue| queue.name().to_owned())
     }
 
-    /// After how long what doesn't get on is reported, if ever.
+    /// Returns after how long what doesn't get on is reported, if ever.
     pub(crate) fn stall_after(&self) -> Option<Duration> {
         Some(self.settings.stall_after).filter(|after| !after.is_zero())
     }
 
-    /// As pools know it.
+    /// Returns it as pools know it.
     pub(crate) fn of_pools(self: &Arc<Self>) -> Keeper {
         Keeper { alarm: Arc::clone(&self.alarm), keeper: Arc::clone(self) as _ }
     }
 
-    /// The state, where the thread is there, which is made if nobody has; `for_timers`: and where
-    /// the pools aren't closed, which ends those. That it can't be made is logged, with no lock
+    /// Returns the state if the thread is there, which is made if nobody has. `for_timers`: only if
+    /// the pools aren't closed, too, which ends those. A failure to make it is logged, with no lock
     /// held.
     fn staffed(self: &Arc<Self>, for_timers: bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
@@ -240,7 +242,7 @@ impl Timekeeper {
         }
     }
 
-    /// The thread's body.
+    /// Runs the thread's body.
     fn run(self: Arc<Self>) {
         loop {
             let now = self.clock.now();
@@ -320,7 +322,7 @@ impl Timekeeper {
         }
     }
 
-    /// There is a rescuer to be called.
+    /// Prepares for calls of a rescuer.
     ///
     /// # Errors
     /// There is no thread to be had that would call it.
@@ -334,7 +336,7 @@ impl Timekeeper {
         Err(io::Error::other("cannot start the timekeeper's thread, which calls the rescuer"))
     }
 
-    /// No more timers; the thread ends once the pools are gone.
+    /// Sets no more timers; the thread ends once the pools are gone.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.alarm.ring();
@@ -383,19 +385,19 @@ impl PoolKeeper for Timekeeper {
     }
 }
 
-/// What is asked of a queue from below.
+/// The questions that a queue answers from below.
 pub(crate) trait Registered: Send + Sync {
-    /// Its number in its worker pools, never used again; not 0.
+    /// Returns its number in its worker pools, never used again; not 0.
     fn id(&self) -> u64;
-    /// The name for reports.
+    /// Returns the name for reports.
     fn name(&self) -> &str;
-    /// The rescuer that runs its work where no worker can.
+    /// Returns the rescuer that runs its work if no worker can.
     fn rescuer(&self) -> Option<&Rescuer>;
-    /// Where the timekeeper and the rescuer count.
+    /// Returns the counters of the timekeeper and the rescuer.
     fn counters(&self) -> &Counters;
     /// Instances that were queued and aren't over (a moment ago).
     fn in_flight(&self) -> u64;
-    /// The same maximum, where other CPUs can be used now: then `settle` has to follow.
+    /// Divides the same maximum anew, if other CPUs can be used now: then `settle` has to follow.
     fn divide_again(&self);
     /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
     fn close(&self);
@@ -404,15 +406,14 @@ pub(crate) trait Registered: Send + Sync {
     fn settle(&self);
     /// Cancels the futures that wait to be woken: the queue takes nothing any more.
     fn cancel_waiting(&self);
-    /// What is told of it. `pool` numbers its pools: by what stands for the group, and the place in
-    /// there.
+    /// Describes it. `pool` numbers its pools: by the group's key, and the place in there.
     fn dump(&self, pool: &dyn Fn(usize, usize) -> Option<usize>) -> QueueDump;
 }
 
 /// The queues of some worker pools.
 #[derive(Default)]
 pub(crate) struct Queues {
-    /// By number. Those that are gone are taken out now and then.
+    /// All queues, by number. Those that are gone are taken out now and then.
     all: BTreeMap<u64, Weak<dyn Registered>>,
     clean_at: CleanAt,
     pub(crate) closed: bool,
@@ -427,12 +428,13 @@ impl Queues {
         self.all.insert(queue.id(), Arc::downgrade(queue));
     }
 
-    /// By number. The handle returned may be the last one: it is not to be dropped under the lock.
+    /// Returns the queue with this number. The handle returned may be the last one: it is not to be
+    /// dropped under the lock.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<dyn Registered>> {
         self.all.get(&id)?.upgrade()
     }
 
-    /// Those that there are, in the order of their numbers; as [`Queues::get`].
+    /// Returns the existing queues, in the order of their numbers; as [`Queues::get`].
     pub(crate) fn alive(&self) -> Vec<Arc<dyn Registered>> {
         self.all.values().filter_map(Weak::upgrade).collect()
     }

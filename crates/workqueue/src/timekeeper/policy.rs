@@ -1,4 +1,4 @@
-//! What the timekeeper decides, as pure functions of samples: which worker keeps its core from
+//! Decisions of the timekeeper, as pure functions of samples: which worker keeps its core from
 //! others, which pool is stalled, when a rescuer is called, when a hog is reported.
 
 use std::time::Duration;
@@ -11,15 +11,15 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// The shortest: two looks that far apart tell that a worker sleeps. A look costs some 10 us and a
 /// wake-up, so while workers do sleep this takes up to a tenth of a core.
 pub(crate) const SOON: Duration = Duration::from_micros(100);
-/// How long a pool may be without a worker for its work before its rescuers are called, and called
+/// Time that a pool may be without a worker for its work before its rescuers are called, and called
 /// again (the kernel's `MAYDAY_INITIAL_TIMEOUT` and `MAYDAY_INTERVAL`).
 pub(crate) const MAYDAY_AFTER: Duration = Duration::from_millis(10);
 pub(crate) const MAYDAY_EVERY: Duration = Duration::from_millis(100);
-/// How long after the system refused a thread it is asked again (the kernel's
+/// Time after which the system is asked again that refused a thread (the kernel's
 /// `CREATE_COOLDOWN`).
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How often, while work waits, it is looked whether the machine has more CPUs by now, or fewer.
+/// Interval, while work waits, of the checks whether the machine has more CPUs by now, or fewer.
 pub(crate) const REMIND_EVERY: Duration = Duration::from_secs(1);
 
 /// A look at a worker that holds a core.
@@ -27,13 +27,13 @@ pub(crate) const REMIND_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Sample {
     /// When.
     pub(crate) at: Duration,
-    /// Which instance it runs, by its count of started ones.
+    /// The number of the instance that it runs, by its count of started ones.
     pub(crate) instance: u64,
-    /// What the scheduler says of its thread; `None` where that can't be known.
+    /// The scheduler's reading of its thread; `None` if that can't be known.
     pub(crate) thread: Option<Reading>,
 }
 
-/// What is remembered of a worker between looks.
+/// The memory of a worker between looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WorkerHistory {
     last: Sample,
@@ -43,14 +43,14 @@ pub(crate) struct WorkerHistory {
     sleeps_since: Option<Duration>,
 }
 
-/// What a worker does with the core that it is counted for.
+/// A worker's use of the core that it is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It makes use of it, and hasn't for long.
+    /// The worker makes use of it, and hasn't for long.
     Fine,
-    /// It has computed for longer than the threshold without a pause.
+    /// The worker has computed for longer than the threshold without a pause.
     CpuIntensive,
-    /// It sleeps, for so long at least, and hasn't said so.
+    /// The worker sleeps, for this time at least, and hasn't said so.
     Blocks(Duration),
 }
 
@@ -61,7 +61,7 @@ impl WorkerHistory {
         WorkerHistory { last: sample, since, sleeps_since }
     }
 
-    /// The next look. A `threshold` of zero finds nothing.
+    /// Takes the next look. A `threshold` of zero finds nothing.
     pub(crate) fn look(&mut self, now: Sample, threshold: Duration) -> Verdict {
         let last = std::mem::replace(&mut self.last, now);
         if last.instance != now.instance || threshold.is_zero() {
@@ -92,10 +92,10 @@ impl WorkerHistory {
     }
 }
 
-/// After how long of computing an item no longer keeps others from starting. Where fewer items may
-/// run at once than there are CPUs, as under a CPU quota, one more is paid for by all: together
-/// they use up the quota before its period (mostly 100 ms) is over, and are stopped for the rest of
-/// it. So an item has to keep others waiting for longer than that.
+/// Returns after how long of computing an item no longer keeps others from starting. If fewer items
+/// may run at once than there are CPUs, as under a CPU quota, all pay for one more: together they
+/// use up the quota before its period (mostly 100 ms) is over, and are stopped for the rest of it.
+/// So an item has to keep others waiting for longer than that.
 pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
     match limited && !threshold.is_zero() {
         true => threshold.max(QUOTA_PERIOD),
@@ -105,14 +105,14 @@ pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
 
 const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 
-/// Whether another worker may start in the place of one that has slept untold for so long, where so
-/// many of its pool have been found asleep before, and so many compute, of `base` that may. Those
-/// that were found asleep and have woken up compute too, beside their replacements: where the cores
-/// are all in use nothing is gained by one more.
+/// Returns whether another worker may start in the place of one that has slept untold for this
+/// long, if `asleep` of its pool have been found asleep before, and `computing` compute, of `base`
+/// that may. Those that were found asleep and have woken up compute too, beside their replacements:
+/// if the cores are all in use, nothing is gained by one more.
 ///
-/// Such sleeps wait for each other's ends: of a disk, say. Where `nothing_ended` in the pool for so
-/// long, they may wait for what can't start: then 100 ms of sleep are enough. And one that has
-/// slept for a second gets its replacement in any case.
+/// Such sleeps wait for each other's ends: of a disk, say. If `nothing_ended` in the pool for long,
+/// they may wait for what can't start: then 100 ms of sleep are enough. A worker that has slept for
+/// a second gets its replacement in any case.
 pub(crate) fn replaces(
     slept: Duration,
     nothing_ended: Duration,
@@ -126,11 +126,11 @@ pub(crate) fn replaces(
     slept >= MOST_PATIENCE || computing < base && slept >= patience
 }
 
-/// How long a worker must have slept before that where nothing else gets on, and in any case.
+/// Sleep after which a worker is replaced if nothing else gets on. The other holds in any case.
 const NOTHING_ENDS: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Since when a count stands still.
+/// The time since which a count stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standstill {
     count: u64,
@@ -142,7 +142,7 @@ impl Standstill {
         Standstill { count, since: now }
     }
 
-    /// So much is counted by now: for how long it has been that.
+    /// Notes the count, and returns for how long it has been that.
     pub(crate) fn look(&mut self, now: Duration, count: u64) -> Duration {
         if count != self.count {
             *self = Standstill::first(now, count);
@@ -151,22 +151,23 @@ impl Standstill {
     }
 }
 
-/// How long a worker must have slept untold before another may start in its place, where so many of
-/// its pool have been found asleep already, and the pool may use `base` cores.
+/// Returns how long a worker must have slept untold before another may start in its place, if
+/// `asleep` of its pool have been found asleep already, and the pool may use `base` cores.
 ///
-/// The first ones as soon as that is seen. Then ever longer: twice as long for each four, or each
-/// two a core. So where items are short and each sleeps a while (files that aren't in the cache),
-/// no more threads are made than there are sleeps of that length worth waiting out: some 16 on two
-/// CPUs where they take 1 ms, 28 for 10 ms, 40 for 100 ms.
+/// The first ones are replaced as soon as their sleep is seen. Later ones have to sleep ever
+/// longer: twice as long for each four, or each two a core. If items are short and each sleeps a
+/// while (files that aren't in the cache), no more threads are made than there are sleeps of that
+/// length worth waiting out. On two CPUs these are some 16 if a sleep takes 1 ms, 28 for 10 ms, 40
+/// for 100 ms.
 fn patience(asleep: usize, base: usize) -> Duration {
     let doublings = u32::try_from(asleep / (2 * base).max(4)).unwrap_or(u32::MAX);
     SOON.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(MOST_PATIENCE)
 }
 
-/// What the workers were met doing in a look at all pools; the gravest counts.
+/// The workers' states in a look at all pools; the gravest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum LookResult {
-    /// No work waits for a worker.
+    /// The pools have no work that waits for a worker.
     #[default]
     Nobody,
     /// Work waits, and none of those that hold a core sleeps.
@@ -177,21 +178,21 @@ pub(crate) enum LookResult {
     Blocker,
 }
 
-/// How far apart the looks are: close together where work has just begun to wait, and while workers
-/// are found that block without saying so; farther and farther while there are none.
+/// The distance between looks: short if work has just begun to wait, and while workers are found
+/// that block without saying so; longer and longer while there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
     gap: Duration,
     /// The next look is an extra one, because of a sleeper.
     extra: bool,
-    /// There is nothing to look at, since then.
+    /// Time since which there is nothing to look at.
     rests: Option<Duration>,
 }
 
 impl Pace {
     pub(crate) const NEW: Pace = Pace { gap: SOON, extra: false, rests: None };
 
-    /// A look begins. After a rest of `most` it is all new; after a shorter one it goes on as
+    /// Begins a look. After a rest of `most` it is all new. After a shorter one it goes on as
     /// before, so that work which waits each time for an instant isn't looked at all the time.
     pub(crate) fn begin(&mut self, now: Duration, most: Duration) {
         if self.rests.take().is_some_and(|since| now.saturating_sub(since) >= most) {
@@ -199,7 +200,7 @@ impl Pace {
         }
     }
 
-    /// The time to the next look. `most`: the longest.
+    /// Returns the time to the next look. `most`: the longest.
     pub(crate) fn after(&mut self, met: LookResult, most: Duration) -> Duration {
         let was_extra = std::mem::replace(&mut self.extra, false);
         match met {
@@ -219,13 +220,13 @@ impl Pace {
         self.gap.min(most)
     }
 
-    /// There is nothing to look at from here on.
+    /// Notes that there is nothing to look at from here on.
     pub(crate) fn rest(&mut self, now: Duration) {
         self.rests = Some(now);
     }
 }
 
-/// What is remembered of a pool between looks.
+/// The memory of a pool between looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Since when no item is taken, with work waiting.
@@ -241,9 +242,9 @@ impl Progress {
         Progress { untaken: Standstill::first(now, taken), called: None, reported: None }
     }
 
-    /// The next look, at a pool with work waiting. `helpless`: it has no worker for it and can't
-    /// make one. `stall`: zero finds no stall. Whether to call the rescuers of the queues whose
-    /// items wait, and the stall to report: of so long.
+    /// Takes the next look, at a pool with work waiting. `helpless`: it has no worker for it and
+    /// can't make one. `stall`: zero finds no stall. Returns whether to call the rescuers of the
+    /// queues whose items wait, and the length of a stall to report.
     pub(crate) fn look(
         &mut self,
         now: Duration,
@@ -267,8 +268,8 @@ impl Progress {
     }
 }
 
-/// Whether the `hit`th time (from 1) that a function is caught is worth a report: from the fourth
-/// on, each time that their number has doubled.
+/// Returns true if the `hit`th time (from 1) that a function is caught is worth a report: from the
+/// fourth on, each time that their number has doubled.
 pub(crate) fn worth_a_report(hit: u64) -> bool {
     hit >= 4 && hit.is_power_of_two()
 }
@@ -356,8 +357,8 @@ mod tests {
         assert_eq!(seen.look(sample(80, 1, 104, true), ms(10)), Verdict::Blocks(ms(10)), "anew");
     }
 
-    /// How many threads of a pool sleep at once, where each sleeps for so long and there is always
-    /// work.
+    /// Returns how many threads of a pool sleep at once, if each sleeps for `sleep` and there is
+    /// always work.
     fn settles(sleep: Duration, base: usize) -> usize {
         (0..).find(|&asleep| patience(asleep, base) > sleep).unwrap()
     }
@@ -405,7 +406,7 @@ mod tests {
         assert_eq!(seen.look(sample(20, 1, 112, true), ms(10)), Verdict::CpuIntensive);
     }
 
-    /// The times of the first looks, in microseconds.
+    /// Returns the times of the first looks, in microseconds.
     fn looks(pace: &mut Pace, met: impl Fn(u64) -> LookResult, count: u64) -> Vec<u64> {
         let gap = |n| pace.after(met(n), TICK).as_micros();
         (0..count).map(gap).map(|us| u64::try_from(us).unwrap()).collect()

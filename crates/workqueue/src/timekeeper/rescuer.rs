@@ -19,7 +19,8 @@ use crate::pool::spawn::{Limit, ServiceThread};
 use crate::task::running::{Label, Publication};
 use crate::timekeeper::Registered;
 
-/// How many items it runs for a pool before it turns to the next: the kernel's `RESCUER_BATCH`.
+/// Number of items that it runs for a pool before it turns to the next: the kernel's
+/// `RESCUER_BATCH`.
 const BATCH: usize = 16;
 
 /// The rescuer of one queue. Its thread ends with the queue.
@@ -28,10 +29,10 @@ pub(crate) struct Rescuer {
     thread: ServiceThread,
 }
 
-/// What the thread shares.
+/// The state that the thread shares.
 struct RescuerShared {
     parker: Parker,
-    /// What it runs.
+    /// The item that it runs, as shown to others.
     shown: Publication,
     /// L: is the lock; guards the calls.
     calls: Mutex<Maydays>,
@@ -96,12 +97,12 @@ impl Rescuer {
         })
     }
 
-    /// What it runs (a moment ago).
+    /// Returns what it runs (a moment ago).
     pub(crate) fn runs(&self) -> Option<Label> {
         Some(self.desk.shown.read()?.label)
     }
 
-    /// The thread ends with what it was called for. Doesn't wait.
+    /// Makes the thread end with what it was called for. Doesn't wait.
     pub(crate) fn stop(&self) {
         self.desk.calls.lock().over = true;
         self.desk.parker.unparker().unpark();
@@ -109,7 +110,7 @@ impl Rescuer {
 }
 
 impl Drop for Rescuer {
-    /// With the queue, maybe on the rescuer's own thread: doesn't wait.
+    /// Drops the rescuer with the queue, maybe on the rescuer's own thread: doesn't wait.
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! What the watchdog reports: a pool whose work doesn't get on.
+//! The watchdog's report: a pool whose work doesn't get on.
 
 use std::fmt;
 use std::panic::Location;
@@ -12,7 +12,7 @@ use crate::pool::worker::Worker;
 use crate::report::PoolReport;
 use crate::task::running::Label;
 
-/// How many of the items that wait a report names.
+/// Number of waiting items that a report names.
 const WAITING: usize = 8;
 
 /// A pool that has had work waiting for a long time, and of which no worker took anything.
@@ -20,11 +20,11 @@ const WAITING: usize = 8;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StallReport {
-    /// For how long nothing was taken.
+    /// Time in which nothing was taken.
     pub stalled_for: Duration,
     /// The pool.
     pub pool: PoolReport,
-    /// What its workers are at.
+    /// Items that its workers run.
     pub running: Vec<ItemReport>,
     /// The items that have waited longest, eight at the most.
     pub waiting: Vec<ItemReport>,
@@ -38,27 +38,27 @@ pub struct ItemReport {
     pub queue: String,
     /// Its function: the name that the compiler gives it.
     pub function: &'static str,
-    /// Where it was queued.
+    /// Place where it was queued.
     pub site: &'static Location<'static>,
     /// The kernel's number of the worker's thread, for a debugger or `/proc`.
     pub thread: Option<u32>,
-    /// What it does, as far as that is known.
+    /// Activity of the item, as far as that is known.
     pub doing: Activity,
 }
 
-/// What an item does, as far as the pool knows.
+/// The activity of an item, as far as the pool knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
-    /// It waits for a worker.
+    /// The item waits for a worker.
     Waiting,
-    /// It runs, and holds a core.
+    /// The item runs, and holds a core.
     Running,
-    /// It is inside a blocking region, as it has said.
+    /// The item is inside a blocking region, as it has said.
     Blocked,
-    /// It sleeps, and hadn't said so; found by the watchdog.
+    /// The item sleeps, and hadn't said so; found by the watchdog.
     BlockedUntold,
-    /// It computes for long: its queue says so, or the watchdog has found it.
+    /// The item computes for long: its queue says so, or the watchdog has found it.
     CpuIntensive,
 }
 
@@ -77,7 +77,7 @@ impl Activity {
 }
 
 impl ItemReport {
-    /// Of what a worker runs; `queue` gives a queue's name by its number.
+    /// Describes what a worker runs; `queue` gives a queue's name by its number.
     pub(crate) fn of(
         worker: &Worker,
         label: Label,
@@ -87,7 +87,7 @@ impl ItemReport {
         ItemReport { thread, doing, ..Self::waiting(label, queue) }
     }
 
-    /// Of what waits.
+    /// Describes what waits.
     fn waiting(label: Label, queue: impl FnOnce(u64) -> String) -> ItemReport {
         ItemReport {
             queue: queue(label.queue),

@@ -1,4 +1,4 @@
-//! What the timekeeper does, with workers and a clock that are driven by hand, on one thread.
+//! Tests of the timekeeper, with workers and a clock that are driven by hand, on one thread.
 
 use std::io;
 use std::panic::Location;
@@ -43,7 +43,7 @@ impl TestPool {
         Self::on(1, settings, max, spawner)
     }
 
-    /// As all others, but of so many CPUs.
+    /// Creates a pool as all others, but of `cpus` CPUs.
     fn on(cpus: u32, settings: Settings, max: usize, spawner: Spawner) -> TestPool {
         let thread = Arc::new(Mutex::new(Reading { ran: Duration::ZERO, asleep: false }));
         let (read, awake) = (Arc::clone(&thread), Arc::<Mutex<Vec<u32>>>::default());
@@ -77,7 +77,7 @@ impl TestPool {
         assert!(matches!(self.group.step(worker), Step::Park { .. }));
     }
 
-    /// Time passes, in which the workers' threads run so much.
+    /// Lets time pass, in which the workers' threads run this much.
     fn pass(&self, time: Duration, ran: Duration) -> bool {
         self.thread.lock().ran += ran;
         self.keeper.advance(time)
@@ -189,8 +189,8 @@ fn stepped_all_that_sleep_are_caught_at_one_look_and_of_those_that_compute_one()
     }
 }
 
-/// Two CPUs, and many workers, whose items sleep until so much time has passed. Item 3 lets so many
-/// of the first ones wake up. How many were caught.
+/// Returns how many of many workers on two CPUs were caught. Their items sleep until the given time
+/// has passed. Item 3 lets the first `wake_up` ones wake up.
 fn sleepers(time: Duration, wake_up: u32) -> u64 {
     let bench = TestPool::on(2, Settings::default(), 0, Spawner::default());
     let workers: Arc<[_]> = (0..64).map(|_| bench.group.enlist(0)).collect();

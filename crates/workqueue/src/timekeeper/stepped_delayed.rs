@@ -35,7 +35,7 @@ fn queue() -> (Workqueue, Arc<Timekeeper>) {
     (builder().build(&pools).expect("a queue"), keeper)
 }
 
-/// An item, and how often it has run.
+/// Returns an item, and how often it has run.
 fn counting() -> (Work, Arc<AtomicU32>) {
     let runs = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&runs);
@@ -49,7 +49,7 @@ fn ran(runs: &AtomicU32) -> u32 {
     runs.load(Ordering::Relaxed)
 }
 
-/// An item that runs until it is told to go on, and has begun.
+/// Queues an item that runs until it is told to go on, and waits until it has begun.
 fn held(queue: &Workqueue, cpu: CpuId) -> Arc<Completion> {
     let (go, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&go), Arc::clone(&begun));

@@ -61,7 +61,7 @@ impl Stuck {
         builder(name).rescuer(true).build(&self.pools).expect("a queue")
     }
 
-    /// What the timekeeper would call the queue's rescuer with.
+    /// Returns what the timekeeper would call the queue's rescuer with.
     fn call(&self, queue: &Workqueue) -> Mayday {
         let (table, place) = (queue.table(), At::Here);
         let ticket = table.enter(place, table.pick(place));

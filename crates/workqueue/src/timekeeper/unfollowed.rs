@@ -1,5 +1,5 @@
-//! As `follow.rs`, for a system that announces no change of its CPUs: nobody can be woken by one,
-//! and nobody is reminded.
+//! The counterpart of `follow.rs` for a system that announces no change of its CPUs: nobody can be
+//! woken by one, and nobody is reminded.
 
 use std::io;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use corewise_topology::{Machine, Watch};
 
 use crate::pool::spawn::Limit;
 
-/// There is none.
+/// A type without values.
 pub(crate) enum Follower {}
 
-/// There is none.
+/// A type without values.
 pub(crate) enum Reminder {}
 
 impl Reminder {

@@ -25,14 +25,14 @@ use crate::task::running::RunSnapshot;
 /// thread, read and close them costs a look some 15 us more.
 const KEPT_OPEN: (u64, u64) = (128, 32);
 
-/// What is remembered between looks.
+/// The memory between looks.
 pub(super) struct Watch {
-    /// Those that are looked at.
+    /// The pools that are looked at.
     groups: Vec<Watched>,
-    /// Not before this moment.
+    /// Time before which no look takes place.
     next: Duration,
     pace: Pace,
-    /// Nobody is reminded of the machine before this moment.
+    /// Time before which nobody is reminded of the machine.
     remind: Duration,
     /// The last look found nothing.
     quiet: bool,
@@ -41,7 +41,7 @@ pub(super) struct Watch {
 
 struct Watched {
     group: Weak<Group>,
-    /// By pool: those that were stuck at the last look.
+    /// The pools that were stuck at the last look, by number.
     pools: HashMap<usize, StarvedPool>,
 }
 
@@ -49,11 +49,11 @@ struct Watched {
 struct StarvedPool {
     progress: Progress,
     ended: Standstill,
-    /// By number.
+    /// The workers, by number.
     workers: HashMap<u32, WorkerHistory>,
 }
 
-/// What a look found.
+/// A finding of a look.
 pub(super) enum Finding {
     /// A worker was exempt, so that other work may start.
     Caught { shown: RunSnapshot, why: Exemption, hits: Option<u64> },
@@ -75,12 +75,12 @@ impl Watch {
         self.groups.push(Watched { group: Arc::downgrade(group), pools: HashMap::new() });
     }
 
-    /// Whether any pools are left.
+    /// Returns true if any pools are left.
     pub(super) fn any_left(&self) -> bool {
         self.groups.iter().any(|watched| watched.group.strong_count() > 0)
     }
 
-    /// Whether any pool has work and no worker for it.
+    /// Returns true if any pool has work and no worker for it.
     pub(super) fn anything(&self) -> bool {
         let groups = self.groups.iter().filter_map(|watched| watched.group.upgrade());
         groups.into_iter().any(|group| (0..group.pools.len()).any(|pool| group.is_stuck(pool)))
@@ -122,7 +122,7 @@ impl Watch {
     }
 }
 
-/// The longest distance between looks.
+/// Returns the longest distance between looks.
 fn tick(settings: &Settings) -> Duration {
     match settings.cpu_intensive_after {
         Duration::ZERO => TICK,
@@ -202,8 +202,8 @@ impl PoolScan {
         true
     }
 
-    /// These workers sleep untold, for so long each: others may start in their place where that is
-    /// worth a thread, beside those that were `found_asleep` earlier, and so many that compute.
+    /// Lets others start in the place of workers that sleep untold, for this long each, if that is
+    /// worth a thread, beside those that were `found_asleep` earlier, and those that compute.
     fn let_others_start(
         &mut self,
         group: &Arc<Group>,
@@ -232,7 +232,7 @@ impl PoolScan {
         }
     }
 
-    /// A worker was found out: other work may start.
+    /// Exempts a worker that was found out: other work may start.
     fn catch(
         &mut self,
         group: &Arc<Group>,
@@ -251,21 +251,21 @@ impl PoolScan {
     }
 }
 
-/// How many functions are remembered: the kernel's `WCI_MAX_ENTS`. Those that come later are
+/// Number of functions that are remembered: the kernel's `WCI_MAX_ENTS`. Those that come later are
 /// counted in their queue and not reported.
 const FUNCTIONS: usize = 128;
 
 /// A function's name, where it was queued, and how it keeps its core.
 type Function = (&'static str, &'static Location<'static>, Exemption);
 
-/// How often each function was caught.
+/// Number of times that each function was caught.
 #[derive(Debug, Default)]
 struct LongFunctions {
     hits: HashMap<Function, u64>,
 }
 
 impl LongFunctions {
-    /// It was caught once more. How often so far, where that is worth a report.
+    /// Counts that it was caught once more. Returns how often so far, if that is worth a report.
     fn caught(
         &mut self,
         name: &'static str,
