@@ -39,8 +39,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often it allocates, after it was done once to warm up. The least of some tries: a pool that
-/// makes one more worker just then allocates for that thread.
+/// Returns how often `what` allocates, after one call to warm up. Takes the least of some tries: a
+/// pool that makes one more worker just then allocates for that thread.
 fn allocations(mut what: impl FnMut()) -> usize {
     what();
     let mut once = || {

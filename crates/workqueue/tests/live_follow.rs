@@ -21,7 +21,7 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-/// What each thread with such a name may use, as the kernel says.
+/// Returns what each thread with such a name may use, as the kernel says.
 fn masks(name: &str) -> Vec<CpuSet> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
@@ -59,7 +59,8 @@ impl Followed {
         while !wanted(&self.changes.recv().unwrap().after.online) {}
     }
 
-    /// An item on a CPU's worker that waits until told; another worker stands in for it meanwhile.
+    /// Queues an item on a CPU's worker that waits until told; another worker stands in for it
+    /// meanwhile.
     fn busy(&self, cpu: CpuId) -> Busy {
         let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
         let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));

@@ -122,7 +122,7 @@ impl<S: Subscriber> Layer<S> for PanicsAt {
     }
 }
 
-/// A queue whose workers have that subscriber.
+/// Returns a queue whose workers have that subscriber.
 fn queue_with(panics: PanicsAt) -> Workqueue {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("valid");
     let pools = WorkerPools::builder(&machine)

@@ -1,5 +1,5 @@
-//! What a `tracing` subscriber gets to see: a span a run, and what an item left behind. Its own
-//! program, since the subscriber is for all threads.
+//! Tests of what a `tracing` subscriber gets to see: a span a run, and what an item left behind.
+//! Its own program, since the subscriber is for all threads.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -58,7 +58,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Capture {
     }
 }
 
-/// What was seen of a queue with this name.
+/// Returns what was seen of a queue with this name.
 fn seen(of: &Workqueue) -> Vec<Seen> {
     let all = capture().0.lock().clone();
     all.into_iter().filter(|seen| seen.field("queue") == format!("{:?}", of.name())).collect()

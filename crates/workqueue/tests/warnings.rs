@@ -1,5 +1,5 @@
-//! What is said about queues that are used in a way that isn't meant. Its own program, since the
-//! subscriber is for all threads.
+//! Tests of what is said about queues that are used in a way that isn't meant. Its own program,
+//! since the subscriber is for all threads.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -33,12 +33,12 @@ impl<S: Subscriber> Layer<S> for Capture {
     }
 }
 
-/// What was said about the queue, or the function, of this name.
+/// Returns what was said about the queue, or the function, of this name.
 fn said(queue: &str) -> Vec<String> {
     all().into_iter().filter(|event| event.contains(&format!("=\"{queue}\""))).collect()
 }
 
-/// What was said.
+/// Returns what was said.
 fn all() -> Vec<String> {
     static CAPTURE: OnceLock<Capture> = OnceLock::new();
     let capture = CAPTURE.get_or_init(|| {

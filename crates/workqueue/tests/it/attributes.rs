@@ -342,7 +342,7 @@ fn cpus_that_are_offline_may_be_asked_for() {
     assert_eq!(pod_of(&queue, 4), Some(1));
 }
 
-/// The niceness of the worker that runs it, and its name.
+/// Returns the niceness of the worker that runs it, and its name.
 fn worker(queue: &Workqueue) -> (i32, String) {
     let look = || {
         let nice = niceness();

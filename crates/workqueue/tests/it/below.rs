@@ -19,7 +19,7 @@ fn build(pools: &WorkerPools, set: impl FnOnce(QueueBuilder) -> QueueBuilder) ->
     set(Workqueue::builder("upper")).build(pools).expect("a queue")
 }
 
-/// An item that runs until the returned event.
+/// Queues an item that runs until the returned event.
 fn occupy(queue: &Workqueue) -> Arc<Completion> {
     let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));

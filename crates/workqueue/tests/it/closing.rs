@@ -1,4 +1,4 @@
-//! What is left in pools that are closed is run or cancelled: nobody waits for ever.
+//! Tests of closed pools: the work that is left is run or cancelled, and nobody waits for ever.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -254,8 +254,8 @@ fn a_value_that_nobody_took_and_that_panics_when_it_is_dropped_harms_nobody() {
     assert_eq!(pools.report()[0].threads_made, 1, "the worker goes on");
 }
 
-/// What something panics with. Its destructor panics as well, with another one of these, so many
-/// times.
+/// The payload of a panic. Its destructor panics as well, with another one of these, as often as
+/// the number says.
 struct Payload(Arc<()>, u32);
 
 impl Drop for Payload {

@@ -1,4 +1,4 @@
-//! What `WorkerPools::dump` shows, on real threads of described machines.
+//! Tests of `WorkerPools::dump`, on real threads of described machines.
 #![cfg(not(loom))]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -12,7 +12,8 @@ fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
 }
 
-/// One CPU, where nobody finds out that an item blocks: who waits behind it goes on waiting.
+/// Returns pools of one CPU that don't find out that an item blocks: who waits behind it goes on
+/// waiting.
 fn one_at_a_time() -> WorkerPools {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build()

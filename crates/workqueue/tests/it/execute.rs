@@ -313,7 +313,7 @@ fn until(ran: &AtomicUsize, many: usize) {
     }
 }
 
-/// A closure that counts its run.
+/// Returns a closure that counts its run.
 fn counts(ran: &Arc<AtomicUsize>) -> impl FnOnce() + Send + use<> {
     let ran = Arc::clone(ran);
     move || _ = ran.fetch_add(1, Ordering::SeqCst)
@@ -422,7 +422,7 @@ fn the_closures_that_an_item_executes_start_in_order_however_many_and_large_they
     }
 }
 
-/// A closure that counts, and executes itself again until it is told to stop.
+/// Queues a closure that counts, and executes itself again until it is told to stop.
 fn chain(queue: &Workqueue, counts: &Arc<Vec<AtomicUsize>>, number: usize, stop: &Arc<Completion>) {
     let (own, counts, stop) = (queue.clone(), Arc::clone(counts), Arc::clone(stop));
     let closure = move || {

@@ -26,7 +26,7 @@ fn queue(pools: &WorkerPools, name: &str) -> Workqueue {
     builder(name).build(pools).expect("a queue")
 }
 
-/// A chain of so many levels, each of which is a queue of its own, and is flushed or drained.
+/// Runs a chain of levels, each of which is a queue of its own, and is flushed or drained.
 fn levels(pools: &WorkerPools, drain: bool, left: usize) -> usize {
     if left == 0 {
         return 0;
@@ -47,7 +47,7 @@ fn levels(pools: &WorkerPools, drain: bool, left: usize) -> usize {
     depth.load(Ordering::SeqCst)
 }
 
-/// As an item that nobody has a handle of.
+/// Runs the function as an item that nobody has a handle of.
 fn run_alone(queue: &Workqueue, function: impl FnOnce() + Send + 'static) {
     assert!(queue.execute(function).is_ok(), "it is open");
 }
@@ -142,7 +142,7 @@ fn a_flush_that_no_stack_holds_ends_with_a_panic_that_says_so() {
     assert_eq!(first.spawn(|| 7).join().unwrap(), 7);
 }
 
-/// As `levels`; a level hands on what the one below it panicked with.
+/// Runs a chain as `levels` does; a level hands on what the one below it panicked with.
 fn deep(pools: &WorkerPools, left: usize) {
     if left == 0 {
         return;
@@ -190,7 +190,7 @@ fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// The rescuer is at one item of the queue, and another one lies in the pool whose worker waits for
+/// Checks a queue with one item at the rescuer, and another one in the pool whose worker waits for
 /// it all.
 #[test]
 fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobody_can_run() {
@@ -222,7 +222,7 @@ fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobo
     of_plain.join().expect("it is left alone");
 }
 
-/// Every kind of wait in items, all of which wait in the end for what only this thread does.
+/// Checks every kind of wait in items, all of which wait in the end for what only this thread does.
 #[test]
 fn waits_that_end_by_what_happens_outside_of_the_pools_are_left_alone() {
     for max_workers in [2, 8] {

@@ -16,7 +16,7 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-/// Two nodes of four CPUs.
+/// Returns two nodes of four CPUs.
 fn machine() -> (Machine, WorkerPools) {
     let machine = Machine::synthetic("numa:2 l3:1 core:4 pu:1").unwrap();
     let pools = WorkerPools::new(&machine);
@@ -39,23 +39,23 @@ fn online(machine: &Machine, cpus: &str) {
     }
 }
 
-/// The pool of a pod.
+/// Returns the pool of a pod.
 fn pool(pools: &WorkerPools, pod: u32) -> PoolReport {
     pools.report().into_iter().find(|pool| pool.pod == pod).unwrap()
 }
 
-/// Where the pools' workers run, by pod: the CPUs, and `away` where these aren't the pod's.
+/// Returns where the pools' workers run, by pod: the CPUs, and `away` if these aren't the pod's.
 fn places(pools: &WorkerPools) -> Vec<String> {
     let place = |pool: PoolReport| format!("{}{}", pool.cpus, if pool.away { " away" } else { "" });
     pools.report().into_iter().map(place).collect()
 }
 
-/// The pod that the calling item's worker belongs to.
+/// Returns the pod that the calling item's worker belongs to.
 fn own_pod() -> Option<u32> {
     Placement::current().and_then(|placement| placement.pod)
 }
 
-/// The pod whose pool runs work that is queued for a CPU.
+/// Returns the pod whose pool runs work that is queued for a CPU.
 fn pod_of_run(queue: &Workqueue, cpu: u32) -> Option<u32> {
     queue.at(At::Cpu(CpuId::new(cpu))).spawn(own_pod).join().unwrap()
 }

@@ -65,15 +65,15 @@ fn a_fork_is_stolen_while_its_owner_is_busy_and_runs_as_an_item_of_its_queue() {
     pools.shutdown();
 }
 
-/// This machine, with its pools; `None` where it has one CPU, which is the guest's.
+/// Returns this machine, with its pools; `None` if it has one CPU, which is the guest's.
 fn live() -> Option<WorkerPools> {
     let machine = Machine::live().expect("this machine");
     let pools = WorkerPools::builder(&machine).concurrency(usize::MAX);
     (machine.online().len() > 1).then(|| pools.build())
 }
 
-/// A join whose first closure ends when the second has been called: whether that was on another
-/// thread.
+/// Returns whether a join's second closure was called on another thread. Its first closure ends
+/// when the second has been called.
 fn is_helped(queue: &Workqueue) -> bool {
     let (tells, told) = mpsc::channel();
     let (here, there) = queue.join(
@@ -279,7 +279,7 @@ fn a_join_in_an_atomic_section_offers_nothing_whatever_its_item_has_offered() {
     });
 }
 
-/// A recursion with one closure that goes on, the first or the second, and one that ends.
+/// Sums up a recursion with one closure that goes on, the first or the second, and one that ends.
 fn list(queue: &Workqueue, left: u32, first_goes_on: bool) -> u32 {
     if left == 0 {
         return 0;
@@ -423,7 +423,7 @@ fn an_item_that_a_thief_takes_back_forks_nothing_that_the_waiting_owner_would_ca
     assert_eq!(foreign, 0, "parts of another item ran inside the join");
 }
 
-/// The library's thread-locals, which are younger, are gone by then.
+/// Checks a join after the end of the library's thread-locals, which are younger.
 #[test]
 fn a_destructor_of_a_thread_local_that_is_older_than_the_library_s_joins() {
     struct Joins(mpsc::Sender<(u32, u32)>, Workqueue);

@@ -379,7 +379,7 @@ fn a_future_stays_on_the_pod_it_was_spawned_on_whoever_wakes_it() {
 
 #[test]
 fn a_handle_can_be_awaited_in_any_executor() {
-    /// The smallest of all executors.
+    /// Runs a future: the smallest of all executors.
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
         let parker = Parker::new();

@@ -15,7 +15,7 @@ use corewise_workqueue::{
 
 use crate::setup::{builder, counting, pools};
 
-/// One of each kind that lets one instance through at a time.
+/// Returns one queue of each kind that lets one instance through at a time.
 fn one_at_a_time(pools: &WorkerPools) -> [Workqueue; 4] {
     let strict = Workqueue::builder("test").scope(AffinityScope::Cpu).strict(true);
     [

@@ -13,7 +13,7 @@ use corewise_workqueue::{QueueError, Queued, Work, WorkerPools, Workqueue};
 use crate::setup::{counting, occupy, queue};
 use crate::spin::spin_until;
 
-/// An item whose runs say so on the first channel, and end when told on the second.
+/// Returns an item whose runs say so on the first channel, and end when told on the second.
 fn stepped() -> (Work, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (inside, at_start) = mpsc::channel();
     let (go_on, gate) = mpsc::channel();

@@ -9,7 +9,7 @@ use corewise_workqueue::{
     At, BuildError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
-/// A queue on a machine; its workers are not pinned, so two cores are enough.
+/// Returns a queue on a machine; its workers are not pinned, so two cores are enough.
 fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
     let machine = Machine::synthetic(description).expect("a valid description");
     set(Workqueue::builder("test")).build(&WorkerPools::new(&machine)).expect("a queue")
@@ -18,7 +18,7 @@ fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> W
 /// One node of four shards of eight cores.
 const FOUR_SHARDS: &str = "numa:1 l3:1 core:32 pu:1";
 
-/// How many are inside at once, and how many were at most.
+/// Numbers of items that are inside at once, and that were at most.
 #[derive(Default)]
 struct Crowd {
     now: AtomicUsize,

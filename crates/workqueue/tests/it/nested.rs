@@ -56,7 +56,7 @@ fn by_told_block(queue: &Workqueue, left: u32) -> u32 {
     blocking("the test", || inner.join().expect("no panic")) + 1
 }
 
-/// Each is for the pod of the next CPU.
+/// Runs a chain of items, each for the pod of the next CPU.
 fn by_turns(queue: &Workqueue, left: u32) -> u32 {
     if left == 0 {
         return 0;
@@ -116,7 +116,7 @@ fn a_chain_of_delayed_items_goes_on_when_every_worker_waits() {
     assert_eq!(queue.spawn(move || by_delay(&own, 100)).join().unwrap(), 100);
 }
 
-/// As of directories: so many levels, on each of which some others end at once.
+/// Walks as if through directories: `levels` levels, on each of which some others end at once.
 fn walk(queue: &Workqueue, levels: u32, seen: &Arc<AtomicUsize>) {
     seen.fetch_add(1, Ordering::SeqCst);
     if levels == 0 {
@@ -195,7 +195,7 @@ fn a_panic_that_is_unwrapped_at_each_level_of_a_recursion_grows_by_a_line_a_leve
     }
 }
 
-/// A list that is summed by joins, with `bottom` at its end.
+/// Sums a list by joins, with `bottom` at its end.
 fn sum(queue: &Workqueue, left: u32, bottom: &(dyn Fn() + Sync)) -> u32 {
     if left == 0 {
         bottom();

@@ -140,8 +140,8 @@ fn queueing_mod_delayed_cancel_disable_and_enable_are_for_any_context() {
     assert_eq!(context::violations(), before);
 }
 
-/// Nobody is told that it blocks. Where the two are of one batch, another worker has to take the
-/// second out of that.
+/// Checks an item that nobody is told of that it blocks. If the two are of one batch, another
+/// worker has to take the second out of that.
 #[test]
 fn an_item_that_waits_untold_for_the_next_one_of_a_stream_gets_that_run() {
     let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").expect("valid"));

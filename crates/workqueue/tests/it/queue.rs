@@ -14,17 +14,19 @@ use corewise_workqueue::{
 use crate::setup::occupy;
 use crate::spin::spin_until;
 
-/// One node, one cache, `cpus` CPUs; its workers are not pinned, so two cores are enough.
+/// Returns one node with one cache and `cpus` CPUs; its workers are not pinned, so two cores are
+/// enough.
 fn machine(cpus: u32) -> Machine {
     Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
 }
 
-/// Items of these tests keep a core for as long as they need: none is to be found at it.
+/// Returns pools that find no item at its core: items of these tests keep a core for as long as
+/// they need.
 fn pools(machine: &Machine) -> WorkerPools {
     WorkerPools::builder(machine).cpu_intensive_after(std::time::Duration::ZERO).build()
 }
 
-/// A queue with one pod of `cpus` CPUs.
+/// Returns a queue with one pod of `cpus` CPUs.
 fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let pools = pools(&machine(cpus));
     let queue =
@@ -553,7 +555,7 @@ fn a_waker_that_panics_takes_nothing_from_its_task_or_from_the_worker() {
 
 #[test]
 fn idle_workers_sleep_and_stay_asleep() {
-    /// State and voluntary context switches of this test's workers, by thread.
+    /// Returns state and voluntary context switches of this test's workers, by thread.
     fn workers() -> Vec<(String, char, String)> {
         let field = |status: &str, name: &str| {
             let line = status.lines().find(|line| line.starts_with(name));

@@ -8,7 +8,7 @@ use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, CpuId, CpuQuota, Machine};
 use corewise_workqueue::{At, JoinHandle, WorkerPools, Workqueue};
 
-/// Milliseconds in each 100.
+/// Returns a quota of this many milliseconds in each 100.
 fn quota(millis: u64) -> Option<CpuQuota> {
     CpuQuota::new(Duration::from_millis(millis), Duration::from_millis(100))
 }

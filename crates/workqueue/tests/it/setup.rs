@@ -1,4 +1,4 @@
-//! What tests of workqueues begin with.
+//! Setup that tests of workqueues begin with.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use corewise_workqueue::{QueueBuilder, Work, WorkerPools, Workqueue};
 
 use crate::spin::spin_until;
 
-/// A machine of one cache with so many CPUs.
+/// Returns a machine of one cache with `cpus` CPUs.
 pub(crate) fn machine(cpus: u32) -> Machine {
     Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
 }
@@ -24,12 +24,12 @@ pub(crate) fn described(description: &str) -> WorkerPools {
     WorkerPools::new(&Machine::synthetic(description).expect("a valid description"))
 }
 
-/// A queue whose items run anywhere, to be built.
+/// Returns the builder of a queue whose items run anywhere.
 pub(crate) fn builder() -> QueueBuilder {
     Workqueue::builder("test").scope(AffinityScope::System)
 }
 
-/// Such a queue on pools for so many CPUs.
+/// Returns such a queue on pools for `cpus` CPUs.
 pub(crate) fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     let pools = pools(cpus);
     let queue = builder().build(&pools).expect("a queue");
@@ -48,7 +48,7 @@ pub(crate) fn occupy(queue: &Workqueue) -> Arc<Completion> {
     gate
 }
 
-/// An item, and how often it has run.
+/// Returns an item, and how often it has run.
 pub(crate) fn counting() -> (Work, Arc<AtomicUsize>) {
     let runs = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&runs);

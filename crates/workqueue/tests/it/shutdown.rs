@@ -123,7 +123,7 @@ fn dropping_the_last_handle_runs_what_is_queued_and_ends_the_workers() {
     assert_eq!(ran.load(Ordering::SeqCst), 10);
 }
 
-/// An item that runs until its gate is open, without saying that it waits.
+/// Queues an item that runs until its gate is open, without saying that it waits.
 fn hangs(queue: &Workqueue) -> Arc<Completion> {
     let (gate, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (opens, says) = (Arc::clone(&gate), Arc::clone(&runs));

@@ -20,7 +20,7 @@ fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
     WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
 }
 
-/// With workers whose stacks are small.
+/// Returns pools with workers whose stacks are small.
 fn small(max_workers: usize) -> WorkerPools {
     let thread = |worker: corewise_workqueue::WorkerThread| {
         thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
@@ -48,8 +48,8 @@ fn by_scope(queue: &Workqueue, left: u32) -> u32 {
     depth
 }
 
-/// Both workers of a pool run items of a plain queue, one of which queues what takes the only place
-/// of the limited one; then each waits there, behind that.
+/// Checks a pool whose two workers run items of a plain queue. One of these queues what takes the
+/// only place of the limited one; then each waits there, behind that.
 fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: fn(&Workqueue)) {
     let both = Arc::new(Barrier::new(2));
     let handles: Vec<_> = (0..2)
@@ -200,7 +200,7 @@ fn a_circle_through_several_worker_pools_is_found() {
     all.iter().for_each(WorkerPools::shutdown);
 }
 
-/// Of items of these queues.
+/// Checks that a circle of items of these queues is found.
 fn a_circle_is_found(queues: &[Workqueue]) {
     let n = queues.len();
     let (give, take): (Vec<_>, Vec<_>) =

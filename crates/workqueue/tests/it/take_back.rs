@@ -13,7 +13,8 @@ use corewise_workqueue::{JoinError, Queued, Work, WorkerPools, Workqueue, blocki
 use crate::setup::{builder, pools};
 use crate::spin::spin_until;
 
-/// A queue with one pod of one CPU: what an item queues stays in the list until the item waits.
+/// Returns a queue with one pod of one CPU: what an item queues stays in the list until the item
+/// waits.
 fn queue() -> (WorkerPools, Workqueue) {
     let pools = pools(1);
     let queue = builder().build(&pools).expect("a queue");

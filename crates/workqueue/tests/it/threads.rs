@@ -14,7 +14,7 @@ fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
     Workqueue::builder("blockers").scope(scope).build(pools).unwrap()
 }
 
-/// Items that block, as they say, until the gate is open.
+/// Queues items that block, as they say, until the gate is open.
 fn blockers(queue: &Workqueue, gate: &Arc<Completion>, items: usize) -> Vec<JoinHandle<()>> {
     let item = |_| {
         let gate = Arc::clone(gate);

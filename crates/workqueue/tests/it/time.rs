@@ -1,4 +1,4 @@
-//! What the timekeeper does for real threads. No test here measures time: each waits for what has
+//! Tests of the timekeeper with real threads. No test here measures time: each waits for what has
 //! to happen.
 
 use std::sync::Arc;
@@ -149,7 +149,7 @@ fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
     drop(work);
 }
 
-/// What ticks tell.
+/// Starts a ticker, and returns what its ticks tell.
 fn ticking(
     queue: &Workqueue,
     mut tick: impl FnMut(u64) + Send + 'static,

@@ -20,7 +20,7 @@ fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
     (pools, queue.expect("a queue"))
 }
 
-/// A future that nobody ever wakes, and whether it was dropped.
+/// Spawns a future that nobody ever wakes, and returns whether it was dropped.
 fn forlorn(queue: &Workqueue) -> (JoinHandle<()>, Arc<AtomicBool>) {
     let dropped = Arc::new(AtomicBool::new(false));
     let held = OnDrop(Arc::clone(&dropped));

@@ -10,7 +10,7 @@ use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::AlarmModel;
 
-/// One keeper; two pieces of work, each of which may meet it looking, lowering the alarm, or
+/// Checks one keeper; two pieces of work, each of which may meet it looking, lowering the alarm, or
 /// asleep.
 fn ask_against_lower<F: FencePolicy>() {
     loom::model(|| {

@@ -24,7 +24,7 @@ fn check(pwqs: usize, model: impl Fn(Queue) + Send + Sync + 'static) {
     });
 }
 
-/// A worker that runs these in a row.
+/// Runs a worker that runs these in a row.
 fn work(
     queue: &Queue,
     tickets: [ModelTicket<RealCounts>; 2],
@@ -78,8 +78,8 @@ fn loom_carry_the_later_of_two_workers_collects() {
     });
 }
 
-/// A worker that has run one waits, inside the next one, until a flush of the former is over. The
-/// next one may be of the same colour: then it doesn't wait, the flush does.
+/// Checks a worker that has run one and waits, inside the next one, until a flush of the former is
+/// over. The next one may be of the same colour: then it doesn't wait, the flush does.
 fn wait_in_the_next(puts_down: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);
@@ -120,7 +120,7 @@ fn loom_carry_into_an_instance_of_another_colour_and_flushes_wait_for_that() {
     });
 }
 
-/// A worker that has run one goes idle until a flush is over.
+/// Checks a worker that has run one and goes idle until a flush is over.
 fn go_idle(puts_down: bool) {
     check(1, move |queue| {
         let (carrier, flushed) = (queue.carrier(), Arc::<Completion>::default());
@@ -153,7 +153,8 @@ fn loom_carry_into_sleep_and_flushes_wait_for_ever() {
     must_fail("loom_carry_into_sleep_and_flushes_wait_for_ever", || go_idle(false));
 }
 
-/// The end of the first two of three instances, and the third is about to run.
+/// Returns the state after the end of the first two of three instances, when the third is about to
+/// run.
 fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<RealCounts>, ModelTicket<RealCounts>) {
     let carrier = queue.carrier();
     let tickets = [(); 3].map(|()| queue.queue());
@@ -169,8 +170,8 @@ fn two_over(queue: &Queue, pretends: bool) -> (ModelCarrier<RealCounts>, ModelTi
     (carrier, third)
 }
 
-/// An item queues another from inside, and both are over, while the attributes change: the pwq that
-/// is retired is the other one's too.
+/// Checks an item that queues another from inside. Both are over while the attributes change: the
+/// pwq that is retired is the other one's too.
 fn queue_inside_against_a_change(pretends: bool) {
     check(2, move |queue| {
         let queue = Arc::new(queue);
@@ -207,8 +208,8 @@ fn loom_carry_taking_over_an_uncarried_count_uses_a_freed_link() {
     });
 }
 
-/// An item queues another from inside, which another worker runs, and says so; then a flush waits
-/// for it.
+/// Checks an item that queues another from inside, which another worker runs, and says so; then a
+/// flush waits for it.
 #[test]
 fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     check(1, |queue| {
@@ -232,8 +233,8 @@ fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     });
 }
 
-/// An item queues another from inside and reads the limiter's gate, while somebody closes that and
-/// looks whether the queue is empty: then nothing is accepted any more.
+/// Checks an item that queues another from inside and reads the limiter's gate, while somebody
+/// closes that and looks whether the queue is empty: then nothing is accepted any more.
 fn queue_inside_against_a_drain(pretends: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);

@@ -13,7 +13,7 @@ use corewise_workqueue::model::{QueueModel, cancel_hastily, claim_hastily, take_
 use crate::bounded::{bounded, more_if_long};
 use crate::counting::counting;
 
-/// Which outcomes the executions of a model had: all that there are have to be among them.
+/// The outcomes that the executions of a model had. All that can happen have to be among them.
 #[derive(Clone, Default)]
 struct Outcomes(Arc<std::sync::Mutex<BTreeSet<(usize, bool)>>>);
 
@@ -103,8 +103,8 @@ fn loom_claim_of_an_instance_that_is_not_placed_yet_fails() {
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
-/// The item runs on pool 0, is queued on pool 1 and handed over by its worker, while somebody takes
-/// it back.
+/// Checks an item that runs on pool 0, is queued on pool 1 and handed over by its worker, while
+/// somebody takes it back.
 fn claim_against_hand_over(preemptions: usize, take: fn(&Work) -> bool, cancels: bool) -> Outcomes {
     let outcomes = Outcomes::default();
     let seen = outcomes.clone();

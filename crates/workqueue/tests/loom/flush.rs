@@ -39,8 +39,8 @@ fn loom_flush_sleeps_for_ever_where_the_last_one_does_not_look() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// One that came before the flush; another of its colour comes and goes meanwhile, which must not
-/// be taken for it.
+/// Checks an instance that came before the flush; another of its colour comes and goes meanwhile,
+/// which must not be taken for it.
 fn flush_beside_one_that_comes_and_goes<C: CountPolicy>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -149,8 +149,8 @@ fn loom_flush_waits_for_a_late_queuer_of_an_older_colour() {
     flush_against_two_leaves(2, [(0, 0, 0), (1, 0, 2)]);
 }
 
-/// All colours in use, so that the flush has to wait for a free one; both that may become free do
-/// so meanwhile.
+/// Checks a flush that finds all colours in use, and has to wait for a free one; both that may
+/// become free do so meanwhile.
 fn flush_that_waits_for_a_colour<C: CountPolicy>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

@@ -11,15 +11,15 @@ use corewise_workqueue::{Work, model::PoolModel};
 
 use crate::bounded::{bounded, more_if_long};
 
-/// An item, and what is complete once it has run.
+/// Returns an item, and what is complete once it has run.
 fn ringing() -> (Work, Arc<Completion>) {
     let ran = Arc::new(Completion::new());
     let rings = Arc::clone(&ran);
     (Work::new(move || rings.complete()), ran)
 }
 
-/// A pod with one usable CPU, which a worker of its holds for good; another worker is idle, or
-/// about to be. The pod's second CPU comes at the same time as an item.
+/// Checks a pod with one usable CPU, which one of its workers holds for good; another worker is
+/// idle, or about to be. The pod's second CPU comes at the same time as an item.
 fn cpu_comes_against_push<F: FencePolicy>(preemptions: usize) {
     bounded(preemptions).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -50,8 +50,8 @@ fn loom_follow_without_the_fences_a_cpu_that_comes_leaves_work_waiting() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A pod with two CPUs, one of which a worker holds for good, loses the other at the same time as
-/// an item is pushed: its second worker takes the item, or leaves it to the other pod's.
+/// Checks a pod with two CPUs, one of which a worker holds for good. It loses the other at the same
+/// time as an item is pushed: its second worker takes the item, or leaves it to the other pod's.
 #[test]
 fn loom_follow_a_cpu_that_goes_leaves_its_work_to_somebody() {
     bounded(more_if_long(1)).check(|| {

@@ -20,7 +20,7 @@ use crate::bounded::{bounded, more_if_long};
 struct Fork {
     /// Written before the push, and read by the caller: the ring has to order that.
     value: UnsafeCell<usize>,
-    /// How often it was called. No scheduling point.
+    /// Number of its calls. No scheduling point.
     calls: Count,
 }
 
@@ -41,7 +41,7 @@ impl<P: AsymmetricPolicy> Model<P> {
         Arc::new(Model { ring: RingModel::new(), forks: (0..forks).map(fork).collect() })
     }
 
-    /// What the ring said of it.
+    /// Pushes a fork, and returns what the ring said of it.
     fn push(&self, number: usize) -> Option<bool> {
         let fork = &self.forks[number];
         // SAFETY: it is in no ring.
@@ -114,7 +114,7 @@ impl AsymmetricPolicy for Apart {
     }
 }
 
-/// One inside the other, as in a recursion.
+/// Runs one fork inside the other, as in a recursion.
 fn nested<P: AsymmetricPolicy>(model: &Model<P>) {
     model.push(0);
     model.push(1);
@@ -148,7 +148,7 @@ fn loom_fork_without_the_thief_s_fence_is_called_by_both() {
     assert!(said.is_empty() || is_called_by_both(&said), "{said}");
 }
 
-/// Whether that is why a model failed.
+/// Returns true if that is why a model failed.
 fn is_called_by_both(said: &str) -> bool {
     ["Causality violation", "calls of fork", "is seen"].iter().any(|why| said.contains(why))
 }
@@ -195,7 +195,7 @@ fn loom_fork_that_no_thief_wants_is_its_owner_s() {
     });
 }
 
-/// What one thread spawns, and how often each was had by somebody.
+/// The closures that one thread spawns, and how often each was had by somebody.
 struct Spawns<P: AsymmetricPolicy> {
     ring: SpawnModel<UnsafeCell<usize>, P>,
     had: [Count; 3],
@@ -217,7 +217,7 @@ impl<P: AsymmetricPolicy> Spawns<P> {
     }
 }
 
-/// The owner spawns, takes one back, spawns once more, and takes what is left.
+/// Checks an owner that spawns, takes one back, spawns once more, and takes what is left.
 fn spawned_closures_meet_thieves<P: AsymmetricPolicy>(thieves: usize, preemptions: usize) {
     bounded(preemptions).check(move || {
         let spawns = Arc::new(Spawns::<P> { ring: SpawnModel::new(), had: Default::default() });
@@ -246,7 +246,7 @@ fn loom_fork_spawned_closures_are_had_once_by_their_owner_or_a_thief() {
     spawned_closures_meet_thieves::<Apart>(1, more_if_long(2));
 }
 
-/// Whether that is why a model failed.
+/// Returns true if that is why a model failed.
 fn is_had_by_both(said: &str) -> bool {
     ["Causality violation", "had once", "is seen", "overflow"].iter().any(|why| said.contains(why))
 }
@@ -289,7 +289,7 @@ fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
     });
 }
 
-/// A join meets a thief, which may find its fork, and then calls it or gives it back.
+/// Checks a join that meets a thief, which may find its fork, and then calls it or gives it back.
 fn a_join_meets_a_thief(returns: bool) {
     let outcomes = [(); 2].map(|()| Arc::<Count>::default());
     let seen = outcomes.clone();
@@ -355,8 +355,8 @@ fn loom_fork_a_token_that_was_left_ends_no_later_wait_too_early() {
     });
 }
 
-/// The thief of a fork forks in there, and once more when it is over, while the owner leapfrogs.
-/// The latter fork is no part of the owner's, whose thread doesn't call it.
+/// Checks the thief of a fork that forks in there, and once more when it is over, while the owner
+/// leapfrogs. The latter fork is no part of the owner's, whose thread doesn't call it.
 fn an_owner_leapfrogs(waits: Waits) {
     let leaps = Arc::<Count>::default();
     let seen = Arc::clone(&leaps);
@@ -397,7 +397,7 @@ fn loom_fork_an_owner_that_takes_what_its_thief_offers_calls_a_foreign_one() {
     assert!(said.is_empty() || said.contains("a foreign fork"), "{said}");
 }
 
-/// The first fork of a ring is pushed while a watch ends.
+/// Checks the first fork of a ring, pushed while a watch ends.
 fn a_first_fork_meets_the_end_of_a_watch<P: AsymmetricPolicy>() {
     bounded(3).check(|| {
         let lanes = Arc::new(LanesModel::<P>::new());
@@ -430,7 +430,7 @@ fn loom_fork_without_the_watcher_s_fence_is_overlooked() {
     must_panic("is overlooked", a_first_fork_meets_the_end_of_a_watch::<NoHeavy>);
 }
 
-/// A block of short closures comes into a list while a watch ends, or is left.
+/// Checks a block of short closures that comes into a list while a watch ends, or is left.
 fn a_block_meets_the_end_of_a_watch<P: AsymmetricPolicy>(leaves: bool) {
     bounded(3).check(move || {
         let both = Arc::new((LanesModel::<P>::new(), AtomicU32::new(0)));
@@ -473,8 +473,8 @@ fn loom_fork_without_the_watcher_s_fence_a_block_is_overlooked() {
     must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoHeavy>(true));
 }
 
-/// The first fork of a ring is pushed while a worker goes idle, and nobody watches. The owner's
-/// asymmetric fence is left out, as it isn't there for this.
+/// Checks the first fork of a ring, pushed while a worker goes idle, and nobody watches. The
+/// owner's asymmetric fence is left out, as it isn't there for this.
 fn a_first_fork_meets_a_worker_that_goes_idle<F: FencePolicy>() {
     bounded(3).check(|| {
         let both = Arc::new((LanesModel::<NoLight>::new(), AtomicU32::new(0)));

@@ -37,8 +37,8 @@ fn a_future_that_becomes_ready_while_two_abort_it_ends_once() {
     });
 }
 
-/// A worker polls a future that waits, while its queue is closed. `seated`: that isn't its first
-/// poll.
+/// Checks a worker that polls a waiting future while its queue is closed. `seated`: that isn't its
+/// first poll.
 fn closed_while_it_is_polled(seated: bool, look: bool) {
     let (future, list) = (Arc::new(FutureModel::new()), Arc::new(WaitingModel::new()));
     if seated {

@@ -9,7 +9,7 @@ use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::SlotModel;
 
-/// One place, taken; its holder gives it up while another instance is queued.
+/// Checks one place, which is taken; its holder gives it up while another instance is queued.
 fn put_against_queue<F: FencePolicy>() {
     loom::model(|| {
         let slot = Arc::new(SlotModel::<F>::new(1));
@@ -38,7 +38,8 @@ fn loom_limiter_without_the_fences_an_instance_waits_for_ever() {
     );
 }
 
-/// One waits already; the place is given up while one more of the same link is queued.
+/// Checks one instance that waits already; the place is given up while one more of the same link is
+/// queued.
 #[test]
 fn loom_limiter_no_item_passes_one_that_waits_in_the_same_link() {
     let mut model = loom::model::Builder::new();
@@ -107,7 +108,8 @@ fn loom_limiter_a_cancelled_instance_stalls_nobody() {
     });
 }
 
-/// A queuer counts itself in and looks at the gate; a drain closes the gate and looks at the count.
+/// Checks a queuer that counts itself in and looks at the gate; a drain closes the gate and looks
+/// at the count.
 fn drain_against_queue<F: FencePolicy>() {
     loom::model(|| {
         let slot = Arc::new(SlotModel::<F>::new(0));

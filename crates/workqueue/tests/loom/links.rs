@@ -23,7 +23,8 @@ fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static
     });
 }
 
-/// One that queues, and ends what it queued, while the attributes change so often.
+/// Checks a thread that queues, and ends what it queued, while the attributes change `changes`
+/// times.
 fn queue_against_changes<C: CountPolicy>(changes: usize) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<C>::new(ended));
@@ -61,7 +62,8 @@ fn loom_links_rereading_without_order_uses_a_freed_link() {
     });
 }
 
-/// An instance that was queued here ends on another thread, against `then`; the handle goes last.
+/// Checks an instance that was queued here and ends on another thread, against `then`; the handle
+/// goes last.
 fn last_instance_against<C: CountPolicy>(then: fn(&PwqModel<C>), pwqs: usize) {
     check(move |ended| {
         let queue = PwqModel::<C>::new(ended);
@@ -111,8 +113,8 @@ fn loom_links_the_later_of_two_instances_collects() {
     });
 }
 
-/// The instance is over before its queuer is back from the push, while the attributes change twice:
-/// the second one gives up what the first left in limbo.
+/// Checks an instance that is over before its queuer is back from the push, while the attributes
+/// change twice: the second one gives up what the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<RealCounts>::new(ended));
@@ -139,7 +141,7 @@ fn loom_links_an_unprotected_push_touches_freed_pools() {
     });
 }
 
-/// With a worker that ends the instance as soon as it is pushed.
+/// Checks the same with a worker that ends the instance as soon as it is pushed.
 #[test]
 fn loom_links_the_pools_outlive_the_instance_on_every_path() {
     check(|ended| {

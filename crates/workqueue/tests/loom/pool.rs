@@ -34,7 +34,7 @@ fn pushes_meet<F: FencePolicy>(pools: &PoolModel<F>, worker: ModelWorker<F>, pus
     thread.join().unwrap();
 }
 
-/// One worker; two pushes, each of which may meet it awake, going to sleep, or asleep.
+/// Checks one worker; two pushes, each of which may meet it awake, going to sleep, or asleep.
 fn push_against_park<F: FencePolicy>(new: fn() -> PoolModel<F>) {
     bounded(2).check(move || {
         let pools = new();
@@ -57,7 +57,7 @@ fn loom_pool_no_push_is_left_to_a_worker_that_spins_before_it_sleeps() {
     });
 }
 
-/// One worker, which searches before it sleeps; two pushes, which leave it alone meanwhile.
+/// Checks one worker, which searches before it sleeps; two pushes, which leave it alone meanwhile.
 fn push_against_search<F: FencePolicy>() {
     bounded(2).check(|| {
         let pools = PoolModel::<F>::new(1, 1);
@@ -129,8 +129,8 @@ fn loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker is idle. Another is known to run one tiny item after the other, so that a push leaves
-/// what it brings to that one, which may be about to park.
+/// Checks an idle worker beside another that is known to run one tiny item after the other. A push
+/// leaves what it brings to that one, which may be about to park.
 fn push_against_the_park_of_a_taker<F: FencePolicy>() {
     bounded(2).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -153,8 +153,8 @@ fn loom_pool_without_the_fences_items_left_to_a_taker_are_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker reserves two items and blocks in the first, until the second has run; the core that it
-/// leaves is for another one, which parks meanwhile, or is about to.
+/// Checks a worker that reserves two items and blocks in the first, until the second has run; the
+/// core that it leaves is for another one, which parks meanwhile, or is about to.
 fn a_batch_is_left_at_a_block(told: bool) {
     bounded(2).check(move || {
         let model = PoolModel::<FullFence>::new(1, 2);
@@ -194,9 +194,9 @@ fn loom_pool_reserved_items_are_stranded_if_the_blocking_is_not_announced() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// A worker reserves two items; the first ends only when the second has run, and nobody says that
-/// it blocks. With a core for another worker that one takes the second, also where it was about to
-/// park.
+/// Checks a worker that reserves two items; the first ends only when the second has run, and nobody
+/// says that it blocks. With a core for another worker that one takes the second, also if it was
+/// about to park.
 #[test]
 fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
     bounded(2).check(|| {
@@ -219,8 +219,8 @@ fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
     });
 }
 
-/// A worker of a pool with two stripes, one CPU of which can be used. Two pushes from different
-/// CPUs at once: it has to see both before it parks.
+/// Checks a worker of a pool with two stripes, one CPU of which can be used. Two pushes come from
+/// different CPUs at once: it has to see both before it parks.
 fn push_on_either_stripe_against_park<F: FencePolicy>() {
     bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -278,8 +278,8 @@ fn loom_pool_a_push_that_meets_the_closing_is_run_or_cancelled() {
     });
 }
 
-/// One core, two workers. The first item waits for the second, inside a blocking region: the other
-/// worker has to be woken, by the push or by the region.
+/// Checks two workers with one core. The first item waits for the second, inside a blocking region:
+/// the other worker has to be woken, by the push or by the region.
 fn blocking_against_push<F: FencePolicy>() {
     bounded(more_if_long(1)).check(|| {
         let pools = PoolModel::<F>::new(1, 1);
@@ -316,8 +316,8 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Two items in an overflow, of which the first ends only when the second has run: of two workers
-/// one takes the first, while the other is about to park.
+/// Checks two items in an overflow, of which the first ends only when the second has run: of two
+/// workers one takes the first, while the other is about to park.
 #[test]
 fn loom_pool_items_in_an_overflow_run_while_the_first_waits() {
     bounded(2).check(|| {
@@ -336,8 +336,8 @@ fn loom_pool_items_in_an_overflow_run_while_the_first_waits() {
     });
 }
 
-/// One push on a pod whose only worker is busy for good: the other pod's worker, going to sleep or
-/// asleep, has to take it over.
+/// Checks one push on a pod whose only worker is busy for good: the other pod's worker, going to
+/// sleep or asleep, has to take it over.
 fn push_against_another_pods_park<F: FencePolicy>() {
     bounded(3).check(|| {
         let pools = PoolModel::<F>::new(2, 1);

@@ -13,7 +13,7 @@ use corewise_workqueue::model::{QueueModel, flush_or_run, look_and_leave};
 use crate::bounded::bounded;
 use crate::counting::counting;
 
-/// What the executions of a model saw: all that can happen has to be among it.
+/// The outcomes that the executions of a model saw: all that can happen has to be among it.
 type Seen = Arc<std::sync::Mutex<BTreeSet<usize>>>;
 
 fn waiter_against_worker() -> Seen {
@@ -48,8 +48,8 @@ fn loom_take_back_by_the_waiter_or_start_by_a_worker_not_both() {
     assert_eq!(*seen.lock().unwrap(), [0, 1].into(), "now the one ran it, now the other");
 }
 
-/// The waiter looks at the item, and leaves it: meanwhile a worker may start it, and the item
-/// queues itself once more.
+/// Checks a waiter that looks at the item, and leaves it: meanwhile a worker may start it, and the
+/// item queues itself once more.
 #[test]
 fn loom_take_back_that_is_not_allowed_leaves_the_item_to_the_workers() {
     look_against_start(QueueModel::queue);
@@ -91,8 +91,8 @@ fn look_against_start(queue_again: fn(&QueueModel, usize, &Work) -> bool) {
     });
 }
 
-/// While the waiter runs the item it is queued again, and handed over by a worker: the waiter
-/// doesn't run that instance too, it puts it back.
+/// Checks a waiter that runs an item which is queued again meanwhile, and handed over by a worker:
+/// the waiter doesn't run that instance too, it puts it back.
 #[test]
 fn loom_take_back_puts_back_what_is_handed_over_meanwhile() {
     let seen = Seen::default();
@@ -139,8 +139,8 @@ fn loom_take_back_by_two_waiters_one_runs_it_and_both_go_on() {
     });
 }
 
-/// Two workers, of one core, and no more are to be had. One waits for an item; the other, which
-/// could have come for it, begins to block.
+/// Checks two workers of one core, when no more are to be had. One waits for an item; the other,
+/// which could have come for it, begins to block.
 fn the_last_worker_blocks(hastily: bool) {
     bounded(3).check(move || {
         let queue = QueueModel::new(1, 1);
@@ -170,7 +170,7 @@ fn loom_take_back_fails_if_the_taker_settles_nothing() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// The item comes when all workers block: what was held back, or had a timer.
+/// Checks an item that comes when all workers block: it was held back, or had a timer.
 #[test]
 fn loom_take_back_no_push_is_left_to_workers_that_all_wait() {
     bounded(3).check(|| {

@@ -7,7 +7,7 @@ use corewise_workqueue::{BuildError, QueueBuilder, QueueError, QueueKind};
 use super::ledger::{Gauge, Ledger};
 use super::{Chance, Item, Line};
 
-/// What the queue that holds work back is.
+/// Makes the builder's queue hold work back, in one of several ways.
 pub(crate) fn held<C: Chance>(
     builder: QueueBuilder,
     (cpus, nodes): (u64, u64),
@@ -36,14 +36,14 @@ pub(crate) fn scope<C: Chance>(chance: &mut C) -> AffinityScope {
     [AffinityScope::Cpu, AffinityScope::Cache, AffinityScope::System][chance.below(3) as usize]
 }
 
-/// An unbound queue has its maximum on each node (it is less than 8), and once more for pods that
-/// span nodes.
+/// Returns how many instances may be active. An unbound queue has its maximum on each node (it is
+/// less than 8), and once more for pods that span nodes.
 fn slots(nodes: u64) -> u64 {
     if nodes == 1 { 1 } else { nodes + 1 }
 }
 
-/// A CPU goes or comes, or is set apart. The pools follow, on this thread or on another that is
-/// telling an earlier change.
+/// Changes a CPU: it goes or comes, or is set apart. The pools follow, on this thread or on another
+/// that is telling an earlier change.
 pub(crate) fn change<C: Chance>(machine: &Machine, cpus: u64, chance: &mut C) {
     let cpu = chance.below(cpus) as u32;
     match chance.below(3) {
@@ -55,7 +55,7 @@ pub(crate) fn change<C: Chance>(machine: &Machine, cpus: u64, chance: &mut C) {
 }
 
 impl Line {
-    /// Another maximum, more often higher than lower.
+    /// Sets another maximum, more often higher than lower.
     pub(crate) fn set_max_active<C: Chance>(
         &self,
         (cpus, nodes): (u64, u64),
@@ -72,7 +72,7 @@ impl Line {
         ledger.check(set.is_ok(), || format!("set_max_active({most}) said {set:?}"));
     }
 
-    /// Another scope, strictness, or set of CPUs; the same maximum.
+    /// Sets another scope, strictness, or set of CPUs; the same maximum.
     pub(crate) fn set_attributes<C: Chance>(&self, ledger: &Ledger, chance: &mut C) {
         let mut attributes = self.queue.attributes();
         attributes.scope = scope(chance);

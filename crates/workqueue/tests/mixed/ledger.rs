@@ -1,8 +1,8 @@
-//! What must hold whatever the threads do, counted where it happens and compared at the end.
+//! The rules that hold whatever the threads do, counted where it happens and compared at the end.
 //!
 //! The counters are the standard library's on purpose: a model checker is not to schedule around
-//! the checks. A failure is noted, not asserted on the spot: a panic in an item is caught by
-//! its worker.
+//! the checks. A failure is noted, not asserted on the spot: a panic in an item is caught by its
+//! worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use corewise_sync::thread;
 use corewise_workqueue::{QueueError, Queued};
 
-/// What went wrong so far, and a clock that orders events.
+/// The failures so far, and a clock that orders events.
 #[derive(Default)]
 pub(crate) struct Ledger {
     wrong: Mutex<Vec<String>>,
@@ -26,12 +26,13 @@ impl Ledger {
         }
     }
 
-    /// A moment, later than all before.
+    /// Returns a moment, later than all before.
     pub(crate) fn moment(&self) -> u64 {
         self.clock.fetch_add(1, SeqCst) + 1
     }
 
-    /// Somebody begins to shut the pools down: from here on instances may end without having run.
+    /// Notes that somebody begins to shut the pools down: from here on instances may end without
+    /// having run.
     pub(crate) fn close(&self) {
         self.closing.store(true, SeqCst);
     }
@@ -47,7 +48,7 @@ impl Ledger {
     }
 }
 
-/// How many run at once, and how many may.
+/// Numbers of instances that run at once, and that may.
 #[derive(Default)]
 pub(crate) struct Gauge {
     inside: AtomicU64,
@@ -71,14 +72,15 @@ impl Span {
         result
     }
 
-    /// A number where it doesn't last now. It hasn't between two calls that give the same one.
+    /// Returns a number if it doesn't last now. It hasn't lasted between two calls that give the
+    /// same one.
     pub(crate) fn calm(&self) -> Option<u64> {
         let begun = self.begun.load(SeqCst);
         (self.now.load(SeqCst) == 0).then_some(begun)
     }
 }
 
-/// What happened to one item.
+/// The record of one item.
 pub(crate) struct Entry {
     pub(crate) name: String,
     ledger: Arc<Ledger>,
@@ -101,7 +103,7 @@ pub(crate) struct Entry {
     withdrawn: AtomicU64,
     /// A queue of it refuses.
     refused: Vec<Arc<Span>>,
-    /// It is disabled.
+    /// The span in which it is disabled.
     disabled: Span,
     /// Somebody other than its own function queues it.
     outside: Span,
@@ -109,7 +111,7 @@ pub(crate) struct Entry {
     attempts: Mutex<Vec<(u64, Unchanged)>>,
 }
 
-/// What each reason for a refusal says, where it doesn't last now.
+/// The counts of the reasons for a refusal, if none of them lasts now.
 type Unchanged = Option<Vec<u64>>;
 
 impl Entry {
@@ -139,7 +141,7 @@ impl Entry {
         })
     }
 
-    /// One run of the item's function, around its body.
+    /// Runs one run of the item's function, around its body.
     pub(crate) fn run(&self, body: impl FnOnce()) {
         self.seen.fetch_max(self.written.load(SeqCst), SeqCst);
         self.begun.fetch_add(1, SeqCst);
@@ -154,32 +156,32 @@ impl Entry {
         self.ended.fetch_add(1, SeqCst);
     }
 
-    /// One attempt to queue it; what `attempt` said.
+    /// Records one attempt to queue it; returns what `attempt` said.
     pub(crate) fn queue(&self, attempt: impl FnOnce() -> bool) -> bool {
         self.outside.during(|| self.queue_calmly(attempt).0)
     }
 
-    /// As `queue`, by its own function.
+    /// Records an attempt as `queue` does, by its own function.
     pub(crate) fn queue_self(&self, attempt: impl FnOnce() -> bool) {
         self.queue_calmly(attempt);
     }
 
-    /// As `queue`; also what was written, and `calm` if no other attempt was under way that may
-    /// be refused after this one relied on it.
+    /// Records an attempt as `queue` does; returns also what was written, and `calm` if no other
+    /// attempt was under way that may be refused after this one relied on it.
     fn queue_calmly(&self, attempt: impl FnOnce() -> bool) -> (bool, u64, Unchanged) {
         let (accepted, written, calm) = self.attempt(attempt);
         self.accepted.fetch_add(u64::from(accepted), SeqCst);
         (accepted, written, calm)
     }
 
-    /// One attempt to set its timer: an accepted one may still come to nothing where a drain `may`
-    /// begin before its time.
+    /// Records one attempt to set its timer: an accepted one may still come to nothing if a drain
+    /// `may` begin before its time.
     pub(crate) fn delay(&self, may: bool, attempt: impl FnOnce() -> bool) -> bool {
         self.unsure.fetch_add(u64::from(may), SeqCst);
         self.queue(attempt)
     }
 
-    /// One attempt to move its pending instance, or to queue it where it has none. Where it is
+    /// Records one attempt to move its pending instance, or to queue it if it has none. If it is
     /// refused, the instance that it had may have vanished.
     pub(crate) fn modify(&self, may: bool, attempt: impl FnOnce() -> Result<Queued, QueueError>) {
         let calm = self.calm();
@@ -220,8 +222,8 @@ impl Entry {
         self.accepted.load(SeqCst)
     }
 
-    /// After a flush that began with `before` accepted: all of that has run, or somebody may
-    /// have withdrawn it.
+    /// Checks the counts after a flush that began with `before` accepted: all of that has run, or
+    /// somebody may have withdrawn it.
     pub(crate) fn flushed(&self, before: u64, how: &str) {
         if self.ledger.is_closing() {
             return;
@@ -261,13 +263,13 @@ impl Entry {
         });
     }
 
-    /// One attempt to withdraw its pending instance.
+    /// Records one attempt to withdraw its pending instance.
     pub(crate) fn withdraw(&self, attempt: impl FnOnce() -> bool) {
         let withdrawn = self.withdrawal.during(attempt);
         self.withdrawn.fetch_add(u64::from(withdrawn), SeqCst);
     }
 
-    /// After a drain: where nobody else queued it while that went on, it is at rest.
+    /// Checks the counts after a drain: if nobody else queued it while that went on, it is at rest.
     pub(crate) fn drained(&self, drain: impl FnOnce(), is_at_rest: impl FnOnce() -> bool) {
         let calm = self.outside.calm();
         drain();
@@ -278,8 +280,8 @@ impl Entry {
         });
     }
 
-    /// As `withdraw`, by a call that also waits for the instance that runs, and disables the item
-    /// while it does: where nobody else queues it, it is at rest afterwards.
+    /// Records an attempt as `withdraw` does, by a call that also waits for the instance that runs,
+    /// and disables the item while it does: if nobody else queues it, it is at rest afterwards.
     pub(crate) fn withdraw_and_wait(
         &self,
         attempt: impl FnOnce() -> bool,
@@ -299,7 +301,7 @@ impl Entry {
         });
     }
 
-    /// Something is done while the item is disabled: by `disable`, which may wait for the instance
+    /// Does something while the item is disabled: by `disable`, which may wait for the instance
     /// that runs, until `enable`.
     pub(crate) fn while_disabled(
         &self,
@@ -329,7 +331,7 @@ impl Entry {
         });
     }
 
-    /// At rest: nothing was lost, nothing doubled.
+    /// Checks an item at rest: nothing was lost, nothing doubled.
     pub(crate) fn at_rest(&self) {
         let [accepted, begun, ended, withdrawn] =
             [&self.accepted, &self.begun, &self.ended, &self.withdrawn].map(|n| n.load(SeqCst));
@@ -345,12 +347,12 @@ impl Entry {
 }
 
 impl Gauge {
-    /// From now on `limit` may run at once, or as many as were allowed before.
+    /// Allows `limit` to run at once from now on, or as many as were allowed before.
     pub(crate) fn allow(&self, limit: u64) {
         self.limit.fetch_max(limit, SeqCst);
     }
 
-    /// One more runs.
+    /// Counts one more that runs.
     pub(crate) fn during(&self, ledger: &Ledger, name: &str, body: impl FnOnce()) {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         let limit = self.limit.load(SeqCst);
@@ -369,12 +371,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// A task ran that was handed in between two moments; `returned` 0: not known yet.
+    /// Notes that a task ran that was handed in between two moments; `returned` 0: not known yet.
     pub(crate) fn ran(&self, called: u64, returned: u64) {
         self.ran.lock().unwrap_or_else(PoisonError::into_inner).push((called, returned));
     }
 
-    /// None ran before one whose handing-in had ended when its own began.
+    /// Checks that none ran before one whose handing-in had ended when its own began.
     pub(crate) fn check(&self, ledger: &Ledger, name: &str) {
         let ran = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
         let mut last_called = 0;

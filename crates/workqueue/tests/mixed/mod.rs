@@ -17,11 +17,11 @@ use corewise_workqueue::{At, QueueKind, Queued, Work, WorkerPools, Workqueue};
 use ledger::{Entry, Gauge, Ledger, Order, Span};
 use tasks::Tasks;
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) actors: u64,
-    /// Of each actor.
+    /// Number of acts of each actor.
     pub(crate) acts: u64,
 }
 
@@ -30,11 +30,11 @@ struct Line {
     queue: Workqueue,
     items: Vec<Item>,
     gauge: Arc<Gauge>,
-    /// Where it runs its tasks in order.
+    /// The order, if it runs its tasks in order.
     order: Option<Arc<Order>>,
-    /// It is drained.
+    /// The span in which it is drained.
     refusing: Arc<Span>,
-    /// How many closures it has let in of those that it may refuse.
+    /// Number of closures that it has let in of those that it may refuse.
     let_in: Arc<AtomicI64>,
 }
 
@@ -53,17 +53,17 @@ struct World {
     lines: [Line; 2],
     /// Queued on either queue.
     nomad: Item,
-    /// The same, with delays.
+    /// A second item, with delays.
     late: Item,
-    /// Whether there are drains: they refuse a delayed item when its time comes.
+    /// True if there are drains: they refuse a delayed item when its time comes.
     drains: bool,
     tasks: Tasks,
 }
 
-/// What a work item can do to itself; filled after it was made, emptied at the end.
+/// The handle by which a work item acts on itself; filled after it was made, emptied at the end.
 type OwnHandle = Arc<Mutex<Option<(Workqueue, Item)>>>;
 
-/// One run of the scenario.
+/// Runs the scenario once.
 ///
 /// # Panics
 /// Where a rule doesn't hold.
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// One thing that an actor does.
+    /// Does one thing as an actor.
     fn act<C: Chance>(&self, chance: &mut C) {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Nobody queues any more.
+    /// Ends the run: nobody queues any more.
     fn end<C: Chance>(&self, chance: &mut C) {
         // A flush of a queue doesn't wait for timers.
         self.late.work.flush_delayed();
@@ -264,8 +264,8 @@ impl World {
     }
 }
 
-/// An item of a queue; half of them queue themselves again, now and then, and may think better of
-/// it.
+/// Creates an item of a queue; half of them queue themselves again, now and then, and may think
+/// better of it.
 fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<OwnHandle>) -> Item {
     let again = entry.name.ends_with('1');
     let own_handle: OwnHandle = Arc::default();

@@ -13,7 +13,7 @@ use corewise_workqueue::{JoinError, JoinHandle, QueueError, Work, Workqueue};
 use super::ledger::Ledger;
 use super::{Chance, Line};
 
-/// So many closures that are refused beyond that are let in to each queue.
+/// Number of closures that each queue lets in of those that are refused beyond that.
 pub(crate) const CAPACITY: usize = 2;
 
 /// One of those: from when it is made until it is dropped, unless it is refused.
@@ -30,16 +30,16 @@ impl Drop for Inside {
     }
 }
 
-/// What became of one task.
+/// The fate of one task.
 #[derive(Default)]
 struct Fate {
-    /// How often it got to its end.
+    /// Number of times that it got to its end.
     ended: AtomicU64,
     /// Somebody aborts it, or began to, or its queue may have refused it.
     aborted: AtomicBool,
 }
 
-/// What became of all tasks.
+/// The fates of all tasks.
 pub(crate) struct Tasks {
     ledger: Arc<Ledger>,
     fates: Mutex<Vec<Arc<Fate>>>,
@@ -98,7 +98,7 @@ impl Tasks {
         }
     }
 
-    /// Some closures one after the other, so that some are held back behind others.
+    /// Spawns some closures one after the other, so that some are held back behind others.
     pub(crate) fn burst(&self, line: &Line) {
         for _ in 0..3 {
             let (fate, calm) = (self.fate(), line.refusing.calm());
@@ -109,7 +109,7 @@ impl Tasks {
         }
     }
 
-    /// What the handle of a task said.
+    /// Records what the handle of a task said.
     fn said(&self, said: &Result<(), JoinError>, fate: &Fate) {
         let ended = fate.ended.load(SeqCst);
         let right = match said {
@@ -148,7 +148,7 @@ impl Tasks {
         handle
     }
 
-    /// A closure without a handle.
+    /// Executes a closure without a handle.
     fn execute(&self, line: &Line, other: Option<&Workqueue>, fate: &Arc<Fate>) {
         let calm = line.refusing.calm();
         let (its, other) = (Arc::clone(fate), other.cloned());
@@ -180,7 +180,7 @@ impl Tasks {
         }
     }
 
-    /// A closure for which there may be no room.
+    /// Spawns a closure for which there may be no room.
     fn bounded(&self, line: &Line, fate: &Arc<Fate>) -> Option<JoinHandle<()>> {
         let calm = line.refusing.calm();
         let (its, counts) = (Arc::clone(fate), Arc::new(AtomicBool::new(true)));
@@ -213,7 +213,7 @@ impl Tasks {
         }
     }
 
-    /// Some items that borrow, of which one may wait for a task.
+    /// Maps some items that borrow, of which one may wait for a task.
     fn map<C: Chance>(
         &self,
         queue: &Workqueue,
@@ -235,7 +235,7 @@ impl Tasks {
         fate.ended.fetch_add(1, SeqCst);
     }
 
-    /// A function that runs in a rhythm, and no more when it was stopped.
+    /// Runs a function in a rhythm, and no more when it was stopped.
     fn ticks<C: Chance>(&self, queue: &Workqueue, fate: &Fate, chance: &mut C) {
         let ticks = Arc::new(AtomicU64::new(0));
         let counts = Arc::clone(&ticks);
@@ -297,7 +297,7 @@ impl Tasks {
         })
     }
 
-    /// Two closures that borrow, of which one is joined.
+    /// Spawns two closures that borrow, of which one is joined.
     fn scope(&self, queue: &Workqueue, other: Option<&Workqueue>, fate: &Fate) {
         let borrowed = AtomicU64::new(0);
         queue.scope(|scope| {
@@ -316,7 +316,7 @@ impl Tasks {
         fate.ended.fetch_add(1, SeqCst);
     }
 
-    /// At rest: each got to its end once, or was cancelled.
+    /// Checks the tasks at rest: each got to its end once, or was cancelled.
     pub(crate) fn at_rest(&self) {
         for fate in self.fates.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let ended = fate.ended.load(SeqCst);

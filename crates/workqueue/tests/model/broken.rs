@@ -1,4 +1,4 @@
-//! What would be wrong: for models that have to fail.
+//! Faults: for models that have to fail.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::task::header::LentItem;
 use crate::task::header::{Header, Queued};
 
 impl<F: FencePolicy> Group<F> {
-    /// A push that finds the ring full.
+    /// Pushes as if the ring were full.
     pub(super) fn push_spilled(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         let pool = &self.pools[index];
         let reading = pool.lists.at(list).spill(queued, &pool.word);
         self.has_pushed(index, reading);
     }
 
-    /// A Want that comes onto the list, and settles nothing.
+    /// Carries out a Want that comes onto the list, and settles nothing.
     pub(super) fn want_hastily(
         self: &Arc<Self>,
         pool: usize,
@@ -39,14 +39,14 @@ impl Header {
         }
     }
 
-    /// As one does that reads the slot.
+    /// Touches the job slot, as a reader does.
     pub(super) fn touch_job(&self) {
         self.job.with(|_| ());
     }
 }
 
 impl LentItem<'_> {
-    /// A cancel that takes the item for found although another has it in hand.
+    /// Cancels an item that it takes for found although another has it in hand.
     pub(super) fn cancel_hastily(self) -> bool {
         let now = self.state.snapshot();
         let placed = matches!(self.place(now.seq()), Container::Ring(_));
@@ -65,8 +65,8 @@ impl LentItem<'_> {
         true
     }
 
-    /// A [`LentItem::claim`] that doesn't look whether the queuer has filled the slot yet. Touches
-    /// the slot as a claimant does, and gives it back.
+    /// Carries out a [`LentItem::claim`] that doesn't look whether the queuer has filled the slot
+    /// yet. Touches the slot as a claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {
         let now = self.state.snapshot();
         if now.pending() && !now.claimed() && self.state.claim(now) {

@@ -1,4 +1,4 @@
-//! What unit tests and models drive by hand, in place of threads.
+//! Pools and workers that unit tests and models drive by hand, in place of threads.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pwq::slot::{PwqSlot, SlotContent};
 use crate::task::ticket::QueueHome;
 
 impl Setup {
-    /// Soft, with workers and a timekeeper that are driven by hand.
+    /// Returns the setup of soft pools, with workers and a timekeeper that are driven by hand.
     pub(crate) fn by_hand(scope: AffinityScope) -> Setup {
         Setup {
             scope,
@@ -44,7 +44,7 @@ impl Setup {
     }
 }
 
-/// Nobody looks after the pools, and time stands still.
+/// A keeper that does nothing: nobody looks after the pools, and time stands still.
 struct NoKeeper;
 
 impl PoolKeeper for NoKeeper {
@@ -80,19 +80,19 @@ impl PoolSpec {
 }
 
 impl Worker {
-    /// It may reserve so many items at once from the beginning.
+    /// Lets it reserve this many items at once from the beginning.
     pub(crate) fn takes_at_once(&self, most: u64) {
         self.batch.with(|batch| batch.most = most);
     }
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// A worker without a thread of its own.
+    /// Creates a worker without a thread of its own.
     pub(crate) fn enlist(self: &Arc<Self>, index: usize) -> Arc<Worker> {
         self.hire(index, &mut self.pools[index].inner.lock())
     }
 
-    /// It runs one tiny item after the other, and that is enough.
+    /// Makes it run one tiny item after the other, which is enough.
     pub(crate) fn takes_a_stream(&self, me: &Worker) {
         let mut inner = self.pools[me.pool].inner.lock();
         me.counts_as_taker(&mut inner.counts, true);
@@ -100,7 +100,7 @@ impl<F: FencePolicy> Group<F> {
         self.publish(me.pool, &inner);
     }
 
-    /// One bounded step of a worker: take something and run it, or go idle.
+    /// Takes one bounded step of a worker: takes something and runs it, or goes idle.
     pub(crate) fn step(self: &Arc<Self>, me: &Arc<Worker>) -> Step {
         if self.works(me) { Step::Again } else { self.go_idle(me) }
     }
@@ -119,7 +119,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         self.flush_by(|event| event.wait());
     }
 
-    /// Leave, for a caller that keeps the colours anyway.
+    /// Carries out Leave, for a caller that keeps the colours anyway.
     pub(crate) fn leave(&self, slot: NonNull<PwqSlot<L>>, stripe: u32, colour: u8) {
         // SAFETY: the caller's instance is in flight.
         let pair = unsafe { slot.as_ref() }.tally.pair(stripe, colour);

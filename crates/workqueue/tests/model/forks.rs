@@ -19,7 +19,7 @@ use crate::task::ticket::MaybeTicket;
 pub struct RingModel<T, P: AsymmetricPolicy = Asymmetric>(Ring<T, P>);
 
 impl<T, P: AsymmetricPolicy> RingModel<T, P> {
-    /// An empty one.
+    /// Creates an empty one.
     #[expect(clippy::new_without_default, reason = "a model's door")]
     pub fn new() -> Self {
         RingModel(Ring::new())
@@ -41,11 +41,11 @@ impl<T, P: AsymmetricPolicy> RingModel<T, P> {
     }
 }
 
-/// What the items of a worker have spawned.
+/// The closures that the items of a worker have spawned.
 pub struct SpawnModel<T, P: AsymmetricPolicy = Asymmetric>(SpawnRing<T, P>);
 
 impl<T, P: AsymmetricPolicy> SpawnModel<T, P> {
-    /// An empty one.
+    /// Creates an empty one.
     #[expect(clippy::new_without_default, reason = "a model's door")]
     pub fn new() -> Self {
         SpawnModel(SpawnRing::new())
@@ -75,14 +75,14 @@ impl<T, P: AsymmetricPolicy> SpawnModel<T, P> {
 /// The lanes of the model's threads.
 pub struct LanesModel<P: AsymmetricPolicy = Asymmetric>(Lanes<P>);
 
-/// How an owner waits for its thief.
+/// The way in which an owner waits for its thief.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// It sleeps.
+    /// The owner sleeps.
     Asleep,
-    /// It leapfrogs once before.
+    /// The owner leapfrogs once before it sleeps.
     Leaping,
-    /// The same, but it steals whatever the thief offers: for models that have to fail.
+    /// The owner leapfrogs, but steals whatever the thief offers: for models that have to fail.
     LeapingAnywhere,
 }
 
@@ -166,45 +166,47 @@ impl LanesModel {
 }
 
 impl<P: AsymmetricPolicy> LanesModel<P> {
-    /// Of nobody yet.
+    /// Creates lanes that nobody owns yet.
     #[expect(clippy::new_without_default, reason = "a model's door")]
     pub fn new() -> Self {
         LanesModel(Lanes::new())
     }
 
-    /// The calling thread offers a fork that nobody steals: whether it has to wake a thief.
+    /// Offers a fork of the calling thread that nobody steals. Returns whether it has to wake a
+    /// thief.
     pub fn push<F: FencePolicy>(&self) -> bool {
         let own = self.0.own(|| 0).expect("a place is left");
         own.ring.push(NonNull::dangling()) && self.0.calls::<F>()
     }
 
-    /// It takes it back.
+    /// Takes the fork back.
     pub fn pop(&self) {
         assert!(self.0.own(|| 0).is_some_and(|own| own.ring.pop()), "nobody steals it");
     }
 
-    /// An idle worker begins to watch, where there are forks and nobody does.
+    /// Begins the watch of an idle worker, if there are forks and nobody watches.
     pub fn begin_watch(&self) -> bool {
         self.0.begin_watch()
     }
 
-    /// Its watch ends: whether it has to go on.
+    /// Ends its watch; returns whether it has to go on.
     pub fn end_watch(&self) -> bool {
         self.0.end_watch()
     }
 
-    /// Whether short closures, which were put into a list just now, are left to the watcher.
+    /// Returns true if short closures, which were put into a list just now, are left to the
+    /// watcher.
     pub fn leaves_to_watcher(&self) -> bool {
         self.0.set_coarse(false);
         self.0.leaves_to_watcher()
     }
 
-    /// The watcher leaves its watch, and looks at the lists next.
+    /// Leaves the watch; the watcher looks at the lists next.
     pub fn leave_watch(&self) {
         self.0.leave_watch();
     }
 
-    /// Whether a worker that goes idle has to look after the forks.
+    /// Returns true if a worker that goes idle has to look after the forks.
     pub fn need_thief(&self) -> bool {
         self.0.need_thief()
     }

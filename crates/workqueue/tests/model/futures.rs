@@ -23,13 +23,13 @@ pub struct FutureModel {
 pub struct WaitingModel(WaitList<Arc<FutureModel>>);
 
 impl WaitingModel {
-    /// Nobody waits.
+    /// Creates a list on which nobody waits.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         WaitingModel(WaitList::new(1))
     }
 
-    /// What the queue's end does, after it has closed the queue.
+    /// Does what the queue's end does, after it has closed the queue.
     pub fn close(&self) {
         for future in self.0.close() {
             if future.state.close() {
@@ -40,7 +40,7 @@ impl WaitingModel {
 }
 
 impl FutureModel {
-    /// Nobody's.
+    /// Creates a future that is nobody's.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         FutureModel {
@@ -51,7 +51,7 @@ impl FutureModel {
         }
     }
 
-    /// What a worker does; the future is pending still.
+    /// Polls as a worker does; the future is pending still.
     pub fn poll(&self) {
         if self.state.begin() {
             self.touch();
@@ -61,13 +61,13 @@ impl FutureModel {
         }
     }
 
-    /// A wake-up that the queue accepts.
+    /// Wakes it; the queue accepts that.
     pub fn wake(&self) {
         self.pending.fetch_or(1, Ordering::AcqRel);
     }
 
-    /// What a worker does with one that was woken, which waits again and takes a seat where it has
-    /// none. `look`: as it has to be.
+    /// Polls, as a worker does, a future that was woken, which waits again and takes a seat if it
+    /// has none. `look`: as it has to be.
     pub fn poll_and_sit(self: &Arc<Self>, list: &WaitingModel, sit: bool, look: bool) {
         self.pending.fetch_and(0, Ordering::AcqRel);
         if !self.state.begin() {
@@ -91,7 +91,7 @@ impl FutureModel {
         }
     }
 
-    /// What a worker does; the future is ready.
+    /// Polls as a worker does; the future is ready.
     pub fn poll_ready(&self) {
         if self.state.begin() {
             self.touch();
@@ -100,14 +100,14 @@ impl FutureModel {
         }
     }
 
-    /// What an abort does, or a wake-up that the queue refuses.
+    /// Does what an abort does, or a wake-up that the queue refuses.
     pub fn stop(&self) {
         if self.state.stop() {
             self.end();
         }
     }
 
-    /// How often it ended.
+    /// Returns how often it ended.
     pub fn ended(&self) -> u32 {
         self.ended.load(Ordering::Relaxed)
     }

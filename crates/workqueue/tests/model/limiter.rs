@@ -32,12 +32,12 @@ pub struct SlotModel<F: FencePolicy> {
 }
 
 impl<F: FencePolicy> SlotModel<F> {
-    /// With a maximum; 0: none.
+    /// Creates a limiter with a maximum; 0: none.
     pub fn new(max: usize) -> Self {
         SlotModel { slot: LimitSlot::new(effective(max)), out: Mutex::default() }
     }
 
-    /// As a queuer does with its instance, after it has counted it in its pwq.
+    /// Queues as a queuer does with its instance, after it has counted it in its pwq.
     pub fn queue(&self, pwq: usize, token: u32) {
         match self.slot.admit(self.slot.gate()) {
             Admission::Wait => self.slot.hold(pwq, Token(token), &mut |t| self.push(t)),
@@ -45,7 +45,7 @@ impl<F: FencePolicy> SlotModel<F> {
         }
     }
 
-    /// A counted instance is over.
+    /// Gives the place of a counted instance back, which is over.
     pub fn put(&self) {
         self.slot.put(&mut |t| self.push(t));
     }
@@ -55,7 +55,7 @@ impl<F: FencePolicy> SlotModel<F> {
         self.slot.set_draining(true);
     }
 
-    /// Whether one that is queued now, from outside, is accepted.
+    /// Returns true if an instance that is queued now, from outside, is accepted.
     pub fn accepts(&self) -> bool {
         !self.slot.gate().draining()
     }
@@ -69,12 +69,12 @@ impl<F: FencePolicy> SlotModel<F> {
         taken.is_some()
     }
 
-    /// What was let through, in order.
+    /// Returns what was let through, in order.
     pub fn out(&self) -> Vec<u32> {
         self.out.lock().clone()
     }
 
-    /// Active and held instances.
+    /// Returns the numbers of active and held instances.
     pub fn sizes(&self) -> (usize, usize) {
         let (active, _, held) = self.slot.sizes();
         (active, held)

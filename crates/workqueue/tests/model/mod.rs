@@ -72,20 +72,22 @@ pub struct ModelWorker<F: FencePolicy> {
 }
 
 impl<F: FencePolicy> PoolModel<F> {
-    /// Soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called for.
+    /// Creates soft pools of `cpus` CPUs each, which may have as many workers as `enlist` is called
+    /// for.
     pub fn new(pools: usize, cpus: u32) -> Self {
         let specs = PoolSpec::by_hand(pools, cpus);
         let group = Group::new(Setup::by_hand(AffinityScope::System), specs);
         PoolModel { group: Arc::new(group), spills: false }
     }
 
-    /// One more worker of a pool. Enlist as many as the pool has CPUs, or it would make threads.
+    /// Adds one more worker of a pool. Enlist as many as the pool has CPUs, or it would make
+    /// threads.
     pub fn enlist(&self, pool: usize) -> ModelWorker<F> {
         let worker = self.group.enlist(pool);
         ModelWorker { group: Arc::clone(&self.group), worker }
     }
 
-    /// As [`PoolModel::new`], but a pusher finds the rings full.
+    /// Creates pools as [`PoolModel::new`] does, but a pusher finds the rings full.
     pub fn spilling(pools: usize, cpus: u32) -> Self {
         PoolModel { spills: true, ..PoolModel::new(pools, cpus) }
     }
@@ -95,7 +97,7 @@ impl<F: FencePolicy> PoolModel<F> {
         self.push_from(0, pool, work)
     }
 
-    /// As [`PoolModel::push`], from this CPU of the pod.
+    /// Pushes as [`PoolModel::push`] does, from this CPU of the pod.
     pub fn push_from(&self, cpu: u32, pool: usize, work: &Work) -> bool {
         match pend(work) {
             Some(queued) => {
@@ -111,7 +113,7 @@ impl<F: FencePolicy> PoolModel<F> {
         }
     }
 
-    /// The machine has come to this epoch: so many CPUs of each pod can be used.
+    /// Brings the machine to this epoch: `cpus` says how many CPUs of each pod can be used.
     pub fn follow(&self, epoch: u64, cpus: &[u32]) {
         self.group.follow_to(epoch, None, |spec| PoolHome {
             cpus: CpuSet::full(cpus[spec.pod as usize]),
@@ -124,7 +126,7 @@ impl<F: FencePolicy> PoolModel<F> {
         self.group.close();
     }
 
-    /// Whether no worker is left, searches, idles or blocks, and nothing waits for one.
+    /// Returns true if no worker is left, searches, idles or blocks, and nothing waits for one.
     pub fn is_deserted(&self, pool: usize) -> bool {
         let (total, idle, blocked, waiting) = self.group.pools[pool].sizes();
         (total, idle, blocked, waiting) == (0, 0, 0, 0)
@@ -132,7 +134,8 @@ impl<F: FencePolicy> PoolModel<F> {
 }
 
 impl<F: FencePolicy> ModelWorker<F> {
-    /// As `work_until` the pool is closed, with the pool told of waits inside items.
+    /// Works as `work_until` does until the pool is closed, with the pool told of waits inside
+    /// items.
     pub fn work_and_tell(&self) {
         let _observed = worker_thread::observe(&self.worker, &self.group);
         self.work_until(|| false);
@@ -142,12 +145,12 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.group.step(&self.worker)
     }
 
-    /// Its item begins to block.
+    /// Begins to block in its item.
     pub fn blocks(&self) {
         self.group.begin_blocking(&self.worker);
     }
 
-    /// Its item, which blocks, waits for `work`, and runs that when no other worker can come for
+    /// Waits in its item, which blocks, for `work`, and runs that when no other worker can come for
     /// it. `hastily`: it only waits to be called, for models that have to fail.
     pub fn wants(&self, pool: usize, work: &Work, hastily: bool) {
         let parker = Parker::new();
@@ -166,25 +169,25 @@ impl<F: FencePolicy> ModelWorker<F> {
         take_back_if(work.lent(), |_| true);
     }
 
-    /// One step; doesn't park.
+    /// Takes one step; doesn't park.
     pub fn step(&self) {
         self.one_step();
         self.worker.carry.stops();
     }
 
-    /// One step; whether it ran something.
+    /// Takes one step; returns whether it ran something.
     pub fn takes(&self) -> bool {
         let before = self.worker.ran.read();
         self.step();
         self.worker.ran.read() > before
     }
 
-    /// From here on it is known to run one tiny item after the other, alone, and keeps up.
+    /// Makes it known, from here on, to run one tiny item after the other, alone, and to keep up.
     pub fn takes_a_stream(&self) {
         self.group.takes_a_stream(&self.worker);
     }
 
-    /// From here on it reserves so many items at once, where there are as many.
+    /// Makes it reserve, from here on, this many items at once, if there are as many.
     pub fn takes_at_once(&self, many: u64) {
         self.worker.takes_at_once(many);
     }
@@ -194,13 +197,13 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, || self.one_step(), || self.parks());
     }
 
-    /// The same, but looks for the token once before it parks, as one does that spins.
+    /// Works likewise, but looks for the token once before it parks, as one does that spins.
     pub fn spin_until(&self, done: impl Fn() -> bool) {
         let parks = || if self.worker.try_park() { Step::Again } else { self.parks() };
         self.work(done, || self.one_step(), parks);
     }
 
-    /// The same, but searches before it goes idle: it looks whether there is work once.
+    /// Works likewise, but searches before it goes idle: it looks whether there is work once.
     pub fn search_until(&self, done: impl Fn() -> bool) {
         let step = || {
             if self.group.works(&self.worker) {
@@ -217,7 +220,7 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, step, || self.parks());
     }
 
-    /// A broken one: it sleeps as the searcher.
+    /// Works in a broken way: it sleeps as the searcher.
     pub fn search_asleep(&self, done: impl Fn() -> bool) {
         let step = || {
             let sleeps = !self.group.works(&self.worker) && self.group.begin_search(&self.worker);
@@ -226,8 +229,8 @@ impl<F: FencePolicy> ModelWorker<F> {
         self.work(done, step, || self.parks());
     }
 
-    /// Until `done`, or until it has to leave. `parks` is what it does instead of a step where it
-    /// is to park.
+    /// Works until `done`, or until it has to leave. `parks` is what it does instead of a step if
+    /// it is to park.
     fn work(&self, done: impl Fn() -> bool, step: impl Fn() -> Step, parks: impl Fn() -> Step) {
         while !done() {
             let took = match step() {
@@ -254,7 +257,7 @@ pub struct QueueModel {
 }
 
 impl QueueModel {
-    /// As [`PoolModel::new`].
+    /// Creates pools as [`PoolModel::new`] does.
     pub fn new(pools: usize, cpus: u32) -> Self {
         let model = PoolModel::new(pools, cpus);
         let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
@@ -277,7 +280,7 @@ impl QueueModel {
         QueueModel { pools: model, table }
     }
 
-    /// As [`PoolModel::enlist`].
+    /// Adds a worker as [`PoolModel::enlist`] does.
     pub fn enlist(&self, pool: usize) -> ModelWorker<FullFence> {
         self.pools.enlist(pool)
     }
@@ -290,13 +293,13 @@ impl QueueModel {
         self.table.queue(place, header, item, site, false) == Ok(error::Queued::Now)
     }
 
-    /// A broken queueing: the slot is filled also while somebody looks at the instance before.
+    /// Queues in a broken way: the slot is filled also while somebody looks at the instance before.
     pub fn queue_hastily(&self, pool: usize, work: &Work) -> bool {
         work.header().fill_hastily();
         self.queue(pool, work)
     }
 
-    /// How many instances may be active at once.
+    /// Sets how many instances may be active at once.
     pub fn set_max_active(&self, limit: usize) {
         let slot = self.table.shared().limiter.slot(0);
         slot.set_limit(limit);
@@ -308,18 +311,18 @@ impl QueueModel {
         self.table.shared().colours.flush();
     }
 
-    /// Whether nothing is queued.
+    /// Returns true if nothing is queued.
     pub fn is_empty(&self, pool: usize) -> bool {
         self.pools.group.pools[pool].sizes().3 == 0
     }
 }
 
-/// A broken cancel: it doesn't wait for a taker that has the item in hand.
+/// Cancels in a broken way: it doesn't wait for a taker that has the item in hand.
 pub fn cancel_hastily(work: &Work) -> bool {
     work.lent().cancel_hastily()
 }
 
-/// A broken claim: it doesn't look whether the queuer has got so far.
+/// Claims in a broken way: it doesn't look whether the queuer has got so far.
 pub fn claim_hastily(work: &Work) {
     work.lent().claim_hastily();
 }
@@ -329,7 +332,7 @@ pub fn take_and_put_back(work: &Work) -> bool {
     work.lent().claim().map(pwq::requeue).is_some()
 }
 
-/// A waiter that looks at an item in its pool, reads what it carries along, and leaves it.
+/// Looks, as a waiter, at an item in its pool, reads what it carries along, and leaves it.
 pub fn look_and_leave(work: &Work) {
     take_back_if(work.lent(), |_| {
         work.header().touch_job();
@@ -364,7 +367,7 @@ impl Pending {
         pending.inspect(|_| work.header().set_place(Container::Listed))
     }
 
-    /// What a worker does with it.
+    /// Runs it, as a worker does.
     pub fn run(self) {
         if let Some(mut running) = self.0.start() {
             running.run(&Publication::new(), None);
@@ -404,7 +407,7 @@ unsafe impl<C: CountPolicy> Send for FlushModel<C> {}
 unsafe impl<C: CountPolicy> Sync for FlushModel<C> {}
 
 impl<C: CountPolicy> FlushModel<C> {
-    /// Nothing in flight, on pods of so many stripes.
+    /// Creates counts with nothing in flight, on pods of `stripes` stripes.
     pub fn new(pods: usize, stripes: usize) -> Self {
         let colours = Colours::new();
         let pods = (0..pods).map(|_| colours.fill(stripes, ())).collect();
@@ -421,7 +424,7 @@ impl<C: CountPolicy> FlushModel<C> {
         self.colours.count(self.tally(pod), stripe)
     }
 
-    /// As a queuer does that read the colour long ago.
+    /// Enters as a queuer does that read the colour long ago.
     pub fn enter_late(&self, pod: usize, stripe: u32, colour: u8) {
         self.tally(pod).pair(stripe, colour).enter();
     }
@@ -443,7 +446,7 @@ pub struct PwqModel<C: CountPolicy> {
     entry: CpuEntry<ModelPwq<C>>,
 }
 
-/// What its pwqs have in common.
+/// The state that its pwqs have in common.
 struct ModelQueue<C: CountPolicy> {
     colours: Colours<C, ModelPwq<C>>,
     hazards: Arc<Hazards>,
@@ -547,7 +550,8 @@ impl<C: CountPolicy> Drop for ModelQueue<C> {
 }
 
 impl<C: CountPolicy> PwqModel<C> {
-    /// A queue with a pwq. `ended`: how many pwqs were collected, and how many queues are gone.
+    /// Creates a queue with a pwq. `ended`: how many pwqs were collected, and how many queues are
+    /// gone.
     pub fn new(ended: &Arc<[AtomicUsize; 2]>) -> Self {
         let (colours, hazards, ended) = (Colours::new(), Arc::default(), Arc::clone(ended));
         let queue = ModelQueue { colours, hazards, ended };
@@ -556,7 +560,7 @@ impl<C: CountPolicy> PwqModel<C> {
         model
     }
 
-    /// What a change of attributes does.
+    /// Does what a change of attributes does.
     pub fn change(&self) {
         let pools = ModelPools::new();
         let pwq = ModelPwq { queue: Arc::clone(&self.queue), pools };
@@ -565,7 +569,7 @@ impl<C: CountPolicy> PwqModel<C> {
         self.queue.colours.retire_all_but(&[slot]);
     }
 
-    /// Pick, Enter and Validate.
+    /// Carries out Pick, Enter and Validate.
     fn enters(&self) -> ModelTicket<C> {
         let colours = &self.queue.colours;
         loop {
@@ -596,13 +600,14 @@ impl<C: CountPolicy> PwqModel<C> {
         (ticket, true)
     }
 
-    /// Whether nothing is in flight: what who closes the limiter's gate looks at after.
+    /// Returns true if nothing is in flight: the thread that closes the limiter's gate looks at
+    /// this after.
     pub fn is_empty(&self) -> bool {
         FullFence::full();
         self.queue.colours.members.lock().all().all(|(slot, _)| slot.tally.in_flight() == 0)
     }
 
-    /// A worker of its own, which has nothing to do.
+    /// Creates a worker of its own, which has nothing to do.
     pub fn carrier(&self) -> ModelCarrier<C> {
         ModelCarrier(DeferredEnds::new(), PhantomData)
     }
@@ -650,12 +655,12 @@ impl<C: CountPolicy> ModelTicket<C> {
         unsafe { self.0.home.cast::<PwqSlot<ModelPwq<C>>>().as_ref().pwq() }
     }
 
-    /// What it is counted as.
+    /// Returns the colour that it is counted as.
     pub fn colour(&self) -> u8 {
         self.0.colour
     }
 
-    /// It is over.
+    /// Ends the instance.
     pub fn end(self) {
         assert_eq!(self.pwq().queue.ended[1].load(Ordering::Relaxed), 0, "the queue is there");
         // SAFETY: the place is this ticket's, which ends.
@@ -663,7 +668,7 @@ impl<C: CountPolicy> ModelTicket<C> {
     }
 }
 
-/// What a worker carries.
+/// The ends that a worker carries.
 pub struct ModelCarrier<C: CountPolicy>(DeferredEnds, PhantomData<C>);
 
 impl<C: CountPolicy> ModelCarrier<C> {
@@ -676,18 +681,18 @@ impl<C: CountPolicy> ModelCarrier<C> {
         (0..many).for_each(|_| assert!(!adds(), "there aren't so many"));
     }
 
-    /// The instance that the worker runs is over.
+    /// Carries the instance that the worker runs, which is over.
     pub fn ends(&self, ticket: ModelTicket<C>) {
         // SAFETY: the place is the ticket's, which ends.
         assert!(!unsafe { self.0.add(ticket.0) }, "there aren't so many");
     }
 
-    /// It starts this one.
+    /// Starts this instance.
     pub fn starts(&self, ticket: &ModelTicket<C>) {
         self.0.before(Some(ticket.0));
     }
 
-    /// It starts none.
+    /// Starts none.
     pub fn stops(&self) {
         self.0.stops();
     }
@@ -697,25 +702,25 @@ impl<C: CountPolicy> ModelCarrier<C> {
 pub struct AlarmModel<F: FencePolicy>(Alarm<F>);
 
 impl<F: FencePolicy> AlarmModel<F> {
-    /// Lowered, with nobody asleep.
+    /// Creates an alarm that is lowered, with nobody asleep.
     #[expect(clippy::new_without_default, reason = "a model's door")]
     pub fn new() -> Self {
         AlarmModel(Alarm::new())
     }
 
-    /// What a push on a saturated pool does after its fence.
+    /// Does what a push on a saturated pool does after its fence.
     pub fn ask(&self) {
         if self.0.raise() {
             self.0.ring();
         }
     }
 
-    /// The keeper found nothing; `anything` looks again.
+    /// Lowers the alarm of a keeper that found nothing; `anything` looks again.
     pub fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
         self.0.lower(anything)
     }
 
-    /// The keeper rests until it is rung.
+    /// Rests until the keeper is rung.
     pub fn rest(&self) {
         self.0.rest(None);
     }

@@ -7,7 +7,7 @@
 //! what another one read before is forgotten. So the side that begins with a read runs in the
 //! spawned thread, which loom lets run second at first.
 
-/// A model in which threads are preempted so often at most.
+/// Returns a model in which threads are preempted at most `preemptions` times.
 pub(crate) fn bounded(preemptions: usize) -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -16,7 +16,7 @@ pub(crate) fn bounded(preemptions: usize) -> loom::model::Builder {
     model
 }
 
-/// For models that take a minute with one preemption more, which they have in a long run.
+/// Returns one preemption more in a long run, for models that take a minute with it.
 #[allow(dead_code)] // not each test that includes this file has such a model
 pub(crate) fn more_if_long(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("COREWISE_LONG").is_some())

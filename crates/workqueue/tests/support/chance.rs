@@ -2,15 +2,15 @@
 //! does but not when, and in shuttle's schedules, which chance is part of. The tests of devices
 //! take it, too.
 
-/// Where a scenario's choices come from.
+/// The source of a scenario's choices.
 pub(crate) trait Chance: Clone + Send + 'static {
-    /// A number below `n`, which isn't 0.
+    /// Returns a number below `n`, which isn't 0.
     fn below(&mut self, n: u64) -> u64;
-    /// For another thread.
+    /// Returns a source for another thread.
     #[allow(dead_code)] // not each scenario has threads that choose
     fn another(&mut self) -> Self;
 
-    /// Once in `n` times.
+    /// Returns true once in `n` times.
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -98,19 +98,19 @@ mod schedules {
         }
     }
 
-    /// 5 000 schedules, or 200 000 with `COREWISE_LONG`. A failing one prints its seed;
+    /// Runs 5 000 schedules, or 200 000 with `COREWISE_LONG`. A failing one prints its seed;
     /// CONTRIBUTING.md says how to replay it.
     pub(crate) fn random(scenario: fn(Schedule)) {
         schedules::random(Schedules { short: 5_000, long: 200_000 }, move || scenario(Schedule));
     }
 
-    /// The same where few threads are preempted.
+    /// Runs schedules in which few threads are preempted.
     pub(crate) fn few_preemptions(scenario: fn(Schedule)) {
         let schedules = Schedules { short: 1_000, long: 40_000 };
         schedules::few_preemptions(schedules, move || scenario(Schedule));
     }
 
-    /// A seed gives the same schedule again.
+    /// Runs the schedule of a seed again.
     pub(crate) fn replayed(scenario: fn(Schedule)) {
         schedules::replayed(Schedules { short: 50, long: 1_000 }, move || scenario(Schedule));
     }

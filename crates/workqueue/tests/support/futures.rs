@@ -1,4 +1,4 @@
-//! What tests of futures share.
+//! Helpers that tests of futures share.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

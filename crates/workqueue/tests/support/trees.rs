@@ -17,14 +17,14 @@ use corewise_workqueue::{JoinError, QueueKind, WorkerPools, Workqueue, blocking}
 
 use crate::chance::Chance;
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     /// Trees, each of which is an item, or called from outside of the queue.
     pub(crate) trees: u64,
     /// Levels of each.
     pub(crate) depth: u32,
-    /// How long a leaf takes at most, in rounds of a loop.
+    /// Longest time of a leaf, in rounds of a loop.
     pub(crate) rounds: u64,
 }
 
@@ -111,7 +111,7 @@ struct Leaf {
     calls: AtomicU32,
 }
 
-/// What may be below a node.
+/// The parts that may be below a node.
 #[derive(Clone, Copy)]
 struct Below {
     depth: u32,
@@ -148,7 +148,7 @@ impl Node {
         }
     }
 
-    /// What plain recursion comes to, or with what it may panic.
+    /// Returns what plain recursion comes to, or with what it may panic.
     fn plain(&self) -> Result<u64, BTreeSet<u64>> {
         let all = |nodes: &[Node]| {
             let (mut sum, mut panics) = (0, BTreeSet::new());
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// The same, on a queue.
+    /// Runs the same on a queue.
     fn run(&self, place: &Place<'_>) -> u64 {
         let _within = place.enter();
         let queue = place.queue;
@@ -222,14 +222,15 @@ impl Node {
         }
     }
 
-    /// This is one of its panics, or else that of an assertion.
+    /// Checks that this is one of its panics, or else that of an assertion.
     fn may_panic_with(&self, payload: Box<dyn Any + Send>) {
         let number = *payload.downcast::<u64>().unwrap_or_else(|other| resume_unwind(other));
         let numbers = self.plain().expect_err("nothing in it panics");
         assert!(numbers.contains(&number), "{number} isn't among {numbers:?}");
     }
 
-    /// Each leaf was called once. `skips`: a map drops what has not begun when it panics.
+    /// Checks that each leaf was called once. `skips`: a map drops what has not begun when it
+    /// panics.
     fn check_calls(&self, skips: bool) {
         let below = |nodes: &[Node], skips| nodes.iter().for_each(|node| node.check_calls(skips));
         match self {
@@ -249,7 +250,7 @@ impl Node {
     }
 }
 
-/// Where a tree is worked on.
+/// The place where a tree is worked on.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     queue: &'a Workqueue,
@@ -260,7 +261,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A part of the tree is called here.
+    /// Enters a part of the tree that is called here.
     ///
     /// # Panics
     /// Inside of another tree: a lock that is held there might be wanted here.
@@ -291,7 +292,7 @@ impl Tree {
         self.root.run(&Place { queue, other, tree: self.number, spawned: &self.spawned })
     }
 
-    /// It came to this.
+    /// Checks what it came to.
     fn check(&self, came_to: thread::Result<u64>) {
         match came_to {
             Ok(value) => assert_eq!(self.root.plain(), Ok(value), "tree {}", self.number),
@@ -301,7 +302,7 @@ impl Tree {
     }
 }
 
-/// A queue for the trees, and one for items that they wait for.
+/// Returns a queue for the trees, and one for items that they wait for.
 fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
     let two_nodes = "numa:2 l3:1 core:1 pu:1";
     let machines = ["core:1 pu:1", "core:2 pu:1", "core:4 pu:1", "l3:2 core:2 pu:1", two_nodes];
@@ -331,7 +332,7 @@ fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
     (pools, queues)
 }
 
-/// One run of the scenario.
+/// Runs the scenario once.
 ///
 /// # Panics
 /// Where a tree comes to something else than plain recursion, or a rule doesn't hold.
