@@ -231,8 +231,8 @@ fn report(what: &str, payload: Box<dyn Any + Send>) {
     panics::discard(payload);
 }
 
-/// Logs where a panic would do harm: the subscriber is user code too. If it panics, nobody is left
-/// to be told but the panic hook, which was.
+/// Logs in a place where a panic would do harm: the subscriber is user code too. If it panics, only
+/// the panic hook is told.
 pub(crate) fn quietly(log: impl FnOnce()) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(log)) {
         panics::discard(payload);

@@ -23,13 +23,13 @@
 //! # What happens to an item
 //!
 //! `queue` marks the item pending and counts it in the *pool_workqueue* that joins the queue with
-//! the pool of the caller's pod. Where the queue's limit has no place the item is held back until
-//! one is given up; else it goes to the CPU's list of that pool, without a lock, and a worker is
-//! woken if a core is free and nobody looks for work already. A worker takes it from there, clears
-//! the mark, runs it, and counts it out: the last one of those that a [`flush`](Workqueue::flush)
-//! waits for lets that go on. If the item is queued while it runs, it runs once more after, and
-//! never beside itself. Until it has started it can be cancelled, put off, or run by the thread
-//! that waits for it.
+//! the pool of the caller's pod. If the queue's limit has no place the item is held back until one
+//! is given up; else it goes to the CPU's list of that pool, without a lock, and a worker is woken
+//! if a core is free and nobody looks for work already. A worker takes it from there, clears the
+//! mark, runs it, and counts it out: the last one of those that a [`flush`](Workqueue::flush) waits
+//! for lets that go on. If the item is queued while it runs, it runs once more after, and never
+//! beside itself. Until it has started it can be cancelled, put off, or run by the thread that
+//! waits for it.
 //!
 //! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`,
 //! `Running`, `DeferredEnds`; the folders are rooms, and imports go one way.

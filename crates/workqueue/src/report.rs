@@ -57,7 +57,7 @@ pub struct PoolReport {
     pub strict: bool,
     /// Its pod.
     pub pod: u32,
-    /// Its node, where the pod lies in one.
+    /// Its node, if the pod lies in one.
     pub node: Option<u32>,
     /// The CPUs that its workers run on now.
     pub cpus: CpuSet,
@@ -96,7 +96,7 @@ pub struct Dump {
     pub cpus: CpuSet,
     /// The CPUs for general work.
     pub housekeeping: CpuSet,
-    /// The CPU time that the process may use, where that is limited.
+    /// The CPU time that the process may use, if that is limited.
     pub cpu_quota: Option<CpuQuota>,
     /// Changes whenever one of these does.
     pub epoch: u64,
@@ -178,7 +178,7 @@ pub struct QueueDump {
     pub timed: bool,
     /// True if it has a rescuer.
     pub rescuer: bool,
-    /// Where its active instances are counted, if they are.
+    /// The slots that count its active instances, if they are counted.
     pub slots: Vec<SlotDump>,
     /// Each pool that it uses, or has work left in.
     pub links: Vec<LinkDump>,

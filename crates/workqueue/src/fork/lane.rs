@@ -1,4 +1,4 @@
-//! The lane of a worker: where its running items offer their forks. And the lanes of a pool.
+//! The lane of a worker, in which its running items offer their forks; and the lanes of a pool.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -25,10 +25,10 @@ per_thread! {
     static OWN: Cell<(*const (), *const Lane)> = Cell::new((ptr::null(), ptr::null()));
 }
 
-/// One in so many closures is kept though they were coarse.
+/// Number of coarse closures of which one is kept all the same.
 const PROBE: u32 = 32;
-/// Empty blocks that a lane keeps at most; what is beyond goes half to those of all lanes. (Where
-/// each block is allocated by its maker and freed by its taker, both wait for glibc's lock.)
+/// Maximum of empty blocks of a lane; half of any surplus goes to those of all lanes. (If each
+/// block were allocated by its maker and freed by its taker, both would wait for glibc's lock.)
 const SPARE: usize = 32;
 /// Maximum of those of all lanes.
 const SPARE_OF_ALL: usize = 256;
@@ -50,7 +50,7 @@ pub(crate) enum StealTarget {
     Spawned(OldestSpawned),
 }
 
-/// Where the items that one worker runs offer their forks, and leave what they spawn.
+/// The place where one worker's items offer their forks, and leave what they spawn.
 pub(crate) struct Lane {
     pub(crate) ring: Ring<Fork>,
     /// The closures that the owner's items spawn.
@@ -140,8 +140,8 @@ impl Lane {
         self.ring.oldest().map(StealTarget::Fork)
     }
 
-    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or for so long:
-    /// false then.
+    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or until the limit:
+    /// then it returns false.
     pub(crate) fn wait_for(&self, fork: &Fork, limit: Option<Duration>) -> bool {
         while fork.begin_sleep() {
             // A token may have been left earlier.
@@ -181,7 +181,7 @@ pub(crate) struct Lanes<P: AsymmetricPolicy = Asymmetric> {
     watch: CachePadded<AtomicU32>,
     /// A: how many threads take part that are no workers. A hint: Relaxed.
     guests: aside::AtomicUsize,
-    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written where
+    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written when
     /// that changes, by workers that run such closures. A hint: Relaxed.
     coarse: AtomicBool,
     /// L: is the lock; guards empty blocks.

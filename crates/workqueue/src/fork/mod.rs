@@ -61,7 +61,7 @@ pub(crate) fn chain() -> usize {
     CHAIN.with(Cell::get)
 }
 
-/// Runs `f`, for which so many other threads wait.
+/// Runs `f`, for which `chain` other threads wait.
 pub(crate) fn in_chain<R>(chain: usize, f: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {

@@ -36,7 +36,7 @@ struct OwnerSide {
     pushed: aside::AtomicU64,
     /// O: the lowest address of the stack from which the owner pushes.
     floor: aside::AtomicUsize,
-    /// A: above this address of its stack the owner keeps what it forks: `floor` where the ring is
+    /// A: above this address of its stack the owner keeps what it forks: `floor` if the ring is
     /// full, or else [`NOWHERE`]. Written by the owner, and by a thief that has stolen one. A hint:
     /// Relaxed.
     keeps_above: aside::AtomicUsize,
@@ -205,7 +205,8 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     }
 
     /// Steals the oldest fork, by a thief, if that is still the one which it has seen, and `takes`
-    /// agrees. `takes` is called with the ring locked. `None` also where another thief is at it.
+    /// agrees. `takes` is called with the ring locked. Returns `None` also if another thief holds
+    /// the lock.
     pub(crate) fn steal(
         &self,
         seen: OldestFork,

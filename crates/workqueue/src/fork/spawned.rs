@@ -322,8 +322,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         self.thieves.stealing.lock()
     }
 
-    /// Appends a closure, as the owner. True where the ring was empty: somebody may have to be
-    /// woken for it. The closure comes back where the ring is full.
+    /// Appends a closure, as the owner. Returns true if the ring was empty: somebody may have to be
+    /// woken for it. The closure comes back if the ring is full.
     #[inline]
     pub(crate) fn append(&self, closure: T) -> Result<bool, T> {
         let _inside = self.enter();
@@ -412,8 +412,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     }
 
     /// Steals the older half of the closures, if the oldest is the one that the thief has seen, and
-    /// gives them to `each`, the oldest first. Returns how many: none also where somebody else is
-    /// at it.
+    /// gives them to `each`, the oldest first. Returns how many; 0 also if somebody else holds the
+    /// ring.
     pub(crate) fn steal(&self, seen: OldestSpawned, mut each: impl FnMut(T)) -> usize {
         let Some(_stealing) = self.thieves.stealing.try_lock() else { return 0 };
         if self.oldest() != Some(seen) {

@@ -24,11 +24,11 @@ use crate::task::running::Spawner;
 use crate::wait::{self, messages};
 use crate::wait::{Role, take_back};
 
-/// Waits for a spawned closure's value. Dropping it lets the closure run on, unobserved; its value
-/// is then dropped on the worker, or here where the closure is over. A panic of the value's
+/// Waits for a spawned closure's value. Dropping the handle lets the closure run on, unobserved.
+/// Its value is then dropped on the worker, or here if the closure is over. A panic of the value's
 /// destructor is logged, and goes no further.
 ///
-/// It is a future too, and can be awaited in any runtime.
+/// The handle is a future too, and can be awaited in any runtime.
 pub struct JoinHandle<T> {
     /// The task, as a pointer to all of it.
     task: NonNull<dyn Outcome<T>>,
@@ -62,24 +62,25 @@ impl<T> JoinHandle<T> {
         unsafe { LentItem::new(self.task.cast()) }
     }
 
-    /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
-    /// that still waits for a worker is run by this call, on this thread, where the caller is on a
-    /// CPU of its pod (of a strict queue, or one with a niceness: is a worker of its pool), isn't
-    /// in an atomic section or a blocking region, and hasn't used half of its stack.
+    /// Waits for the value. May block; on a worker the pool starts other work meanwhile. If the
+    /// closure still waits for a worker, this call may run it, on this thread. That takes a caller
+    /// on a CPU of the closure's pod (for a strict queue, or one with a niceness: a worker of its
+    /// pool) that isn't in an atomic section or a blocking region, and hasn't used half of its
+    /// stack.
     ///
-    /// In a work item it also goes on where it would use up what the closure needs. Where no worker
-    /// can come, since the pool has all that it may have and all of them wait, this call runs the
-    /// closure while there is a stack. Where the limit of its queue holds the closure back, and
-    /// that queue's own item is what waits, it runs in the place of that item.
+    /// In a work item the call also handles a wait that would use up what the closure needs. If no
+    /// worker can come, since the pool has its maximum and all of them wait, this call runs the
+    /// closure while there is a stack. If the limit of its queue holds the closure back, and an
+    /// item of that queue waits, the closure runs in the place of that item.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
     /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics
-    /// Where the handle was polled before and has given its value then. In a work item, where the
-    /// wait would never end: for the item itself, or for a closure that an ordered queue starts
-    /// only after others which come after the item.
+    /// If the handle was polled before and has given its value then. In a work item, if the wait
+    /// would never end: for the item itself, or for a closure that an ordered queue starts only
+    /// after others which come after the item.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.wait();
@@ -137,11 +138,12 @@ impl<T> JoinHandle<T> {
         AbortOnDrop { handle: Some(self) }
     }
 
-    /// Cancels it: a closure that has not started is dropped and never runs; a future is dropped
-    /// before its next poll. A run in progress goes on: a closure to its end, a future to the
-    /// end of this poll. The handle then says [`JoinError::Cancelled`], unless it ended before.
+    /// Cancels the job: a closure that has not started is dropped and never runs; a future is
+    /// dropped before its next poll. A run in progress goes on: a closure to its end, a future to
+    /// the end of this poll. The handle then returns [`JoinError::Cancelled`], unless the job ended
+    /// before.
     ///
-    /// Any context. Where nothing of it runs, the closure or future is dropped by this call.
+    /// Any context. If nothing of it runs, this call drops the closure or future.
     pub fn abort(&self) {
         self.task().abort();
         // Out of its queue, where it lies in one: what waits behind it gets its place.
@@ -158,8 +160,7 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // The value, where nobody took it, is dropped with the task: in the middle of a panic,
-        // maybe.
+        // The value, if nobody took it, is dropped with the task: in the middle of a panic, maybe.
         let (table, state) = (self.lent().table, &self.lent().state);
         if table.is_counted() || state.orphan() {
             // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or
@@ -193,7 +194,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// closure or future goes on when its owner is gone, except for a run that is in progress then.
 /// (tokio-util's `AbortOnDropHandle`.)
 ///
-/// It is a future too.
+/// The handle is a future too.
 #[must_use = "dropping it aborts what was spawned"]
 pub struct AbortOnDrop<T> {
     /// `None` once it was given away.
@@ -356,8 +357,8 @@ where
     fn run(&self) {
         // SAFETY: who has started the item runs it, and it isn't done: the stage is the caller's.
         if let Stage::Closure(closure, permit) = unsafe { self.replace(Stage::Gone) } {
-            // The closure is dropped by its call, on this worker, before the handle is woken; also
-            // where it panics, which ends in `panicked`.
+            // The closure is dropped by its call, on this worker, before the handle is woken; even
+            // if it panics, which ends in `panicked`.
             let value = closure();
             drop(permit);
             self.end(Ok(value));
@@ -386,9 +387,9 @@ where
             // now.
             return panics::discard(payload);
         }
-        // Where a subscriber panicked before the run the closure is still there. It is dropped
-        // before the handle is woken, and a destructor's panic keeps nobody waiting. SAFETY: as in
-        // `run`, for the starter of the item.
+        // If a subscriber panicked before the run the closure is still there. It is dropped before
+        // the handle is woken, and a destructor's panic keeps nobody waiting. SAFETY: as in `run`,
+        // for the starter of the item.
         let closure = unsafe { self.replace(Stage::Gone) };
         shielded("dropping a closure that didn't run", || drop(closure));
         self.end(Err(JoinError::panicked(payload)));

@@ -59,7 +59,7 @@ unsafe impl Sync for Work {}
 #[repr(C)]
 struct WorkData {
     aside: HandleData,
-    /// L: is the lock; guards where its timer is, which says nothing once that has fired. Taken
+    /// L: is the lock; guards the place of its timer, which says nothing once that has fired. Taken
     /// last.
     timer: Mutex<Option<TimerHandle>>,
 }
@@ -251,20 +251,20 @@ impl Work {
         unsafe { ItemRef::kept(self.item) }
     }
 
-    /// Takes the pending instance back: it won't run, and those who flush it are told. True where
+    /// Takes the pending instance back: it won't run, and its flushers are woken. Returns true if
     /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
     ///
-    /// Any context: it waits for no work, only, yielding, for others' short steps with the same
-    /// item (a call of `queue` that is under way).
+    /// Any context: it waits for no work. It only yields while others take short steps with the
+    /// same item (a call of `queue` that is under way).
     pub fn cancel(&self) -> bool {
         self.lent().claim().map(Claimed::cancel).is_some()
     }
 
     /// Takes the pending instance back and waits until the running one, if any, is over. While it
-    /// waits the item is disabled, so it ends also where the item queues itself. True where an
-    /// instance was pending. May block; on a worker the pool starts other work meanwhile.
+    /// waits, the item is disabled, so the wait ends even if the item queues itself. Returns true
+    /// if an instance was pending. May block; on a worker the pool starts other work meanwhile.
     ///
-    /// Neither may what the item waits for call it.
+    /// Nothing that the item waits for may call it either.
     ///
     /// # Panics
     /// Called from the item itself: it would wait for its own end, for ever.
@@ -280,10 +280,10 @@ impl Work {
         was_pending
     }
 
-    /// Takes the pending instance back, and has every later queueing refused, until the item has
-    /// been enabled as often as it was disabled. An attempt to queue it meanwhile returns
-    /// [`QueueError::Disabled`](crate::QueueError::Disabled) and leaves no trace. True where an
-    /// instance was pending. Any context, as [`Work::cancel`].
+    /// Takes the pending instance back, and refuses every later queueing until the item has been
+    /// enabled as often as it was disabled. An attempt to queue it meanwhile returns
+    /// [`QueueError::Disabled`](crate::QueueError::Disabled) and leaves no trace. Returns true if
+    /// an instance was pending. Any context, as [`Work::cancel`].
     ///
     /// The depth goes to 65 535; beyond that it isn't counted, which is logged.
     pub fn disable(&self) -> bool {
@@ -301,10 +301,10 @@ impl Work {
         was_pending
     }
 
-    /// Takes one [`Work::disable`] back: true where the item can be queued now. A run that was
+    /// Takes one [`Work::disable`] back. Returns true if the item can be queued now. A run that was
     /// refused or cancelled meanwhile isn't made up for. Any context.
     ///
-    /// More often than it was disabled: that is logged, and changes nothing.
+    /// A call too many is logged, and changes nothing.
     pub fn enable(&self) -> bool {
         self.header().state.enable().unwrap_or_else(|| {
             tracing::warn!(
@@ -320,7 +320,7 @@ impl Work {
         self.header().state.snapshot().depth() > 0
     }
 
-    /// Counts a disable; false where the counter is full.
+    /// Counts a disable; returns false if the counter is full.
     fn count_up(&self) -> bool {
         let counted = self.header().state.disable().is_some();
         if !counted {

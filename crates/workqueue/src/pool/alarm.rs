@@ -104,7 +104,7 @@ impl<F: FencePolicy> Alarm<F> {
         self.parker.unparker().unpark();
     }
 
-    /// Sleeps until the next ring, or for so long. Only the timekeeper's thread calls it.
+    /// Sleeps until the next ring, or until the limit. Only the timekeeper's thread calls it.
     pub(crate) fn rest(&self, limit: Option<Duration>) {
         match limit {
             None => self.parker.park(),

@@ -293,7 +293,7 @@ impl<F: FencePolicy> CpuList<F> {
         running
     }
 
-    /// Takes out the oldest item that `wanted` says yes to, of so many, and starts it.
+    /// Takes out the oldest item that `wanted` accepts, among the first `most`, and starts it.
     pub(super) fn start_first(
         &self,
         most: usize,
@@ -582,7 +582,7 @@ pub(super) struct Conditions {
     pub(super) away: bool,
     pub(super) aside: bool,
     pub(super) refused: bool,
-    /// Somebody waits for an item of this pool, and could run it.
+    /// True if somebody waits for an item of this pool, and could run it.
     pub(super) wanted: bool,
 }
 
@@ -641,6 +641,6 @@ impl SearcherBacklog {
     }
 }
 
-/// More than so many aren't counted: a storm's producers write one line for each, and wake more
-/// than tiny items pay.
+/// Number of pushes beyond which none is counted: a storm's producers write one line for each, and
+/// wake more than tiny items pay.
 const MANY: u32 = 9;

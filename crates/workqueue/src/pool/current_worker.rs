@@ -51,7 +51,7 @@ fn current() -> Current {
 /// Returns true if the calling thread is a worker of this pool.
 pub(crate) fn is_of<G>(group: &Arc<G>, pool: usize) -> bool {
     let Current { worker, group: own } = current();
-    // SAFETY: where it isn't null, the guard further up this stack borrows the worker.
+    // SAFETY: if it isn't null, the guard further up this stack borrows the worker.
     let worker = unsafe { worker.as_ref() };
     worker.is_some_and(|worker| worker.pool == pool) && own == Arc::as_ptr(group).cast()
 }
@@ -82,8 +82,8 @@ pub(crate) fn with_carry<R>(f: impl FnOnce(&DeferredEnds) -> R) -> Option<R> {
     unsafe { current().worker.as_ref() }.map(|worker| f(&worker.carry))
 }
 
-/// Calls `f` with the place where the calling thread says what it runs; with one that nobody reads
-/// where it is no worker.
+/// Calls `f` with the place where the calling thread publishes what it runs; with one that nobody
+/// reads if it is no worker.
 pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {
     // SAFETY: as above; `f` runs inside that frame.
     match unsafe { current().worker.as_ref() } {

@@ -176,9 +176,8 @@ impl<F: FencePolicy> Group<F> {
         });
     }
 
-    /// Takes no more work; the workers run what is queued, and leave. Where a pool has none,
-    /// because no thread could be made, what is queued is cancelled: that runs the user's
-    /// destructors.
+    /// Takes no more work; the workers run what is queued, and leave. If a pool has none, because
+    /// no thread could be made, what is queued is cancelled: that runs the user's destructors.
     pub(crate) fn close(&self) {
         for (index, pool) in self.pools.iter().enumerate() {
             let (woken, stranded) = {
@@ -201,7 +200,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Notes that the calling thread waits for the workers to leave, if it is one of them: no other
-    /// worker that does so waits for it, or each would wait for the other. True where it is one.
+    /// worker that does so waits for it, or each would wait for the other. Returns true if it is
+    /// one.
     pub(crate) fn enter_join(&self) -> bool {
         let own = thread::current().id();
         self.pools.iter().any(|pool| {

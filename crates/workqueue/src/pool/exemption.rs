@@ -244,8 +244,8 @@ impl<F: FencePolicy> Group<F> {
         running
     }
 
-    /// Exempts a worker that was caught with this instance, if it is still at it and work still
-    /// waits: true where it was.
+    /// Exempts a worker that was caught with this instance, if it still runs that and work still
+    /// waits. Returns true if so.
     pub(crate) fn exempt(
         self: &Arc<Self>,
         worker: &Arc<Worker>,

@@ -85,7 +85,7 @@ impl<F: FencePolicy> Group<F> {
         settles
     }
 
-    /// Pins all workers again to where they are pinned already; see
+    /// Pins all workers again to the CPUs that they are pinned to already; see
     /// [`Pins::set`](super::pins::Pins).
     pub(crate) fn repin(&self) {
         for pool in &self.pools {

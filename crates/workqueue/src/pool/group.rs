@@ -236,9 +236,8 @@ impl<F: FencePolicy> Group<F> {
     /// Wakes a worker of another pod, where work may leave this one, and one has room.
     #[inline]
     pub(super) fn overflow_if_any(self: &Arc<Self>, index: usize) {
-        // Where every pod is saturated, which is where this is asked most often, one load a 64 pods
-        // says so.
-        // SeqCst: pairs with `publish`.
+        // If every pod is saturated, which is where this is asked most often, one load a 64 pods
+        // says so. SeqCst: pairs with `publish`.
         if self.soft && self.wakeable.iter().any(|word| word.load(Ordering::SeqCst) != 0) {
             self.overflow(index);
         }
@@ -364,8 +363,8 @@ impl<F: FencePolicy> Group<F> {
         may
     }
 
-    /// `me` has found something. Where it was the searcher, or something else is to be seen to,
-    /// that is a transition.
+    /// Notes that `me` has found something. If it was the searcher, or something else needs
+    /// attention, that is a transition.
     #[inline(always)]
     fn took(self: &Arc<Self>, me: &Worker) {
         let (searched, tells) = (me.is_searching(), me.batch.with(|batch| batch.tells));
@@ -416,7 +415,7 @@ impl<F: FencePolicy> Group<F> {
         counts.enough = counts.enough.max(counts.takers + usize::from(one_more)).min(most);
     }
 
-    /// Takes and starts an item of another pod, where that one is saturated.
+    /// Takes and starts an item of another pod, if that one is saturated.
     fn rob_others(&self, me: &Worker) -> Option<Running> {
         if !self.soft {
             return None;
@@ -597,7 +596,7 @@ impl<F: FencePolicy> Group<F> {
             return Action::None;
         }
         if !inner.wants.is_empty() {
-            // Where what is pending is just being appended, it doesn't say yet where it lies.
+            // If what is pending is just being appended, it doesn't say yet where it lies.
             pool.outwait();
         }
         inner.call().map_or(Action::NoRoom, Action::Call)

@@ -1,5 +1,5 @@
-//! A worker that is counted gets a thread, or is uncounted: then the pool goes on with those that
-//! it has.
+//! Hiring of workers: a worker that is counted gets a thread, or is uncounted. Then the pool goes
+//! on with those that it has.
 
 use std::sync::Arc;
 

@@ -53,14 +53,14 @@ pub(crate) mod worker_thread;
 
 pub(crate) use crate::pool::worker::PoolStats;
 
-/// Where a pool is, and how big it may get.
+/// The place of a pool, and how big it may get.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolSpec {
     /// Number of the pod in its scope.
     pub(crate) pod: u32,
     /// The CPUs of the pod that the queue may use, whether or not that is possible now.
     pub(crate) cpus: CpuSet,
-    /// The node of the pod, where it lies in one.
+    /// The node of the pod, if it lies in one.
     pub(crate) node: Option<u32>,
     /// The most threads.
     pub(crate) max: usize,
@@ -70,7 +70,7 @@ pub(crate) struct PoolSpec {
 
 /// The pool of one pod.
 pub(crate) struct Pool<F: FencePolicy> {
-    /// I: where it is.
+    /// I: the place of the pool.
     pub(crate) spec: PoolSpec,
     /// The items that were pushed and not taken.
     pub(crate) lists: CpuLists<F>,

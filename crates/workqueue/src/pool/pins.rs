@@ -24,8 +24,8 @@ pub(crate) enum Pinning {
     Cpu,
 }
 
-/// The CPU that a worker is pinned to alone, if it is. It is given one where it arrives, by Move
-/// and by Settle; it gives it up by Roam, see `README.md`.
+/// The CPU that a worker owns, if any: it is pinned to that alone. It is given one when it arrives,
+/// by Move and by Settle; it gives it up by Roam, see `README.md`.
 #[derive(Debug)]
 pub(super) struct OwnCpu {
     /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for the choice of a
@@ -80,7 +80,7 @@ pub(super) struct Pins {
     /// I: how threads are pinned, if at all.
     pinning: Pinning,
     /// L: is the lock; guards where they run and which threads they are, and is held while one of
-    /// them is pinned: so a thread is pinned to what was set last, and none that has ended. Nothing
+    /// them is pinned. So a thread is pinned to what was set last, and none that has ended. Nothing
     /// else is locked under it.
     pins: Mutex<PinState>,
     /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in

@@ -17,8 +17,8 @@ pub(crate) struct Counts {
     pub(crate) blocked: usize,
     /// Runs an item that isn't counted: of a CPU-intensive queue, or caught by the timekeeper.
     pub(crate) intensive: usize,
-    /// A worker was woken (or made) for work and hasn't taken any yet. At most one at a time (more
-    /// where it is overdue): it wakes the next one itself if there is more.
+    /// True if a worker was woken (or made) for work and hasn't taken any yet. At most one at a
+    /// time (more if it is overdue): it wakes the next one itself if there is more.
     pub(crate) searching: bool,
     /// Number of workers that may hold a core at once: the CPUs of the pod.
     pub(crate) base: usize,
@@ -170,7 +170,7 @@ pub(crate) enum WantedCpus<'a> {
     Housekeeping,
     /// An explicit set, isolated or not.
     These(&'a CpuSet),
-    /// Each CPU has its own pool, isolated or not: bound work runs where it was queued.
+    /// Pools of each CPU, isolated or not: bound work runs where it was queued.
     Own,
 }
 
@@ -230,8 +230,8 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     share.collect()
 }
 
-/// A worker serves the list of its CPU for so many items or, where these are long, for so long;
-/// then it looks whether another one is left alone. The line that it reads for that is written with
+/// Number of items for which a worker serves the list of its CPU and, if these are long, the time.
+/// Then it looks whether another one is left alone. The line that it reads for that is written with
 /// each item there.
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
@@ -254,7 +254,7 @@ pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
 /// Time that a worker spins if it has reason to: about what it costs to wake two halted CPUs, that
 /// of the waiter for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
-/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
+/// Longest sleep that would have been no sleep for a worker that spins: the time until it was
 /// woken, and as much again until it ran.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// Longest run until the next pause that is better handed to a worker that spins on another CPU

@@ -15,12 +15,12 @@ use corewise_sync::thread::{self, JoinHandle, ThreadId};
 use corewise_sync::{Completion, Mutex, sys, text, time};
 use corewise_topology::{CpuSet, pin_current_thread};
 
-/// A worker that wants a thread: what a spawn handler gets, see
+/// A worker that wants a thread: the argument of a spawn handler, see
 /// [`PoolsBuilder::spawn_handler`](crate::PoolsBuilder::spawn_handler). The idea is rayon's
 /// `ThreadBuilder`.
 ///
-/// Dropping it without [`run`](WorkerThread::run) means that there is no thread for it: the pool
-/// goes on with the workers that it has, and asks again later.
+/// If it is dropped without [`run`](WorkerThread::run), there is no thread for it: the pool goes on
+/// with the workers that it has, and asks again later.
 pub struct WorkerThread {
     name: String,
     body: Option<Body>,
@@ -104,7 +104,7 @@ impl Spawner {
     }
 
     /// Makes a thread for a worker that is counted already. On an error it won't run; `lost` is
-    /// called where that comes out after this has returned. A handle where the thread can be
+    /// called if that comes out after this has returned. Returns a handle if the thread can be
     /// joined.
     pub(crate) fn spawn(
         &self,
@@ -153,7 +153,7 @@ pub(crate) fn spawn(
     corewise_sync::thread::Builder::new().name(name).spawn(body)
 }
 
-/// A thread that runs until it is told to end; how, is its owner's business.
+/// A thread that runs until its owner tells it to end.
 pub(crate) struct ServiceThread {
     /// I: its name.
     name: String,
@@ -198,8 +198,8 @@ impl ServiceThread {
         Ok(ServiceThread { name, over, id: handle.thread().id(), handle: Mutex::new(Some(handle)) })
     }
 
-    /// Waits for its end, unless it is the calling thread; its name where the time is up first. May
-    /// block.
+    /// Waits for its end, unless it is the calling thread; returns its name if the time is up
+    /// first. May block.
     pub(crate) fn wait(&self, limit: Limit) -> Result<(), String> {
         if thread::current().id() == self.id {
             return Ok(());

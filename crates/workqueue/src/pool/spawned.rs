@@ -19,10 +19,10 @@ use crate::fork::spawned::{Block, Closure, OldestSpawned};
 use crate::pool::policy;
 use crate::task::running::Running;
 
-/// A closure that takes so long is worth a wake-up, which costs its caller about as much.
+/// Shortest closure that is worth a wake-up, which costs its caller about as much.
 const COARSE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 5 });
-/// After so many closures a worker looks at the clock, which costs as much as a short one; and
-/// again after four times as many, or after each where they aren't short.
+/// Number of closures after which a worker looks at the clock, which costs as much as a short one;
+/// and again after four times as many, or after each if they aren't short.
 const LOOK: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
 impl<F: FencePolicy> Pool<F> {

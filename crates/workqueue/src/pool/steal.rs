@@ -32,7 +32,7 @@ const COMPARED: usize = 16;
 /// First sleep of a watcher between two looks. The other is the longest.
 const NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(400);
-/// So often a nap is twice as long as before, after thefts in vain: some 13 ms then.
+/// Number of times that a nap doubles, after thefts in vain: it takes some 13 ms then.
 const MOST_VAIN: u32 = 8;
 /// Number of looks in a row without a fork after which the watch ends.
 const EMPTY_LOOKS: u32 = if hint::IN_MODEL { 1 } else { 4 };
@@ -93,7 +93,7 @@ impl<F: FencePolicy> Group<F> {
         std::iter::once(&self.pools[index]).chain(others)
     }
 
-    /// Calls a stolen fork, where a worker, which found no item, finds one that is ripe.
+    /// Calls a stolen fork, if a worker, which found no item, finds one that is ripe.
     #[cold]
     pub(super) fn steals(self: &Arc<Self>, me: &Worker) -> bool {
         if !self.victims(me.pool).any(|pool| pool.lanes.any()) {
@@ -161,7 +161,7 @@ impl<F: FencePolicy> Group<F> {
             if me.park(Some(nap)) {
                 return WatchEnd::Woken;
             }
-            // Where a watcher is there, nobody is woken for short closures.
+            // If a watcher is there, nobody is woken for short closures.
             let wanted = before.ripe().next().is_some() || watched.has_waiting();
             if wanted && self.rouse(me) {
                 return WatchEnd::Ripe;

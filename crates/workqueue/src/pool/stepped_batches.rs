@@ -81,7 +81,7 @@ fn stepped_reserved_items_are_run_by_another_once_their_worker_dies() {
 #[test]
 fn stepped_reserved_items_are_run_by_another_once_their_worker_is_one_too_many() {
     let (group, log, [takes, other]) = in_a_batch(4);
-    // One that blocked comes back: three hold a core, where there are two.
+    // One that blocked comes back: three hold a core, though there are two.
     let back = group.enlist(0);
     assert!(matches!(group.step(&takes), Step::Park { .. }));
     drop(back);

@@ -156,7 +156,7 @@ impl<F: FencePolicy> Pool<F> {
         self.start_of_batch(me)
     }
 
-    /// Takes and starts an item of any list; of any other, where there was none at home.
+    /// Takes and starts an item of any list; of any other, if there was none at home.
     #[cold]
     pub(super) fn start_anywhere(&self, me: &Worker, home_too: bool) -> Option<Running> {
         let running = if home_too { self.start_at_home(me) } else { None };
@@ -177,8 +177,8 @@ impl<F: FencePolicy> Pool<F> {
         }
         me.batch.with(Batch::pauses);
         let home = self.home_of(me);
-        // Round the others: on with the last one where there is a batch for it, whose lines are
-        // here; else from the next one on, so that all that have something are served.
+        // Round the others: on with the last one if there is a batch for it, whose lines are here;
+        // else from the next one on, so that all that have something are served.
         let last = me.batch.with(|batch| batch.list);
         let first = last + usize::from(self.lists.at(last as u32).ring.len() < worker::BATCH_MOST);
         let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);
@@ -226,8 +226,8 @@ fn is_awaited(item: &Header, queue: u64, awaited: AwaitedColours) -> bool {
 const NEAR: usize = 64;
 
 impl<F: FencePolicy> Group<F> {
-    /// Takes an item that the caller has claimed out of the list of a pool; `None` where it isn't
-    /// in there (yet, or any more).
+    /// Takes an item that the caller has claimed out of the list of a pool; returns `None` if it
+    /// isn't in there (yet, or any more).
     pub(crate) fn unlist(
         &self,
         index: usize,
@@ -237,7 +237,7 @@ impl<F: FencePolicy> Group<F> {
     ) -> Option<Queued> {
         let list = self.pools[index].lists.at(list);
         if let Container::Ring(cell) = place {
-            // It is out where that succeeds, and nobody else has it or gets it. Else its appender
+            // It is out if that succeeds, and nobody else has it or gets it. Else its appender
             // hasn't filled the cell yet, or its taker will say `Nowhere`.
             let found = list.ring.take_this(cell, item.pointer());
             // SAFETY: it was in the ring, and is out.

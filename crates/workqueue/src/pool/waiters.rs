@@ -13,7 +13,7 @@ use crate::pool::group::Group;
 use crate::pool::{Pool, PoolState};
 use crate::task::header::{Header, LentItem};
 
-/// One that waits.
+/// A thread that waits.
 struct PoolWaiter {
     id: u64,
     /// The item that it waits for. It is there for as long as this is on the list.
@@ -111,7 +111,7 @@ impl<F: FencePolicy> Group<F> {
     /// idle (a moment ago).
     pub(crate) fn all_it_has(&self, index: usize) -> Option<usize> {
         let inner = self.pools[index].inner.lock();
-        // Where the system refuses threads it is asked again.
+        // If the system refuses threads it is asked again.
         let short = inner.refused.is_none() && inner.counts.is_short();
         short.then_some(inner.counts.total)
     }

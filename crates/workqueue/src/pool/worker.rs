@@ -33,7 +33,7 @@ pub(crate) struct Worker {
     /// L: the pool's lock: what it is exempt for, see
     /// [`Exemption`](crate::pool::exemption::Exemption); atomic only because a worker is shared.
     pub(super) exemptions: AtomicU32,
-    /// A: the CPU that it was woken from last, and one; 0 where that isn't known. A hint, written
+    /// A: the CPU that it was woken from last, and one; 0 if that isn't known. A hint, written
     /// before `woken`: Relaxed.
     waker: AtomicU32,
     /// A: when it was woken for work, in nanoseconds since `born`; 0 once it has asked. Written
@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     pub(super) searching: AtomicBool,
     /// O: how often it has looked at another list; as `searching`.
     looks: aside::AtomicU32,
-    /// O: once it has run so many items its turn at a list may be over; 0: ask before each. As
+    /// O: number of items run after which its turn at a list may be over; 0: ask before each. As
     /// `searching`.
     look_at: aside::AtomicU64,
     /// O: items that it had run when that turn began; as `searching`.
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     turn: aside::AtomicU32,
     /// O: what it saw there; as `searching`.
     saw: [aside::AtomicU64; 2],
-    /// O: items that it had run when it last was out of work for so long that it went idle; as
+    /// O: items that it had run when it last was out of work for long enough to go idle; as
     /// `searching`.
     rose: AtomicU64,
     /// O: items that it had run when it yielded last; as `searching`.
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     /// O: what came of making way for the thread that queues on its CPU, as bits of a
     /// [`YieldHabit`]; as `searching`.
     yield_habit: AtomicU32,
-    /// I: since when `blocked` counts.
+    /// I: the moment from which `blocked` counts.
     born: Instant,
     /// A: when its blocking region began, in nanoseconds since `born`; 0 outside of one, and until
     /// it is noted. Written by the worker; others read it under the pool's lock where `exemptions`
@@ -346,7 +346,7 @@ impl Worker {
         self.parker.try_park() && self.take_wake()
     }
 
-    /// Parks until woken; false where a surplus worker's time ran out first.
+    /// Parks until woken; returns false if a surplus worker's time ran out first.
     pub(crate) fn park(&self, limit: Option<std::time::Duration>) -> bool {
         loop {
             match limit {
@@ -374,29 +374,27 @@ fn change<R>(bits: &AtomicU32, change: impl FnOnce(&mut YieldHabit) -> R) -> R {
 
 /// The most items of a batch.
 pub(super) const BATCH_MOST: u64 = 32;
-/// An item of a batch waits for so long, at most, if those before it are as long as the last ones
-/// were.
+/// Longest wait of an item in a batch, if those before it are as long as the last ones were.
 const BATCH_TAKES: Duration = Duration::from_micros(5);
-/// The clock is read once in so many items, at most.
+/// Number of items at most between two readings of the clock.
 const SAMPLE: u64 = 16;
 
 /// Number of such reports of workers after which the lists in use are counted. A count at each
 /// report would slow many producers down.
 pub(super) const COUNT: u32 = 16;
-/// Items that take so many nanoseconds at most are tiny, once so many samples in a row have said
-/// so.
+/// Longest time of a tiny item, in nanoseconds, and the number of samples in a row that prove it.
 const TINY: u64 = 2_000;
 const PROOF: u32 = 4;
-/// A worker that runs one tiny item after the other says how long they take once in so many looks
-/// at the clock.
+/// Number of looks at the clock after which a worker that runs one tiny item after the other says
+/// how long they take.
 const TELL: u32 = 32;
 /// Number of vain looks during which a worker that runs tiny items leaves alone what others have
 /// reserved. Otherwise workers fetch more of each other's cache lines.
 const LEAVES: u32 = 2;
-/// So few workers are never too many: where each has its own CPU's list, one that stops costs more
-/// than two that are in each other's way at times.
+/// Number of workers that are never too many: if each has its own CPU's list, one that stops costs
+/// more than two that are in each other's way at times.
 pub(super) const ALWAYS: usize = 2;
-/// One CPU queues no faster than an item in so many nanoseconds.
+/// Shortest time, in nanoseconds, in which one CPU queues an item.
 const QUEUED_IN: u64 = 100;
 
 /// Returns how many workers can be of use for what is queued on this many lists, if an item takes

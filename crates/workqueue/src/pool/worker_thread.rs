@@ -1,10 +1,9 @@
-//! The thread of a worker: how it starts, its loop, and what becomes of its worker where a panic
-//! ends it.
+//! The thread of a worker: its start, its loop, and what becomes of its worker if a panic ends it.
 //!
 //! Between "found nothing" and its sleep a worker may look out for work first. Best it does so as
 //! the pool's searcher (Search in `README.md`), so that what is queued is taken from where it was
-//! pushed. Else on the idle list, as one that is parked: who wakes it leaves the token of its
-//! parker, and makes a system call only where it sleeps; that is no part of the pool's protocol.
+//! pushed. Else it does so on the idle list, like a parked worker. The waker leaves the token of
+//! its parker, and makes a system call only if it sleeps; that is no part of the pool's protocol.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,8 +145,8 @@ pub(super) fn start<F: FencePolicy>(
     })
 }
 
-/// Dropped where a panic ends a worker's thread, which is none of its items': forgotten where the
-/// worker has left its pool.
+/// A guard that is dropped if a panic ends a worker's thread, which is none of its items'. It is
+/// forgotten if the worker has left its pool.
 pub(super) struct DeathGuard<'a, F: FencePolicy> {
     pub(super) worker: &'a Arc<Worker>,
     pub(super) group: &'a Arc<Group<F>>,
@@ -179,8 +178,8 @@ fn short(scope: AffinityScope) -> &'static str {
     }
 }
 
-/// Gives the calling worker the niceness of its pools: also where that is the usual one, since it
-/// may have been made by a worker of another.
+/// Gives the calling worker the niceness of its pools: even if that is the usual one, since it may
+/// have been made by a worker of another.
 fn set_nice<F: FencePolicy>(group: &Group<F>) {
     let nice = group.thread_nice;
     if let Err(error) = spawn::set_niceness(nice) {
@@ -201,8 +200,7 @@ const FIRST_LOOKS: u32 = 32;
 /// Number of looks between two yields: some 8 us, which another thread that wants the CPU waits at
 /// most.
 const LOOKS: u32 = 256;
-/// A yield that took longer has let another thread run: the CPU isn't free. (Where it spins on all
-/// the same the kernel's test makes 0.92 [0.87..1.07] on two CPUs, and the p99 of mix/50/hint is
+/// Longest yield that counts as alone. A yield that took longer has let another thread run: the CPU
 /// Longest yield that counts as alone. A yield that took longer has let another thread run: the CPU
 /// isn't free, and a worker that spun on would delay that thread.
 const ALONE: Duration = Duration::from_micros(6);
@@ -217,7 +215,7 @@ pub(super) struct Idler {
     shares: Shares,
     /// Time between a yield and the next work, if it made way.
     made_way: Option<Duration>,
-    /// When it was given work last, where that is known.
+    /// Time when it was given work last, if that is known.
     since: Option<Instant>,
     /// Its last run was short, of which that is known.
     quick: bool,
@@ -313,7 +311,7 @@ impl Idler {
         group.go_idle(worker)
     }
 
-    /// Waits until the worker is woken; false where a surplus worker's time ran out first.
+    /// Waits until the worker is woken; returns false if a surplus worker's time ran out first.
     pub(super) fn wait<F: FencePolicy>(
         &mut self,
         worker: &Worker,
@@ -390,9 +388,9 @@ impl Idler {
         }
     }
 
-    /// Looks out for so long until there is `work`; whether there was. Gives up where others want
-    /// the CPU and bring no work: it would only keep them from it, or be kept from it while work
-    /// waits. `calls` is asked more seldom.
+    /// Looks out until there is `work`, or until the time is over, and returns whether there was
+    /// any. Gives up if others want the CPU and bring no work: it would only keep them from it, or
+    /// be kept from it while work waits. `calls` is asked more seldom.
     fn spin(
         &mut self,
         began: Instant,

@@ -174,7 +174,7 @@ impl PoolsBuilder {
     }
 
     /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the
-    /// one of [`PoolsBuilder::follow`]. Where that is refused a warning is logged.
+    /// one of [`PoolsBuilder::follow`]. If the system refuses that thread, a warning is logged.
     pub fn build(mut self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
         let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {

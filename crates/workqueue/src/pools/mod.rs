@@ -32,16 +32,17 @@ pub use shutdown::{StillRunning, Unfinished};
 
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
-/// A pool's first worker on each CPU is pinned to that CPU alone, and is the one that is woken by
-/// what is queued from there; the others may run on each CPU of their pod. Where the queuer then
-/// waits, on the same CPU, an item takes some 4 us and not the 50 us that it takes to wake another
-/// CPU that has been halted and to be woken by it. A queuer that goes on computing shares its CPU
-/// with the worker until the item is over. A real-time thread that never pauses keeps the worker of
-/// its CPU from running: isolate the CPUs of such threads.
+/// A pool's first worker on each CPU is pinned to that CPU alone, and is woken for what is queued
+/// from there; the others may run on each CPU of their pod. If the queuer then waits, on the same
+/// CPU, an item takes some 4 us. To wake another CPU that has been halted, and to be woken by it,
+/// would take 50 us. A queuer that goes on computing shares its CPU with the worker until the item
+/// is over. A real-time thread that never pauses keeps the worker of its CPU from running: isolate
+/// the CPUs of such threads.
 ///
-/// A cheap handle. When the last one is gone, and the last [`Workqueue`](crate::Workqueue) built on
-/// it, the workers run what is still queued and leave; nobody waits for them, so a drop can't
-/// deadlock. [`WorkerPools::shutdown`] does the same and waits.
+/// The type is a cheap handle. When the last one is gone, and the last
+/// [`Workqueue`](crate::Workqueue) built on it, the workers run what is still queued and leave;
+/// nobody waits for them, so a drop can't deadlock. [`WorkerPools::shutdown`] does the same and
+/// waits.
 #[derive(Clone)]
 pub struct WorkerPools {
     inner: Arc<Inner>,
@@ -67,7 +68,7 @@ struct Inner {
     last_queue: AtomicU64,
     /// I: has the pools follow the machine.
     _following: Subscription,
-    /// I: drives a live machine, where that was asked for.
+    /// I: drives a live machine, if that was asked for.
     follower: Option<Follower>,
 }
 

@@ -1,4 +1,4 @@
-//! The end of the pools: who is waited for, and what is named where that takes long.
+//! The end of the pools: whom it waits for, and what it names if that takes long.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -141,7 +141,7 @@ impl WorkerPools {
         self.end(time::now(), Some(timeout), false)
     }
 
-    /// Shuts down, for so long at most. `began`: when that was asked for first.
+    /// Shuts down, and waits up to the limit. `began`: when that was asked for first.
     #[track_caller]
     fn end(
         &self,

@@ -7,7 +7,7 @@
 //! Work queued after it gets the new colour and isn't waited for.
 //!
 //! A *pair* is the two counts of one colour on one stripe of one pwq: how many came, and how many
-//! are over. It has drained where they are equal, those that are over read first: each of them is
+//! are over. It has drained if they are equal, those that are over read first: each of them is
 //! among those that came, which are read after, and so are all that were queued before the flush.
 //!
 //! The race is between the last instance of a pair and the flusher, which decides in one and the

@@ -93,7 +93,7 @@ struct SlotState<T: Hold> {
     /// Number of times that an instance came to be held, or ceased to be: two equal readings mean
     /// that the same ones were held all the while.
     moves: u64,
-    /// Somebody pushes what was held: the only one who does, so that the order is kept.
+    /// True while somebody pushes what was held: the only one who does, so that the order is kept.
     moving: bool,
     /// Number of times that the limit or the marks were set.
     changes: u64,
@@ -191,7 +191,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Shows `see` a pwq's held instances, under the lock; `None` where there are none.
+    /// Shows `see` a pwq's held instances, under the lock; returns `None` if there are none.
     pub(crate) fn see_held<R>(&self, pwq: usize, see: impl FnOnce(&T::List) -> R) -> Option<R> {
         let inner = self.inner.lock();
         inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
@@ -212,8 +212,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         taken
     }
 
-    /// Changes the maximum. The instances active beyond a lower one go on; where it rises, `settle`
-    /// has to follow.
+    /// Changes the maximum. Instances that are active beyond a lower one go on. If it rises,
+    /// `settle` has to follow.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.change(|inner| inner.limit = limit);
     }
@@ -223,7 +223,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.mark(DRAINING, draining);
     }
 
-    /// Accepts nothing from now on; what is held back goes on to be let through.
+    /// Accepts nothing from now on. What is held back will still be let through.
     pub(crate) fn close(&self) {
         self.mark(CLOSED, true);
     }

@@ -118,7 +118,7 @@ impl Pwq {
     }
 
     /// Takes an item that the caller has claimed out of the list of those that the limiter holds
-    /// back; `None` where it has left that.
+    /// back; returns `None` if it has left that.
     pub(crate) fn release(&self, item: LentItem<'_>) -> Option<Queued> {
         self.slot.take_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Container::Held;
@@ -239,7 +239,7 @@ impl QueueCore {
             self.admit(gate, queued);
             return Ok(());
         };
-        // Where somebody has claimed it meanwhile it was queued, and is theirs.
+        // If somebody has claimed it meanwhile it was queued, and is theirs.
         if queued.refuse() { Err(error) } else { Ok(()) }
     }
 
@@ -330,7 +330,7 @@ impl Schedule for OfPwq {
             Admission::Counted => true,
             Admission::Wait => return None,
         };
-        // Enter, without Validate: the instance keeps the pwq, as where a place is Reused. It was
+        // Enters without Validate: the instance keeps the pwq, as if a place were Reused. It was
         // never queued, for the statistics.
         of.tally.pair(at.stripe, at.colour).enter();
         of.tally.undo(at.stripe);

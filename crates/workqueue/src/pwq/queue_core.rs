@@ -35,13 +35,13 @@ pub(crate) struct QueueCore {
     /// I: the name for reports.
     pub(crate) name: String,
     pub(crate) traits: Traits,
-    /// I: who runs its work where no worker can.
+    /// I: the rescuer, which runs its work if no worker can.
     pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours<RealCounts, Pwq>,
     /// The limiter, which says which instances may be active, and holds the others back.
     pub(crate) limiter: Limiter<Queued>,
-    /// L: is the lock, held while a change is committed and the limiter is told; guards what they
-    /// are now.
+    /// L: is the lock, held while a change is committed and the limiter is told; guards the
+    /// attributes.
     pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
     pub(crate) waiting: WaitList<Weak<dyn Waits>>,
@@ -51,7 +51,7 @@ pub(crate) struct QueueCore {
     pub(crate) hazards: Arc<Hazards>,
     /// Keeps the pools open for as long as anything is queued, or can be.
     pub(crate) pools: WorkerPools,
-    /// I: the places for closures of `try_spawn`, where there are so many.
+    /// I: the places for closures of `try_spawn`, if they are limited.
     pub(crate) room: Option<Arc<Room>>,
 }
 
@@ -174,7 +174,7 @@ impl QueueCore {
         self.limiter.set_max_active(max_active, &usable);
     }
 
-    /// Says so where a maximum is more than there can be. With no lock held: a subscriber is the
+    /// Logs if a maximum is more than there can be. Called with no lock held: a subscriber is the
     /// user's code.
     pub(crate) fn warn_of_cut(&self, max_active: usize) {
         if max_active > MAX_ACTIVE_LIMIT {

@@ -1,4 +1,4 @@
-//! Where the pwqs of a queue lie: memory that a queuer may touch before it knows that the pwq is
+//! The slots of a queue's pwqs: memory that a queuer may touch before it knows that the pwq is
 //! still there, with the counts of its instances: how many came, and how many are over.
 //!
 //! The counts are striped, one stripe a CPU of the pod. CPUs that queue at once write no line in
@@ -111,8 +111,8 @@ impl<L> Drop for SlotBox<L> {
 
 /// The entry of a CPU: the slot that its work goes to, and the stripe there.
 pub(crate) struct CpuEntry<L> {
-    /// A: the slot, and the stripe in its lowest bits; null where the CPU has no pwq. Stored under
-    /// the lock of the attributes, read by everybody who queues.
+    /// A: the slot, and the stripe in its lowest bits; null if the CPU has no pwq. Stored under the
+    /// lock of the attributes, read by everybody who queues.
     pub(super) place: AtomicPtr<PwqSlot<L>>,
 }
 
@@ -219,8 +219,8 @@ impl Tally {
     #[inline]
     fn stripe(&self, stripe: u32) -> &Stripe {
         let stripes = self.stripes.len();
-        // Where there is one, or it is one of them, as always in product code but for tests'
-        // CPUs: no division.
+        // If there is one, or it is one of them, as always in product code but for tests' CPUs: no
+        // division.
         let stripe = stripe as usize;
         &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
     }
@@ -387,9 +387,9 @@ impl Pair<'_> {
         self.came.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts so many instances out; true where they are. Else somebody watches, and these would be
-    /// the last: they are in flight still, and [`Pair::leave_watched`] has to follow, under the
-    /// lock of the colours.
+    /// Counts `many` instances out, and returns true. If somebody watches, and these would be the
+    /// last, returns false: they are in flight still, and [`Pair::leave_watched`] has to follow,
+    /// under the lock of the colours.
     #[inline]
     pub(crate) fn leave<C: CountPolicy>(self, many: u64) -> bool {
         let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
@@ -413,8 +413,8 @@ impl Pair<'_> {
         over / ONE + many == self.came.load(Ordering::Acquire)
     }
 
-    /// Counts so many out, under the lock of the colours. True where that drained a pair that is
-    /// watched: it isn't any more.
+    /// Counts `many` out, under the lock of the colours. Returns true if that drained a pair that
+    /// is watched: it isn't watched any more.
     pub(crate) fn leave_watched(self, many: u64) -> bool {
         // Acquire: this thread tells the flush in the name of all that were over before.
         let old = self.over.fetch_add(many * ONE, Ordering::AcqRel);

@@ -54,7 +54,7 @@ pub(crate) struct Plan {
     lease: Arc<Lease>,
     /// I: a CPU of each pool.
     cpus: Box<[CpuId]>,
-    /// I: the pool of each CPU, by number; `None` where the queue has none there.
+    /// I: the pool of each CPU, by number; `None` if the queue has none there.
     by_cpu: Box<[Option<usize>]>,
     /// I: the pools of each node, by number.
     by_node: Box<[NodePools]>,
@@ -194,8 +194,8 @@ impl PwqTable {
 }
 
 impl PwqTable {
-    /// Queues the item that `item` gives, whose header is `header`. Where it isn't queued it is as
-    /// if nobody had tried. `accepted`: it is part of what the queue has accepted before.
+    /// Queues the item that `item` gives, whose header is `header`. If it isn't queued, nothing has
+    /// changed. `accepted`: it is part of what the queue has accepted before.
     ///
     /// Each read-modify-write in there keeps the processor from what follows until it is through.
     /// So what can be read before it is.
@@ -230,7 +230,7 @@ impl PwqTable {
     }
 
     /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back
-    /// where the queue doesn't take it.
+    /// if the queue doesn't take it.
     #[inline(always)]
     pub(crate) fn queue_new(
         &self,
@@ -258,7 +258,7 @@ impl PwqTable {
     }
 
     /// Enters, for a closure that stays with the calling worker, whose item of this queue has
-    /// `own`. `None` where it is to be queued like any other.
+    /// `own`. Returns `None` if it is to be queued like any other.
     #[inline]
     pub(crate) fn enter_inside(&self, own: &Ticket, pool: usize, lane: &Lane) -> Option<Ticket> {
         let group = &Pwq::of(own).group;
@@ -279,8 +279,8 @@ impl PwqTable {
         None
     }
 
-    /// Enters, for an item that the calling thread runs at once. `None` where the queue doesn't
-    /// take it, or its limit has no place.
+    /// Enters, for an item that the calling thread runs at once. Returns `None` if the queue
+    /// doesn't take it, or its limit has no place.
     pub(crate) fn enter_here(&self) -> Option<Ticket> {
         let gate = self.slot.glance();
         if gate.closed() || gate.draining() {
@@ -305,8 +305,8 @@ impl PwqTable {
         }
     }
 
-    /// Puts a claimed instance here, wherever it was: the same instance, counted here from now on.
-    /// Where the queue doesn't take it, it is cancelled. `accepted`: as for `queue`.
+    /// Puts a claimed instance here, from wherever it was: the same instance, counted here from now
+    /// on. If the queue doesn't take it, it is cancelled. `accepted`: as for `queue`.
     pub(crate) fn place(
         &self,
         place: At,

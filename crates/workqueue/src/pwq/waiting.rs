@@ -63,7 +63,7 @@ impl<T> WaitList<T> {
         Ok(WaiterKey { shard, index })
     }
 
-    /// Gives a seat back; what sat there, where the list wasn't closed meanwhile.
+    /// Gives a seat back; returns what sat there, if the list wasn't closed meanwhile.
     pub(crate) fn leave(&self, WaiterKey { shard, index }: WaiterKey) -> Option<T> {
         let mut seats = self.shards[shard].lock();
         if seats.closed {
@@ -98,7 +98,7 @@ impl<T> WaitList<T> {
     }
 }
 
-/// One that waits.
+/// A waiter.
 pub(crate) trait Waits: Send + Sync {
     /// Notes that its queue takes nothing any more. Returns true if the caller has to `stop` it;
     /// else a poll is still to come, or under way, and its end does.

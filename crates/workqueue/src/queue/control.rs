@@ -34,12 +34,12 @@ impl Workqueue {
         self.shared().attributes.lock().clone()
     }
 
-    /// Changes the attributes while work flows, all of them or, where that fails, none. Items
-    /// queued from then on go to the new pools; those queued before run where they are, under the
-    /// old attributes. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
+    /// Changes the attributes while work flows: all of them or, on an error, none. Items queued
+    /// from then on go to the new pools; those queued before run where they are, under the old
+    /// attributes. Nothing is lost and nothing runs twice; an ordered queue keeps its order.
     ///
-    /// Everything is prepared first: the pools, with a first worker for each pod where they are
-    /// new. So it may block, though not on the queue's work: an item may call it.
+    /// Everything is prepared first: new pools get a first worker for each pod. So the call may
+    /// block, though not on the queue's work: an item may call it.
     ///
     /// # Errors
     /// [`BuildError::Fixed`] for a bound queue, whose attributes are what they are (but see
@@ -78,9 +78,10 @@ impl Workqueue {
     }
 
     /// Changes how many instances may be active at once; see
-    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). Where it rises, instances
-    /// that are held back go at once; where it falls, what is active goes on. A limit given to a
-    /// queue that had none counts what is queued from then on. Bound queues too. Takes short locks.
+    /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). If the maximum rises,
+    /// instances that are held back start at once. If it falls, active instances continue. A limit
+    /// given to a queue that had none counts what is queued from then on. It works on bound queues
+    /// too. Takes short locks.
     ///
     /// # Errors
     /// [`BuildError::Conflict`] on an ordered queue, but for 0 and 1.
@@ -107,7 +108,7 @@ impl Workqueue {
 
     /// Waits until the queue is empty, and meanwhile accepts only what its own running items queue:
     /// chains of work come to their end, others are refused, with a warning. Afterwards it accepts
-    /// everything again. Where chains don't end it warns after 10 rounds, and after each 100.
+    /// everything again. If chains don't end it warns after 10 rounds, and after each 100.
     ///
     /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
     /// meanwhile. May block. It says nothing about the queue [`below`](Workqueue::below), on which
@@ -133,13 +134,13 @@ impl Workqueue {
     }
 
     /// Drains the queue, and accepts nothing from then on: `queue` returns
-    /// [`QueueError::Closed`](crate::QueueError::Closed), a spawned closure is cancelled. The other
-    /// handles remain, of a queue that is no more. Dropping the last handle without it leaves
-    /// queued work to run.
+    /// [`QueueError::Closed`](crate::QueueError::Closed), a spawned closure is cancelled. Other
+    /// handles of the queue remain valid. Dropping the last handle without it leaves queued work to
+    /// run.
     ///
-    /// Delayed items whose time hasn't come are cancelled, and those who wait for them are told
-    /// (the kernel leaves them to the caller). So are spawned futures that wait to be woken: they
-    /// are dropped by the calling thread. May block, as [`Workqueue::drain`].
+    /// Delayed items whose time hasn't come are cancelled, and their waiters are woken (the kernel
+    /// leaves them to the caller). So are spawned futures that wait to be woken: they are dropped
+    /// by the calling thread. May block, as [`Workqueue::drain`].
     ///
     /// # Panics
     /// As [`Workqueue::flush`].
@@ -193,7 +194,7 @@ impl Workqueue {
     }
 }
 
-/// A drain that is under way: also where the wait is given up it ends.
+/// A drain that is under way. It ends when this is dropped, even if the wait is given up.
 struct Draining<'a>(&'a Workqueue);
 
 impl Drop for Draining<'_> {

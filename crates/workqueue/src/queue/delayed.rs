@@ -17,15 +17,16 @@ use crate::task::ticket::MaybeTicket;
 use crate::timekeeper::delayed::Delayed;
 
 impl Workqueue {
-    /// Queues an item after `delay`, on the pod of the CPU that this is called on now. A delay of
-    /// zero: at once, as [`Workqueue::queue`], with no timer. An item that is pending already
-    /// (queued, or its timer runs) stays as it is.
+    /// Queues an item after `delay`, on the pod of the CPU that this is called on now. If the delay
+    /// is zero, the item is queued at once, as by [`Workqueue::queue`], with no timer. An item that
+    /// is pending already (queued, or its timer runs) stays as it is.
     ///
     /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
     /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
-    /// has come. A queue that is drained then refuses it, which cancels it. [`Workqueue::destroy`]
-    /// and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the
-    /// timer keeps the queue and the pools. In all cases those who wait for it are told.
+    /// has come. If the queue is draining when the time comes, it refuses the item, which cancels
+    /// it. [`Workqueue::destroy`] and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown)
+    /// cancel it at once; else the timer keeps the queue and the pools. In all cases its waiters
+    /// are woken.
     ///
     /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their
     /// number.
@@ -60,7 +61,7 @@ impl Workqueue {
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued =
             unsafe { header::Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
-        // Where somebody has claimed it meanwhile it was queued, and is theirs.
+        // If somebody has claimed it meanwhile it was queued, and is theirs.
         let armed = self.arm(at, work, delay, queued, accepted);
         let refused = armed.is_err_and(header::Queued::refuse);
         if refused { Err(self.no_timer()) } else { Ok(pended) }
@@ -68,9 +69,9 @@ impl Workqueue {
 
     /// Makes an item run after `delay`, on this queue, in whatever state the item is. If its timer
     /// runs, the timer is set anew; if it is queued, here or elsewhere, it is taken out. If the
-    /// delay is zero, the item is queued at once. A delay of zero: it is queued at once.
-    /// `AlreadyPending`: that instance goes on as this one, and a flusher of it waits for this one.
-    /// `Now`: it was idle.
+    /// delay is zero, the item is queued at once. Returns `AlreadyPending` if the item was pending:
+    /// that instance continues as this one, and its flushers wait for this one. Returns `Now` if
+    /// the item was idle.
     ///
     /// Any context. It waits for no work. It only yields while others take short steps with the
     /// same item.
@@ -117,8 +118,8 @@ impl Workqueue {
         self.check_open().err().unwrap_or(QueueError::NoThread)
     }
 
-    /// Puts a claimed instance into this queue, after a while. Where that was closed just now, it
-    /// is cancelled, as all that was there.
+    /// Puts a claimed instance into this queue, after a delay. If the queue was closed just now,
+    /// the instance is cancelled, as all others there.
     fn replace(
         &self,
         work: &Work,
@@ -157,10 +158,9 @@ impl Workqueue {
     /// dropped.
     ///
     /// The ticks have a rhythm, which no delay changes: they are planned for the whole multiples of
-    /// the period from this call on. Where one is late, since its worker comes late or the one
-    /// before took longer, those that were planned for the time until its end are left out: none is
-    /// made up for, no two run at once, and the next comes in time. (Tokio's
-    /// `MissedTickBehavior::Skip`.)
+    /// the period from this call on. If a tick is late, since its worker comes late or the previous
+    /// tick took longer, the ticks planned for the time until its end are skipped. None is made up
+    /// for, no two run at once, and the next comes in time. (Tokio's `MissedTickBehavior::Skip`.)
     ///
     /// Each tick is a run of one work item, near the CPU that this is called on, and no allocation.
     /// A panic in it is logged, and the next comes all the same, also while the queue is
@@ -170,7 +170,7 @@ impl Workqueue {
     /// [`QueueError::Closed`], [`QueueError::NoThread`].
     ///
     /// # Panics
-    /// Where the period is zero.
+    /// If the period is zero.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -253,7 +253,7 @@ struct NextTick<'a>(&'a Rhythm);
 impl Drop for NextTick<'_> {
     fn drop(&mut self) {
         let Rhythm { queue, at, site, began, period } = self.0;
-        // Where there is no ticker any more the last handle is gone, or the item is disabled.
+        // If there is no ticker any more the last handle is gone, or the item is disabled.
         if let Some(work) = Work::current() {
             let rest = rest(time::now().saturating_duration_since(*began), *period);
             // An error: that, or the queue has ended.

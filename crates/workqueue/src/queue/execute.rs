@@ -3,7 +3,8 @@
 //! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
 //! pending from its making to its end, and its state word is never changed. Its run uses it up.
 //!
-//! And closures of which a queue takes so many at once, and gives the others back.
+//! The module also has the closures of `try_spawn`, of which a queue takes a limited number at
+//! once.
 
 use std::panic::Location;
 use std::ptr::{self, NonNull};
@@ -27,25 +28,25 @@ use crate::task::running::{self, Spawner};
 use crate::task::ticket::Ticket;
 
 impl Workqueue {
-    /// Runs a closure on the queue, once, and forgets it: as [`Workqueue::spawn`], for less, where
-    /// nobody wants to wait for it. One allocation, which the worker frees before it calls the
-    /// closure.
+    /// Runs a closure on the queue, once, without a handle. It is cheaper than
+    /// [`Workqueue::spawn`], for work that nobody waits for. One allocation, which the worker frees
+    /// before it calls the closure.
     ///
     /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and
     /// is dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Any
     /// context, as [`Workqueue::queue`].
     ///
-    /// Called inside an item of the same queue it costs still less, and no allocation: the worker
-    /// keeps closures of up to five words that take less than 5 us or so, and runs them after the
-    /// item. It shares them in tens, and wakes nobody for the first of them. They start in the
-    /// order of these calls, but maybe before what the item has queued in another way. Where the
-    /// item sleeps, or goes on for long, other workers take the closures that its worker keeps.
+    /// Inside an item of the same queue the call is cheaper still, without an allocation. The
+    /// worker keeps closures of up to five words that take less than 5 us or so, and runs them
+    /// after the item. It shares them in tens, and wakes nobody for the first of them. They start
+    /// in the order of these calls, but maybe before what the item has queued in another way. If
+    /// the item sleeps, or runs for long, other workers take the closures that its worker keeps.
     ///
     /// # Errors
     /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
-    /// [`QueueError::Closed`](crate::QueueError::Closed). Where the queue ends after the call,
-    /// while the closure waits for a worker, it is dropped without having run, by the thread that
-    /// ends the queue.
+    /// [`QueueError::Closed`](crate::QueueError::Closed). If the queue ends after the call, while
+    /// the closure waits for a worker, it is dropped without having run, by the thread that ends
+    /// the queue.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -102,8 +103,8 @@ struct KeptPlace<'a> {
 }
 
 impl Workqueue {
-    /// Enters, where an item of this queue runs here, whose worker may keep a closure that `fits`.
-    /// Else the closure goes to the list, and those that the worker keeps before it.
+    /// Enters, if an item of this queue runs here whose worker may keep a closure that `fits`. Else
+    /// the closure goes to the list, after those that the worker keeps.
     #[inline]
     fn enters_inside(&self, fits: bool) -> Option<KeptPlace<'_>> {
         running::current(|running| {
@@ -165,14 +166,13 @@ impl<C: FnOnce() + Send> OneShotItem for OneShot<C> {
 
 impl Workqueue {
     /// Queues a closure as [`Workqueue::spawn`] does if the queue has room, and else gives the
-    /// closure back. So the queue of a server that gets more than it can do doesn't grow; the
-    /// server refuses the surplus. So the queue of a server that gets more than it can do doesn't
-    /// grow; it says so, to those who ask.
+    /// closure back. So the queue of an overloaded server doesn't grow: the server can refuse the
+    /// surplus.
     ///
     /// A queue has room for as many closures as its [`capacity`](crate::QueueBuilder::capacity)
     /// says, waiting or running, or for any number. The place of a closure is free again when it
-    /// has run, or was cancelled and dropped: before its handle says so. Any context, as
-    /// [`Workqueue::queue`]; where the queue has a capacity, all callers change one number.
+    /// has run, or was cancelled and dropped, and before its handle is ready. Any context, as
+    /// [`Workqueue::queue`]; if the queue has a capacity, all callers write one shared counter.
     ///
     /// # Errors
     /// The closure, as it was, with [`QueueError::Full`], or with [`QueueError::Draining`] or

@@ -1,14 +1,14 @@
 //! `join`: two closures, the second of which a thief may call.
 //!
 //! Inside an item of the queue the second closure is a fork (`../fork/README.md`). Elsewhere the
-//! calling thread takes part as a guest, and the closure is one too. Where neither can
-//! be, it is spawned in a scope: as an item.
+//! calling thread takes part as a guest, and the closure is one too. If neither can be, it is
+//! spawned in a scope: as an item.
 //!
-//! *Stacks.* An owner that waits keeps its stack, and so its worker. Where a stolen closure joins
+//! *Stacks.* An owner that waits keeps its stack, and so its worker. If a stolen closure joins
 //! again, and so on, each for the next, a recursion would take one worker a level. So an owner for
 //! which many threads wait (`longest_chain`) offers nothing, and calls both closures on its own
-//! stack. Where a stack is nearly full, [`ForkPoint`] decides: the closure is spawned as an item,
-//! so that it gets an empty stack, until half of the workers that a pool may have are in the chain.
+//! stack. If a stack is nearly full, [`ForkPoint`] decides: the closure is spawned as an item, so
+//! that it gets an empty stack, until half of the workers that a pool may have are in the chain.
 //! Then the join panics.
 //!
 //! *Guests.* A thread that is no worker takes part: it runs an item of a queue on the spot. Its
@@ -55,31 +55,31 @@ impl Workqueue {
     /// allocation, no lock, no locked operation. The four oldest forks of a thread are offered to
     /// workers of the queue's pools; deeper ones, which are smaller as a rule, it calls itself.
     ///
-    /// From outside, both closures are an item of the queue, which runs on the calling thread at
-    /// once. It has a place under `max_active`, and may not flush, drain or destroy the queue.
-    /// Where that can't be, `a` is called by the calling thread as it is, and `b` is spawned as an
-    /// item: on a CPU that isn't one of the queue's pools, where the queue is strict, ordered or
-    /// has a niceness, where its limit is reached, and once it is closed.
+    /// From outside, both closures are one item of the queue, which runs on the calling thread at
+    /// once. It has a place under `max_active`, and may not flush, drain or destroy the queue. If
+    /// that isn't possible, the calling thread calls `a` as it is, and `b` is spawned as an item.
+    /// This happens on a CPU that isn't one of the queue's pools, if the queue is strict, ordered
+    /// or has a niceness, if its limit is reached, and once it is closed.
     ///
-    /// While a thief has `b` the caller calls what `b` forks, and sleeps if there is nothing. It
+    /// While a thief has `b`, the caller calls what `b` forks, or sleeps if there is nothing. It
     /// calls **nothing but parts of its own item**. So a lock may be held across a join. May block;
     /// in an atomic section `b` isn't offered. Stacks must not be switched inside it: a coroutine
     /// that ends a join before one that began inside it aborts the process.
     ///
-    /// A queue whose `max_active` is reached has no place for a stolen fork, so that nobody steals
-    /// it.
+    /// If the queue's `max_active` is reached, there is no place for a stolen fork, so nobody
+    /// steals it.
     ///
-    /// A deep recursion uses its own stack, as calls do. Where that is nearly full, `b` is spawned
-    /// as an item, which begins with an empty one, and never takes more than half of the workers
-    /// away from other queues. So a recursion by `b` may be deeper than a stack, one by `a` may
-    /// not.
+    /// A deep recursion uses its own stack, as calls do. If the stack is nearly full, `b` is
+    /// spawned as an item, which begins with an empty stack. This never takes more than half of the
+    /// workers away from other queues. So a recursion by `b` may be deeper than a stack, one by `a`
+    /// may not.
     ///
     /// The idea is that of Cilk-5 and rayon, with leapfrogging (Wagner and Calder 1993).
     ///
     /// # Panics
-    /// With the panic of `a` or of `b`, once both are over; where both panic, with that of `a`.
-    /// Before either is called, where a recursion has filled the stacks of half of the workers that
-    /// a pool may have, or of as many as it has CPUs.
+    /// With the panic of `a` or of `b`, once both are over; if both panic, with that of `a`. Before
+    /// either is called, if a recursion has filled the stacks of half of the workers that a pool
+    /// may have, or of as many as it has CPUs.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -285,7 +285,7 @@ fn one_by_one<A, B>(a: impl FnOnce() -> A, b: impl FnOnce() -> B) -> (A, B) {
     }
 }
 
-/// Calls the second closure though the first has panicked, and goes on with that panic.
+/// Calls the second closure although the first has panicked, then resumes that panic.
 #[cold]
 #[inline(never)]
 fn after_panic<B>(payload: Box<dyn Any + Send>, b: impl FnOnce() -> B) -> ! {
@@ -437,9 +437,8 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
 
 impl Workqueue {
     /// Runs `f` on the calling thread as an item of this queue, whose forks workers steal. Gives
-    /// the input back where the queue doesn't allow that here: on a CPU that isn't one of its
-    /// pools', where it is strict or has a niceness, where its limit is reached, and once it is
-    /// closed.
+    /// the input back if the queue doesn't allow that here: on a CPU that isn't one of its pools',
+    /// if it is strict or has a niceness, if its limit is reached, and once it is closed.
     pub(super) fn as_guest<T, R, C: FnOnce(T) -> R>(
         &self,
         site: &'static Location<'static>,

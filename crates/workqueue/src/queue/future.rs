@@ -19,13 +19,12 @@
 //! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more.
 //! `close` sets it, once, and it stays. A poll that is queued already still takes place. So after
 //! the bit is set *and* the future is `IDLE`, somebody has to look whether a poll is still to come,
-//! and to `stop` it where none is: who set the bit, if he found `IDLE`; and each poller whose
-//! `pause` found the bit. No fence is needed between the bit and the look. A poll clears the item's
-//! pending bit before it begins. Where `close` comes after that poll's `pause`, it acquires what
-//! the poll did, and the look sees the bit cleared, or set by a later wake-up. Where it comes
-//! before the poll's `begin`, that poll's own `pause` finds the bit. A poll that is just about to
-//! begin (the pending bit is cleared, the word is `IDLE` still) may be taken for none, and the
-//! future is cancelled.
+//! and to `stop` it if none is: who set the bit, if he found `IDLE`; and each poller whose `pause`
+//! found the bit. No fence is needed between the bit and the look. A poll clears the item's pending
+//! bit before it begins. Where `close` comes after that poll's `pause`, it acquires what the poll
+//! did, and the look sees the bit cleared, or set by a later wake-up. If it comes before the poll's
+//! `begin`, that poll's own `pause` finds the bit. A poll that is just about to begin (the pending
+//! bit is cleared, the word is `IDLE` still) may be taken for none, and the future is cancelled.
 
 use std::any::Any;
 use std::future::Future;
@@ -52,9 +51,9 @@ impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
     ///
     /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
-    /// like any other. The future's home is the pod of the CPU that this is called on: any thread
-    /// that wakes it, it is polled there (by a soft queue elsewhere while that pod is saturated),
-    /// near what it touched before.
+    /// like any other. The future's home is the pod of the CPU that this is called on. Whichever
+    /// thread wakes it, it is polled there, near what it touched before (by a soft queue elsewhere
+    /// while that pod is saturated).
     ///
     /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
     /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.

@@ -1,9 +1,9 @@
-//! A function of many items, in parallel.
+//! `map` and `reduce`: a function of many items, in parallel.
 //!
 //! The items are divided while others want some (lazy binary splitting; Tzannes and others 2010): a
 //! thread whose ring has no fork left, since a thief has taken it or there was none, forks the
-//! second half of its items. Else it calls the function with the next few. So where nobody steals
-//! the items are divided as often as their number can be halved.
+//! second half of its items. Else it calls the function with the next few. So if nobody steals, the
+//! items are divided as often as their number can be halved.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -35,15 +35,16 @@ impl Workqueue {
     ///
     /// The items are forks of the item that calls it, as with [`Workqueue::join`]: idle workers
     /// steal half of what is left at a time. From outside of the queue's items the calling thread
-    /// does it as an item of the queue, as with [`Workqueue::join`]. Where it can't, one item on a
-    /// worker does all of it, with thieves, and the calling thread waits. After the pools were shut
-    /// down the calling thread does all of it.
+    /// does it as an item of the queue, as with [`Workqueue::join`]. If that isn't possible, one
+    /// item on a worker does all of it, with thieves, and the calling thread waits. After the pools
+    /// were shut down, the calling thread does all of it.
     ///
-    /// A thread that is at it for a millisecond while other work waits for its worker counts as one
-    /// that computes for long ([`context::long_running`]): the pool starts that work beside it.
+    /// A thread that works at this for a millisecond while other work waits for its worker counts
+    /// as one that computes for long ([`context::long_running`]): the pool starts that work beside
+    /// it.
     ///
     /// # Panics
-    /// With a panic of `f`, when all that has begun is over: where several have panicked, that of
+    /// With a panic of `f`, when all that has begun is over. If several have panicked, that of
     /// the earliest item. The items that have not begun by then are dropped.
     ///
     /// ```
@@ -95,7 +96,7 @@ impl Workqueue {
     }
 
     /// Calls `f` with each of the items, in parallel, and `reduce` with two of the results at a
-    /// time, in their order, until one is left. `None` where there are no items.
+    /// time, in their order, until one is left. `None` if there are no items.
     ///
     /// # Panics
     /// As [`Workqueue::map`]; also with a panic of `reduce`, after which no further item is begun.

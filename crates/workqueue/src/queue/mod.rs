@@ -1,4 +1,4 @@
-//! The workqueue: where work is handed in.
+//! The workqueue, through which work is submitted.
 
 pub(crate) mod builder;
 pub(crate) mod control;
@@ -63,7 +63,7 @@ impl Destination for Inner {
     }
 
     fn take(&self, at: At, claimed: Claimed, accepted: bool) {
-        // Where it isn't taken it is cancelled, and those who wait for it are told.
+        // If it isn't taken it is cancelled, and those who wait for it are told.
         let _ = self.table.place(at, claimed, accepted);
     }
 }
@@ -93,18 +93,18 @@ impl Workqueue {
         &self.shared().name
     }
 
-    /// Queues an item on the pod of the CPU that this is called on. `Ok`: it is pending, by this
-    /// call or already, and the run that follows sees what was written before the call. Where
-    /// `max_active` is reached the item is queued all the same, and held back.
+    /// Queues an item on the pod of the CPU that this is called on. After `Ok` the item is pending,
+    /// by this call or already, and the run that follows sees what was written before the call. If
+    /// `max_active` is reached, the item is queued all the same, and held back.
     ///
-    /// Any context. It waits for no work. It is lock-free where the pod's workers are busy, or one
-    /// of them looks for work already; where one has to be woken it holds the pool's lock for some
-    /// dozen instructions, a lock that sleeps where two meet. Where the pod has room and no worker
-    /// left to wake, as after the system refused a thread, it makes one. Where items are held back
-    /// it takes the lock of their list.
+    /// Any context. It waits for no work. It is lock-free if the pod's workers are busy, or one of
+    /// them looks for work already. If a worker has to be woken, it holds the pool's lock, which
+    /// sleeps on contention, for some dozen instructions. If the pod has room and no worker left to
+    /// wake, as after the system refused a thread, it makes one. If items are held back, it takes
+    /// the lock of their list.
     ///
-    /// A call at the same time as a shutdown may return `Ok` and have the item cancelled: those who
-    /// flush it are told, and it can be queued elsewhere.
+    /// If a shutdown runs at the same time, the call may return `Ok` and the item be cancelled. Its
+    /// flushers are woken then, and it can be queued elsewhere.
     ///
     /// # Errors
     /// No run follows from this call: [`QueueError::Disabled`], [`QueueError::Draining`],
@@ -182,7 +182,7 @@ impl Workqueue {
     ///
     /// # Panics
     /// Called from an item of the same queue, or from one that such an item waits for on the same
-    /// stack: it would wait for that item. In an item, where it is found that it would never end:
+    /// stack: it would wait for that item. In an item, if it is found that it would never end:
     /// what is flushed waits for that item, or no worker can come for it and this stack can't hold
     /// it.
     #[track_caller]
@@ -196,8 +196,8 @@ impl Workqueue {
         self.shared().stats()
     }
 
-    /// Queues an item that was just made. Gives it back where the queue doesn't take it. The code
-    /// that it calls isn't generic, and so compiled once, here, for all callers.
+    /// Queues an item that was just made. Gives it back if the queue doesn't take it. The called
+    /// code isn't generic, so it is compiled once, here, for all callers.
     #[track_caller]
     #[inline(always)]
     pub(crate) fn submit_new(&self, at: At, item: ItemRef) -> Result<(), (ItemRef, QueueError)> {

@@ -311,7 +311,7 @@ impl Shared {
         ScopeMember(Arc::clone(self))
     }
 
-    /// Notes a task down before it is queued; false where nothing may be queued any more.
+    /// Notes a task down before it is queued; returns false if nothing may be queued any more.
     fn remember(&self, task: Arc<dyn ScopedItem>) -> bool {
         // Dropped after the lock.
         let mut over = Vec::new();
@@ -473,8 +473,8 @@ impl Shared {
         self.spawned.lock().tasks.append(&mut others);
     }
 
-    /// Waits for each of those that are known, in an item: where nobody can run one, it does so
-    /// itself. Never unwinds.
+    /// Waits for each of the known items, in an item. If nobody can run one, it runs that itself.
+    /// Never unwinds.
     fn wait_inside(&self) {
         let mut over = Vec::new();
         while let Some(task) = self.newest() {
@@ -546,7 +546,7 @@ fn into_part<I: ScopedItem + ?Sized>(task: Arc<I>) -> ScopePart {
 trait ScopedItem: Item {
     /// Returns true if it has run to its end, or never will.
     fn is_over(&self) -> bool;
-    /// Runs it on the calling thread where the queue has returned it.
+    /// Runs it on the calling thread if the queue has returned it.
     fn run_returned(&self, shared: &Shared);
     /// Returns the completion for its end, or for its return by the queue.
     fn done(&self) -> &Completion;
@@ -554,7 +554,7 @@ trait ScopedItem: Item {
     fn give_up(&self);
     /// Returns true once a thread has begun to run it, or the queue has returned it.
     fn has_begun(&self) -> bool;
-    /// Returns where a part was spawned. `None` of an item.
+    /// Returns where a part was spawned; `None` for an item.
     fn part_at(&self) -> Option<&'static Location<'static>>;
 }
 
@@ -658,7 +658,7 @@ struct ScopedTask<C, T> {
     slot: Mutex<TaskSlot<C, T>>,
     done: Completion,
     spawner: Spawner,
-    /// Where it was spawned, if it is a part.
+    /// Place where it was spawned, if it is a part.
     part_at: Option<&'static Location<'static>>,
 }
 
@@ -687,8 +687,8 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// Drops the value, if it is there: nobody takes it. Where the closure panicked that goes to
-    /// the scope. A panic of the value's destructor goes no further.
+    /// Drops the value, if it is there: nobody takes it. If the closure panicked, the panic becomes
+    /// the scope's. A panic of the value's destructor goes no further.
     fn drop_value(&self, shared: &Shared) {
         match self.take() {
             Some(Err(JoinError::Panicked(payload))) => shared.panicked(payload.into_inner()),

@@ -108,8 +108,8 @@ impl Header {
 }
 
 impl LentItem<'_> {
-    /// Claims the pending instance, whatever it lies in; `None` where nothing is pending. Waits,
-    /// yielding, for others' short steps. Takes short locks.
+    /// Claims the pending instance, whatever it lies in; returns `None` if nothing is pending.
+    /// Yields while others take short steps with it. Takes short locks.
     pub(crate) fn claim(self) -> Option<Claimed> {
         loop {
             // Look.
@@ -129,7 +129,7 @@ impl LentItem<'_> {
         }
     }
 
-    /// Shows the pending instance to `see`, where it lies in its pool or is held back. `see` may do
+    /// Shows the pending instance to `see`, if it lies in its pool or is held back. `see` may do
     /// this: see [`LentItem::claim_if`].
     pub(crate) fn look<R>(self, see: impl FnOnce(&Job) -> R) -> Option<R> {
         let placed = |seq| self.place(seq).is_lasting();
@@ -155,10 +155,10 @@ impl LentItem<'_> {
         }
     }
 
-    /// Claims the pending instance where it lies in its pool and `wanted` says so, for a waiter
-    /// that would rather run it than wait. While `wanted` looks at it the instance may start, but
-    /// not end. It is brief, takes no lock and calls no code of the user's: who ends the instance
-    /// waits for it.
+    /// Claims the pending instance if it lies in its pool and `wanted` returns true, for a waiter
+    /// that would rather run it than wait. While `wanted` looks at it, the instance may start, but
+    /// not end. `wanted` is brief, takes no lock and calls no code of the user's: the thread that
+    /// ends the instance waits for it.
     pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         let in_pool = |seq| self.place(seq).is_in_pool();
         let seq = self.peek(in_pool)?;
@@ -240,7 +240,7 @@ impl Claimed {
         unsafe { self.header().with_job(change) }
     }
 
-    /// Ends the instance as if it had never been queued: who flushes it goes on, the item itself
+    /// Ends the instance as if it had never been queued: its flushers are woken, the item itself
     /// isn't told.
     pub(crate) fn refuse(self) {
         self.end(false);
@@ -251,8 +251,8 @@ impl Claimed {
         drop(self);
     }
 
-    /// Starts the instance, to be run on this thread. `None` where another instance of the item
-    /// runs: its worker runs this one too, right after.
+    /// Starts the instance, to be run on this thread. Returns `None` if another instance of the
+    /// item runs: its worker runs this one too, right after.
     pub(crate) fn run(self) -> Option<Running> {
         // SAFETY: the slot is filled and ours; the copy is kept only where the slot then counts as
         // empty.

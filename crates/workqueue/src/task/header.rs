@@ -64,7 +64,7 @@ pub(crate) struct Header {
     /// I: what the item is.
     pub(crate) table: &'static Table,
     pub(crate) state: WorkState,
-    /// A: where the pending instance lies: its number, and in the lowest bits a [`Container`].
+    /// A: the place of the pending instance: its number, and in the lowest bits a [`Container`].
     place: AtomicU64,
     /// P: owned by the inbox or the list that the item is in.
     hook: Hook,
@@ -207,8 +207,9 @@ impl Queued {
         item
     }
 
-    /// Gives the instance up as if it had never been queued: who waits for it goes on, the item
-    /// itself isn't told. False where somebody has claimed it: then it was queued, and is his.
+    /// Gives the instance up as if it had never been queued: its waiters are woken, the item itself
+    /// isn't told. Returns false if somebody has claimed it: then it was queued, and is the
+    /// claimant's.
     #[must_use]
     pub(crate) fn refuse(self) -> bool {
         self.claim().map(Claimed::refuse).is_some()
@@ -376,8 +377,8 @@ pub(crate) trait Runs: Item {
 pub(crate) unsafe trait Reusable: Runs {
     /// Offset of the part that its instances don't touch.
     const ASIDE: usize;
-    /// Takes the item off its timer, under the lock of whatever holds it there; `None` where it has
-    /// left already. Called by its claimant where its place is
+    /// Takes the item off its timer, under the lock of whatever holds it there; returns `None` if
+    /// it has left already. Called by its claimant if its place is
     /// [`Container::Timer`](crate::task::claim::Container).
     fn unshelve(&self) -> Option<Queued>;
     /// Returns the time until its timer fires, if one runs (a moment ago).
@@ -400,7 +401,7 @@ pub(crate) trait OneShotItem: Item {
     fn run(self: Box<Self>);
 }
 
-/// Says that a run panicked, where there is nobody else to tell.
+/// Logs that a run panicked, if there is nobody else to tell.
 pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
     let (item, message) = (text::name(item), text::message(panics::message(&*payload)));
     tracing::error!(%item, %message, "a work item panicked");
@@ -419,7 +420,7 @@ pub(crate) struct Table {
     pub(crate) release: unsafe fn(NonNull<Header>),
     /// Its state word keeps it: who ends the last instance frees it, if nobody has it any more.
     kept: bool,
-    /// See [`Reusable::ASIDE`]; 0 where there is none.
+    /// The value of [`Reusable::ASIDE`]; 0 if there is none.
     aside: usize,
     unshelve: unsafe fn(NonNull<Header>) -> Option<Queued>,
     fires_in: unsafe fn(NonNull<Header>) -> Option<Duration>,
@@ -536,8 +537,8 @@ impl Table {
         !self.kept
     }
 
-    /// Gives up what is left of an item whose instance is over: nothing, where it isn't the `last`
-    /// one, or somebody has the item. The user's destructors may run then.
+    /// Gives up what is left of an item whose instance is over: nothing if it isn't the `last` one,
+    /// or somebody has the item. The user's destructors may run then.
     #[inline]
     pub(crate) fn give_up(&self, item: ItemRef, last: bool) {
         if last || !self.kept {
@@ -773,8 +774,8 @@ impl Flushers {
         let target = on_timer.map(|on_timer| match on_timer {
             // A number that no pending instance has when the running one ends.
             true => (now.running(), now.seq().wrapping_sub(1)),
-            // Where nothing is pending it is the instance that runs: whatever its number, it isn't
-            // the number of one that is pending when it ends.
+            // If nothing is pending it is the instance that runs: whatever its number, it isn't the
+            // number of one that is pending when it ends.
             false => (now.pending() || now.running(), now.seq()),
         });
         let joined = match target {

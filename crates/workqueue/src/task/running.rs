@@ -76,7 +76,7 @@ pub(crate) struct Running {
 /// The place where an instance offers its forks: addresses that only the forks' owner dereferences.
 #[derive(Clone, Copy)]
 pub(crate) struct ForksTo {
-    /// Its queue; null until it forks, and where it offers nothing.
+    /// Its queue; null until it forks, and if it offers nothing.
     pub(crate) queue: *const (),
     /// The lane of its worker.
     pub(crate) lane: *const (),
@@ -143,8 +143,8 @@ impl Running {
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
     /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same
-    /// pair. Where a worker's loop calls it, and by reference, so that nothing is copied; what is
-    /// left is to be dropped.
+    /// pair. A worker's loop calls it by reference, so that nothing is copied; what is left is to
+    /// be dropped.
     #[inline(always)]
     pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds>) -> u64 {
         self.run_only(shown);
@@ -276,8 +276,8 @@ impl Running {
                 return self.call_in_span(unused);
             }
             mem::forget(unused);
-            // SAFETY: the instance has been started, and this is its run. Where the item is alone
-            // it is there until now, and nobody touches it after.
+            // SAFETY: the instance has been started, and this is its run. If the item is alone it
+            // is there until now, and nobody touches it after.
             unsafe { self.item.run(self.table) }
         }));
         if let Some(leak) = standing.restore() {
@@ -355,7 +355,7 @@ impl ScopePart {
     }
 }
 
-/// An instance whose function wasn't called yet. Dropped where a panic comes before the call.
+/// An instance whose function wasn't called yet. Dropped if a panic comes before the call.
 struct UncalledInstance<'a>(&'a Running);
 
 impl Drop for UncalledInstance<'_> {
@@ -407,8 +407,8 @@ pub(crate) fn show_again(shown: &Publication) {
 pub(crate) fn current<R>(see: impl FnOnce(Option<&Running>) -> R) -> R {
     // On a thread that is about to end nothing runs.
     let running = CURRENT.try_with(Cell::get).unwrap_or(ptr::null());
-    // SAFETY: where it isn't null, a guard on this thread borrows the instance, and is alive: it
-    // would have put the former pointer back else. `see` runs inside that guard's frame, so it is
+    // SAFETY: if it isn't null, a guard on this thread borrows the instance, and is alive: it would
+    // have put the former pointer back else. `see` runs inside that guard's frame, so it is
     // outlived.
     see(unsafe { running.as_ref() })
 }
@@ -470,7 +470,7 @@ pub(crate) struct Label {
     pub(crate) name: fn() -> &'static str,
     /// The place where it was queued.
     pub(crate) site: &'static Location<'static>,
-    /// Number of its queue; 0 where it has none.
+    /// Number of its queue; 0 if it has none.
     pub(crate) queue: u64,
 }
 

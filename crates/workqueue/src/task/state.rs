@@ -207,7 +207,7 @@ impl WorkState {
     }
 
     /// Leaves the pending instance to the worker that runs the item now; the job slot stays filled.
-    /// False where the word moved meanwhile.
+    /// Returns false if the word moved meanwhile.
     #[inline]
     pub(crate) fn hand_over(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && from.running() && !from.claimed());
@@ -215,7 +215,8 @@ impl WorkState {
         self.change(from, from.0 | AGAIN)
     }
 
-    /// Takes the pending instance away from everybody else. False where the word moved meanwhile.
+    /// Takes the pending instance away from everybody else. Returns false if the word moved
+    /// meanwhile.
     #[inline]
     pub(crate) fn claim(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.claimed());
@@ -357,13 +358,13 @@ impl WorkState {
         }
     }
 
-    /// Disables queueing once more; `None` where that has been done 65 535 times. Returns the state
-    /// before.
+    /// Disables queueing one level deeper, and returns the state before. Returns `None` if that has
+    /// been done 65 535 times.
     pub(crate) fn disable(&self) -> Option<Snapshot> {
         self.update(|now| (now & DEPTH != DEPTH).then(|| now + DEPTH_ONE)).map(Snapshot)
     }
 
-    /// Takes one `disable` back; how many are left. `None` where there was none.
+    /// Takes one `disable` back, and returns how many are left; `None` if there was none.
     pub(crate) fn enable(&self) -> Option<u16> {
         let was = self.update(|now| (now & DEPTH != 0).then(|| now - DEPTH_ONE))?;
         Some(Snapshot(was).depth() - 1)

@@ -32,12 +32,12 @@ pub(crate) trait Schedule: Sync {
     fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;
 
     /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or,
-    /// where its place says so, of those that are held back. `None` where it isn't there (yet, or
+    /// if its place says so, of those that are held back. Returns `None` if it isn't there (yet, or
     /// any more).
     fn take_out(&self, ticket: &Ticket, item: LentItem<'_>, place: Container) -> Option<Queued>;
 
     /// Counts one more beside an instance: a part of it, which another thread runs meanwhile.
-    /// `None` where the limit of the queue has no place for that.
+    /// Returns `None` if the limit of the queue has no place for that.
     ///
     /// # Safety
     /// As [`note`](Schedule::note); that instance isn't over before the part is.
@@ -112,7 +112,7 @@ impl AwaitedColours {
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped: the place where it was queued,
+/// Counts one instance in its queue, from queueing until dropped: the place that it was queued on,
 /// and whether it has one in the limiter. Once it is dropped, the pwq, its pools and the queue may
 /// be gone.
 pub(crate) struct Ticket(Word);
@@ -395,8 +395,8 @@ fn part(what: u64, of: u32) -> u64 {
 
 /// Instances of one pair that a worker has run, one right after the other, and not counted out.
 pub(crate) struct DeferredEnds {
-    /// O: where they were queued, as long as there are any: their counts keep it. Atomic only
-    /// because others look, for statistics.
+    /// O: the home on which they were queued, as long as there are any: their counts keep it.
+    /// Atomic only because others look, for statistics.
     home: AtomicPtr<QueueHome>,
     /// O: the pair, and the counts; as `home`.
     what: AtomicU64,

@@ -3,7 +3,7 @@
 //! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it
 //! while its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes
 //! it out by the handle that the item keeps. The popper claims it under the lock, since it gets
-//! another ticket; or lets go of it where somebody else has claimed it.
+//! another ticket; or lets go of it if somebody else has claimed it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -29,13 +29,13 @@ pub(crate) struct Delayed {
     pub(crate) accepted: bool,
 }
 
-/// Where a delayed instance goes when its time has come: a queue, by a handle of it.
+/// The queue that a delayed instance goes to when its time has come, by a handle of it.
 pub(crate) trait Destination: Send + Sync {
     /// Returns the queue's number.
     fn id(&self) -> u64;
     /// Returns true if it takes nothing any more.
     fn is_closed(&self) -> bool;
-    /// Queues it; where the queue doesn't take it, it is cancelled.
+    /// Queues it; if the queue doesn't take it, it is cancelled.
     fn take(&self, at: At, claimed: Claimed, accepted: bool);
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// Takes the timer back; `None` where it has fired.
+    /// Takes the timer back; returns `None` if it has fired.
     pub(crate) fn disarm(self) -> Option<Queued> {
         let taken = self.keeper.upgrade()?.state.lock().timers.remove(self.handle);
         // The queue's handle, maybe the last, is dropped here, outside the lock.
@@ -91,7 +91,7 @@ impl FiredTimer {
     /// Queues the item. Never unwinds.
     fn queue(self) {
         let FiredTimer { claimed, to, at, accepted } = self;
-        // Where the queue refuses it that is logged, and the subscriber is user code.
+        // If the queue refuses it that is logged, and the subscriber is user code.
         shielded("ending a delay", || {
             claimed.into_iter().for_each(|claimed| to.take(at, claimed, accepted));
         });
@@ -109,7 +109,7 @@ impl Timekeeper {
         self.staffed(true).is_some()
     }
 
-    /// Sets a timer. Gives the instance back where the pools are closed, or no thread can be made.
+    /// Sets a timer. Gives the instance back if the pools are closed, or no thread can be made.
     /// `set` notes down where the timer of the item is.
     pub(crate) fn arm(
         self: &Arc<Self>,

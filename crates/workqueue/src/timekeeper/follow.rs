@@ -27,7 +27,7 @@ pub(crate) struct Follower {
 
 /// A bell that makes a follower's thread look at the machine, or end.
 pub(crate) struct Reminder {
-    /// I: readable where somebody has rung.
+    /// I: readable once somebody has rung.
     rung: OwnedFd,
     /// A: the thread has to end. Release before the ring, Acquire after it.
     over: AtomicBool,
@@ -86,7 +86,7 @@ impl Follower {
         self.bell.ring();
     }
 
-    /// Stops it and waits for its end, unless it is the caller; its name where the time is up
+    /// Stops it and waits for its end, unless it is the caller; returns its name if the time is up
     /// first. May block, as long as a listener of the machine takes that is called on it.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
@@ -112,8 +112,8 @@ pub(super) enum FollowCause {
 }
 
 fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn()) {
-    // Its starter may have been pinned; this thread is the one whose mask says what the
-    // process may use (see `Machine::refresh`). Where it can't be, the others' masks say it.
+    // Its starter may have been pinned; this thread is the one whose mask says what the process may
+    // use (see `Machine::refresh`). If it can't be, the others' masks say it.
     let _ = pin_current_thread(machine.topology().allowed());
     let mut why = FollowCause::Told;
     loop {

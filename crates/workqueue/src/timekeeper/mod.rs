@@ -342,8 +342,8 @@ impl Timekeeper {
         self.alarm.ring();
     }
 
-    /// Ends the thread, and waits for it, unless it is the calling one; its name where the time is
-    /// up first. May block.
+    /// Ends the thread, and waits for it, unless it is the calling one; returns its name if the
+    /// time is up first. May block.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         let thread = {
             let mut state = self.state.lock();
@@ -399,7 +399,7 @@ pub(crate) trait Registered: Send + Sync {
     fn in_flight(&self) -> u64;
     /// Divides the same maximum anew, if other CPUs can be used now: then `settle` has to follow.
     fn divide_again(&self);
-    /// Accepts nothing more; what is held back goes on to be let through: `settle` has to follow.
+    /// Accepts nothing more. What is held back will still be let through: `settle` has to follow.
     fn close(&self);
     /// Lets those through that may go since one of these. No lock is held: it may have to make
     /// threads.

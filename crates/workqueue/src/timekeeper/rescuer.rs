@@ -1,8 +1,8 @@
-//! The rescuer of a queue: a thread that runs the queue's work where no worker can, so that the
-//! queue always makes progress. The kernel's `rescuer_thread`.
+//! The rescuer of a queue: a thread that runs the queue's work if no worker can, so that the queue
+//! always makes progress. The kernel's `rescuer_thread`.
 //!
-//! The timekeeper calls it where work waits, a core is free, and no thread can be made: after 10
-//! ms, then each 100 ms. It takes items of its own queue only, never counts among the workers of a
+//! The timekeeper calls it if work waits, a core is free, and no thread can be made: after 10 ms,
+//! then each 100 ms. It takes items of its own queue only, never counts among the workers of a
 //! pool, and stops when the pool has a worker again. After 16 items it turns to the next pool that
 //! called.
 
@@ -85,7 +85,7 @@ impl Rescuer {
     }
 
     /// Ends the thread once it has done what it was called for, and waits for it, unless it is the
-    /// calling one; its name, and what it runs, where the time is up first. May block.
+    /// calling one. Returns its name, and what it runs, if the time is up first. May block.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
         self.thread.wait(limit).map_err(|name| match self.runs() {
@@ -137,7 +137,7 @@ impl RescuerShared {
 }
 
 impl Mayday {
-    /// Runs up to 16 items; true where the pool still needs it.
+    /// Runs up to 16 items; returns true if the pool still needs it.
     pub(crate) fn turn(&self, shown: &Publication) -> bool {
         for _ in 0..BATCH {
             if !self.group.is_helpless(self.pool) {

@@ -34,7 +34,7 @@ pub struct StallReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ItemReport {
-    /// The name of its queue; empty where the queue is gone.
+    /// The name of its queue; empty if the queue is gone.
     pub queue: String,
     /// Its function: the name that the compiler gives it.
     pub function: &'static str,

@@ -86,8 +86,8 @@ impl Watch {
         groups.into_iter().any(|group| (0..group.pools.len()).any(|pool| group.is_stuck(pool)))
     }
 
-    /// Looks, if it is time: what it found, and when to look next. `None` where there is nothing to
-    /// look after any more.
+    /// Looks, if it is time: returns what it found, and when to look next. Returns `None` if there
+    /// is nothing to look after any more.
     pub(super) fn look(
         &mut self,
         now: Duration,
@@ -140,7 +140,7 @@ struct PoolScan {
 }
 
 impl PoolScan {
-    /// Looks at one pool, and remembers what it saw where that is stuck: whether it is.
+    /// Looks at one pool, and remembers what it saw if that is stuck. Returns whether it is.
     fn look(
         &mut self,
         (now, settings): (Duration, &Settings),
@@ -220,7 +220,7 @@ impl PoolScan {
             return;
         }
         let awake = found_asleep.iter().filter(|worker| {
-            // Where that can't be known it sleeps on, as it did.
+            // If that can't be known it sleeps on, as it did.
             self.times.read(worker).is_some_and(|thread| !thread.asleep)
         });
         let computing = computing + awake.count();
@@ -255,7 +255,7 @@ impl PoolScan {
 /// counted in their queue and not reported.
 const FUNCTIONS: usize = 128;
 
-/// A function's name, where it was queued, and how it keeps its core.
+/// The name of a function, the place where it was queued, and how it keeps its core.
 type Function = (&'static str, &'static Location<'static>, Exemption);
 
 /// Number of times that each function was caught.
@@ -285,8 +285,8 @@ impl LongFunctions {
 #[cfg(test)]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
-/// Where the figures of workers' threads come from: `/proc`, whose files stay open between looks,
-/// as far as the process has files to spare: others need them more.
+/// The source of the figures of workers' threads: `/proc`, whose files stay open between looks, as
+/// far as the process has files to spare: others need them more.
 pub(super) struct ThreadTimes {
     /// The files of a thread, beside its number.
     open: Vec<(u32, CpuTime)>,

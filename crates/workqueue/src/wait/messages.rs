@@ -19,7 +19,7 @@ use crate::wait::stuck::Need;
 /// Checks a thread that is about to wait for everything in a queue: `what` is the call.
 ///
 /// # Panics
-/// Where an item of that queue runs on this thread: it would wait for itself.
+/// If an item of that queue runs on this thread: it would wait for itself.
 #[track_caller]
 pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     let location = Location::caller();
@@ -73,7 +73,7 @@ pub(crate) fn without_rescuer(waits_for: fmt::Arguments<'_>, how: fmt::Arguments
 /// Checks a thread that is about to wait for an item.
 ///
 /// # Panics
-/// Where it runs on this thread: it would wait for itself.
+/// If it runs on this thread: it would wait for itself.
 #[track_caller]
 pub(crate) fn for_item(item: &Header, what: &'static str) {
     let location = Location::caller();
@@ -89,7 +89,7 @@ pub(crate) fn for_item(item: &Header, what: &'static str) {
 /// behind others.
 ///
 /// # Panics
-/// Where it is behind others, which start only after the waiting item.
+/// If it is behind others, which start only after the waiting item.
 #[track_caller]
 pub(crate) fn for_order(item: LentItem<'_>, queue: &QueueCore, of: Label) {
     let location = Location::caller();

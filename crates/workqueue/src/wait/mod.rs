@@ -1,4 +1,4 @@
-//! How an item waits for another one: somebody has to run that, if need be the waiter.
+//! The wait of an item for another one: somebody has to run that, if need be the waiter.
 //!
 //! Elsewhere a wait is that of the event. An item has a worker, which others may need, and a place
 //! under the limit of its queue. So it sees to it that what it waits for can go on, before it
@@ -14,7 +14,7 @@
 //! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait
 //! for something further down on the same stack. The decision is [`TakeBackCase`]; the claim is
 //! that of `../task/state.md`, so that an item which is taken back runs once, though others want
-//! it. Where it is queued again while it runs here, that instance goes back to its pool: the waiter
+//! it. If it is queued again while it runs here, that instance goes back to its pool: the waiter
 //! doesn't wait for it.
 
 use std::cell::Cell;
@@ -54,17 +54,17 @@ const LIST_AFTER: Duration = Duration::from_millis(10);
 /// sleeps no longer than this, since others may come to wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
-/// A timer may fire so much late.
+/// Latest firing of a timer after its time.
 const LATE: Duration = Duration::from_millis(1);
 
 /// The target of an item's wait.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
     Item(LentItem<'a>, Role),
-    /// A flush that was called there. Where no worker can come for what it waits for, the caller
-    /// runs that, as a rescuer would, as far as there is a stack. Nobody calls it for that: it
-    /// looks when it begins to block, since it may be the last one who does, and later each time
-    /// that it has waited for as long again.
+    /// A flush that was called there. If no worker can come for what it waits for, the caller runs
+    /// that, as a rescuer would, as far as there is a stack. Nobody calls it for that. It looks
+    /// when it begins to block, since it may be the last one who does, and later each time that it
+    /// has waited for as long again.
     Queue(&'a Arc<QueueCore>, &'a Location<'a>),
 }
 
@@ -177,7 +177,7 @@ impl<'a> Target<'a> {
     fn is_given_up(self, over: &Completion, needs: Need, left: impl FnOnce()) {
         match self {
             Target::Item(item, _) if needs == Need::Place => {
-                // Where somebody else has let it through meanwhile the wait goes on as well.
+                // If somebody else has let it through meanwhile the wait goes on as well.
                 lend(item);
                 left();
             }
@@ -297,8 +297,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// Sleeps. `called`: whether it had better run what it waits for; it is told whether somebody
-    /// woke it.
+    /// Sleeps. `called`: whether it should run what it waits for; its argument says whether
+    /// somebody woke it.
     fn park(
         &self,
         over: &Completion,
@@ -344,11 +344,10 @@ pub(crate) enum Role {
 }
 
 /// Runs the pending instance of the item that the caller is about to wait for, if that is allowed.
-/// True where it ran: it is over now.
+/// Returns true if it ran: it is over now.
 ///
 /// # Panics
-/// Where the caller's item is of an ordered queue, and the instance can't start before that is
-/// over.
+/// If the caller's item is of an ordered queue, and the instance can't start before that is over.
 #[track_caller]
 pub(crate) fn take_back(item: LentItem<'_>, role: Role) -> bool {
     role != Role::Ends && (listed(item) || in_place(item, role))
@@ -417,8 +416,8 @@ pub(crate) fn is_called_for(
     })
 }
 
-/// Runs one instance that the flush of a queue with this event waits for, where no worker could
-/// come for it while the caller was blocked. False where there is none, or it may not.
+/// Runs one instance that the flush of a queue with this event waits for, if no worker could come
+/// for it while the caller was blocked. Returns false if there is none, or it may not.
 pub(crate) fn run_awaited(queue: &QueueCore, over: &Completion) -> bool {
     let homes = homes(queue);
     let Some(awaited) = queue.colours.awaited_by(over).filter(|awaited| !awaited.any) else {
@@ -457,7 +456,7 @@ fn listed(item: LentItem<'_>) -> bool {
 /// to which the place is lent. Returns true if it ran: it is over now.
 ///
 /// # Panics
-/// Where that would break the order of an ordered queue, and it is no part.
+/// If that would break the order of an ordered queue, and it is no part.
 #[track_caller]
 fn in_place(item: LentItem<'_>, role: Role) -> bool {
     if !item.is_held() {
@@ -486,7 +485,7 @@ fn in_place(item: LentItem<'_>, role: Role) -> bool {
 }
 
 /// Lets a held instance through, of which it was found that all who have its places wait, and for
-/// that wait: false where it isn't held, or where an order forbids it.
+/// that wait. Returns false if it isn't held, or if an order forbids it.
 pub(crate) fn lend(item: LentItem<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;

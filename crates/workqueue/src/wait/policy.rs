@@ -37,7 +37,7 @@ impl TakeBackCase {
         if self.need {
             return !self.atomic && self.stack.map_or(shallow, StackLeft::is_enough);
         }
-        // Where half of the stack is used the wait blocks, and another worker starts with an empty
+        // If half of the stack is used the wait blocks, and another worker starts with an empty
         // one.
         !self.atomic && !self.blocking && self.stack.map_or(shallow, StackLeft::is_half)
     }

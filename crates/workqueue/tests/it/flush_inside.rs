@@ -1,6 +1,5 @@
-//! Items that flush or drain other queues: where no worker can come the flush runs what it waits
-//! for; where that can't be, it ends with a panic that says why. One that may still end is left
-//! alone.
+//! Items that flush or drain other queues: if no worker can come the flush runs what it waits for;
+//! if that can't be, it ends with a panic that says why. One that may still end is left alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};

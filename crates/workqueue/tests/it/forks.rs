@@ -206,7 +206,7 @@ fn a_destructor_of_an_item_may_join() {
     let (_pools, queue) = queue(2);
     let (tells, told) = mpsc::channel();
     let joins = || JoinsInDrop(queue.clone(), tells.clone());
-    // Inside the run, after it, and where nothing ran.
+    // Inside the run, after it, and if nothing ran.
     let captured = joins();
     queue.spawn(move || drop(captured)).join().expect("no panic");
     let captured = joins();

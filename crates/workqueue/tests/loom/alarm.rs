@@ -22,7 +22,7 @@ fn ask_against_lower<F: FencePolicy>() {
                 let mut seen = 0;
                 while seen < 2 {
                     seen += left.swap(0, Ordering::Relaxed);
-                    // Where work was left since, the alarm stays up, and it looks again.
+                    // If work was left since, the alarm stays up, and it looks again.
                     if seen < 2 && alarm.lower(|| left.load(Ordering::Relaxed) != 0) {
                         alarm.rest();
                     }

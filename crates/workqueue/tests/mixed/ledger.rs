@@ -246,7 +246,7 @@ impl Entry {
         self.flushed(before, how);
     }
 
-    /// Queues it and waits for it: what was written before is then seen by a run, also where the
+    /// Queues it and waits for it: what was written before is then seen by a run, even if the
     /// queueing was refused because the item was pending.
     pub(crate) fn queue_and_flush<R>(
         &self,

@@ -66,7 +66,7 @@ type OwnHandle = Arc<Mutex<Option<(Workqueue, Item)>>>;
 /// Runs the scenario once.
 ///
 /// # Panics
-/// Where a rule doesn't hold.
+/// If a rule doesn't hold.
 pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let mut selves = Vec::new();
     let world = Arc::new(World::new(&mut chance, &mut selves));

@@ -30,7 +30,7 @@ impl<T, P: AsymmetricPolicy> RingModel<T, P> {
         self.0.has_room().then(|| self.0.push(fork))
     }
 
-    /// Takes the newest one back; false where a thief has it.
+    /// Takes the newest one back; returns false if a thief has it.
     pub fn pop(&self) -> bool {
         self.0.pop()
     }
@@ -51,7 +51,7 @@ impl<T, P: AsymmetricPolicy> SpawnModel<T, P> {
         SpawnModel(SpawnRing::new())
     }
 
-    /// Appends, as the owner; false where the ring is full.
+    /// Appends, as the owner; returns false if the ring is full.
     pub fn append(&self, closure: T) -> bool {
         self.0.append(closure).is_ok()
     }
@@ -126,7 +126,7 @@ impl LanesModel {
         }
     }
 
-    /// Steals a fork and calls it, where there is one. `returns`: it gives it back, as where a
+    /// Steals a fork and calls it, if there is one. `returns`: it gives it back, as where a
     /// subscriber panics before the call.
     pub fn steal(&self, returns: bool) -> bool {
         self.0.seen(Lane::steal_target).any(|(victim, target)| match target {

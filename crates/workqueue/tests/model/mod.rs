@@ -92,7 +92,7 @@ impl<F: FencePolicy> PoolModel<F> {
         PoolModel { spills: true, ..PoolModel::new(pools, cpus) }
     }
 
-    /// Queues an item on a pool; false where it was pending.
+    /// Queues an item on a pool; returns false if it was pending.
     pub fn push(&self, pool: usize, work: &Work) -> bool {
         self.push_from(0, pool, work)
     }
@@ -285,7 +285,7 @@ impl QueueModel {
         self.pools.enlist(pool)
     }
 
-    /// Queues an item on a pool; false where it was pending.
+    /// Queues an item on a pool; returns false if it was pending.
     pub fn queue(&self, pool: usize, work: &Work) -> bool {
         let item = || work.hold();
         let header = work.header();
@@ -361,7 +361,7 @@ fn pend(work: &Work) -> Option<Queued> {
 pub struct Pending(Queued);
 
 impl Pending {
-    /// Makes it pending; `None` where it was.
+    /// Makes it pending; `None` if it was.
     pub fn new(work: &Work) -> Option<Pending> {
         let pending = pend(work).map(Pending);
         pending.inspect(|_| work.header().set_place(Container::Listed))
@@ -587,8 +587,8 @@ impl<C: CountPolicy> PwqModel<C> {
         ticket
     }
 
-    /// Queues an instance from inside one that this worker runs, by Reuse if that can be. True
-    /// where it was.
+    /// Queues an instance from inside one that this worker runs, by Reuse if that can be. Returns
+    /// true if it was.
     pub fn queue_inside(&self, carrier: &ModelCarrier<C>) -> (ModelTicket<C>, bool) {
         let colours = &self.queue.colours;
         let picked = colours.pick(&self.entry).expect("there is a pwq");

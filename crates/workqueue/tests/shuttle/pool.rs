@@ -46,7 +46,7 @@ fn the_second_is_run_while_the_first_waits(
     });
 }
 
-/// Sleeps at once where it finds nothing.
+/// Sleeps at once if it finds nothing.
 fn sleeps(worker: &ModelWorker<FullFence>, over: &Completion) {
     worker.work_until(|| over.is_complete());
 }

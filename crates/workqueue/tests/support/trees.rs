@@ -335,7 +335,7 @@ fn queues<C: Chance>(chance: &mut C) -> (WorkerPools, [Workqueue; 2]) {
 /// Runs the scenario once.
 ///
 /// # Panics
-/// Where a tree comes to something else than plain recursion, or a rule doesn't hold.
+/// If a tree comes to something else than plain recursion, or a rule doesn't hold.
 pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let (pools, queues) = queues(&mut chance);
     let below = Below { depth: size.depth, blocking: true, elsewhere: true };

@@ -40,8 +40,8 @@ pub(super) enum Fact {
 pub(super) enum Rule {
     All,
     Any,
-    /// One of these, of which there are so many, kept or not. `changes`: how often somebody outside
-    /// has changed what that follows from.
+    /// Any one of several facts, kept or not. `changes`: how often somebody outside has changed
+    /// what that follows from.
     OneOf {
         all: usize,
         changes: u64,

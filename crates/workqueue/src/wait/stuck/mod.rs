@@ -52,17 +52,17 @@ struct List {
 
 #[derive(Default)]
 struct Turn {
-    /// Somebody looks.
+    /// True while somebody looks.
     looking: bool,
-    /// Somebody has asked for a look that hasn't begun.
+    /// True if somebody has asked for a look that hasn't begun.
     asked: bool,
 }
 
-/// One that waits. Its pointers are valid for as long as it is on the list.
+/// A waiting item or thread. Its pointers are valid for as long as it is on the list.
 struct Wait {
     waits_for: Dependency,
     /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known
-    /// yet, and it goes on.
+    /// yet, and it isn't stuck.
     helps: Option<Vec<PoolKey>>,
     /// The place where the item was then.
     home: Option<PoolKey>,
@@ -259,8 +259,8 @@ impl ListedWait<'_> {
         self.waits.look(self.id)
     }
 
-    /// Sees to it that somebody looks who is stuck: the caller, or the one that is at it now. One
-    /// of those who are is woken then, to be given up: the caller maybe.
+    /// Looks for stuck waits: the caller does so, or whoever looks already. One of the stuck
+    /// waiters is woken then, to be given up: the caller maybe.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
     }

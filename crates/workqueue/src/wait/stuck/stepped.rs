@@ -1,4 +1,5 @@
-//! Waits that are given up, while what they wait for goes on after all: stepped by hand.
+//! Tests of waits that are given up while what they wait for comes about after all: stepped by
+//! hand.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
