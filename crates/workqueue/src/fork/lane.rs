@@ -13,7 +13,7 @@ use corewise_sync::{CachePadded, Mutex, Parker, hint, per_thread};
 
 use crate::fork::record::Fork;
 use crate::fork::ring::{OldestFork, Ring};
-use crate::fork::spawned::{Block, Closure, OldestSpawned, SpawnRing};
+use crate::fork::spawn_ring::{Block, Closure, OldestSpawned, SpawnRing};
 use crate::task::header::Queued;
 
 /// Maximum of lanes of a pool. Items of further workers offer no forks.

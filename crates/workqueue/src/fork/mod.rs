@@ -15,7 +15,7 @@ use corewise_sync::{per_thread, sys};
 pub(crate) mod lane;
 pub(crate) mod record;
 pub(crate) mod ring;
-pub(crate) mod spawned;
+pub(crate) mod spawn_ring;
 
 /// Part of a stack, at least, that an item has which is taken back in need. Of a small stack it is
 /// a quarter.

@@ -33,10 +33,10 @@ pub(crate) mod exemption;
 mod follow;
 pub(crate) mod group;
 mod hire;
+mod kept_closures;
 pub(crate) mod pins;
 pub(crate) mod policy;
 pub(crate) mod spawn;
-mod spawned;
 pub(crate) mod steal;
 #[cfg(test)]
 mod stepped;

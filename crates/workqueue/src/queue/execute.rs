@@ -16,7 +16,7 @@ use tracing::Span;
 use crate::attributes::At;
 use crate::error::{QueueError, Refused};
 use crate::fork::lane::Lane;
-use crate::fork::spawned::Closure;
+use crate::fork::spawn_ring::Closure;
 use crate::handle::join::{JoinHandle, Task};
 use crate::pool::current_worker;
 use crate::pool::group::Group;

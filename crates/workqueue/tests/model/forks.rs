@@ -9,7 +9,7 @@ use corewise_sync::thread;
 use crate::fork::lane::{Lane, Lanes, StealTarget};
 use crate::fork::record::{Fork, ForkHolder, Forked, Stolen};
 use crate::fork::ring::{OldestFork, Ring};
-use crate::fork::spawned::{Block, SpawnRing};
+use crate::fork::spawn_ring::{Block, SpawnRing};
 use crate::task::header::Job;
 use crate::task::running::Publication;
 use crate::task::running::Running;

@@ -15,7 +15,7 @@ use super::group::Group;
 use super::worker::Worker;
 use crate::fork;
 use crate::fork::lane::Lane;
-use crate::fork::spawned::{Block, Closure, OldestSpawned};
+use crate::fork::spawn_ring::{Block, Closure, OldestSpawned};
 use crate::pool::policy;
 use crate::task::running::Running;
 
