@@ -3,16 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_sync::context::Placement;
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::sys::niceness;
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
-use corewise_workqueue::{
-    At, Attributes, BuildError, QueueKind, Queued, Work, WorkerPools, Workqueue,
-};
+use corewise_workqueue::{At, Attributes, BuildError, QueueKind, WorkerPools, Workqueue};
 
-use crate::setup::described as pools;
+use crate::setup::{described as pools, pod, pod_of};
+use crate::spin::spin_until;
 
 /// Two nodes, each of two caches of four cores.
 const MACHINE: &str = "numa:2 l3:2 core:4 pu:1";
@@ -21,14 +19,6 @@ fn with(queue: &Workqueue, edit: impl FnOnce(&mut Attributes)) -> Attributes {
     let mut attributes = queue.attributes();
     edit(&mut attributes);
     attributes
-}
-
-fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
-    queue
-        .at(At::Cpu(CpuId::new(cpu)))
-        .spawn(|| Placement::current().and_then(|placed| placed.pod))
-        .join()
-        .expect("no panic")
 }
 
 #[test]
@@ -64,73 +54,6 @@ fn a_change_of_scope_takes_effect_for_what_is_queued_later() {
         assert_eq!(queue.attributes().scope, scope);
         assert_eq!(pod_of(&queue, 13), Some(pod), "{scope}");
     }
-}
-
-#[test]
-fn changes_while_work_flows_lose_nothing_and_double_nothing() {
-    const THREADS: usize = 3;
-    let each = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 5_000 };
-    let pools = pools(MACHINE);
-    let queue = Workqueue::builder("flows").build(&pools).unwrap();
-    let queue = &queue;
-    let (ran, left) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(THREADS));
-    let left = &left;
-    let mut changes = 0;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let ran = Arc::clone(&ran);
-            scope.spawn(move || {
-                let counted = Arc::clone(&ran);
-                let own = Work::new(move || {
-                    counted.fetch_add(1, Ordering::Relaxed);
-                });
-                for n in 0..each {
-                    let ran = Arc::clone(&ran);
-                    let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
-                        ran.fetch_add(1, Ordering::Relaxed);
-                    }));
-                    assert_eq!(queue.at(At::Cpu(CpuId::new(cpu))).queue(&own), Ok(Queued::Now));
-                    own.flush();
-                }
-                left.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-        for scope in AffinityScope::ALL.into_iter().cycle() {
-            let attributes = with(queue, |a| {
-                a.scope = scope;
-                a.strict = changes % 2 == 0;
-                a.max_active = changes % 4;
-            });
-            queue.set_attributes(&attributes).unwrap();
-            changes += 1;
-            if left.load(Ordering::SeqCst) == 0 {
-                break;
-            }
-        }
-    });
-    queue.flush();
-    let stats = queue.stats();
-    let wanted = (2 * THREADS * each) as u64;
-    assert_eq!((stats.queued, stats.completed), (wanted, wanted), "after {changes} changes");
-    assert_eq!(ran.load(Ordering::Relaxed) as u64, wanted);
-}
-
-#[test]
-fn an_ordered_queue_keeps_its_order_across_changes() {
-    let queue =
-        Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools(MACHINE)).unwrap();
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let each = 2_000_usize;
-    for (n, scope) in (0..each).zip(AffinityScope::ALL.into_iter().cycle()) {
-        let log = Arc::clone(&log);
-        drop(queue.at(At::Cpu(CpuId::new((n % 16) as u32))).spawn(move || log.lock().push(n)));
-        if n % 20 == 0 {
-            queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
-        }
-    }
-    queue.flush();
-    assert!(log.lock().iter().copied().eq(0..each));
 }
 
 #[test]
@@ -234,7 +157,7 @@ fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
     let old = queue.at(At::Cpu(CpuId::new(3))).spawn(move || {
         says.complete();
         waits.wait();
-        Placement::current().and_then(|placed| placed.pod)
+        pod()
     });
     inside.wait();
     let scopes = |pools: &WorkerPools| {
@@ -283,35 +206,6 @@ fn an_item_may_change_the_attributes_of_its_own_queue() {
         queue.spawn(move || inner.set_attributes(&with(&inner, |a| a.scope = AffinityScope::Cpu)));
     changed.join().unwrap().unwrap();
     assert_eq!(queue.attributes().scope, AffinityScope::Cpu);
-}
-
-#[test]
-fn an_item_that_queues_itself_goes_on_across_a_change() {
-    let queue = Workqueue::builder("again").build(&pools(MACHINE)).unwrap();
-    let (runs, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
-    let (counted, stopped, own, again) =
-        (Arc::clone(&runs), Arc::clone(&stop), Arc::clone(&slot), queue.clone());
-    let work = Work::new(move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-        if !stopped.load(Ordering::SeqCst) {
-            if let Some(work) = &*own.lock() {
-                assert_eq!(again.queue(work), Ok(Queued::Now), "it isn't pending while it runs");
-            }
-        }
-    });
-    *slot.lock() = Some(work.clone());
-    queue.queue(&work).unwrap();
-    for scope in AffinityScope::ALL {
-        let before = runs.load(Ordering::SeqCst);
-        queue.set_attributes(&with(&queue, |a| a.scope = scope)).unwrap();
-        while runs.load(Ordering::SeqCst) < before + 3 {
-            std::thread::yield_now();
-        }
-    }
-    stop.store(true, Ordering::SeqCst);
-    queue.drain();
-    slot.lock().take();
 }
 
 #[test]
@@ -380,9 +274,7 @@ fn queues_of_a_low_niceness_have_pools_of_their_own_with_elevated_priority() {
     let (says, stopped) = (Arc::clone(&inside), Arc::clone(&stop));
     let busy = plain.spawn(move || {
         says.complete();
-        while !stopped.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        spin_until(|| stopped.load(Ordering::SeqCst));
     });
     inside.wait();
     let (nice, name) = worker(&high);

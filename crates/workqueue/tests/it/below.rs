@@ -4,36 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use corewise_sync::Completion;
-use corewise_topology::{AffinityScope, CpuSet, Machine};
+use corewise_topology::{AffinityScope, CpuSet};
 use corewise_workqueue::{
     QueueBuilder, QueueError, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
+use crate::setup::{block, pools};
 use crate::spin::spin_until;
-
-fn pools() -> WorkerPools {
-    WorkerPools::new(&Machine::synthetic("numa:1 l3:1 core:4 pu:1").expect("a valid description"))
-}
 
 fn build(pools: &WorkerPools, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
     set(Workqueue::builder("upper")).build(pools).expect("a queue")
 }
 
-/// Queues an item that runs until the returned event.
-fn occupy(queue: &Workqueue) -> Arc<Completion> {
-    let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));
-    drop(queue.spawn(move || {
-        says.complete();
-        waits.wait();
-    }));
-    inside.wait();
-    gate
-}
-
 #[test]
 fn work_that_items_of_a_drained_queue_wait_for_goes_on_below() {
-    let (pools, done) = (pools(), Arc::new(Completion::new()));
+    let (pools, done) = (pools(4), Arc::new(Completion::new()));
     let upper = build(&pools, |q| q);
     let below = upper.below();
     let (begun, waits) = (Arc::new(Completion::new()), Arc::clone(&done));
@@ -60,11 +45,11 @@ fn work_that_items_of_a_drained_queue_wait_for_goes_on_below() {
 
 #[test]
 fn a_limit_and_an_order_hold_nothing_below() {
-    let pools = pools();
+    let pools = pools(4);
     for set in [|q: QueueBuilder| q.max_active(1), |q: QueueBuilder| q.kind(QueueKind::Ordered)] {
         let upper = build(&pools, set);
-        let (gate, below) = (occupy(&upper), upper.below());
-        let one = occupy(&below);
+        let (gate, below) = (block(&upper, 0), upper.below());
+        let one = block(&below, 0);
         assert_eq!(below.spawn(|| 7).join().unwrap(), 7);
         [one, gate].iter().for_each(|gate| gate.complete());
         upper.flush();
@@ -74,9 +59,9 @@ fn a_limit_and_an_order_hold_nothing_below() {
 
 #[test]
 fn the_queue_below_takes_work_while_it_is_drained_itself() {
-    let pools = pools();
+    let pools = pools(4);
     let below = build(&pools, |q| q).below();
-    let gate = occupy(&below);
+    let gate = block(&below, 0);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| below.drain());
         // Each of a thousand, whether the drain has begun or not; the last one lets it end.
@@ -92,7 +77,7 @@ fn the_queue_below_takes_work_while_it_is_drained_itself() {
 
 #[test]
 fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
-    let pools = pools();
+    let pools = pools(4);
     let upper = build(&pools, |q| q.scope(AffinityScope::Cpu).max_active(3).nice(5));
     let below = upper.below();
     assert_eq!((below.name(), below.kind()), ("upper/below", QueueKind::Unbound));
@@ -118,7 +103,7 @@ fn there_is_one_queue_below_of_the_same_kind_whose_attributes_follow() {
 
 #[test]
 fn the_lowest_queue_is_refused_what_would_hold_it_up() {
-    let pools = pools();
+    let pools = pools(4);
     for set in [|q: QueueBuilder| q.max_active(1), |q: QueueBuilder| q.kind(QueueKind::Ordered)] {
         let error = set(Workqueue::builder("upper").lowest(true)).build(&pools).unwrap_err();
         assert!(error.to_string().contains("lowest"), "{error}");
@@ -129,7 +114,7 @@ fn the_lowest_queue_is_refused_what_would_hold_it_up() {
 #[test]
 fn each_observer_is_told_of_the_end_once_and_later_queueing_is_refused() {
     for by_destroy in [true, false] {
-        let (pools, told) = (pools(), Arc::new(AtomicUsize::new(0)));
+        let (pools, told) = (pools(4), Arc::new(AtomicUsize::new(0)));
         let queue = build(&pools, |q| q);
         let on_end = |panics: bool| {
             let (told, queue) = (Arc::clone(&told), queue.clone());

@@ -7,6 +7,8 @@ use corewise_sync::context::{self, AtomicSection, Placement};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue, blocking};
 
+use crate::spin::spin_until;
+
 fn queue() -> (WorkerPools, Workqueue) {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
     let pools = WorkerPools::new(&machine);
@@ -16,9 +18,7 @@ fn queue() -> (WorkerPools, Workqueue) {
 
 /// Waits in a way that Corewise doesn't know.
 fn wait_unknown(event: &Completion) {
-    while !event.is_complete() {
-        std::thread::yield_now();
-    }
+    spin_until(|| event.is_complete());
 }
 
 #[test]

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex};
-use corewise_topology::Machine;
 use corewise_workqueue::{JoinError, Queued, Work, WorkerPools, Workqueue};
 
-fn machine(cpus: u32) -> Machine {
-    Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
-}
+use crate::setup::{machine, pools};
+use crate::spin::spin_until;
 
 #[test]
 fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
@@ -52,7 +50,7 @@ impl Drop for Slow {
 
 #[test]
 fn items_let_through_after_the_shutdown_are_cancelled() {
-    let pools = WorkerPools::new(&machine(1));
+    let pools = pools(1);
     let plain = Workqueue::builder("plain").build(&pools).expect("a queue");
     let limited = Workqueue::builder("limited").max_active(1).build(&pools).expect("a queue");
     let completion = || Arc::new(Completion::new());
@@ -61,9 +59,7 @@ fn items_let_through_after_the_shutdown_are_cancelled() {
     // Without telling the pool, so that no other worker starts.
     let busy = plain.spawn(move || {
         says.complete();
-        while !waits.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| waits.is_complete());
     });
     started.wait();
     let slow = Slow(Arc::clone(&ending), Arc::clone(&end));

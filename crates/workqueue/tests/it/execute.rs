@@ -10,9 +10,10 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
 use corewise_topology::{AffinityScope, CpuId, Machine};
-use corewise_workqueue::{At, QueueError, QueueKind, WorkerPools, Workqueue};
+use corewise_workqueue::{At, QueueError, WorkerPools, Workqueue};
 
 use crate::setup::{builder, pools};
+use crate::spin::spin_until;
 
 /// Occupies one worker until the returned event is completed.
 fn occupy(queue: &Workqueue) -> Arc<Completion> {
@@ -20,9 +21,7 @@ fn occupy(queue: &Workqueue) -> Arc<Completion> {
     let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));
     let taken = queue.execute(move || {
         here.complete();
-        while !inside.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| inside.is_complete());
     });
     assert!(taken.is_ok());
     started.wait();
@@ -219,51 +218,13 @@ fn closures_that_wait_at_the_shutdown_are_dropped_and_their_panics_are_caught() 
     let worker = kept.lock().take();
     std::thread::scope(|scope| {
         scope.spawn(|| pools.shutdown());
-        while queue.execute(|| ()).is_ok() {
-            std::thread::yield_now();
-        }
+        spin_until(|| queue.execute(|| ()).is_err());
         drop(worker);
     });
     let stats = queue.stats();
     assert_eq!((stats.queued, stats.completed), (stats.completed, stats.cancelled));
     assert_eq!(ran.load(Ordering::SeqCst), 0);
     assert_eq!(dropped.load(Ordering::SeqCst), 3);
-}
-
-#[test]
-fn an_ordered_queue_runs_them_in_order_one_at_a_time() {
-    let pools = pools(2);
-    let queue = Workqueue::builder("ordered").kind(QueueKind::Ordered).build(&pools).unwrap();
-    let (seen, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
-    for n in 0..200 {
-        let (seen, inside) = (Arc::clone(&seen), Arc::clone(&inside));
-        let taken = queue.execute(move || {
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-            seen.lock().push(n);
-            inside.fetch_sub(1, Ordering::SeqCst);
-        });
-        assert!(taken.is_ok());
-    }
-    queue.flush();
-    assert!(seen.lock().iter().copied().eq(0..200));
-}
-
-#[test]
-fn no_more_than_max_active_run_at_once() {
-    let pools = pools(4);
-    let queue = builder().max_active(2).build(&pools).unwrap();
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    for _ in 0..200 {
-        let (now, most) = (Arc::clone(&now), Arc::clone(&most));
-        let taken = queue.execute(move || {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            std::thread::yield_now();
-            now.fetch_sub(1, Ordering::SeqCst);
-        });
-        assert!(taken.is_ok());
-    }
-    queue.flush();
-    assert!((1..=2).contains(&most.load(Ordering::SeqCst)));
 }
 
 #[test]
@@ -308,9 +269,7 @@ fn an_executed_closure_has_the_checks_of_other_items_and_can_wait() {
 
 /// Spins until all of these have run.
 fn until(ran: &AtomicUsize, many: usize) {
-    while ran.load(Ordering::SeqCst) < many {
-        std::thread::yield_now();
-    }
+    spin_until(|| ran.load(Ordering::SeqCst) >= many);
 }
 
 /// Returns a closure that counts its run.
@@ -360,9 +319,7 @@ fn what_an_item_spawned_before_it_sleeps_is_run_meanwhile_whether_or_not_it_says
             assert_eq!(ran.load(Ordering::SeqCst), 20, "in their order, on one CPU");
         });
         // Not joined: that would take the item back.
-        while !item.is_finished() {
-            std::thread::yield_now();
-        }
+        spin_until(|| item.is_finished());
         item.join().unwrap();
     }
 }
@@ -415,9 +372,7 @@ fn the_closures_that_an_item_executes_start_in_order_however_many_and_large_they
             })
             .ok()
             .unwrap();
-        while log.lock().len() < many {
-            std::thread::yield_now();
-        }
+        spin_until(|| log.lock().len() >= many);
         assert_eq!(*log.lock(), Vec::from_iter(0..many));
     }
 }
@@ -444,9 +399,7 @@ fn chains_of_short_closures_take_turns_with_each_other_and_with_other_queues() {
     (0..counts.len()).for_each(|number| chain(&queue, &counts, number, &stop));
     let least = || counts.iter().map(|count| count.load(Ordering::SeqCst)).min().unwrap();
     let sum = || counts.iter().map(|count| count.load(Ordering::SeqCst)).sum::<usize>();
-    while least() < 1_000 {
-        std::thread::yield_now();
-    }
+    spin_until(|| least() >= 1_000);
     let most = counts.iter().map(|count| count.load(Ordering::SeqCst)).max().unwrap();
     let before = sum();
     other.spawn(|| ()).join().unwrap();

@@ -3,18 +3,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Countdown};
-use corewise_topology::{AffinityScope, Machine};
+use corewise_topology::AffinityScope;
 use corewise_workqueue::{PoolsBuilder, QueueBuilder, QueueKind, WorkerPools, Workqueue};
 
+use crate::setup::{capped, on_small_stack};
+
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let machine = machine.expect("a valid description");
-    WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
+    // Long is what lasts this long.
+    capped(cpus, max_workers).stall_after(Duration::from_millis(20))
 }
 
 fn builder(name: &str) -> QueueBuilder {
@@ -129,10 +129,7 @@ fn items_that_flush_each_other_s_queue_are_found() {
 
 #[test]
 fn a_flush_that_no_stack_holds_ends_with_a_panic_that_says_so() {
-    let thread = |worker: corewise_workqueue::WorkerThread| {
-        thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
-    };
-    let pools = pools(1, 2).spawn_handler(thread).build();
+    let pools = pools(1, 2).spawn_handler(on_small_stack).build();
     let (first, own) = (queue(&pools, "first"), pools.clone());
     let error = first.spawn(move || deep(&own, 400)).join().expect_err("no stack holds so many");
     let message = error.message().expect("it panicked");

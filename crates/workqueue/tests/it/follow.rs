@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, current_cpu, pin_current_thread};
 use corewise_workqueue::{
     At, PoolReport, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
+
+use crate::setup::{pod, pod_of};
+use crate::spin::spin_until;
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
@@ -50,16 +52,6 @@ fn places(pools: &WorkerPools) -> Vec<String> {
     pools.report().into_iter().map(place).collect()
 }
 
-/// Returns the pod that the calling item's worker belongs to.
-fn own_pod() -> Option<u32> {
-    Placement::current().and_then(|placement| placement.pod)
-}
-
-/// Returns the pod whose pool runs work that is queued for a CPU.
-fn pod_of_run(queue: &Workqueue, cpu: u32) -> Option<u32> {
-    queue.at(At::Cpu(CpuId::new(cpu))).spawn(own_pod).join().unwrap()
-}
-
 #[test]
 fn cpu_down_the_masks_of_its_pods_are_recomputed_and_cpu_up_they_are_as_before() {
     let (machine, pools) = machine();
@@ -78,11 +70,11 @@ fn cpu_down_a_bound_pool_loses_its_cpu_and_goes_on_and_cpu_up_it_is_bound_again(
     offline(&machine, "2");
     let place = pool(&pools, 2);
     assert_eq!((place.cpus, place.away), (set("0-1,3-7"), true));
-    assert_eq!(pod_of_run(&queue, 2), Some(2), "its work is still its pool's");
+    assert_eq!(pod_of(&queue, 2), Some(2), "its work is still its pool's");
     online(&machine, "2");
     let place = pool(&pools, 2);
     assert_eq!((place.cpus, place.away), (set("2"), false));
-    assert_eq!(pod_of_run(&queue, 2), Some(2));
+    assert_eq!(pod_of(&queue, 2), Some(2));
 }
 
 #[test]
@@ -95,12 +87,10 @@ fn cpu_down_work_queued_for_it_still_runs() {
     let busy = queue.at(At::Cpu(CpuId::new(5))).spawn(move || {
         rings.complete();
         // Without telling the pool: it keeps its place.
-        while !waits.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| waits.is_complete());
     });
     started.wait();
-    let waiting: Vec<_> = (0..3).map(|_| queue.at(At::Cpu(CpuId::new(5))).spawn(own_pod)).collect();
+    let waiting: Vec<_> = (0..3).map(|_| queue.at(At::Cpu(CpuId::new(5))).spawn(pod)).collect();
     offline(&machine, "5");
     gate.complete();
     busy.join().unwrap();
@@ -173,8 +163,8 @@ fn pods_and_pools_keep_their_numbers_while_cpus_go() {
     assert_eq!(pools.pods(), &before);
     online(&machine, "2");
     assert_eq!(places(&pools), ["2", "4-7"]);
-    assert_eq!(pod_of_run(&queue, 0), Some(0));
-    assert_eq!(pod_of_run(&queue, 4), Some(1));
+    assert_eq!(pod_of(&queue, 0), Some(0));
+    assert_eq!(pod_of(&queue, 4), Some(1));
 }
 
 #[test]
@@ -209,11 +199,11 @@ fn work_without_a_place_goes_round_the_pods_that_have_cpus() {
     offline(&machine, "0-2,5");
     for _ in 0..16 {
         // There is no CPU 99.
-        let pod = pod_of_run(&queue, 99).unwrap();
+        let pod = pod_of(&queue, 99).unwrap();
         assert!(set("3-4,6-7").contains(CpuId::new(pod)), "pod {pod}");
     }
     for _ in 0..4 {
-        let pod = queue.at(At::Node(1)).spawn(own_pod).join().unwrap().unwrap();
+        let pod = queue.at(At::Node(1)).spawn(pod).join().unwrap().unwrap();
         assert!(set("4,6-7").contains(CpuId::new(pod)), "pod {pod}");
     }
 }
@@ -229,7 +219,7 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     let own = current_cpu().unwrap();
     pin_current_thread(&CpuSet::from_iter([own])).unwrap();
     let pods = || {
-        let pods = (0..4).map(|_| queue.spawn(own_pod).join().unwrap().unwrap());
+        let pods = (0..4).map(|_| queue.spawn(pod).join().unwrap().unwrap());
         pods.collect::<Vec<_>>()
     };
     let mut others = set("0-7");
@@ -252,10 +242,10 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     pods.sort_unstable();
     assert_eq!(pods, pods_wanted);
     // Items queued later from a remembered CPU, too.
-    let pod = queue.spawn_future(async { own_pod() }).join().unwrap().unwrap();
-    assert!(pod == first.number() || pod == second.number(), "pod {pod}");
+    let placed = queue.spawn_future(async { pod() }).join().unwrap().unwrap();
+    assert!(placed == first.number() || placed == second.number(), "pod {placed}");
     let (tell, told) = std::sync::mpsc::channel();
-    let work = Work::new(move || tell.send(own_pod().unwrap()).unwrap());
+    let work = Work::new(move || tell.send(pod().unwrap()).unwrap());
     assert_eq!(queue.queue_delayed(&work, std::time::Duration::from_millis(1)), Ok(Queued::Now));
     let pod = told.recv().unwrap();
     assert!(pod == first.number() || pod == second.number(), "pod {pod}");

@@ -36,15 +36,6 @@ fn fib(queue: &Workqueue, n: u64) -> u64 {
 }
 
 #[test]
-fn a_tree_of_joins_comes_to_what_a_plain_recursion_does() {
-    let (_pools, queue) = queue(4);
-    for n in [0, 1, 2, 10, 20] {
-        let plain = (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0;
-        assert_eq!(on_a_worker(&queue, move |queue| fib(queue, n)), plain);
-    }
-}
-
-#[test]
 fn a_fork_is_stolen_while_its_owner_is_busy_and_runs_as_an_item_of_its_queue() {
     let (pools, queue) = queue(2);
     let (here, there): (ThreadId, ThreadId) = on_a_worker(&queue, |queue| {
@@ -121,28 +112,6 @@ fn a_join_in_an_item_of_another_queue_wakes_a_worker_of_its_own_queue() {
             of_cpus.at(At::Cpu(cpu)).spawn(move || is_helped(&of_all)).join().expect("no panic")
         );
     }
-}
-
-#[test]
-fn a_join_runs_nothing_but_its_own_forks_so_that_locks_may_be_held_across_it() {
-    // Each item holds its own lock, and takes it again in no part: one that ran inside another
-    // item's join would find that one's lock taken on its own stack.
-    const ITEMS: usize = 500;
-    let (_pools, queue) = queue(4);
-    let lock = Arc::new(Mutex::new(0_u32));
-    let items = (0..ITEMS).map(|_| {
-        let (own, lock) = (queue.clone(), Arc::clone(&lock));
-        queue.spawn(move || {
-            let mut sum = lock.lock().expect("no panic");
-            let spin = |rounds: u64| (0..rounds).fold(0, |a, b| a ^ std::hint::black_box(b));
-            let nested = || own.join(|| spin(2_000), || spin(20_000));
-            let _ = own.join(nested, nested);
-            *sum += 1;
-        })
-    });
-    let items: Vec<_> = items.collect();
-    items.into_iter().for_each(|item| item.join().expect("no panic"));
-    assert_eq!(*lock.lock().expect("no panic"), ITEMS as u32);
 }
 
 #[test]

@@ -12,18 +12,9 @@ use corewise_sync::{Completion, Mutex, Parker};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{At, JoinError, QueueKind, WorkerPools, Workqueue};
 
-use crate::setup::occupy;
+use crate::setup::{occupy, pod, undisturbed as queue};
 use crate::spin::spin_until;
 use crate::support::{OnDrop, happened};
-
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let pools = WorkerPools::builder(&machine.expect("a valid description"));
-    // Items of these tests keep a core for as long as they need: none is to be found at it.
-    let pools = pools.cpu_intensive_after(Duration::ZERO).build();
-    let queue = Workqueue::builder("futures").scope(AffinityScope::System).build(&pools);
-    (pools, queue.expect("a queue"))
-}
 
 /// Gives a pending turn away, `n` times.
 async fn yield_times(n: usize) {
@@ -360,7 +351,6 @@ fn a_future_stays_on_the_pod_it_was_spawned_on_whoever_wakes_it() {
     let pools = WorkerPools::new(&machine);
     let queue = Workqueue::builder("home").scope(AffinityScope::Cpu).strict(true);
     let queue = queue.build(&pools).unwrap();
-    let pod = || Placement::current().and_then(|placed| placed.pod);
     let event = Arc::new(Completion::new());
     let wait = happened(&event);
     let (says, home) = mpsc::channel();
@@ -405,40 +395,4 @@ fn a_handle_can_be_awaited_in_any_executor() {
     queue.flush();
     let mut cx = Context::from_waker(Waker::noop());
     assert!(matches!(Pin::new(&mut polled).poll(&mut cx), Poll::Ready(Ok(5))));
-}
-
-#[test]
-fn no_wake_up_is_lost_between_many_futures_and_many_wakers() {
-    const FUTURES: usize = 50;
-    const ROUNDS: usize = 200;
-    let (_pools, queue) = queue(4);
-    // A ring: each future is woken by its neighbour, over and over.
-    let turn = Arc::new(Mutex::new((0, vec![None::<Waker>; FUTURES])));
-    let handles: Vec<_> = (0..FUTURES)
-        .map(|me| {
-            let turn = Arc::clone(&turn);
-            queue.spawn_future(async move {
-                for _ in 0..ROUNDS {
-                    poll_fn(|cx| {
-                        let mut turn = turn.lock();
-                        if turn.0 % FUTURES != me {
-                            turn.1[me] = Some(cx.waker().clone());
-                            return Poll::Pending;
-                        }
-                        turn.0 += 1;
-                        let next = turn.0 % FUTURES;
-                        if let Some(waker) = turn.1[next].take() {
-                            waker.wake();
-                        }
-                        Poll::Ready(())
-                    })
-                    .await;
-                }
-            })
-        })
-        .collect();
-    for handle in handles {
-        handle.join().unwrap();
-    }
-    assert_eq!(turn.lock().0, FUTURES * ROUNDS);
 }

@@ -13,7 +13,7 @@ use corewise_workqueue::{
     At, JoinError, QueueKind, Queued, Work, WorkerPools, Workqueue, blocking,
 };
 
-use crate::setup::{builder, counting, pools};
+use crate::setup::{builder, counting, pod, pools};
 
 /// Returns one queue of each kind that lets one instance through at a time.
 fn one_at_a_time(pools: &WorkerPools) -> [Workqueue; 4] {
@@ -155,7 +155,6 @@ fn bound_work_for_another_cpu_stays_on_that_also_where_a_limit_holds_it_back() {
     });
     started.wait();
     let (opens, scoped) = (Arc::clone(&gate), queue.clone());
-    let pod = || corewise_sync::context::Placement::current().and_then(|at| at.pod);
     let pods = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         let own = scoped.clone();
         let joined = scoped.at(At::Cpu(CpuId::new(1))).spawn(pod);

@@ -42,27 +42,6 @@ fn pending_is_refused_and_cleared_just_before_the_function_runs() {
 }
 
 #[test]
-fn writes_before_a_refused_queueing_are_seen_by_the_run() {
-    let (_pools, queue) = queue(2);
-    let written = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::new(AtomicUsize::new(0));
-    let work = {
-        let (written, seen) = (Arc::clone(&written), Arc::clone(&seen));
-        Work::new(move || {
-            // Relaxed on both sides: the queueing orders them.
-            seen.store(written.load(Ordering::Relaxed), Ordering::Relaxed);
-        })
-    };
-    for round in 1..=2_000 {
-        queue.queue(&work).unwrap();
-        written.store(round, Ordering::Relaxed);
-        queue.queue(&work).unwrap();
-        work.flush();
-        assert_eq!(seen.load(Ordering::Relaxed), round);
-    }
-}
-
-#[test]
 fn an_item_may_be_freed_from_inside_its_own_function() {
     let (_pools, queue) = queue(1);
     let own = Arc::new(Mutex::new(None::<Work>));
@@ -254,42 +233,6 @@ fn disable_sync_waits_for_the_running_instance_and_the_item_stays_disabled() {
     at_start.recv().unwrap();
     go_on.send(()).unwrap();
     work.flush();
-}
-
-#[test]
-fn storms_of_queueing_cancelling_and_disabling_end_with_every_instance_over() {
-    let (_pools, queue) = queue(2);
-    let (work, ran) = counting();
-    let cancelled = AtomicUsize::new(0);
-    let accepted = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..5_000 {
-                    accepted.fetch_add(
-                        usize::from(queue.queue(&work) == Ok(Queued::Now)),
-                        Ordering::SeqCst,
-                    );
-                }
-            });
-        }
-        scope.spawn(|| {
-            for _ in 0..3_000 {
-                cancelled.fetch_add(usize::from(work.cancel()), Ordering::SeqCst);
-            }
-        });
-        scope.spawn(|| {
-            for _ in 0..1_000 {
-                cancelled.fetch_add(usize::from(work.disable()), Ordering::SeqCst);
-                work.flush();
-                work.enable();
-            }
-        });
-    });
-    queue.flush();
-    let over = ran.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst);
-    assert_eq!(over, accepted.load(Ordering::SeqCst));
-    assert!(!work.is_pending() && !work.is_running() && !work.is_disabled());
 }
 
 #[test]

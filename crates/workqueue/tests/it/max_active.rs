@@ -9,6 +9,8 @@ use corewise_workqueue::{
     At, BuildError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
+use crate::spin::spin_until;
+
 /// Returns a queue on a machine; its workers are not pinned, so two cores are enough.
 fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
     let machine = Machine::synthetic(description).expect("a valid description");
@@ -88,16 +90,30 @@ fn occupy(queue: &Workqueue, cpu: u32, n: usize) -> Arc<Completion> {
 }
 
 #[test]
-fn max_active_is_divided_among_the_nodes_by_their_cpus() {
-    let queue = queue("numa:2 l3:1 core:16 pu:1", |queue| queue.max_active(40));
-    let first = occupy(&queue, 0, 25);
-    assert_eq!((queue.active(), queue.held()), (20, 5), "half of the CPUs, half of the maximum");
-    let second = occupy(&queue, 16, 25);
-    assert_eq!((queue.active(), queue.held()), (40, 10), "the other node has its own half");
-    first.complete();
-    second.complete();
-    queue.flush();
-    assert_eq!((queue.active(), queue.held()), (0, 0));
+fn the_maximum_is_divided_among_the_nodes_by_their_cpus_and_holds_for_each_cpu_of_a_bound_queue() {
+    type Set = fn(QueueBuilder) -> QueueBuilder;
+    const TWO_NODES: &str = "numa:2 l3:1 core:16 pu:1";
+    // How many items wait on which CPU; how many are active then, and held.
+    let cases: [(&str, Set, &[(u32, usize)], (u64, u64)); 4] = [
+        (TWO_NODES, |queue| queue.max_active(40), &[(0, 25)], (20, 5)),
+        (TWO_NODES, |queue| queue.max_active(40), &[(0, 25), (16, 25)], (40, 10)),
+        // A quarter would be 3.
+        ("numa:4 l3:1 core:4 pu:1", |queue| queue.max_active(10), &[(0, 10)], (8, 2)),
+        (
+            "numa:1 l3:1 core:2 pu:1",
+            |queue| queue.kind(QueueKind::Bound).max_active(1),
+            &[(0, 2), (1, 2)],
+            (2, 2),
+        ),
+    ];
+    for (machine, set, items, wanted) in cases {
+        let queue = queue(machine, set);
+        let gates: Vec<_> = items.iter().map(|&(cpu, n)| occupy(&queue, cpu, n)).collect();
+        assert_eq!((queue.active(), queue.held()), wanted, "{machine}: {items:?}");
+        gates.iter().for_each(|gate| gate.complete());
+        queue.flush();
+        assert_eq!((queue.active(), queue.held()), (0, 0));
+    }
 }
 
 #[test]
@@ -125,25 +141,6 @@ fn the_division_follows_the_cpus_that_can_be_used() {
     assert_eq!((queue.active(), queue.held()), (20 + 32, 5 + 8), "16 of its 20 CPUs are here");
     first.complete();
     second.complete();
-    queue.flush();
-}
-
-#[test]
-fn a_node_gets_at_least_min_active() {
-    let queue = queue("numa:4 l3:1 core:4 pu:1", |queue| queue.max_active(10));
-    let gate = occupy(&queue, 0, 10);
-    assert_eq!((queue.active(), queue.held()), (8, 2), "a quarter would be 3");
-    gate.complete();
-    queue.flush();
-}
-
-#[test]
-fn max_active_is_per_cpu_for_bound_queues() {
-    let queue =
-        queue("numa:1 l3:1 core:2 pu:1", |queue| queue.kind(QueueKind::Bound).max_active(1));
-    let gates = [occupy(&queue, 0, 2), occupy(&queue, 1, 2)];
-    assert_eq!((queue.active(), queue.held()), (2, 2), "one on each CPU");
-    gates.iter().for_each(|gate| gate.complete());
     queue.flush();
 }
 
@@ -256,20 +253,6 @@ fn the_maximum_of_an_ordered_queue_is_one() {
 }
 
 #[test]
-fn a_flush_waits_for_what_is_held_back_too() {
-    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
-    let gate = occupy(&queue, 0, 1);
-    let ran = Arc::new(AtomicUsize::new(0));
-    for cpu in 0..32 {
-        let ran = Arc::clone(&ran);
-        drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
-    }
-    gate.complete();
-    queue.flush();
-    assert_eq!(ran.load(Ordering::SeqCst), 32);
-}
-
-#[test]
 fn held_items_run_at_a_shutdown_also_on_pods_without_workers() {
     let machine = Machine::synthetic(FOUR_SHARDS).unwrap();
     let pools = WorkerPools::new(&machine);
@@ -279,9 +262,7 @@ fn held_items_run_at_a_shutdown_also_on_pods_without_workers() {
         (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
     std::thread::scope(|scope| {
         let down = scope.spawn(|| pools.shutdown());
-        while pools.report().iter().filter(|pool| pool.workers > 0).count() > 1 {
-            std::thread::yield_now();
-        }
+        spin_until(|| pools.report().iter().filter(|pool| pool.workers > 0).count() <= 1);
         gate.complete();
         down.join().unwrap();
     });
@@ -315,81 +296,6 @@ fn cancelling_an_inactive_item_stalls_nobody() {
     queue.flush();
     assert_eq!(runs.load(Ordering::SeqCst), 10);
     queue.spawn(|| ()).join().expect("nothing is left in the way");
-}
-
-#[test]
-fn cancelling_and_letting_through_at_once_lose_no_place() {
-    let rounds = if std::env::var_os("COREWISE_LONG").is_some() { 50_000 } else { 1_000 };
-    let queue = queue("numa:2 l3:2 core:4 pu:1", |queue| queue.max_active(1));
-    let ran = Arc::new(AtomicUsize::new(0));
-    let works: Vec<_> = (0..4)
-        .map(|_| {
-            let ran = Arc::clone(&ran);
-            Work::new(move || {
-                ran.fetch_add(1, Ordering::SeqCst);
-            })
-        })
-        .collect();
-    let (queued, cancelled) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for thread in 0..3_usize {
-            let (queue, works, queued, cancelled) = (&queue, &works, &queued, &cancelled);
-            scope.spawn(move || {
-                for n in 0..rounds {
-                    let work = &works[(n + thread) % works.len()];
-                    if queue.at(At::Cpu(CpuId::new((n % 16) as u32))).queue(work) == Ok(Queued::Now)
-                    {
-                        queued.fetch_add(1, Ordering::SeqCst);
-                    }
-                    if n % 3 == thread && works[n % works.len()].cancel() {
-                        cancelled.fetch_add(1, Ordering::SeqCst);
-                    }
-                }
-            });
-        }
-    });
-    queue.flush();
-    let over = ran.load(Ordering::SeqCst) + cancelled.load(Ordering::SeqCst);
-    assert_eq!(over, queued.load(Ordering::SeqCst));
-    assert_eq!((queue.active(), queue.held()), (0, 0));
-    assert_eq!(queue.spawn(|| 7).join().unwrap(), 7, "its one place is free");
-}
-
-#[test]
-fn nothing_is_lost_or_doubled_while_the_maximum_changes_under_a_storm() {
-    const THREADS: usize = 4;
-    let each = if std::env::var_os("COREWISE_LONG").is_some() { 200_000 } else { 5_000 };
-    let queue = queue("numa:2 l3:2 core:4 pu:1", |queue| queue.max_active(1));
-    let queue = &queue;
-    let (ran, left) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(THREADS));
-    let left = &left;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let ran = Arc::clone(&ran);
-            scope.spawn(move || {
-                for n in 0..each {
-                    let ran = Arc::clone(&ran);
-                    let cpu = ((thread + n) % 16) as u32;
-                    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
-                        ran.fetch_add(1, Ordering::Relaxed);
-                    }));
-                }
-                left.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-        scope.spawn(move || {
-            for max in [1, 3, 0, 2, 9].into_iter().cycle() {
-                queue.set_max_active(max).unwrap();
-                std::thread::yield_now();
-                if left.load(Ordering::SeqCst) == 0 {
-                    return queue.set_max_active(1).unwrap();
-                }
-            }
-        });
-    });
-    queue.flush();
-    assert_eq!(ran.load(Ordering::Relaxed), THREADS * each);
-    assert_eq!((queue.active(), queue.held()), (0, 0));
 }
 
 #[test]

@@ -10,14 +10,7 @@ use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{At, JoinHandle, Queued, Work, WorkerPools, Workqueue, blocking};
 
-use crate::setup::builder;
-
-/// Pools of at most so many workers each.
-fn pools(cpus: u32, max_workers: usize) -> WorkerPools {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let machine = machine.expect("a valid description");
-    WorkerPools::builder(&machine).max_workers(max_workers).build()
-}
+use crate::setup::{builder, capped, on_small_stack};
 
 fn by_join(queue: &Workqueue, left: u32) -> u32 {
     if left == 0 {
@@ -27,7 +20,7 @@ fn by_join(queue: &Workqueue, left: u32) -> u32 {
     queue.spawn(move || by_join(&own, left - 1)).join().expect("no panic") + 1
 }
 
-fn by_scope(queue: &Workqueue, left: u32) -> u32 {
+pub(crate) fn by_scope(queue: &Workqueue, left: u32) -> u32 {
     let mut depth = 0;
     if left > 0 {
         queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
@@ -94,7 +87,7 @@ fn a_chain_of_waits_goes_on_when_every_worker_waits() {
     for max_workers in [1, 2, 3] {
         for chain in chains {
             for scope in [AffinityScope::System, AffinityScope::Cpu] {
-                let pools = pools(2, max_workers);
+                let pools = capped(2, max_workers).build();
                 let queue = builder().scope(scope).build(&pools).expect("a queue");
                 let own = queue.clone();
                 assert_eq!(queue.spawn(move || chain(&own, 300)).join().unwrap(), 300);
@@ -110,7 +103,7 @@ fn a_chain_of_delayed_items_goes_on_when_every_worker_waits() {
         // Nobody knows how large the stack is: fewer items run on it.
         return;
     }
-    let pools = pools(1, 2);
+    let pools = capped(1, 2).build();
     let queue = builder().build(&pools).expect("a queue");
     let own = queue.clone();
     assert_eq!(queue.spawn(move || by_delay(&own, 100)).join().unwrap(), 100);
@@ -138,7 +131,7 @@ fn a_walk_deeper_than_there_are_workers_comes_to_its_end() {
     }
     for (cpus, max_workers) in [(1, 2), (2, 2), (2, 4), (4, 4), (2, 8)] {
         for _ in 0..10 {
-            let pools = pools(cpus, max_workers);
+            let pools = capped(cpus, max_workers).build();
             let queue = builder().build(&pools).expect("a queue");
             let (own, seen) = (queue.clone(), Arc::<AtomicUsize>::default());
             let counts = Arc::clone(&seen);
@@ -154,7 +147,7 @@ fn items_that_wait_for_what_others_run_deep_in_their_stacks_come_to_their_end() 
         // Nobody knows how large the stack is: fewer items run on it.
         return;
     }
-    let pools = pools(2, 3);
+    let pools = capped(2, 3).build();
     let queue = builder().build(&pools).expect("a queue");
     let mut before = None::<JoinHandle<u32>>;
     for _ in 0..200 {
@@ -212,7 +205,7 @@ fn a_deep_recursion_of_joins_takes_few_workers_and_other_queues_go_on_meanwhile(
         return;
     }
     const WORKERS: usize = 32;
-    let pools = pools(2, WORKERS);
+    let pools = capped(2, WORKERS).build();
     let (list, other) = (builder().build(&pools).unwrap(), builder().build(&pools).unwrap());
     let (at_bottom, bottom_is_reached) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -239,11 +232,7 @@ fn a_recursion_of_joins_that_fills_half_of_the_workers_ends_with_a_panic_that_sa
     if !corewise_sync::sys::KERNEL_THREADS {
         return;
     }
-    let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
-    let thread = |worker: corewise_workqueue::WorkerThread| {
-        std::thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
-    };
-    let pools = WorkerPools::builder(&machine).max_workers(8).spawn_handler(thread).build();
+    let pools = capped(2, 8).spawn_handler(on_small_stack).build();
     let queue = builder().build(&pools).expect("a queue");
     let its = queue.clone();
     let error = queue.spawn(move || sum(&its, 1 << 20, &|| ())).join().expect_err("it has no end");
@@ -258,7 +247,7 @@ fn a_recursion_of_joins_that_fills_half_of_the_workers_ends_with_a_panic_that_sa
 
 #[test]
 fn a_join_that_keeps_both_closures_has_the_panics_of_one_that_shares_them() {
-    let pools = pools(2, 8);
+    let pools = capped(2, 8).build();
     let queue = builder().build(&pools).expect("a queue");
     for (a, b) in [(true, false), (false, true), (true, true), (false, false)] {
         let its = queue.clone();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicBool, Ordering};
-use corewise_sync::context::{self, AtomicSection, Placement};
+use corewise_sync::context::{self, AtomicSection};
 use corewise_topology::{
     AffinityScope, CpuId, CpuSet, Machine, current_affinity, current_cpu, pin_current_thread,
 };
 use corewise_workqueue::{At, JoinHandle, QueueError, Queued, Work, WorkerPools, Workqueue};
 
-use crate::setup::described as pools;
+use crate::setup::{described as pools, pod};
 use crate::spin::spin_until;
 
 /// Runs an item that computes until the returned switch is set.
@@ -64,7 +64,6 @@ fn queue_work_node_stays_on_the_callers_cpu_where_that_lies_in_the_node() {
     let Some(own) = pools.pods().pod_of(AffinityScope::CacheShard, cpu) else {
         return println!("skipped: this machine has more than 48 CPUs, and the test runs on {cpu}");
     };
-    let pod = || Placement::current().and_then(|placed| placed.pod);
     for _ in 0..6 {
         let node = At::Node(cpu.number() / 24);
         assert_eq!(queue.at(node).spawn(pod).join().unwrap(), Some(own), "not the next shard");
@@ -101,7 +100,6 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
         spin_until(|| stopped.load(Ordering::SeqCst));
     });
     inside.wait();
-    let pod = || Placement::current().and_then(|placed| placed.pod);
     let waiting: Vec<_> = (0..4).map(|_| queue.at(At::Cpu(CpuId::new(0))).spawn(pod)).collect();
     // The other pod's worker runs what is its own, looks for more, and goes idle.
     for _ in 0..4 {
@@ -138,26 +136,6 @@ fn queueing_mod_delayed_cancel_disable_and_enable_are_for_any_context() {
         queue.queue(&work).unwrap();
     }
     assert_eq!(context::violations(), before);
-}
-
-/// Checks an item that nobody is told of that it blocks. If the two are of one batch, another
-/// worker has to take the second out of that.
-#[test]
-fn an_item_that_waits_untold_for_the_next_one_of_a_stream_gets_that_run() {
-    let pools = WorkerPools::new(&Machine::synthetic("core:2 pu:1").expect("valid"));
-    let queue = Workqueue::builder("test").build(&pools).expect("a queue");
-    for _ in 0..20 {
-        // Tiny ones before, so that workers take many at once.
-        for _ in 0..10_000 {
-            assert!(queue.execute(|| ()).is_ok());
-        }
-        let (tell, told) = std::sync::mpsc::channel();
-        let waits = move || told.recv().expect("the next one tells");
-        assert!(queue.execute(waits).is_ok());
-        assert!(queue.execute(move || tell.send(()).expect("it waits")).is_ok());
-        queue.flush();
-    }
-    pools.shutdown();
 }
 
 #[test]

@@ -1,139 +1,20 @@
 //! The workqueue's rules, on real threads.
 
 use std::sync::Arc;
-use std::sync::mpsc;
 
-use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::context::{self, Placement};
-use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_sync::{Completion, Countdown};
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
-use corewise_workqueue::{
-    At, BuildError, JoinError, QueueError, Queued, Work, WorkerPools, Workqueue,
-};
+use corewise_workqueue::{At, BuildError, JoinError, QueueError, Work, WorkerPools, Workqueue};
 
-use crate::setup::occupy;
+use crate::setup::{machine, occupy, pod, undisturbed as queue};
 use crate::spin::spin_until;
-
-/// Returns one node with one cache and `cpus` CPUs; its workers are not pinned, so two cores are
-/// enough.
-fn machine(cpus: u32) -> Machine {
-    Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1")).expect("a valid description")
-}
 
 /// Returns pools that find no item at its core: items of these tests keep a core for as long as
 /// they need.
 fn pools(machine: &Machine) -> WorkerPools {
     WorkerPools::builder(machine).cpu_intensive_after(std::time::Duration::ZERO).build()
-}
-
-/// Returns a queue with one pod of `cpus` CPUs.
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let pools = pools(&machine(cpus));
-    let queue =
-        Workqueue::builder("test").scope(AffinityScope::System).build(&pools).expect("a queue");
-    (pools, queue)
-}
-
-/// Waits without telling the pool: the worker keeps its place.
-#[test]
-fn a_pending_item_is_queued_once_and_says_so() {
-    let (_pools, queue) = queue(1);
-    let gate = occupy(&queue);
-    let runs = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&runs);
-    let work = Work::new(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-    });
-    assert_eq!(queue.queue(&work), Ok(Queued::Now));
-    assert_eq!(queue.queue(&work), Ok(Queued::AlreadyPending));
-    assert!(work.is_pending());
-    gate.complete();
-    work.flush();
-    assert_eq!(runs.load(Ordering::Relaxed), 1);
-    assert!(!work.flush(), "there is nothing left to wait for");
-}
-
-#[test]
-fn an_item_queued_during_its_own_run_runs_again() {
-    let (_pools, queue) = queue(2);
-    let (inside, at_start) = mpsc::channel();
-    let (go_on, gate) = mpsc::channel();
-    let gate = Mutex::new(gate);
-    let work = Work::new(move || {
-        inside.send(()).unwrap();
-        gate.lock().recv().unwrap();
-    });
-    assert_eq!(queue.queue(&work), Ok(Queued::Now));
-    at_start.recv().unwrap();
-    assert_eq!(
-        queue.queue(&work),
-        Ok(Queued::Now),
-        "pending is cleared before the function starts"
-    );
-    go_on.send(()).unwrap();
-    at_start.recv().unwrap();
-    go_on.send(()).unwrap();
-    work.flush();
-    assert!(at_start.try_recv().is_err(), "twice, not more");
-}
-
-#[test]
-fn an_item_never_runs_on_two_workers_whichever_queues_it_is_on() {
-    let pools = pools(&machine(4));
-    let one = Workqueue::builder("one").scope(AffinityScope::System).build(&pools).unwrap();
-    let two = Workqueue::builder("two").scope(AffinityScope::Cpu).build(&pools).unwrap();
-    let (inside, twice) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let runs = Arc::new(AtomicU64::new(0));
-    let work = {
-        let (inside, twice, runs) = (Arc::clone(&inside), Arc::clone(&twice), Arc::clone(&runs));
-        Work::new(move || {
-            if inside.swap(true, Ordering::SeqCst) {
-                twice.store(true, Ordering::SeqCst);
-            }
-            std::thread::yield_now();
-            runs.fetch_add(1, Ordering::SeqCst);
-            inside.store(false, Ordering::SeqCst);
-        })
-    };
-    let accepted: u64 = std::thread::scope(|scope| {
-        let queuers: Vec<_> = [&one, &two, &one, &two]
-            .into_iter()
-            .enumerate()
-            .map(|(n, queue)| {
-                let work = &work;
-                scope.spawn(move || {
-                    (0..5_000)
-                        .filter(|_| {
-                            queue.at(At::Cpu(CpuId::new(n as u32))).queue(work) == Ok(Queued::Now)
-                        })
-                        .count()
-                })
-            })
-            .collect();
-        queuers.into_iter().map(|q| q.join().unwrap() as u64).sum()
-    });
-    one.flush();
-    two.flush();
-    assert!(!twice.load(Ordering::SeqCst));
-    assert_eq!(runs.load(Ordering::SeqCst), accepted, "each accepted queueing is one run");
-}
-
-#[test]
-fn a_flush_waits_for_what_came_before() {
-    let (_pools, queue) = queue(2);
-    let gate = occupy(&queue);
-    let before = queue.spawn(|| ());
-    let flushed = std::thread::scope(|scope| {
-        let flusher = scope.spawn(|| {
-            queue.flush();
-            before.is_finished()
-        });
-        gate.complete();
-        flusher.join().unwrap()
-    });
-    assert!(flushed);
-    let stats = queue.stats();
-    assert_eq!((stats.queued, stats.completed), (2, 2));
 }
 
 #[test]
@@ -152,28 +33,6 @@ fn spawn_yields_the_value_or_the_panic_and_the_worker_goes_on() {
     assert_eq!(queue.spawn(|| 1).join().unwrap(), 1);
     let made: u64 = pools.report().iter().map(|p| p.threads_made).sum();
     assert_eq!(made, 1, "the one worker survived both panics");
-}
-
-#[test]
-fn a_handle_can_be_awaited() {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Poll};
-    let (_pools, queue) = queue(1);
-    let gate = occupy(&queue);
-    let mut handle = pin!(queue.spawn(|| 5));
-    let parker = corewise_sync::Parker::new();
-    let waker = parker.waker();
-    let mut cx = Context::from_waker(&waker);
-    assert!(handle.as_mut().poll(&mut cx).is_pending());
-    gate.complete();
-    let value = loop {
-        match handle.as_mut().poll(&mut cx) {
-            Poll::Ready(value) => break value.unwrap(),
-            Poll::Pending => parker.park(),
-        }
-    };
-    assert_eq!(value, 5);
 }
 
 #[test]
@@ -220,18 +79,10 @@ fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
         .cpus([2, 3].into_iter().map(CpuId::new).collect());
     let queue = queue.build(&pools).unwrap();
     for cpu in [0, 1, 99] {
-        let pod = queue
-            .at(At::Cpu(CpuId::new(cpu)))
-            .spawn(|| Placement::current().and_then(|p| p.pod))
-            .join()
-            .unwrap();
+        let pod = queue.at(At::Cpu(CpuId::new(cpu))).spawn(pod).join().unwrap();
         assert!(matches!(pod, Some(2 | 3)), "{pod:?}");
     }
-    let pod = queue
-        .at(At::Cpu(CpuId::new(3)))
-        .spawn(|| Placement::current().and_then(|p| p.pod))
-        .join()
-        .unwrap();
+    let pod = queue.at(At::Cpu(CpuId::new(3))).spawn(pod).join().unwrap();
     assert_eq!(pod, Some(3));
 }
 
@@ -264,19 +115,6 @@ fn a_pool_has_no_more_threads_than_it_may_and_surplus_ones_leave() {
         (report.workers, report.idle) == (1, 1)
     });
     assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
-}
-
-#[test]
-fn joins_may_nest_deeper_than_there_are_cpus() {
-    fn depth(queue: Workqueue, left: u32) -> u32 {
-        if left == 0 {
-            return 0;
-        }
-        let inner = queue.clone();
-        queue.spawn(move || depth(inner, left - 1)).join().unwrap() + 1
-    }
-    let (_pools, queue) = queue(1);
-    assert_eq!(depth(queue, 20), 20);
 }
 
 #[test]
@@ -334,42 +172,15 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     let first = queue.at(At::Cpu(CpuId::new(0))).spawn(move || spin_until(|| waits.is_complete()));
     let second = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         rings.complete();
-        Placement::current().and_then(|p| p.pod)
+        pod()
     });
     assert_eq!(second.join().unwrap(), Some(1), "the second ran in the other pod");
     first.join().unwrap();
     assert_eq!(queue.stats().overflowed, 1);
     // The handle is woken a moment before its worker is free again.
     spin_until(|| pools.report().iter().all(|pool| pool.idle == 1));
-    let home = queue
-        .at(At::Cpu(CpuId::new(0)))
-        .spawn(|| Placement::current().and_then(|p| p.pod))
-        .join()
-        .unwrap();
+    let home = queue.at(At::Cpu(CpuId::new(0))).spawn(pod).join().unwrap();
     assert_eq!(home, Some(0), "once its pod has room, work stays at home");
-}
-
-#[test]
-fn strict_work_never_leaves_its_pod() {
-    let pools = pools(&machine(2));
-    let queue =
-        Workqueue::builder("strict").scope(AffinityScope::Cpu).strict(true).build(&pools).unwrap();
-    let release = Arc::new(Completion::new());
-    let waits = Arc::clone(&release);
-    let first = queue.at(At::Cpu(CpuId::new(0))).spawn(move || spin_until(|| waits.is_complete()));
-    let later: Vec<_> = (0..50)
-        .map(|_| {
-            queue.at(At::Cpu(CpuId::new(0))).spawn(|| Placement::current().and_then(|p| p.pod))
-        })
-        .collect();
-    queue.at(At::Cpu(CpuId::new(1))).spawn(|| ()).join().unwrap();
-    assert!(later.iter().all(|handle| !handle.is_finished()));
-    release.complete();
-    first.join().unwrap();
-    for handle in later {
-        assert_eq!(handle.join().unwrap(), Some(0));
-    }
-    assert_eq!(queue.stats().overflowed, 0);
 }
 
 #[test]
@@ -425,30 +236,6 @@ fn shutdown_runs_what_is_queued_and_refuses_what_comes_later() {
 }
 
 #[test]
-fn the_last_handle_may_be_dropped_on_a_worker() {
-    let (pools, queue) = queue(1);
-    let dropped = Arc::new(Completion::new());
-    let says = Arc::clone(&dropped);
-    let inner = queue.clone();
-    let gate = occupy(&queue);
-    drop(queue.spawn(move || {
-        drop((pools, inner));
-        says.complete();
-    }));
-    drop(queue);
-    gate.complete();
-    dropped.wait();
-}
-
-#[test]
-fn shutdown_may_be_called_from_an_item() {
-    let (pools, queue) = queue(1);
-    let inner = pools.clone();
-    queue.spawn(move || inner.shutdown()).join().unwrap();
-    assert!(matches!(queue.spawn(|| ()).join(), Err(JoinError::Cancelled)));
-}
-
-#[test]
 fn cpus_that_the_machine_lacks_are_refused_by_name() {
     let pools = pools(&machine(2));
     let refused = |cpus: &[u32]| {
@@ -469,24 +256,6 @@ fn cpus_that_the_machine_lacks_are_refused_by_name() {
 }
 
 #[test]
-fn an_item_may_drop_its_own_last_handle() {
-    let (_pools, queue) = queue(1);
-    let slot: Arc<Mutex<Option<Work>>> = Arc::default();
-    let ran = Arc::new(Completion::new());
-    let (own, says) = (Arc::clone(&slot), Arc::clone(&ran));
-    let work = Work::new(move || {
-        drop(own.lock().take());
-        says.complete();
-    });
-    *slot.lock() = Some(work.clone());
-    queue.queue(&work).unwrap();
-    drop(work);
-    ran.wait();
-    queue.flush();
-    assert_eq!(Arc::strong_count(&ran), 1, "the function is gone with its item");
-}
-
-#[test]
 fn a_panic_in_a_destructor_kills_no_worker() {
     struct Bomb;
     impl Drop for Bomb {
@@ -504,25 +273,6 @@ fn a_panic_in_a_destructor_kills_no_worker() {
     drop(work);
     gate.complete();
     queue.flush();
-    assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
-    assert_eq!(pools.report()[0].threads_made, 1);
-}
-
-#[test]
-fn a_panic_whose_payload_panics_when_dropped_kills_no_worker() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            std::panic::panic_any(Bomb);
-        }
-    }
-    let (pools, queue) = queue(1);
-    let work = Work::new(|| std::panic::panic_any(Bomb));
-    queue.queue(&work).unwrap();
-    // Its handle is gone, so that the worker drops the payload, with the task.
-    drop(queue.spawn(|| std::panic::panic_any(Bomb)));
-    queue.flush();
-    assert!(!work.is_running());
     assert_eq!(queue.spawn(|| 3).join().unwrap(), 3);
     assert_eq!(pools.report()[0].threads_made, 1);
 }

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_sync::context::Placement;
 use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::{AffinityScope, CpuId, Machine};
 use corewise_workqueue::{
     At, BuildError, JoinError, QueueBuilder, QueueError, QueueKind, Work, WorkerPools, Workqueue,
 };
 
-use crate::setup::described as pools;
+use crate::setup::{block, described as pools, pod};
 use crate::spin::spin_until;
 
 /// One node of four shards of eight cores.
@@ -20,22 +19,6 @@ const FOUR_CPUS: &str = "numa:1 l3:1 core:4 pu:1";
 
 fn build(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> Workqueue {
     set(Workqueue::builder("test")).build(&pools(description)).expect("a queue")
-}
-
-/// Queues an item on `cpu` that waits for the returned event, and waits until it runs.
-fn occupy(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
-    let (gate, inside) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (waits, says) = (Arc::clone(&gate), Arc::clone(&inside));
-    drop(queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
-        says.complete();
-        waits.wait();
-    }));
-    inside.wait();
-    gate
-}
-
-fn pod() -> Option<u32> {
-    Placement::current().and_then(|placed| placed.pod)
 }
 
 /// Waits until a drain has begun: until the queue refuses what comes from outside.
@@ -87,7 +70,7 @@ fn on_the_live_machine_a_bound_item_is_on_the_cpu_that_queued_it() {
 #[test]
 fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
     let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
-    let gate = occupy(&queue, 1);
+    let gate = block(&queue, 1);
     assert_eq!(queue.at(At::Cpu(CpuId::new(1))).spawn(pod).join().unwrap(), Some(1));
     gate.complete();
 }
@@ -171,7 +154,7 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
 #[test]
 fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
     let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
-    let gate = occupy(&queue, 0);
+    let gate = block(&queue, 0);
     let next = queue.at(At::Cpu(CpuId::new(8))).spawn(|| ());
     assert_eq!((queue.active(), queue.held()), (1, 1));
     gate.complete();
@@ -236,7 +219,7 @@ fn an_item_of_another_queue_is_no_chained_work() {
     let pools = pools(FOUR_CPUS);
     let drained = Workqueue::builder("drained").build(&pools).unwrap();
     let other = Workqueue::builder("other").build(&pools).unwrap();
-    let gate = occupy(&drained, 0);
+    let gate = block(&drained, 0);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| drained.drain());
         await_drain(&drained);
@@ -252,26 +235,9 @@ fn an_item_of_another_queue_is_no_chained_work() {
 }
 
 #[test]
-fn a_drain_repeats_its_flush_until_the_queue_is_empty() {
-    let queue = build(FOUR_SHARDS, |queue| queue);
-    let left = Arc::new(AtomicUsize::new(500));
-    fn next(queue: &Workqueue, left: &Arc<AtomicUsize>) {
-        let (again, left) = (queue.clone(), Arc::clone(left));
-        drop(queue.spawn(move || {
-            if left.fetch_sub(1, Ordering::SeqCst) > 1 {
-                next(&again, &left);
-            }
-        }));
-    }
-    next(&queue, &left);
-    queue.drain();
-    assert_eq!(left.load(Ordering::SeqCst), 0);
-}
-
-#[test]
 fn drains_of_several_threads_all_end_and_the_last_one_opens_the_queue() {
     let queue = build(FOUR_CPUS, |queue| queue.max_active(2));
-    let gate = occupy(&queue, 0);
+    let gate = block(&queue, 0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| queue.drain());
@@ -294,7 +260,7 @@ fn a_future_that_waits_is_let_through_a_drain_when_it_is_woken() {
         std::future::poll_fn(|cx| waits.poll_complete(cx)).await;
     });
     polled.wait();
-    let gate = occupy(&queue, 1);
+    let gate = block(&queue, 1);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
         await_drain(&queue);
@@ -329,7 +295,7 @@ fn a_destroyed_queue_has_run_what_it_had_and_accepts_nothing() {
 fn dropping_a_queue_leaves_its_work_to_run_also_what_is_held_back() {
     let pools = pools(FOUR_SHARDS);
     let queue = Workqueue::builder("dropped").max_active(1).build(&pools).unwrap();
-    let gate = occupy(&queue, 0);
+    let gate = block(&queue, 0);
     let items: Vec<_> =
         (0..32).map(|cpu| queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || cpu)).collect();
     drop((queue, pools));

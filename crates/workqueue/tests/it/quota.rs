@@ -8,6 +8,8 @@ use corewise_sync::context::Placement;
 use corewise_topology::{AffinityScope, CpuId, CpuQuota, Machine};
 use corewise_workqueue::{At, JoinHandle, WorkerPools, Workqueue};
 
+use crate::spin::spin_until;
+
 /// Returns a quota of this many milliseconds in each 100.
 fn quota(millis: u64) -> Option<CpuQuota> {
     CpuQuota::new(Duration::from_millis(millis), Duration::from_millis(100))
@@ -35,9 +37,7 @@ impl Busy {
             let (running, stop) = (Arc::clone(&running), Arc::clone(&stop));
             queue.spawn(move || {
                 running.fetch_add(1, Ordering::SeqCst);
-                while !stop.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
+                spin_until(|| stop.load(Ordering::SeqCst));
             })
         };
         let items = (0..items).map(item).collect();
@@ -45,9 +45,7 @@ impl Busy {
     }
 
     fn until(&self, running: usize) {
-        while self.running.load(Ordering::SeqCst) < running {
-            std::thread::yield_now();
-        }
+        spin_until(|| self.running.load(Ordering::SeqCst) >= running);
     }
 
     fn end(self) {

@@ -9,7 +9,8 @@ use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{JoinError, QueueKind, WorkerPools, Workqueue};
 
-use crate::setup::queue;
+use crate::setup::{inside, queue};
+use crate::spin::spin_until;
 
 #[test]
 fn scoped_closures_borrow_and_the_scope_waits_for_them() {
@@ -104,9 +105,7 @@ fn the_first_panic_that_nobody_has_seen_is_passed_on() {
             // One worker: they run in this order.
             s.spawn(|| panic!("first"));
             let last = s.spawn(|| panic!("second"));
-            while !last.is_finished() {
-                std::thread::yield_now();
-            }
+            spin_until(|| last.is_finished());
             s.spawn(|| ran.fetch_add(1, Ordering::Relaxed));
             panic!("third, the body's");
         })
@@ -205,9 +204,7 @@ fn an_item_that_runs_during_a_shutdown_finishes_its_scope() {
     started.wait();
     std::thread::scope(|threads| {
         let down = threads.spawn(|| pools.shutdown());
-        while queue.queue(&corewise_workqueue::Work::new(|| ())).is_ok() {
-            std::thread::yield_now();
-        }
+        spin_until(|| queue.queue(&corewise_workqueue::Work::new(|| ())).is_err());
         gate.complete();
         down.join().unwrap();
     });
@@ -225,33 +222,6 @@ fn a_scope_with_many_closures_forgets_those_that_are_over() {
     });
     assert_eq!(ran.into_inner(), 1_000);
     assert_eq!(queue.stats().queued, 1_000);
-}
-
-#[test]
-fn scopes_nest_deeper_than_there_may_be_threads() {
-    fn depth(queue: &Workqueue, left: u32) -> u32 {
-        if left == 0 {
-            return 0;
-        }
-        queue.scope(|s| s.spawn(|| depth(queue, left - 1)).join().expect("no panic") + 1)
-    }
-    let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
-    let pools = WorkerPools::builder(&machine).max_workers(1).build();
-    let queue = Workqueue::builder("deep").scope(AffinityScope::System).build(&pools).unwrap();
-    let inner = queue.clone();
-    assert_eq!(queue.spawn(move || depth(&inner, 30)).join().unwrap(), 30);
-    let inner = queue.clone();
-    let ran = queue.spawn(move || {
-        let ran = AtomicUsize::new(0);
-        inner.scope(|s| {
-            for _ in 0..100 {
-                // Not joined: the scope's end takes them back.
-                s.spawn(|| inner.scope(|s| drop(s.spawn(|| ran.fetch_add(1, Ordering::Relaxed)))));
-            }
-        });
-        ran.into_inner()
-    });
-    assert_eq!(ran.join().unwrap(), 100);
 }
 
 #[test]
@@ -389,19 +359,10 @@ fn a_map_lets_what_waits_for_its_worker_run_beside_it() {
     });
 }
 
-/// Opens a scope in an item of the queue, and waits for the item.
-fn in_an_item<R: Send + 'static>(
-    queue: &Workqueue,
-    opens: impl FnOnce(&Workqueue) -> R + Send + 'static,
-) -> R {
-    let own = queue.clone();
-    queue.spawn(move || opens(&own)).join().expect("no panic")
-}
-
 #[test]
 fn a_scope_that_an_item_opens_queues_one_item_however_many_closures_its_only_worker_runs() {
     let (_pools, queue) = queue(1);
-    let sum = in_an_item(&queue, |queue| {
+    let sum = inside(&queue, |queue| {
         let sum = AtomicUsize::new(0);
         queue.scope(|s| {
             for n in 0..1_000 {
@@ -418,7 +379,7 @@ fn a_scope_that_an_item_opens_queues_one_item_however_many_closures_its_only_wor
 #[test]
 fn a_scope_that_waits_for_one_of_its_closures_gets_a_worker_for_it() {
     let (_pools, queue) = queue(1);
-    let order = in_an_item(&queue, |queue| {
+    let order = inside(&queue, |queue| {
         let (first, second) = (Completion::new(), Completion::new());
         let order = Mutex::new(Vec::new());
         let say = |word| order.lock().push(word);
@@ -442,7 +403,7 @@ fn a_scope_that_waits_for_one_of_its_closures_gets_a_worker_for_it() {
 #[test]
 fn closures_of_an_item_s_scope_may_be_joined_in_any_order_and_by_each_other() {
     let (_pools, queue) = queue(2);
-    let sum = in_an_item(&queue, |queue| {
+    let sum = inside(&queue, |queue| {
         queue.scope(|s| {
             let mut handles: Vec<_> = (0..100_u64).map(|n| s.spawn(move || n)).collect();
             let odd: Vec<_> = (0..50).map(|n| handles.remove(n)).collect();
@@ -483,7 +444,7 @@ fn a_scope_that_an_item_opened_keeps_nothing_of_its_pools_when_it_is_over() {
     let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("a valid description");
     let pools = WorkerPools::builder(&machine).on_stall(move |_| drop(tell.clone())).build();
     let queue = Workqueue::builder("scoped").build(&pools).expect("a queue");
-    in_an_item(&queue, |queue| {
+    inside(&queue, |queue| {
         for _ in 0..10 {
             queue.scope(|s| {
                 let first = s.spawn(|| ());
@@ -514,7 +475,7 @@ fn a_closure_that_is_joined_on_a_nearly_full_stack_runs_on_another_though_the_li
     for kind in [QueueKind::Unbound, QueueKind::Ordered] {
         let builder = Workqueue::builder("limited").scope(AffinityScope::System).kind(kind);
         let queue = builder.max_active(1).build(&pools).expect("a queue");
-        let ran = in_an_item(&queue, |queue| {
+        let ran = inside(&queue, |queue| {
             let mut ran = Vec::new();
             for levels in 19..24 {
                 // Each worker has 2 MiB.

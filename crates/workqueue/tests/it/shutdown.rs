@@ -12,6 +12,7 @@ use corewise_workqueue::{
 };
 
 use crate::setup::pools;
+use crate::spin::spin_until;
 
 fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
     Workqueue::builder("test").scope(scope).strict(true).build(pools).expect("a queue")
@@ -69,9 +70,7 @@ fn each_of_two_shutdowns_at_once_waits_for_the_workers() {
                 ran.load(Ordering::SeqCst)
             })
         });
-        while queue.queue(&Work::new(|| ())).is_ok() {
-            std::thread::yield_now();
-        }
+        spin_until(|| queue.queue(&Work::new(|| ())).is_err());
         // Closed. Gives a shutdown that doesn't wait every chance to be seen.
         (0..1000).for_each(|_| std::thread::yield_now());
         gate.complete();
@@ -109,9 +108,7 @@ fn dropping_the_last_handle_runs_what_is_queued_and_ends_the_workers() {
     let (waits, (ended, over)) = (Arc::clone(&gate), mpsc::channel());
     drop(queue.spawn(move || {
         at_thread_end(move || ended.send(()).expect("the test waits"));
-        while !waits.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| waits.is_complete());
     }));
     for _ in 0..10 {
         let ran = Arc::clone(&ran);
@@ -129,9 +126,7 @@ fn hangs(queue: &Workqueue) -> Arc<Completion> {
     let (opens, says) = (Arc::clone(&gate), Arc::clone(&runs));
     drop(queue.spawn(move || {
         says.complete();
-        while !opens.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| opens.is_complete());
     }));
     runs.wait();
     gate
@@ -155,9 +150,7 @@ fn shutdown_timeout_names_what_is_left_and_goes_on_when_it_has_returned() {
         waits.wait();
     }));
     runs.wait();
-    while pools.report().iter().all(|pool| pool.blocked == 0) {
-        std::thread::yield_now();
-    }
+    spin_until(|| pools.report().iter().all(|pool| pool.blocked != 0));
     let ran = Arc::new(AtomicUsize::new(0));
     for queue in [&told, &told, &untold] {
         let ran = Arc::clone(&ran);

@@ -8,24 +8,23 @@ use std::time::Duration;
 
 use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_topology::{AffinityScope, CpuId, Machine};
+use corewise_topology::{AffinityScope, CpuId};
 use corewise_workqueue::{
     At, JoinError, JoinHandle, PoolsBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
 };
 
+use crate::nested::by_scope;
+use crate::setup::{capped, on_small_stack};
+use crate::spin::spin_until;
+
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let machine = machine.expect("a valid description");
-    // Long is what lasts so long.
-    WorkerPools::builder(&machine).max_workers(max_workers).stall_after(Duration::from_millis(20))
+    // Long is what lasts this long.
+    capped(cpus, max_workers).stall_after(Duration::from_millis(20))
 }
 
 /// Returns pools with workers whose stacks are small.
 fn small(max_workers: usize) -> WorkerPools {
-    let thread = |worker: corewise_workqueue::WorkerThread| {
-        thread::Builder::new().stack_size(256 << 10).spawn(|| worker.run()).map(drop)
-    };
-    pools(2, max_workers).spawn_handler(thread).build()
+    pools(2, max_workers).spawn_handler(on_small_stack).build()
 }
 
 fn queue(pools: &WorkerPools) -> Workqueue {
@@ -38,14 +37,6 @@ fn by_join(queue: &Workqueue, left: u32) -> Result<u32, JoinError> {
     }
     let own = queue.clone();
     queue.spawn(move || by_join(&own, left - 1)).join()?.map(|depth| depth + 1)
-}
-
-fn by_scope(queue: &Workqueue, left: u32) -> u32 {
-    let mut depth = 0;
-    if left > 0 {
-        queue.scope(|s| drop(s.spawn(|| depth = by_scope(queue, left - 1) + 1)));
-    }
-    depth
 }
 
 /// Checks a pool whose two workers run items of a plain queue. One of these queues what takes the
@@ -68,9 +59,7 @@ fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: f
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         // One after the other, and not by a wait that could run something here.
-        while !handles.iter().all(JoinHandle::is_finished) {
-            thread::yield_now();
-        }
+        spin_until(|| handles.iter().all(JoinHandle::is_finished));
         let ended: Vec<_> = handles.into_iter().map(|handle| handle.join().is_ok()).collect();
         let _ = tell.send(ended);
     });

@@ -10,29 +10,12 @@ use corewise_sync::{Completion, Countdown, Mutex};
 use corewise_topology::Machine;
 use corewise_workqueue::{JoinError, Queued, Work, WorkerPools, Workqueue, blocking};
 
-use crate::setup::{builder, pools};
+use crate::setup::{builder, inside, pools, queue};
 use crate::spin::spin_until;
-
-/// Returns a queue with one pod of one CPU: what an item queues stays in the list until the item
-/// waits.
-fn queue() -> (WorkerPools, Workqueue) {
-    let pools = pools(1);
-    let queue = builder().build(&pools).expect("a queue");
-    (pools, queue)
-}
-
-/// Runs `body` as an item of the queue.
-fn inside<T: Send + 'static>(
-    queue: &Workqueue,
-    body: impl FnOnce(&Workqueue) -> T + Send + 'static,
-) -> T {
-    let own = queue.clone();
-    queue.spawn(move || body(&own)).join().expect("no panic")
-}
 
 #[test]
 fn a_worker_that_joins_a_queued_closure_runs_it() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let same = inside(&queue, |queue| {
         let inner = queue.spawn(|| (thread::current().id(), Placement::current()));
         let here = (thread::current().id(), Placement::current());
@@ -46,7 +29,7 @@ fn a_worker_that_joins_a_queued_closure_runs_it() {
 
 #[test]
 fn a_worker_that_flushes_a_queued_item_runs_it() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let ran_on = inside(&queue, |queue| {
         let ran_on = Arc::new(Mutex::new(None));
         let says = Arc::clone(&ran_on);
@@ -62,7 +45,7 @@ fn a_worker_that_flushes_a_queued_item_runs_it() {
 
 #[test]
 fn a_scoped_handle_takes_back_too() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let same = inside(&queue, |queue| {
         let here = thread::current().id();
         queue.scope(|scope| scope.spawn(move || thread::current().id() == here).join().unwrap())
@@ -72,7 +55,7 @@ fn a_scoped_handle_takes_back_too() {
 
 #[test]
 fn an_unrelated_item_is_never_run_on_the_waiter_s_stack() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     inside(&queue, |queue| {
         let waiting = Arc::new(AtomicBool::new(true));
         let seen = Arc::clone(&waiting);
@@ -89,7 +72,7 @@ fn an_unrelated_item_is_never_run_on_the_waiter_s_stack() {
 
 #[test]
 fn an_item_that_queues_itself_is_run_once_by_its_flusher() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
     let after = inside(&queue, move |queue| {
@@ -115,7 +98,7 @@ fn an_item_that_queues_itself_is_run_once_by_its_flusher() {
 
 #[test]
 fn a_panic_of_an_item_that_was_taken_back_is_the_item_s() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let message = inside(&queue, |queue| {
         let inner = queue.spawn(|| -> () { panic!("on purpose") });
         match inner.join() {
@@ -138,7 +121,7 @@ fn a_chain_longer_than_a_stack_should_be_goes_on_on_other_workers() {
         std::hint::black_box(&used);
         depth
     }
-    let (pools, queue) = queue();
+    let (pools, queue) = queue(1);
     assert_eq!(inside(&queue, |queue| depth(queue, 500)), 500);
     let made = pools.report()[0].threads_made;
     assert!((2..=40).contains(&made), "one thread for half a stack of them, not one each: {made}");
@@ -146,7 +129,7 @@ fn a_chain_longer_than_a_stack_should_be_goes_on_on_other_workers() {
 
 #[test]
 fn a_thread_that_must_not_block_or_says_that_it_blocks_runs_no_item() {
-    let (_pools, queue) = queue();
+    let (_pools, queue) = queue(1);
     let (atomic, blocking) = inside(&queue, |queue| {
         let other = |here| move || thread::current().id() != here;
         let here = thread::current().id();
@@ -221,26 +204,5 @@ fn a_waiter_that_is_no_worker_takes_back_on_a_cpu_of_the_pod() {
     let here = thread::current().id();
     assert!(queue.spawn(move || thread::current().id() == here).join().unwrap());
     assert_eq!(queue.stats().taken_back, 1);
-    gate.complete();
-}
-
-#[test]
-fn an_aborted_closure_leaves_its_list_at_once() {
-    let (pools, queue) = queue();
-    let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (waits, says) = (Arc::clone(&gate), Arc::clone(&started));
-    drop(queue.spawn(move || {
-        says.complete();
-        spin_until(|| waits.is_complete());
-    }));
-    started.wait();
-    let captured = Arc::new(());
-    let held = Arc::clone(&captured);
-    let task = queue.spawn(move || drop(held));
-    task.abort();
-    assert!(matches!(task.join(), Err(JoinError::Cancelled)));
-    assert_eq!(Arc::strong_count(&captured), 1);
-    assert_eq!((queue.stats().queued, queue.stats().completed), (2, 1), "it is over");
-    assert_eq!(pools.report()[0].waiting, 0);
     gate.complete();
 }

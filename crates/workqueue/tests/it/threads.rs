@@ -6,9 +6,8 @@ use corewise_sync::Completion;
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine};
 use corewise_workqueue::{JoinHandle, PoolReport, WorkerPools, Workqueue};
 
-fn machine() -> Machine {
-    Machine::synthetic("numa:1 l3:1 core:2 pu:1").unwrap()
-}
+use crate::setup::machine;
+use crate::spin::spin_until;
 
 fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
     Workqueue::builder("blockers").scope(scope).build(pools).unwrap()
@@ -24,14 +23,12 @@ fn blockers(queue: &Workqueue, gate: &Arc<Completion>, items: usize) -> Vec<Join
 }
 
 fn until(pools: &WorkerPools, pool: usize, is: impl Fn(&PoolReport) -> bool) {
-    while !is(&pools.report()[pool]) {
-        std::thread::yield_now();
-    }
+    spin_until(|| is(&pools.report()[pool]));
 }
 
 #[test]
 fn all_pools_together_have_no_more_threads_than_they_may_but_each_has_some() {
-    let pools = WorkerPools::builder(&machine()).max_threads(30).build();
+    let pools = WorkerPools::builder(&machine(2)).max_threads(30).build();
     assert_eq!(pools.max_workers(), 30);
     let gate = Arc::new(Completion::new());
     let one = queue(&pools, AffinityScope::Numa);
@@ -56,7 +53,7 @@ fn all_pools_together_have_no_more_threads_than_they_may_but_each_has_some() {
 
 #[test]
 fn after_a_burst_of_blockers_the_workers_that_only_it_needed_leave_within_seconds() {
-    let pools = WorkerPools::new(&machine());
+    let pools = WorkerPools::new(&machine(2));
     let (queue, gate) = (queue(&pools, AffinityScope::Numa), Arc::new(Completion::new()));
     let items = blockers(&queue, &gate, 200);
     until(&pools, 0, |pool| pool.blocked == 200);

@@ -10,6 +10,8 @@ use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{AffinityScope, Machine};
 use corewise_workqueue::{PoolsBuilder, QueueError, Queued, Ticker, Work, WorkerPools, Workqueue};
 
+use crate::spin::spin_until;
+
 /// Pools of a machine with one CPU; the workers are not pinned.
 fn one_cpu() -> PoolsBuilder {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
@@ -52,9 +54,7 @@ fn an_item_that_blocks_without_telling_gets_a_replacement() {
     drop(queue.spawn(move || tell.send(7).expect("it listens")));
     assert_eq!(blocks.join().expect("no panic"), Ok(7));
     // The timekeeper counts after it has let the other one start.
-    while queue.stats().blocked_untold == 0 {
-        std::thread::yield_now();
-    }
+    spin_until(|| queue.stats().blocked_untold != 0);
     assert_eq!(queue.stats().blocked_untold, 1);
 }
 
@@ -192,9 +192,7 @@ fn a_tick_that_panics_is_followed_by_the_next_and_one_that_drops_its_ticker_by_n
         }
     });
     *own.lock() = Some(ticker);
-    while own.lock().is_some() {
-        std::thread::yield_now();
-    }
+    spin_until(|| own.lock().is_none());
     let ticks = told.iter().count();
     assert!(ticks >= 2, "{ticks}");
 }
@@ -209,9 +207,7 @@ fn ticks_go_on_while_their_queue_is_drained_and_end_with_it() {
     std::thread::scope(|scope| {
         scope.spawn(|| queue.drain());
         // It has begun once something is refused.
-        while queue.try_spawn(|| ()).is_ok() {
-            std::thread::yield_now();
-        }
+        spin_until(|| queue.try_spawn(|| ()).is_err());
         let before = told.try_iter().last().unwrap_or_default();
         let after = [(); 3].map(|()| told.recv().expect("it goes on"));
         assert_eq!(after, [before + 1, before + 2, before + 3]);

@@ -6,19 +6,11 @@ use std::task::Poll;
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Completion, thread};
-use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{JoinError, JoinHandle, WorkerPools, Workqueue};
+use corewise_workqueue::{JoinError, JoinHandle, Workqueue};
 
+use crate::setup::undisturbed as queue;
+use crate::spin::spin_until;
 use crate::support::{OnDrop, happened};
-
-fn queue(cpus: u32) -> (WorkerPools, Workqueue) {
-    let machine = Machine::synthetic(&format!("numa:1 l3:1 core:{cpus} pu:1"));
-    let pools = WorkerPools::builder(&machine.expect("a valid description"));
-    // Items of these tests keep a core for as long as they need: none is to be found at it.
-    let pools = pools.cpu_intensive_after(std::time::Duration::ZERO).build();
-    let queue = Workqueue::builder("waits").scope(AffinityScope::System).build(&pools);
-    (pools, queue.expect("a queue"))
-}
 
 /// Spawns a future that nobody ever wakes, and returns whether it was dropped.
 fn forlorn(queue: &Workqueue) -> (JoinHandle<()>, Arc<AtomicBool>) {
@@ -123,17 +115,13 @@ fn a_poll_that_is_queued_at_the_shutdown_takes_place() {
         let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));
         queue.spawn(move || {
             started.complete();
-            while !gate.is_complete() {
-                std::thread::yield_now();
-            }
+            spin_until(|| gate.is_complete());
         })
     };
     started.wait();
     event.complete();
     let shutdown = thread::spawn(move || pools.shutdown());
-    while !oldest.is_finished() {
-        std::thread::yield_now();
-    }
+    spin_until(|| oldest.is_finished());
     // A poll that was just about to begin when it was seen might be taken for none.
     gate.complete();
     shutdown.join().expect("no panic");
