@@ -1,12 +1,12 @@
-//! What a client may do: the exports that it may attach to, and the requests and bytes a second
-//! that it may take there.
+//! Access rules: the exports that a client may attach to, and its requests and bytes a second
+//! there.
 //!
-//! The right to attach is decided from what was found out about the client before.
+//! The right to attach is decided from the client's identity, which is established before.
 //!
-//! A limit is a token bucket with a second's worth in it, told as a time: when it would be full
-//! again. A request takes what it needs, also where there is less: then the next one waits for
-//! longer. So a request of any size goes through, clients that share a limit wait in the order in
-//! which they came, and there is one word to change and none to refill.
+//! A limit is a token bucket that holds a second's worth. It is stored as the time at which the
+//! bucket will be full again. A request takes what it needs, even if the bucket holds less: then
+//! the next one waits for longer. So a request of any size passes. Clients that share a limit wait
+//! in the order in which they came, and one word changes instead of a refill.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::time;
 
-/// Where a client comes from.
+/// The origin of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Peer {
-    /// A user of this machine, by its number.
+    /// A user of this machine, by number.
     User(u32),
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
-    /// The system doesn't say.
+    /// An origin that the system doesn't report.
     Unknown,
 }
 
@@ -37,20 +37,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What is known of a client.
+/// The known facts about a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) peer: Peer,
-    /// The process that connected, of a client of this machine. It may have passed the socket on
+    /// Process that connected, if the client is on this machine. It may have passed the socket on
     /// since.
     pub(crate) pid: Option<u32>,
-    /// The names in its certificate, where it has shown one that was vouched for.
+    /// Names in its certificate, if it showed one that was vouched for.
     pub(crate) names: Vec<String>,
 }
 
 impl Identity {
-    /// Whether these may be two connections of one client: its certificate says that, or, without
-    /// one, where it comes from.
+    /// Returns true if the two may be connections of one client: by certificate, or, without one,
+    /// by origin.
     pub(crate) fn may_be(&self, other: &Identity) -> bool {
         match self.names.is_empty() && other.names.is_empty() {
             true => self.peer == other.peer,
@@ -73,7 +73,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The clients that an export is for; everybody where neither is said.
+/// The clients that may attach to an export: everybody if neither field is set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     pub(crate) uids: Option<Vec<u32>>,
@@ -81,7 +81,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Whether one of the rules lets this client in.
+    /// Returns true if a rule lets this client in.
     pub(crate) fn admits(&self, who: &Identity) -> bool {
         let Access { uids, names } = self;
         if uids.is_none() && names.is_none() {
@@ -93,29 +93,28 @@ impl Access {
     }
 }
 
-/// What a bucket holds: as much as so many nanoseconds fill.
+/// Capacity of a bucket, in nanoseconds of filling.
 const BURST: u64 = 1_000_000_000;
 
-/// How much may go through in a second; `None`: as much as there is. Where a second's worth has
-/// been saved up, it goes through at once.
+/// The largest number of requests and bytes a second; `None` means no limit. A second's worth that
+/// has been saved up passes at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Requests of any kind, at least 1.
+    /// Requests of any kind: at least 1.
     pub requests: Option<u64>,
-    /// Bytes that are read or written, at least 1.
+    /// Bytes that are read or written: at least 1.
     pub bytes: Option<u64>,
 }
 
 impl Rate {
-    /// Whether nothing is limited.
+    /// Returns true if nothing is limited.
     pub(crate) fn is_unlimited(self) -> bool {
         self == Rate::default()
     }
 }
 
-/// When a bucket is full again that would have been at `full`, after something that takes
-/// `per_second` of them a second has taken `cost`, and when that may go through. All in
-/// nanoseconds. Pure.
+/// Takes `cost` from a bucket that fills by `per_second` a second and would have been full at
+/// `full`. Returns when it is full again, and when the request may pass, all in nanoseconds. Pure.
 fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
     let full = full.max(now);
     let takes = u128::from(cost) * u128::from(BURST) / u128::from(per_second.max(1));
@@ -128,21 +127,21 @@ fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
 pub(crate) struct Limiter {
     rate: Rate,
     made: Instant,
-    /// A: when there will be a second's worth of requests again, in nanoseconds since `made`.
-    /// Relaxed: a number.
+    /// A: the time at which there will be a second's worth of requests again, in nanoseconds since
+    /// `made`. Relaxed: a number.
     requests: AtomicU64,
-    /// A: of bytes, likewise.
+    /// A: the same for bytes.
     bytes: AtomicU64,
 }
 
 impl Limiter {
-    /// `None` where nothing is limited.
+    /// Creates a limiter, or returns `None` if nothing is limited.
     pub(crate) fn new(rate: Rate) -> Option<Limiter> {
         let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         (!rate.is_unlimited()).then(|| Limiter { rate, made: time::now(), requests, bytes })
     }
 
-    /// Takes what a request needs: how long after `now` it may go through.
+    /// Takes what a request needs. Returns how long after `now` it may pass.
     pub(crate) fn take(&self, now: Instant, bytes: u64) -> Duration {
         let since = now.saturating_duration_since(self.made).as_nanos();
         let now = u64::try_from(since).unwrap_or(u64::MAX);

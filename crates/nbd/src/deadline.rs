@@ -10,8 +10,8 @@ use crate::policy;
 /// A time by which a client has to do something, such as to take a reply.
 ///
 /// The thread that waits for the client asks for the length of [each wait](Deadline::wait). A wait
-/// of zero length is the last one: it asks the socket once more, since bytes of the client may lie
-/// there unseen.
+/// of zero length is the last one: it polls the socket once more, since unread bytes of the client
+/// may be there.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline {
     clock: PausableClock,
@@ -20,19 +20,19 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Makes a deadline that is `time` away.
+    /// Creates a deadline that is `time` away.
     pub(crate) fn after(time: Duration) -> Deadline {
         let mut clock = PausableClock::for_timeout(time);
         let begun = clock.now();
         Deadline { clock, begun, at: policy::after(begun, time) }
     }
 
-    /// How long to wait before this is asked again. Zero once the deadline has passed.
+    /// Returns the length of the next wait: zero once the deadline has passed.
     pub(crate) fn wait(&mut self) -> Duration {
         self.left().min(self.clock.slice())
     }
 
-    /// How long it is until the deadline.
+    /// Returns the time until the deadline.
     pub(crate) fn left(&mut self) -> Duration {
         self.at.saturating_duration_since(self.clock.now())
     }
@@ -42,18 +42,18 @@ impl Deadline {
         self.at = policy::after(self.begun, time);
     }
 
-    /// How long this process was stopped since the beginning.
+    /// Returns the time that this process was stopped since the deadline was made.
     pub(crate) fn paused(&self) -> Duration {
         self.clock.paused()
     }
 
-    /// How long the client has been waited for.
+    /// Returns the time since the deadline was made.
     pub(crate) fn waited(&mut self) -> Duration {
         self.clock.now().saturating_duration_since(self.begun)
     }
 }
 
-/// A duration as the kernel takes it.
+/// Converts a duration to the kernel's form.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! What can go wrong when a server is set up.
+//! Errors of a server's setup.
 
 use std::fmt;
 use std::io;
@@ -8,70 +8,70 @@ use corewise_sync::text;
 
 use crate::export::Export;
 
-/// Why the server could not do what its owner asked. Clients never see these; they get the
+/// An error that tells the server's owner why a call failed. Clients never see these; they get the
 /// protocol's errors.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// An export of this name exists already. The new one is given back.
     NameTaken(Box<Export>),
-    /// There is a default export already. The new one is given back.
+    /// The server already has a default export. The new one is given back.
     DefaultTaken(Box<Export>),
-    /// The device's [`Geometry`](corewise_blockmq::Geometry) has a field out of the range that its
-    /// documentation says. The export is given back.
+    /// The device's [`Geometry`](corewise_blockmq::Geometry) has a field outside its documented
+    /// range. The export is given back.
     BadDevice {
-        /// It.
+        /// The export.
         export: Box<Export>,
-        /// Which field, and what to do.
+        /// The field, and what to do.
         why: String,
     },
-    /// There is no export of this name with this device, or it is being removed. The new one is
-    /// given back.
+    /// The server has no export of this name with this device, or it is being removed. The new one
+    /// is given back.
     NotReplaced(Box<Export>),
-    /// What TLS was to be made of is no good.
+    /// A part of the TLS configuration is unusable.
     Tls {
-        /// Which part of it.
+        /// The part.
         what: TlsPart,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A name or description that the protocol can't carry: longer than 4096 bytes, or with a NUL
-    /// in it.
+    /// A name or description is longer than 4096 bytes or contains a NUL, so the protocol can't
+    /// carry it.
     BadText {
-        /// "name" or "description".
+        /// The word "name" or "description".
         what: &'static str,
         /// The text.
         text: String,
     },
     /// Another process answers on this Unix socket.
     SocketInUse(PathBuf),
-    /// There is something at this path that is not a socket; it was left alone.
+    /// The path leads to something that is not a socket; the server left it alone.
     NotASocket(PathBuf),
-    /// The address can't be listened on.
+    /// The system can't listen on the address.
     Listen {
         /// The path or address.
         address: String,
-        /// Why not.
+        /// The system's reason.
         source: io::Error,
     },
-    /// A thread, or another resource of the process, could not be had.
+    /// The process could not get a thread or another resource.
     Resource {
-        /// What it was needed for.
+        /// The purpose of the resource.
         what: &'static str,
-        /// Why not.
+        /// The system's reason.
         source: io::Error,
     },
     /// The server, or the export, is shutting down.
     ShuttingDown,
 }
 
-/// What TLS is made of.
+/// A part of a TLS configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsPart {
     /// The server's certificate.
     Certificate,
-    /// Its key, or the two of them together.
+    /// The server's key, or the pair of certificate and key.
     Key,
     /// The certificates of the authorities of clients.
     ClientCa,
@@ -141,5 +141,5 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text has the cause's, so there is no source: a report of both would have it twice.
+/// The text contains the cause, so no source is given: a report of both would have it twice.
 impl std::error::Error for Error {}

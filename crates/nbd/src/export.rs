@@ -25,36 +25,36 @@ pub struct Export {
     most_clients: Option<usize>,
     pub(crate) access: Access,
     is_default: bool,
-    /// What all its clients together may do in a second.
+    /// Limit for all its clients together.
     pub(crate) limiter: Option<Arc<Limiter>>,
-    /// What each of them may do.
+    /// Limit for each connection.
     pub(crate) client_rate: Rate,
-    /// How all clients of the device share it.
+    /// State that all clients of the device share.
     pub(crate) shared: Arc<ExportShared>,
 }
 
-/// Whether an export became read-only after clients had been told that it isn't.
+/// A flag that is set if an export became read-only after clients had been told otherwise.
 ///
 /// A: Relaxed: a change that is on its way meanwhile may go either way.
 #[derive(Debug, Default)]
 pub(crate) struct WriteRefusal(AtomicBool);
 
 impl WriteRefusal {
-    /// Whether their changes are refused.
+    /// Returns true if changes are refused.
     pub(crate) fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What the exports of one device have in common.
+/// The state that all exports of one device share.
 pub(crate) struct ExportShared {
     pub(crate) device: Arc<dyn BlockDevice>,
     /// Size of the device's blocks in bytes, a power of two.
     pub(crate) block: u64,
     pub(crate) turns: Arc<Turns>,
-    /// A: a client has changed something, so that an end needs a flush. Relaxed: it is set before
-    /// the request comes to the device, and asked when the client is off the books, which have a
-    /// lock.
+    /// A: set if a client has changed something, so that an end needs a flush. Relaxed: it is set
+    /// before the request reaches the device. It is read after the client has left the register,
+    /// which has a lock.
     changed: AtomicBool,
     pub(crate) edges: Arc<Edges<Request>>,
     pub(crate) losses: Losses,
@@ -75,25 +75,25 @@ impl ExportShared {
         })
     }
 
-    /// A client is about to change something.
+    /// Records that a client is about to change something.
     pub(crate) fn changes(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether clients have changed anything.
+    /// Returns true if clients have changed anything.
     pub(crate) fn was_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Whether such a range covers a block in part.
+    /// Returns true if the range covers a block in part.
     pub(crate) fn is_odd(&self, offset: u64, len: u64) -> bool {
         (offset | len) & (self.block - 1) != 0
     }
 }
 
 impl Export {
-    /// An export of `device` under `name`. The device's own limits (size, read-only, abilities)
-    /// apply.
+    /// Creates an export of `device` under `name`. The device's own limits (size, read-only,
+    /// abilities) apply.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
         Export {
             name: name.into(),
@@ -123,24 +123,25 @@ impl Export {
         self
     }
 
-    /// Lets in so many clients at a time; `None`: as many as the server.
+    /// Sets the largest number of clients at a time. `None` sets the server's limit.
     #[must_use]
     pub fn max_clients(mut self, most: Option<usize>) -> Export {
         self.most_clients = most;
         self
     }
 
-    /// Lets in these users of this machine, by their numbers, on Unix sockets: with
-    /// [`Export::allow_certificates`] any of either. Others don't see it in lists, and are told
-    /// that it isn't for them. Without either it is for everybody.
+    /// Lets in these users of this machine, by their numbers, on Unix sockets. Together with
+    /// [`Export::allow_certificates`], a client needs to match one of the two. Other clients don't
+    /// see the export in lists and can't attach to it. Without either rule the export is for
+    /// everybody.
     #[must_use]
     pub fn allow_uids(mut self, uids: impl IntoIterator<Item = u32>) -> Export {
         self.access.uids.get_or_insert_default().extend(uids);
         self
     }
 
-    /// Lets in clients with one of these names in their certificate, as [`Export::allow_uids`] does
-    /// users: a DNS name, a URI, or the common name, letter by letter.
+    /// Lets in clients whose certificate has one of these names, as [`Export::allow_uids`] lets in
+    /// users. A name is a DNS name, a URI, or the common name, compared letter by letter.
     #[must_use]
     pub fn allow_certificates<S: Into<String>>(
         mut self,
@@ -150,8 +151,9 @@ impl Export {
         self
     }
 
-    /// Makes it the one that clients mean by the empty name; of one server only one can be. Without
-    /// it they mean the only one that there is for them.
+    /// Sets whether clients get this export for the empty name. A server has at most one such
+    /// export. Without one, a client gets the only export that it may attach to, if there is just
+    /// one.
     #[must_use]
     pub fn default_export(mut self, is_default: bool) -> Export {
         self.is_default = is_default;
@@ -162,22 +164,23 @@ impl Export {
         self.is_default
     }
 
-    /// Limits what all its clients together may do in a second. One that asks for more waits, and
-    /// isn't read from meanwhile.
+    /// Limits requests and bytes a second for all its clients together. A client that asks for more
+    /// waits, and its connection isn't read meanwhile.
     #[must_use]
     pub fn rate(mut self, rate: Rate) -> Export {
         self.limiter = Limiter::new(rate).map(Arc::new);
         self
     }
 
-    /// Limits what each connection may do in a second, likewise.
+    /// Limits requests and bytes a second for each connection.
     #[must_use]
     pub fn client_rate(mut self, rate: Rate) -> Export {
         self.client_rate = rate;
         self
     }
 
-    /// Takes the place of one of the same name and device, whose clients hear of it.
+    /// Replaces an export of the same name and device. Its clients learn whether changes are
+    /// refused.
     pub(crate) fn take_over(&mut self, former: &Export) {
         former.refusal.0.store(self.read_only, Ordering::Relaxed);
         self.refusal = Arc::clone(&former.refusal);
@@ -188,28 +191,29 @@ impl Export {
         self.most_clients
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The description; empty where none was set.
+    /// Returns the description, which is empty if none was set.
     pub(crate) fn description_text(&self) -> &str {
         &self.description
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.shared.device
     }
 
-    /// Whether a client can change anything: neither the export nor its device is read-only.
+    /// Returns true if a client can change anything: neither the export nor its device is
+    /// read-only.
     pub(crate) fn is_writable(&self) -> bool {
         !self.read_only && !self.device().geometry().read_only
     }
 
-    /// What a client is told. The size is asked of the device each time, so a device that grew
-    /// shows it at the next connection.
+    /// Returns what the handshake tells a client. It asks the device for its size each time, so a
+    /// device that grew shows its new size to the next connection.
     pub(crate) fn offer(&self) -> ExportOffer {
         let geometry = self.device().geometry();
         ExportOffer {
@@ -223,7 +227,7 @@ impl Export {
         }
     }
 
-    /// What tells its device from others for as long as there is something shared of it.
+    /// Returns an address that identifies the device while shared state of it exists.
     pub(crate) fn device_address(&self) -> usize {
         Arc::as_ptr(self.device()).addr()
     }

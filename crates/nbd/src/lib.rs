@@ -47,33 +47,35 @@
 //! | `deadline` | by when a client has to have done something |
 //! | `losses` | which client knows what its device has lost |
 //! | `edge` | changes that cover blocks of the device in part |
-//! | `load` | what a connection owes its client, in one word; which request is the oldest; counters of what it was answered |
+//! | `load` | replies owed to a client, in one word; arrival times; counters of replies |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
 //! | `turn` | how the clients of an export share its device |
-//! | `tls` | the same bytes in TLS; the feature `tls`, which is off by default since ring compiles C |
+//! | `tls` | the same bytes in TLS; the feature `tls`, off by default since ring compiles C |
 //! | `client_log` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
-//! | `client` | the other way round: [`Remote`], a driver of volumes that are somebody else's exports |
+//! | `client` | the client's side: [`Remote`], a driver of volumes that are another server's
+//! exports |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
-//! What is spoken: fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
-//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT`), simple and structured replies,
-//! `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `BLOCK_STATUS` with `base:allocation`, `DISC`,
-//! the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, several connections to one export; `CACHE` and
-//! the flag `FAST_ZERO` where the device has a use for them. With the feature `tls` also
-//! `STARTTLS`, and extended headers where [`Options::extended_headers`] lets clients have them. Not
-//! spoken: resizing; clients are told so and go on without.
+//! The server speaks fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
+//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT`), and simple and structured replies.
+//! It serves `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `BLOCK_STATUS` with
+//! `base:allocation`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and `REQ_ONE`, and several
+//! connections to one export. If the device has a use for them, it also serves `CACHE` and the flag
+//! `FAST_ZERO`. The feature `tls` adds `STARTTLS`. [`Options::extended_headers`] lets clients have
+//! extended headers. The server doesn't speak resizing: it refuses the option, and clients go on
+//! without.
 //!
-//! A client may read and write any bytes: what covers a block of the device in part is read,
-//! changed and written, one after the other with all other changes of that block by any client.
-//! Where blocks are larger than 64 KiB only whole ones are taken.
+//! A client may read and write any bytes. If a change covers a block of the device in part, the
+//! server reads, changes and writes the block, one change after the other with all other changes of
+//! that block by any client. Blocks larger than 64 KiB are only taken whole.
 //!
-//! Holes are what the device knows of them
-//! ([`Request::extents_of`](corewise_blockmq::Request::extents_of)): block status tells them, and a
-//! read of 64 KiB or more of a client with structured replies leaves them out. Size and abilities
-//! are asked of the device at each handshake: a device that grew shows it to clients that connect
-//! from then on.
+//! Holes are those that the device reports
+//! ([`Request::extents_of`](corewise_blockmq::Request::extents_of)). Block status tells them to
+//! clients. A read of 64 KiB or more by a client with structured replies leaves them out. The
+//! server asks the device for size and abilities at each handshake: a device that grew shows its
+//! size to clients that connect from then on.
 
 mod access;
 mod client;

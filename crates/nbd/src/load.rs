@@ -1,26 +1,27 @@
-//! What a connection owes its client: replies outstanding, their bytes, and whether it is being
-//! drained or cut. One word, so that "nothing is owed" and "we are draining" can't be missed
-//! between two.
+//! The load of a connection: replies outstanding, their bytes, and whether it is being drained or
+//! cut.
 //!
-//! The reader is the only one that adds and the only one that waits (for room, or for nothing being
-//! owed); the thread that has sent replies subtracts. Both meet in the one word by
-//! read-modify-write, so no fence is needed: either the reader's wait bit comes first, and the
-//! subtraction sees it and wakes; or the subtraction comes first, and the reader sees that there is
-//! room.
+//! All of it is one word, so no thread can miss that a connection owes nothing while it is being
+//! drained.
+//!
+//! Only the reader adds, and only the reader waits: for room, or until nothing is owed. The thread
+//! that has sent replies subtracts. Both use read-modify-writes of the one word, so no fence is
+//! needed. If the reader's wait bit comes first, the subtraction sees it and wakes the reader. If
+//! the subtraction comes first, the reader sees that there is room.
 //!
 //! Steps, races and proof: `load.md` beside this file. Model: `tests/loom/load.rs`.
 //!
-//! # What it waits for
+//! # Slow clients
 //!
-//! [`Arrivals`], [`Untaken`] and [`PartialRequest`] say which request is the oldest, which replies
-//! the client doesn't take, and how long half a request has been there. The server decides nothing
-//! by them: they show people which client is slow.
+//! [`Arrivals`], [`Untaken`] and [`PartialRequest`] record which request is the oldest, which
+//! replies the client doesn't take, and how long a request has been incomplete. The server decides
+//! nothing by them: they show people which client is slow.
 //!
-//! # What was answered
+//! # Statistics
 //!
 //! [`Counts`] are counters that one thread at a time writes and any thread reads. A request is
-//! counted when its reply leaves, by the holder of the [flush right](crate::reply), of which there
-//! is one at a time: so counting takes no locked operation. The clock is read once for each piece
+//! counted when its reply leaves, by the holder of the [flush right](crate::reply). There is one
+//! holder at a time, so counting takes no locked operation. The clock is read once for each piece
 //! that was received, and once for the replies that left in one call. A request that was never
 //! answered is not counted.
 
@@ -32,15 +33,15 @@ use corewise_sync::atomic::{AtomicU64, Ordering, aside};
 use corewise_sync::time::Histogram;
 use corewise_sync::{Parker, Unparker};
 
-/// Bytes of the connection's own share.
+/// Width of the count of bytes in the connection's own share.
 const OWN_BITS: u32 = 24;
 const OWN: u64 = (1 << OWN_BITS) - 1;
-/// Units of [`UNIT`] bytes of the server's pool.
+/// Width of the count of units of [`UNIT`] bytes in the server's pool.
 const POOL_BITS: u32 = 20;
 const POOL: u64 = (1 << POOL_BITS) - 1;
 const COUNT_AT: u32 = OWN_BITS + POOL_BITS;
 const COUNT: u64 = 0xffff;
-/// What is taken of the pool is counted in, in bytes.
+/// Unit of the pool's count in bytes.
 const UNIT: u64 = 4096;
 /// The reader waits until half of its budget is free. Set and cleared by the reader.
 const WAIT_ROOM: u64 = 1 << 60;
@@ -51,7 +52,7 @@ const DRAINING: u64 = 1 << 62;
 /// The connection is given up: replies are dropped. Set once; never cleared.
 const CUT: u64 = 1 << 63;
 
-/// Where the bytes of a request are counted: in the connection's own share, or in the server's
+/// The place where the bytes of a request are counted: the connection's own share, or the server's
 /// pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
@@ -60,15 +61,15 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// No bytes.
+    /// A charge of no bytes.
     pub const NONE: Charge = Charge { own: 0, units: 0 };
 
-    /// So many bytes of the pool, rounded up.
+    /// Creates a charge of `bytes` bytes of the pool, rounded up to units.
     fn of_pool(bytes: u64) -> Charge {
         Charge { own: 0, units: u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX) }
     }
 
-    /// The bytes that are counted in the pool.
+    /// Returns the bytes that are counted in the pool.
     pub fn pool(self) -> u64 {
         u64::from(self.units) * UNIT
     }
@@ -85,7 +86,7 @@ impl std::ops::AddAssign for Charge {
     }
 }
 
-/// The most that may be owed before the reader stops reading.
+/// The largest load at which the reader still reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Requests in flight or answered but not sent: 1 to 65,535.
@@ -95,37 +96,37 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// 256 requests, 64 MiB.
+    /// Returns a budget of 256 requests and 64 MiB.
     fn default() -> Self {
         Budget { requests: 256, bytes: 64 << 20 }
     }
 }
 
 impl Budget {
-    /// True where a request of `bytes` may join what `load` shows.
+    /// Returns true if a request of `bytes` may be added to `load`.
     pub fn has_room(&self, load: Snapshot, bytes: u64) -> bool {
         load.requests == 0
             || (load.requests < self.requests.clamp(1, 0xffff) && load.bytes + bytes <= self.bytes)
     }
 
-    /// True where so much is free that waking the reader pays.
+    /// Returns true if enough is free that waking the reader pays.
     fn is_half_free(&self, load: Snapshot) -> bool {
         load.requests <= self.requests / 2 && load.bytes <= self.bytes / 2
     }
 }
 
-/// The word, decoded.
+/// The decoded load word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Requests that were admitted and whose reply hasn't been sent.
     pub requests: u32,
-    /// Those of their payload bytes that are counted in the connection's own share.
+    /// Payload bytes that are counted in the connection's own share.
     pub own: u64,
-    /// All their payload bytes; those of the pool are rounded up.
+    /// All payload bytes. Those of the pool are rounded up.
     pub bytes: u64,
-    /// New requests are refused.
+    /// True if new requests are refused.
     pub draining: bool,
-    /// The connection is given up.
+    /// True if the connection is given up.
     pub cut: bool,
 }
 
@@ -145,19 +146,19 @@ impl Snapshot {
 /// The load of one connection.
 #[derive(Debug)]
 pub struct Load {
-    /// A: counts and flags, laid out as the constants above say. Everything is a read-modify-write
-    /// but the looks.
+    /// A: counts and flags, laid out as the constants above say. Every access is a
+    /// read-modify-write, except the loads of `snapshot`.
     word: AtomicU64,
     budget: Budget,
-    /// Bytes that need no pool.
+    /// Bytes that are counted in the connection's own share, at most.
     share: u64,
     unparker: Unparker,
 }
 
 impl Load {
-    /// Nothing is owed. The parker belongs to the reader thread, the only one that may wait.
-    /// `share`: how many bytes of its requests the connection has for itself; what goes beyond is
-    /// the pool's.
+    /// Creates the load of a connection that owes nothing. The parker belongs to the reader thread,
+    /// the only one that may wait. `share` is the number of bytes that the connection has for
+    /// itself; further bytes are taken from the pool.
     pub fn new(budget: Budget, share: u64) -> (Load, Parker) {
         let parker = Parker::new();
         // Half of what the fields of the word hold, so that one request above the budget fits too.
@@ -166,13 +167,13 @@ impl Load {
         (Load { word: AtomicU64::new(0), budget, share, unparker }, parker)
     }
 
-    /// A look at the word.
+    /// Returns the decoded word.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self.word.load(Ordering::Acquire))
     }
 
-    /// Where a request of `bytes` would be counted: `None` where the budget has no room for it. It
-    /// holds until the reader adds. Reader only.
+    /// Returns where a request of `bytes` would be counted, or `None` if the budget has no room.
+    /// The answer holds until the reader adds. Reader only.
     pub fn charge(&self, bytes: u64) -> Option<Charge> {
         let load = self.snapshot();
         if !self.budget.has_room(load, bytes) {
@@ -184,13 +185,14 @@ impl Load {
         }
     }
 
-    /// Admits a request that [`Load::charge`] had room for: what the word was before. Reader only.
+    /// Admits a request that [`Load::charge`] had room for, and returns the load before it. Reader
+    /// only.
     pub fn admit(&self, charge: Charge) -> Snapshot {
-        // Nobody else adds, so what had room at the look still has room at the addition.
+        // Nobody else adds, so the room that `charge` saw is still there.
         Snapshot::of(self.word.fetch_add((1 << COUNT_AT) + charge.word(), Ordering::AcqRel))
     }
 
-    /// What wakes the reader, for those that it waits for elsewhere.
+    /// Returns the unparker of the reader, for what the reader waits for elsewhere.
     pub fn unparker(&self) -> &Unparker {
         &self.unparker
     }
@@ -200,15 +202,14 @@ impl Load {
         self.wait(parker, WAIT_ROOM, |load| load.cut || self.budget.has_room(load, bytes));
     }
 
-    /// Waits until nothing is owed. Blocks. Reader only. A cut connection too waits for its device:
-    /// a request that runs holds buffers, and the shutdown of the device must not be told
-    /// that nothing runs.
+    /// Waits until nothing is owed. Blocks. Reader only. A cut connection waits too: a running
+    /// request holds buffers, and the device's shutdown must not be told that nothing runs.
     pub fn wait_for_zero(&self, parker: &Parker) {
         self.wait(parker, WAIT_ZERO, |load| load.requests == 0);
     }
 
     fn wait(&self, parker: &Parker, bit: u64, enough: impl Fn(Snapshot) -> bool) {
-        // Announce, then look at the value that the announcement saw: a subtraction after it sees
+        // Announce, then check the value that the announcement returned: a later subtraction sees
         // the bit and leaves a token.
         let mut seen = self.word.fetch_or(bit, Ordering::AcqRel);
         while !enough(Snapshot::of(seen)) {
@@ -218,9 +219,10 @@ impl Load {
         self.word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// The replies of `requests` requests, of `charge` together, were sent, or dropped for good.
-    /// True where nothing is owed any more and the connection is being drained: the caller then
-    /// stops the reading side. The caller gives the pool its part back. Any context; never blocks.
+    /// Subtracts `requests` requests, with the sum of their charges: their replies were sent, or
+    /// dropped for good. Returns true if nothing is owed any more and the connection is being
+    /// drained: then the caller stops the reading side. The caller returns the pool's part to the
+    /// pool. Any context; never blocks.
     #[must_use]
     pub fn settle(&self, requests: u32, charge: Charge) -> bool {
         let by = (u64::from(requests) << COUNT_AT) + charge.word();
@@ -234,16 +236,16 @@ impl Load {
         load.requests == 0 && load.draining
     }
 
-    /// Refuses new requests from now on; what was owed at that moment. Wakes the reader where it
-    /// waits for memory: a request that is refused needs none. Any context.
+    /// Refuses new requests from now on, and returns what was owed at that moment. Wakes a reader
+    /// that waits for memory: a refused request needs none. Any context.
     pub fn drain(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel));
         self.unparker.unpark();
         was
     }
 
-    /// Gives the connection up; what was owed at that moment. Wakes the reader where it waits for
-    /// room. Any context.
+    /// Gives the connection up, and returns what was owed at that moment. Wakes a reader that waits
+    /// for room. Any context.
     pub fn cut(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(CUT, Ordering::AcqRel));
         self.unparker.unpark();
@@ -251,19 +253,20 @@ impl Load {
     }
 }
 
-/// Requests whose arrival is kept, at most. Those of a larger budget are in flight without it.
+/// Largest number of requests whose arrival is kept. If the budget is larger, further requests are
+/// in flight without it.
 const MOST: u32 = 1024;
 
-/// When each request in flight came, by the connection's clock.
+/// The arrival time of each request in flight, by the connection's clock.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    /// A: when the request came, or 0 where there is none. A slot is written by the reader while it
-    /// is 0, and then by the thread that settles its request. Relaxed: the settling goes before the
-    /// reader's next admission, by the load word.
+    /// A: the arrival time of a request, or 0 if the slot is free. The reader writes a slot while
+    /// it is 0; then only the thread that settles the request does. Relaxed: the load word orders
+    /// the settling before the reader's next admission.
     slots: Box<[aside::AtomicU64]>,
 }
 
-/// Where the arrival of a request is kept.
+/// The slot that keeps the arrival of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivalSlot(u16);
 
@@ -273,16 +276,16 @@ impl ArrivalSlot {
 }
 
 impl Arrivals {
-    /// Slots for so many requests in flight.
+    /// Creates slots for `requests` requests in flight.
     pub(crate) fn new(requests: u32) -> Arrivals {
         Arrivals { slots: (0..requests.clamp(1, MOST)).map(|_| aside::AtomicU64::new(0)).collect() }
     }
 
-    /// Notes a request that came at `came`. `last` is the slot that the call before returned.
-    /// Reader only.
+    /// Records the arrival of a request at `came`. `last` is the slot that the previous call
+    /// returned. Reader only.
     pub(crate) fn enter(&self, last: ArrivalSlot, came: u64) -> ArrivalSlot {
         let (count, first) = (self.slots.len(), usize::from(last.0));
-        // The next slot is free, except where ends came out of order.
+        // The next slot is free, unless requests ended out of order.
         let mut next = (1..=count).map(|n| (first + n) % count);
         let free = next.find(|&slot| self.slots[slot].load(Ordering::Relaxed) == 0);
         let Some(slot) = free else { return ArrivalSlot::NONE };
@@ -290,14 +293,14 @@ impl Arrivals {
         ArrivalSlot(slot as u16)
     }
 
-    /// Frees the slot of a request, before that is settled. Any context.
+    /// Frees the slot of a request. It comes before the request is settled. Any context.
     pub(crate) fn leave(&self, slot: ArrivalSlot) {
         if let Some(slot) = self.slots.get(usize::from(slot.0)) {
             slot.store(0, Ordering::Relaxed);
         }
     }
 
-    /// When the oldest request in flight came.
+    /// Returns the arrival time of the oldest request in flight.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let all = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed));
         all.filter(|came| *came != 0).min()
@@ -307,23 +310,23 @@ impl Arrivals {
 /// Replies that wait for their client to take earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct Untaken {
-    /// A: since when the oldest one has waited, by the connection's clock, or 0 where none does.
-    /// Written by the holder of the flush right. Relaxed: for people.
+    /// A: the time since which the oldest reply has waited, by the connection's clock, or 0.
+    /// Written by the holder of the flush right. Relaxed: only shown to people.
     since: aside::AtomicU64,
-    /// A: bytes of all of them. As `since`, and added to by those that post replies meanwhile: it
-    /// may be some replies off.
+    /// A: the bytes of all these replies. Threads that post replies meanwhile add to it, so it may
+    /// be off by some replies. Otherwise as `since`.
     bytes: aside::AtomicU64,
 }
 
 impl Untaken {
-    /// Notes that `bytes` wait, the oldest of them since `since`. The holder of the flush right
-    /// only.
+    /// Records that `bytes` wait, the oldest of them since `since`. Only the holder of the flush
+    /// right calls it.
     pub(crate) fn wait(&self, since: u64, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.since.store(since.max(1), Ordering::Relaxed);
     }
 
-    /// Notes that no reply waits any more. The holder of the flush right only.
+    /// Records that no reply waits any more. Only the holder of the flush right calls it.
     pub(crate) fn none(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
@@ -335,50 +338,50 @@ impl Untaken {
         }
     }
 
-    /// Returns since when the oldest reply has waited, and the bytes of all.
+    /// Returns the time since which the oldest reply has waited, and the bytes of all.
     pub(crate) fn read(&self) -> Option<(u64, u64)> {
         let since = self.since.load(Ordering::Relaxed);
         (since != 0).then(|| (since, self.bytes.load(Ordering::Relaxed)))
     }
 }
 
-/// A request of which a part has come.
+/// A request of which only a part has come.
 #[derive(Debug, Default)]
 pub(crate) struct PartialRequest {
-    /// A: since when its rest is missing, by the connection's clock, or 0 where none is. Written by
-    /// the reader. Relaxed: for people.
+    /// A: the time since which its rest is missing, by the connection's clock, or 0. Written by the
+    /// reader. Relaxed: only shown to people.
     since: aside::AtomicU64,
 }
 
 impl PartialRequest {
-    /// Notes that the rest of a request is missing since `since`. Reader only.
+    /// Records that the rest of a request is missing since `since`. Reader only.
     pub(crate) fn begin(&self, since: u64) {
         self.since.store(since.max(1), Ordering::Relaxed);
     }
 
-    /// Notes that no rest is missing any more. Reader only.
+    /// Records that no rest is missing any more. Reader only.
     pub(crate) fn end(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// Returns since when the rest is missing.
+    /// Returns the time since which the rest is missing.
     pub(crate) fn read(&self) -> Option<u64> {
         let since = self.since.load(Ordering::Relaxed);
         (since != 0).then_some(since)
     }
 }
 
-/// What clients have been answered, by operation. An operation's `latency` goes from the arrival of
-/// a request to the moment when all of its reply was given to the system, waiting for limits and
-/// for memory included.
+/// Counters of answered requests, by operation. An operation's `latency` runs from the arrival of a
+/// request until the system has taken all of its reply. It includes the waits for limits and
+/// memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     ops: [OpStats; Op::ALL.len()],
 }
 
 impl Traffic {
-    /// Those of one operation. A trim is a [`Discard`](Op::Discard), block status is
-    /// [`Extents`](Op::Extents), and `CACHE` is a [`Prefetch`](Op::Prefetch).
+    /// Returns the counters of one operation. A trim counts as a [`Discard`](Op::Discard), block
+    /// status as [`Extents`](Op::Extents), and `CACHE` as a [`Prefetch`](Op::Prefetch).
     pub fn of(&self, op: Op) -> &OpStats {
         &self.ops[op as usize]
     }
@@ -393,25 +396,25 @@ impl Traffic {
     }
 }
 
-/// What a request was admitted with.
+/// The charge, arrival time and slot with which a request was admitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) charge: Charge,
-    /// When it was there, in nanoseconds since the connection was made.
+    /// Arrival time in nanoseconds since the connection was made.
     pub(crate) came: u64,
-    /// Where that is kept while it is in flight.
+    /// Slot that keeps the arrival time while the request is in flight.
     pub(crate) slot: ArrivalSlot,
 }
 
 impl Cost {
-    /// What there is to settle when the request has been answered: `done` bytes, or failed; without
-    /// an operation it isn't counted.
+    /// Returns what to settle when the request has been answered. `done` is its bytes, or `None` if
+    /// it failed. A request without an operation isn't counted.
     pub(crate) fn due(self, op: Option<Op>, done: Option<u64>) -> Settlement {
         Settlement { cost: self, op, done }
     }
 }
 
-/// What is settled when a reply has left.
+/// The charge and the statistics that are settled when a reply has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settlement {
     pub(crate) cost: Cost,
@@ -420,7 +423,7 @@ pub(crate) struct Settlement {
 }
 
 impl Settlement {
-    /// The same where it failed after all.
+    /// Returns the settlement of a request that failed after all.
     pub(crate) fn failed(self) -> Settlement {
         Settlement { done: None, ..self }
     }
@@ -429,29 +432,30 @@ impl Settlement {
 /// The counters of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// By the operation's place in [`Op::ALL`].
+    /// Counters, by the operation's position in [`Op::ALL`].
     ops: [OpCounts; Op::ALL.len()],
 }
 
 #[derive(Debug, Default)]
 struct OpCounts {
-    /// A: written by the holder of the flush right alone, as all here. Relaxed: it decides nothing.
+    /// A: written by the holder of the flush right alone, as all fields here. Relaxed: nothing is
+    /// decided by it.
     requests: aside::AtomicU64,
     /// A: as `requests`.
     errors: aside::AtomicU64,
     /// A: as `requests`.
     bytes: aside::AtomicU64,
-    /// Made when there is something to count.
+    /// A histogram, allocated at the first request.
     latency: OnceLock<Box<Histogram>>,
 }
 
-/// Adds where nobody else does.
+/// Adds to a counter that no other thread writes.
 fn add_alone(to: &aside::AtomicU64, more: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 impl Counts {
-    /// A reply has left at `now`. The holder of the flush right only.
+    /// Counts a reply that has left at `now`. Only the holder of the flush right calls it.
     pub(crate) fn answered(&self, due: &Settlement, now: u64) {
         let Some(op) = due.op else { return };
         let of_op = &self.ops[op as usize];
@@ -465,7 +469,7 @@ impl Counts {
         of_op.latency.get_or_init(Box::default).record_alone(took, 1);
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub(crate) fn read(&self) -> Traffic {
         let mut traffic = Traffic::default();
         for (sum, of_op) in traffic.ops.iter_mut().zip(&self.ops) {

@@ -1,18 +1,17 @@
-//! Which client knows of which loss of its device.
+//! Record of which client knows of which loss of its device.
 //!
-//! A device tells once what it has lost, to the flush that comes first: a file of Linux does, and a
-//! volume of another server. All clients of the device lose it, so a flush of each fails, as
-//! `errseq_t` has it in the kernel for each open file. A count
-//! ([`BlockDevice::losses`](corewise_blockmq::BlockDevice::losses)) says how much there is to tell;
-//! each client has how much of that it was told.
+//! A device reports a loss once, to the first flush after it: a file of Linux does, and so does a
+//! volume of another server. All clients of the device have lost data, so one flush of each must
+//! fail, as `errseq_t` arranges it in the kernel for each open file. The device counts its losses
+//! ([`BlockDevice::losses`](corewise_blockmq::BlockDevice::losses)). For each client the server
+//! records how many of them the client was told.
 //!
-//! That much would lose what the kernel loses, and PostgreSQL found: a client that opens anew
-//! between the loss and its flush takes for durable what it wrote before. An NBD client does that
-//! without its user's knowing, whenever its connection breaks. So what a client knows is inherited
-//! by the next one that comes from the same place, or with the same certificate: see
-//! [`Losses::join`]. It may be another one, whose flush then fails once for nothing; that costs
-//! less than the silence. A client that comes again from elsewhere, without a certificate, isn't
-//! known.
+//! That alone would repeat a gap of the kernel that PostgreSQL found. A client that reconnects
+//! between the loss and its flush takes its earlier writes for durable. An NBD client reconnects
+//! without its user's knowledge, whenever its connection breaks. So a new client inherits what the
+//! last one from the same place, or with the same certificate, knew: see [`Losses::join`]. If they
+//! are two clients, one flush fails for nothing, which costs less than silence. A client that
+//! reconnects from elsewhere, without a certificate, isn't recognised.
 
 use std::sync::Arc;
 
@@ -22,25 +21,26 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use crate::access::Identity;
 use crate::policy;
 
-/// What one client knows of its device's losses.
+/// The device's losses that one client knows of.
 #[derive(Debug)]
 pub(crate) struct KnownLosses {
-    /// A: how many its last flush has told, as all here: Relaxed. The end of a flush comes behind
-    /// its beginning, and others ask under the lock of `Losses`, where being a moment late is a
-    /// failure told for nothing, or the order of two events that have none.
+    /// A: number of losses that its last flush reported. Relaxed, as all fields here: a flush ends
+    /// after it begins, and other threads read under the lock of `Losses`. A stale value there
+    /// means a failure reported for nothing, or two events without an order.
     now: AtomicU64,
-    /// A: how many the flush before that one has told: it has come, since the client has asked
-    /// again.
+    /// A: number that the flush before the last one reported. The client has received that reply,
+    /// since it sent another flush.
     sure: AtomicU64,
-    /// A: its changes that don't stand for themselves; written by its reader alone.
+    /// A: number of its changes that aren't durable by themselves. Written by its reader alone.
     changes: AtomicU64,
-    /// A: how many of them came before a flush that was answered, one way or the other.
+    /// A: number of these changes that came before a flush that was answered, with success or
+    /// failure.
     covered: AtomicU64,
-    /// I: how many had left when it came: it may be one of those.
+    /// I: number of clients that had left when it came. It may be one of those.
     behind: u64,
 }
 
-/// What a flush will have answered for when it ends.
+/// The changes and departed clients that a flush will have covered when it ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossScope {
     changes: u64,
@@ -48,18 +48,18 @@ pub(crate) struct LossScope {
 }
 
 impl KnownLosses {
-    /// A change comes that isn't durable by itself. The reader only.
+    /// Counts a change that isn't durable by itself. The reader only.
     pub(crate) fn change(&self) {
         let changes = self.changes.load(Ordering::Relaxed);
         self.changes.store(changes + 1, Ordering::Relaxed);
     }
 
-    /// All of its changes are durable.
+    /// Records that all changes of the client are durable.
     pub(crate) fn all_is_durable(&self) {
         self.covered.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// A flush has ended: whether there is something to tell.
+    /// Records the end of a flush. Returns true if the flush must fail for a loss.
     pub(crate) fn flushed(&self, covers: LossScope, losses: u64) -> bool {
         self.covered.fetch_max(covers.changes, Ordering::Relaxed);
         let before = self.now.swap(losses, Ordering::Relaxed);
@@ -67,21 +67,22 @@ impl KnownLosses {
         before != losses
     }
 
-    /// How many it is sure to know of, where it may have lost something by the others.
+    /// Returns the number of losses that the client surely knows of, or `None` if it never made a
+    /// change that a loss could take.
     fn unsure(&self) -> Option<u64> {
         let changes = self.changes.load(Ordering::Relaxed);
         (changes > 0).then(|| self.sure.load(Ordering::Relaxed))
     }
 }
 
-/// The clients of a device, and those that have left it with something that they may not know.
+/// The clients of a device, and those that have left with a loss that they may not know.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// L: is the lock, a leaf; guards all of it. Taken where a client comes or goes, a loss is
-    /// told, and by flushes behind an unclean end.
+    /// L: is the lock, a leaf; guards all of it. Taken when a client comes or goes, when a loss is
+    /// reported, and by flushes after an unclean end.
     table: Mutex<Table>,
-    /// A: how many have left so, ever. Relaxed: a flush that doesn't see one of them leaves it
-    /// there.
+    /// A: number of clients that have ever left so. Relaxed: a flush that misses one leaves its
+    /// record in place.
     left: AtomicU64,
 }
 
@@ -93,11 +94,11 @@ struct Table {
 
 #[derive(Debug)]
 struct AbsentClient {
-    /// `None`: anybody.
+    /// Identity of the client. `None` stands for anybody.
     who: Option<Identity>,
-    /// How many losses it knows of.
+    /// Number of losses that it knows of.
     told: u64,
-    /// The how many-th it was that left.
+    /// Sequence number of its departure.
     number: u64,
 }
 
@@ -108,8 +109,9 @@ impl AbsentClient {
 }
 
 impl Losses {
-    /// A client comes to a device that has had so many losses. It knows what those know that it may
-    /// have been before: one that left, or one whose broken connection nobody has noticed yet.
+    /// Registers a client of a device that has had `losses` losses. The client inherits what its
+    /// possible earlier connections know: those that left, and one whose connection broke
+    /// unnoticed.
     pub(crate) fn join(&self, who: &Identity, losses: u64) -> Arc<KnownLosses> {
         let mut table = self.table.lock();
         let present = table.present.iter().filter(|(other, _)| other.may_be(who));
@@ -121,7 +123,7 @@ impl Losses {
         let told = Arc::new(KnownLosses {
             now: AtomicU64::new(known),
             sure: AtomicU64::new(known),
-            // Those of its former life.
+            // Changes of its earlier connection.
             changes: AtomicU64::new((known < losses).into()),
             covered: AtomicU64::new(0),
             behind: self.left.load(Ordering::Relaxed),
@@ -130,7 +132,7 @@ impl Losses {
         told
     }
 
-    /// How many have left that don't know of one of so many losses.
+    /// Returns the number of departed clients that don't know of all `losses` losses.
     pub(crate) fn untold(&self, losses: u64) -> usize {
         if self.left.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -138,14 +140,15 @@ impl Losses {
         self.table.lock().absent.iter().filter(|absent| absent.told < losses).count()
     }
 
-    /// A flush of `told` comes; `alone`: all that the client has sent before is answered.
+    /// Begins a flush of the client `told`. `alone` is true if every earlier request of the client
+    /// has been answered.
     pub(crate) fn flush(&self, told: &KnownLosses, alone: bool) -> LossScope {
         let changes = if alone { told.changes.load(Ordering::Relaxed) } else { 0 };
         LossScope { changes, left: self.left.load(Ordering::Relaxed) }
     }
 
-    /// A flush has succeeded behind so many losses: those that had left before it have lost nothing
-    /// since they were told.
+    /// Records a flush that succeeded after `losses` losses. Clients that had left before it have
+    /// lost nothing since they were told.
     pub(crate) fn durable(&self, covers: LossScope, losses: u64) {
         if covers.left == 0 {
             return;
@@ -153,13 +156,13 @@ impl Losses {
         self.table.lock().absent.retain(|a| a.number > covers.left || a.told != losses);
     }
 
-    /// A client is being told, and so are those that it may have been before.
+    /// Records that a client is being told, and with it its possible earlier connections.
     pub(crate) fn tell(&self, who: &Identity, told: &KnownLosses) {
         let is_it = |absent: &AbsentClient| absent.is(who) && absent.number <= told.behind;
         self.table.lock().absent.retain(|absent| !is_it(absent));
     }
 
-    /// A client leaves. `clean`: it has taken all answers.
+    /// Removes a client. `clean` is true if the client has taken all replies.
     pub(crate) fn leave(&self, told: &Arc<KnownLosses>, clean: bool) {
         let mut table = self.table.lock();
         let of = |(_, other): &(Identity, Arc<KnownLosses>)| Arc::ptr_eq(other, told);
@@ -175,7 +178,8 @@ impl Losses {
         let absent = &mut table.absent;
         absent.push(AbsentClient { who: Some(who), told: knows, number });
         if absent.len() > policy::ABSENT {
-            // No longer who it was, but that there was one.
+            // The record of the oldest client is dropped. The next one stands for both, for
+            // anybody.
             let oldest = absent.remove(0);
             absent[0].who = None;
             absent[0].told = absent[0].told.min(oldest.told);
@@ -192,14 +196,14 @@ mod tests {
         Identity { peer: Peer::User(uid), pid: None, names: Vec::new() }
     }
 
-    /// A client that has changed something.
+    /// Joins as a client that has changed something.
     fn writer(losses: &Losses, who: &Identity, lost: u64) -> Arc<KnownLosses> {
         let told = losses.join(who, lost);
         told.change();
         told
     }
 
-    /// Whether a flush that the device does fails for what was lost before.
+    /// Flushes once, and returns true if the flush fails for an earlier loss.
     fn flush(losses: &Losses, who: &Identity, told: &KnownLosses, lost: u64) -> bool {
         let covers = losses.flush(told, true);
         let news = told.flushed(covers, lost);
@@ -227,8 +231,8 @@ mod tests {
             losses.leave(&writer(&losses, &a, 0), clean);
             assert_eq!([losses.untold(0), losses.untold(1)], [0, 1]);
             assert!(flush(&losses, &a, &neighbour, 1));
-            // Lost now, and told to another one from there; one that comes from elsewhere had
-            // nothing to lose.
+            // The loss comes now and is reported to another client from the same place. A client
+            // from elsewhere had nothing to lose.
             let other = losses.join(&b, 1);
             assert!(!flush(&losses, &b, &other, 1));
             let again = [losses.join(&a, 1), losses.join(&a, 1)];
@@ -247,11 +251,11 @@ mod tests {
         let flushed = writer(&losses, &a, 0);
         flush(&losses, &a, &flushed, 0);
         losses.leave(&flushed, true);
-        // By a flush of another one, which came behind its end,
+        // A flush of another client, which came after the end, …
         losses.leave(&writer(&losses, &a, 0), false);
         let b = losses.join(&user(2), 0);
         assert!(!flush(&losses, &user(2), &b, 0));
-        // or by the server's.
+        // … or the server's own flush.
         let drained = writer(&losses, &a, 0);
         drained.all_is_durable();
         losses.leave(&drained, true);
@@ -272,12 +276,12 @@ mod tests {
         let (losses, a) = (Losses::default(), user(1));
         let told = writer(&losses, &a, 0);
         assert!(flush(&losses, &a, &told, 1));
-        // Nobody has noticed that its connection broke.
+        // The connection broke, but nobody has noticed.
         let again = losses.join(&a, 1);
         losses.leave(&told, false);
         let last = losses.join(&a, 1);
         assert!(flush(&losses, &a, &again, 1) && flush(&losses, &a, &last, 1));
-        // One that asks again has had the answer.
+        // A client that sends another flush has received the last answer.
         assert!(!flush(&losses, &a, &last, 1));
         losses.leave(&again, true);
         losses.leave(&last, false);

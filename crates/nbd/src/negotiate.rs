@@ -1,4 +1,4 @@
-//! Drives the pure [`Handshake`] over a socket, within a deadline.
+//! The driver of the pure [`Handshake`] over a socket, within a deadline.
 
 use std::io;
 use std::mem;
@@ -17,12 +17,12 @@ use crate::wire::OPTION_HEADER_LEN;
 pub(crate) const RECEIVE: usize = 32 << 10;
 const _: () = assert!(RECEIVE > OPTION_HEADER_LEN + MAX_OPTION_DATA as usize);
 
-/// Why there is no transmission phase.
+/// A reason why no transmission phase follows.
 #[derive(Debug)]
 pub(crate) enum NoAgreement {
-    /// The machine ended the handshake.
+    /// The handshake's state machine ended it.
     Closed(CloseReason),
-    /// The export that was chosen is closing, or the server needed the place for somebody else.
+    /// The export that was chosen is closing, or the server needed the place for another client.
     Withdrawn(ExportOffer),
     /// The client left, or the server stopped reading.
     EndOfStream,
@@ -48,19 +48,19 @@ impl From<io::Error> for NoAgreement {
 /// A connection whose transmission phase may begin.
 pub(crate) struct Negotiated<T> {
     pub(crate) agreed: Agreement,
-    /// What the choice of the export gave.
+    /// Result of attaching to the chosen export.
     pub(crate) attached: T,
-    /// What the client sent behind its choice.
+    /// Bytes that the client sent after its choice.
     pub(crate) received: BytesMut,
-    /// Where TLS was agreed on: what comes next comes from there.
+    /// TLS stream with all further bytes, if TLS was agreed on.
     pub(crate) incoming: Option<Incoming>,
 }
 
-/// Greets the client and answers its options; blocks until the deadline at most.
+/// Greets the client and answers its options. Blocks until the deadline at most.
 ///
-/// `extended`: whether the client may have extended headers. `attach` is called before the client
-/// is told that its choice is granted: from then on nobody may take its place away; `certified`
-/// with the names in its certificate, before anything is answered in TLS.
+/// `extended` says whether the client may have extended headers. `attach` is called before the
+/// client is told that its choice is granted: from then on nobody may take its place away.
+/// `certified` is called with the names in its certificate, before anything is answered in TLS.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,
@@ -110,8 +110,8 @@ pub(crate) fn negotiate<T>(
                 return Err(NoAgreement::Closed(reason));
             }
             Outcome::StartTls => {
-                // Nothing is left over, says the machine; should that change, it is lost and not
-                // believed.
+                // By the state machine's contract nothing is left over. Bytes from before TLS would
+                // not be trusted, so they are dropped.
                 drop(mem::replace(&mut received, BytesMut::with_capacity(RECEIVE)));
                 let Some(tls) = tls else { return Err(NoAgreement::EndOfStream) };
                 let (stream, names) = tls.accept(connection, deadline)?;

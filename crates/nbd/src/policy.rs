@@ -13,25 +13,25 @@ use crate::wire::{
     StatusQuery, TransmissionFlags,
 };
 
-/// What the transmission phase holds a request against.
+/// Limits that the transmission phase checks each request against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Size of the export in bytes.
     pub size: u64,
-    /// What was advertised.
+    /// Flags that were advertised.
     pub flags: TransmissionFlags,
     /// Offsets and lengths are multiples of this power of two, in bytes.
     pub block: u32,
     /// Largest payload of a `READ` or `WRITE` in bytes.
     pub max_payload: u32,
-    /// How messages look.
+    /// Form of messages.
     pub form: Form,
-    /// `BLOCK_STATUS` may be asked.
+    /// True if the client may send `BLOCK_STATUS`.
     pub allocation: bool,
 }
 
 impl Limits {
-    /// The limits that follow from what a client was told.
+    /// Returns the limits that follow from what the client agreed to.
     pub fn new(agreed: &Agreement) -> Limits {
         let offer = &agreed.offer;
         Limits {
@@ -45,54 +45,55 @@ impl Limits {
     }
 }
 
-/// What to do with a request.
+/// A decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Hand it to the device.
+    /// The request goes to the device.
     Submit(Operation),
-    /// Answer success at once: there is nothing to do (a range of length 0).
+    /// The reply is success at once: the range has length 0.
     Done,
-    /// Skip the payload, if any, and answer with the error; the connection stays usable.
+    /// The reader skips the payload, if any, and replies with the error. The connection stays
+    /// usable.
     Refuse(ReplyError),
-    /// `DISC`: answer what is outstanding, then close.
+    /// The request is `DISC`: outstanding requests are answered, then the connection closes.
     Disconnect,
-    /// Answer what is outstanding, then close: the payload that follows is larger than any client
-    /// may send, so the stream can't be followed any further.
+    /// Outstanding requests are answered, then the connection closes: the payload is larger than
+    /// any client may send, so the stream can't be followed any further.
     Hopeless,
 }
 
-/// What the device is asked for.
+/// An operation for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Read the range.
+    /// A read of the range.
     Read {
-        /// In one piece of data, whatever is known of holes.
+        /// The data comes in one piece, with holes as zeroes.
         whole: bool,
     },
-    /// Write the payload.
+    /// A write of the payload.
     Write {
-        /// Answer when it is durable.
+        /// The reply waits until the data is durable.
         fua: bool,
     },
-    /// Make what was answered durable.
+    /// A flush: every write answered so far becomes durable.
     Flush,
-    /// The range isn't needed any more.
+    /// A discard: the range isn't needed any more.
     Trim {
-        /// Answer when it is durable.
+        /// The reply waits until the discard is durable.
         fua: bool,
     },
-    /// Make the range read as zeroes.
+    /// A write of zeroes to the range.
     WriteZeroes {
-        /// Answer when it is durable.
+        /// The reply waits until the zeroes are durable.
         fua: bool,
-        /// Keep the range allocated.
+        /// The range stays allocated.
         no_hole: bool,
-        /// Fail rather than take as long as a write.
+        /// The device fails the request if zeroing takes as long as a write.
         fast: bool,
     },
-    /// Get the range into a cache.
+    /// A read of the range into a cache.
     Cache,
-    /// Say which parts of the range are allocated.
+    /// A query for the parts of the range that are allocated.
     BlockStatus {
         /// One extent is enough.
         one: bool,
@@ -100,7 +101,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it may change what the device holds.
+    /// Returns true if the operation may change what the device holds.
     pub fn is_change(self) -> bool {
         matches!(
             self,
@@ -174,8 +175,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         return Verdict::Refuse(ReplyError::Inval);
     }
     let change = matches!(request.command, Command::WRITE | Command::TRIM | Command::WRITE_ZEROES);
-    // Before the question whether the command is offered at all: a read-only export offers no TRIM,
-    // and EPERM says why.
+    // This check precedes the one for unsupported commands: a read-only export offers no TRIM, and
+    // EPERM tells the client the reason.
     if change && limits.flags.contains(TransmissionFlags::READ_ONLY) {
         return Verdict::Refuse(ReplyError::Perm);
     }
@@ -197,8 +198,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
         let chunks = limits.form.has_chunks();
         return Verdict::Refuse(if chunks { ReplyError::Overflow } else { ReplyError::Inval });
     }
-    // The sum may overflow: the offset is any 64-bit number, and with extended headers the length
-    // is.
+    // The sum may overflow: the offset is any 64-bit number. With extended headers, so is the
+    // length.
     match request.offset.checked_add(request.length) {
         Some(end) if end <= limits.size => {}
         _ if change && request.command != Command::TRIM => {
@@ -230,25 +231,25 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
     })
 }
 
-/// Whether a request is a `BLOCK_STATUS` that names its contexts, and may: then its
-/// [query](with_query) is looked at.
+/// Returns true if the request is a `BLOCK_STATUS` that names its contexts, and may. Then the
+/// caller decodes its [query](with_query).
 ///
-/// There is one context. So a payload of another length names none, or one twice, or one that
-/// nobody chose, and is left to [`judge`], which refuses it.
+/// There is one context. So a payload of another length names no context, one twice, or one that
+/// nobody chose. [`judge`] refuses such a request.
 pub fn has_query(request: &Request, limits: &Limits) -> bool {
     request.command == Command::BLOCK_STATUS
         && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
         && request.payload_len(limits.form) == STATUS_QUERY_LEN as u64
 }
 
-/// The request that is meant by one with this query: without its payload. One of another context
-/// has no length, and is refused for that.
+/// Returns the request that one with this query stands for: the same without its payload. If the
+/// query names an unknown context, the length is zero, and [`judge`] refuses the request.
 pub fn with_query(request: &Request, query: StatusQuery) -> Request {
     let length = if query.context == ALLOCATION_CONTEXT { query.length } else { 0 };
     Request { flags: request.flags.without(CommandFlags::PAYLOAD_LEN), length, ..*request }
 }
 
-/// What an export over such a device can do.
+/// Returns the flags of an export over a device with this geometry.
 ///
 /// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that
 /// any client that reads after a completed write sees it, and that a flush covers every write that
@@ -276,11 +277,12 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
         .with_if(geometry.can_prefetch, TransmissionFlags::SEND_CACHE)
 }
 
-/// The sizes that are advertised for a device: a byte, since blocks that a request covers in part
-/// are read and written around it; the preferred size, at least a block of the device, for which
-/// that isn't needed; and the largest payload, which is [`MAX_PAYLOAD`] or what the device takes at
-/// once, rounded down to whole blocks. A device with blocks of more than 64 KiB takes only whole
-/// ones.
+/// Returns the sizes that are advertised for a device.
+///
+/// The minimum is one byte, since the server reads and writes around blocks that a request covers
+/// in part. The preferred size is at least a block of the device and needs no such work. The
+/// largest payload is [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole
+/// blocks. A device with blocks of more than 64 KiB takes only whole blocks.
 pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     let block = geometry.block_size;
     let maximum = (MAX_PAYLOAD.min(geometry.max_transfer) / block * block).max(block);
@@ -291,28 +293,28 @@ pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     }
 }
 
-/// The largest block of which clients may change a part: the largest that the protocol knows.
+/// Largest block of which clients may change a part. It is the largest that the protocol knows.
 const LARGEST_EDGE: u32 = 64 << 10;
 
-/// The whole blocks around a range.
+/// Returns the whole blocks around a range.
 pub fn around(offset: u64, len: u64, block: u64) -> Range<u64> {
     offset / block * block..(offset + len).next_multiple_of(block)
 }
 
-/// The whole blocks inside a range; `None` where there is none.
+/// Returns the whole blocks inside a range, or `None` if there are none.
 pub fn inside(offset: u64, len: u64, block: u64) -> Option<Range<u64>> {
     let range = offset.next_multiple_of(block)..(offset + len) / block * block;
     (range.start < range.end).then_some(range)
 }
 
-/// How many blocks a range covers in part.
+/// Returns the number of blocks that a range covers in part.
 pub fn edges(offset: u64, len: u64, block: u64) -> u64 {
     let blocks = |range: Range<u64>| (range.end - range.start) / block;
     blocks(around(offset, len, block)) - inside(offset, len, block).map_or(0, blocks)
 }
 
-/// Where the piece of a request ends that begins at `from`: at a multiple of `piece`, and where a
-/// block begins that the request covers in part, or ends.
+/// Returns the end of the piece of a request that begins at `from`. A piece ends at a multiple of
+/// `piece`, and at both ends of a block that the request covers in part.
 pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
     // The last multiples may lie beyond all offsets.
     let next = |of: u64| (from / of * of).saturating_add(of);
@@ -324,59 +326,60 @@ pub fn piece_end(from: u64, end: u64, piece: u64, block: u64) -> u64 {
     if whole > from { whole } else { to }
 }
 
-/// How long a client may take to send a request of so many bytes that it began, or to take such a
-/// reply: `timeout`, and a second for each MiB of it.
+/// Returns the time that a client has to send a request of `bytes` bytes that it began, or to take
+/// such a reply: `timeout`, plus one second for each MiB.
 pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
     timeout.saturating_add(Duration::from_secs(bytes >> 20))
 }
 
-/// A time for people, to the millisecond.
+/// Rounds a time down to milliseconds, for logs.
 pub fn rounded(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The moment that is so long after another one; where no clock counts that far, thirty years after
-/// it.
+/// Returns the moment `time` after `moment`, or thirty years after it if the clock can't count that
+/// far.
 pub fn after(moment: Instant, time: Duration) -> Instant {
     moment.checked_add(time).unwrap_or(moment + Duration::from_secs(30 * 365 * 86_400))
 }
 
-/// Clients of a device that have left, and are known by where they came from, so that they are told
-/// of what it lost: at most.
+/// Largest number of departed clients of a device that are remembered by where they came from, so
+/// that they learn of its losses.
 pub(crate) const ABSENT: usize = 256;
 
-/// Clients accepted between two looks whether the listener is to be closed.
+/// Clients accepted between two checks for a closed listener.
 pub const ACCEPTS: u32 = 64;
 
-/// How long a handshake may wait for its client where others wait for its place.
+/// Longest time that a handshake may wait for its client while others wait for its place.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often that is halved, at most: then it is 4 ms.
+/// Largest number of halvings of that time. The last one leaves 4 ms.
 const PATIENCE_HALVINGS: usize = 8;
 
-/// How many handshakes that were cut count, where `places` may go on at a time.
+/// Returns the largest count of cut handshakes that matters, if `places` handshakes may run at
+/// once.
 pub fn most_cut(places: usize) -> usize {
     places.saturating_mul(PATIENCE_HALVINGS)
 }
 
-/// How long a handshake may wait for its client before it makes room for another one.
+/// Returns the time that a handshake may wait for its client before it makes room for another one.
 ///
-/// `cut` is by how many more were cut than came to the choice of an export. A herd of clients that
-/// are alive chooses within the patience, however many there are: those behind them wait in the
-/// system's queue. A flood of silent ones would keep that queue full for as long, so each time that
-/// it was cut out of all `places` the patience is halved.
+/// `cut` is the number of handshakes that were cut, minus those that led to the choice of an
+/// export. Live clients choose an export within the patience, however many there are: those behind
+/// them wait in the system's queue. A flood of silent clients would keep that queue full. Each time
+/// that all `places` have been cut, the patience is therefore halved.
 pub fn handshake_patience(cut: usize, places: usize) -> Duration {
     HANDSHAKE_PATIENCE / (1 << (cut / places.max(1)).min(PATIENCE_HALVINGS))
 }
 
-/// How long to wait before the next look for a handshake that may be cut.
+/// Returns the time between two searches for a handshake to cut.
 pub fn handshakes_look(patience: Duration) -> Duration {
     (patience / 64).max(Duration::from_millis(1))
 }
 
-/// Sockets that one such look asks for what their clients have sent.
+/// Sockets that one such search asks for bytes of their clients.
 pub const HANDSHAKES_ASKED: usize = 64;
 
-/// How long to wait before accepting again after the `failures`-th failure in a row for want of
+/// Returns the wait before the next accept after the `failures`-th failure in a row for want of
 /// resources: 10 ms, doubling up to 1 s. The wait ends early when the listener is stopped.
 pub fn accept_backoff(failures: u32) -> Duration {
     Duration::from_millis((10 << failures.saturating_sub(1).min(7)).min(1000))
@@ -440,7 +443,7 @@ mod tests {
         assert_eq!(judge(&request(Command::READ, 0, u32::MAX.into()), &l), REFUSE_INVAL);
         assert_eq!(judge(&request(Command::WRITE, 0, u32::MAX.into()), &l), Verdict::Hopeless);
         assert_eq!(judge(&request(Command::WRITE, 0, (1 << 16) + 512), &l), Verdict::Hopeless);
-        // Neither discards nor zeroes carry a payload, so nothing limits them but the size.
+        // Neither discards nor zeroes carry a payload, so only the size limits them.
         assert!(matches!(judge(&request(Command::TRIM, 0, 1 << 20), &l), Verdict::Submit(_)));
     }
 

@@ -1,10 +1,9 @@
-//! What the other side sends in the transmission phase, byte by byte into the requests that it
-//! answers.
+//! The parser of the replies in the transmission phase, which puts their data into the requests.
 //!
-//! It is a stranger: an answer that names no request, says more than was asked for, or isn't one at
-//! all, ends the connection. Memory is bounded: data goes straight into its request, or, where it
-//! comes before its turn, into memory of which there is no more than was asked for; other chunks
-//! have a length that is looked at first.
+//! The server isn't trusted: a reply that names no request, carries more than was asked for, or
+//! isn't a reply at all ends the connection. Memory is bounded. Data goes straight into its
+//! request. If data comes out of order, the memory for it is no more than was asked for. The length
+//! of any other chunk is checked first.
 
 use bytes::{Buf, BytesMut};
 use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
@@ -18,18 +17,18 @@ use crate::wire::{
     STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC, SimpleReply, decode_block_status, decode_error,
 };
 
-/// Longest error chunk that is looked at, in bytes.
+/// Largest length of an error chunk in bytes.
 const MOST_ERROR: u64 = 8 << 10;
-/// Longest block status, in bytes: that of a million extents.
+/// Largest length of a block status in bytes: that of a million extents.
 const MOST_STATUS: u64 = (8 << 20) + 4;
 
-/// So many bytes of a read are worth a call of their own, which puts them where they belong. One
-/// copy of 64 KiB takes about as long.
+/// Least number of bytes of a read that are received straight into their place by a call of their
+/// own. A call costs about as much as a copy of 64 KiB.
 const LARGE: u64 = 64 << 10;
-/// Room for what stands before such data.
+/// Room for the heads in front of such data.
 const HEADS: usize = 4 << 10;
 
-/// Why a connection can't go on.
+/// The reason why a connection can't continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BrokenConnection(pub(super) String);
 
@@ -37,37 +36,37 @@ fn broken<T>(why: impl Into<String>) -> Result<T, BrokenConnection> {
     Err(BrokenConnection(why.into()))
 }
 
-/// What has become of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum AnswerOutcome {
-    /// It was answered.
+    /// The request was answered, with this result.
     Answered(usize, Result<(), IoError>),
-    /// The other side is shutting down, and hasn't done it.
+    /// The server is shutting down and hasn't done the request.
     Refused(usize),
 }
 
-/// The reader of one connection's answers.
+/// The parser of one connection's replies.
 #[derive(Default)]
 pub(super) struct Answers {
     state: AnswersState,
-    /// Chunks were agreed on.
+    /// True if chunks were agreed on.
     structured: bool,
-    /// The number of `base:allocation`.
+    /// Context number of `base:allocation`.
     allocation: Option<u32>,
-    /// The last data was worth going straight to its place.
+    /// True if the last data was large enough to be received straight into its place.
     large: bool,
 }
 
 #[derive(Default)]
 enum AnswersState {
-    /// Something begins.
+    /// The next byte begins a message.
     #[default]
     Start,
-    /// So many bytes of data follow, whose turn it is.
+    /// `left` bytes of data follow, which are the next ones of their read.
     Data { slot: usize, left: u64, last: bool },
-    /// So many bytes follow of data that lies at `start`, and others have to come before it.
+    /// `left` bytes of data follow for `start`, before data that belongs in front of them.
     Early { slot: usize, start: u64, data: BytesMut, left: u64, last: bool },
-    /// What follows a head is to come whole.
+    /// The rest of a message has to be received whole.
     Rest { slot: usize, chunk: Chunk },
 }
 
@@ -76,9 +75,9 @@ impl Answers {
         Answers { state: AnswersState::Start, structured, allocation, large: false }
     }
 
-    /// The request to which the next bytes that come belong, and how many of them, where these are
-    /// many and have no byte before them in a buffer: they may be received to where they belong,
-    /// and the number lessened.
+    /// Returns the request that the next bytes belong to, and the number of those bytes. It does so
+    /// only if they are many and none is in a buffer before them. The caller may then receive them
+    /// into the request, and reduces the number.
     pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
         match &mut self.state {
             AnswersState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
@@ -86,20 +85,20 @@ impl Answers {
         }
     }
 
-    /// How much to receive for [`Answers::take`]: little where the head of a large read is likely,
-    /// whose data goes straight to its place.
+    /// Returns the number of bytes to receive for [`Answers::take`]. It is small if the head of a
+    /// large read is likely, whose data is received straight into its place.
     pub(super) fn room(&self) -> usize {
         if self.large { HEADS } else { ROOM }
     }
 
-    /// Data begins, whose turn it is.
+    /// Begins data that is the next of its read.
     fn data(&mut self, slot: usize, left: u64, last: bool) {
         self.large = left >= LARGE;
         self.state = AnswersState::Data { slot, left, last };
     }
 
-    /// Takes what is whole from `bytes`, which came on connection `on`; what ended goes to `ends`,
-    /// in its order.
+    /// Parses what is whole in `bytes`, which came on connection `on`, and appends the outcomes to
+    /// `ends`.
     pub(super) fn take(
         &mut self,
         bytes: &mut BytesMut,
@@ -111,7 +110,7 @@ impl Answers {
         Ok(())
     }
 
-    /// False where more has to come.
+    /// Parses one message or piece. Returns false if more bytes are needed.
     fn step(
         &mut self,
         bytes: &mut BytesMut,
@@ -281,7 +280,7 @@ impl Answers {
         }
     }
 
-    /// What follows the head of a chunk that is no data.
+    /// Parses the rest of a chunk that is no data.
     fn rest(
         &mut self,
         slot: usize,
@@ -315,7 +314,7 @@ impl Answers {
             }
             return if last { finish(slot, table, ends) } else { Ok(true) };
         }
-        // An error of a kind that we don't know begins as all do.
+        // An error chunk of an unknown kind begins as all error chunks do.
         let known = [ReplyKind::ERROR, ReplyKind::ERROR_OFFSET].contains(&chunk.kind);
         let (error, message) = match decode_error(chunk.kind, data) {
             Some(error) => (error.error, error.message),
@@ -335,7 +334,7 @@ impl Answers {
     }
 }
 
-/// The reply is over.
+/// Ends a request whose reply is complete.
 fn finish(
     slot: usize,
     table: &mut Table,
@@ -347,7 +346,7 @@ fn finish(
         None if entry.rq.op() == Op::Read && !entry.is_whole() => {
             return broken("a read was answered without all its bytes");
         }
-        // All its bytes have to be there before it can be done.
+        // All its bytes have to be sent before it can be done.
         None if entry.leaving && entry.payload() > 0 => {
             return broken("a write was answered before its bytes were sent");
         }
@@ -374,8 +373,8 @@ fn io_error(error: u32, message: &str) -> IoError {
     }
 }
 
-/// For the fuzzer: what a server sends in the transmission phase, against requests of which nothing
-/// else is there.
+/// Entry points of the fuzzer: a server's bytes in the transmission phase, against requests without
+/// a volume.
 pub mod fuzzed {
     use std::time::Instant;
 
@@ -386,14 +385,14 @@ pub mod fuzzed {
     use crate::client::answers::{AnswerOutcome, Answers};
     use crate::client::table::Table;
 
-    /// By what the answers to number `n` of the requests name it.
+    /// Returns the cookie of request number `n`.
     pub fn cookie(n: usize) -> u64 {
         (n as u64 + 1) << 16 | n as u64
     }
 
-    /// Takes `pieces` for what comes on a connection on which `requests` were sent, of which the
-    /// last one hasn't left whole, and completes them all. Which ones were answered, in that order,
-    /// and whether the connection could go on.
+    /// Parses `pieces` as the bytes of a connection on which `requests` were sent, the last one not
+    /// completely, and completes them all. Returns which ones were answered, in that order, and
+    /// whether the connection could continue.
     pub fn answers<'a>(
         structured: bool,
         allocation: u32,

@@ -1,9 +1,9 @@
-//! The thread of a remote volume: it alone has the connections and the requests, so nothing of
-//! theirs is locked.
+//! The thread of a remote volume. It alone owns the connections and the requests, so none of them
+//! needs a lock.
 //!
-//! A round: *Admit* what was submitted, *Expire* what is late, *Connect* or *Send*, then *Wait* for
-//! whatever comes first, and *Receive*. All connections are of one time (README.md): where one
-//! breaks the others end too, and what they had on their way waits for the next ones.
+//! A round: *Admit* submitted requests, *Expire* late ones, *Connect* or *Send*, then *Wait* for
+//! the first event, and *Receive*. All connections belong to one set (README.md): if one breaks,
+//! the others end too, and their requests wait for the next set.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,39 +30,40 @@ use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, VolumeShared, policy
 use crate::deadline::timespec;
 use crate::wire::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
-/// Pieces that are sent together, at most.
+/// Largest number of pieces that are sent together.
 const MOST_PIECES: usize = 64;
-/// How often a connection is read in a round, at most: the others come too.
+/// Largest number of reads from one connection in a round, so that the others get their turn.
 const MOST_READS: usize = 8;
 
-/// One connection, behind its handshake.
+/// One connection after its handshake.
 pub(super) struct Connection {
     stream: Stream,
-    /// What came and wasn't looked at yet.
+    /// Received bytes that aren't parsed yet.
     bytes: BytesMut,
     answers: Answers,
-    /// What is to be sent, in this order.
+    /// Requests to send, in this order.
     out: VecDeque<usize>,
-    /// So many bytes of the first have left.
+    /// Bytes of the first of them that have been sent.
     gone: u64,
-    /// How many requests are on their way here.
+    /// Number of requests on their way on this connection.
     load: usize,
-    /// More may be there already, of which the socket knows nothing: TLS has it.
+    /// True if TLS may hold more received bytes, which the socket doesn't report.
     more: bool,
 }
 
-/// Connects, as often as is asked for and allowed; with `before`, to an export that this device,
-/// which was told that, can go on with.
+/// Makes as many connections as are wanted and allowed. With `before`, the export has to be one
+/// that this device, with the agreement of its last connections, can continue with.
 pub(super) fn begin(
     shared: &VolumeShared,
     before: Option<(&Geometry, &RemoteAgreement)>,
     clock: &mut PausableClock,
 ) -> Result<(Vec<Connection>, RemoteAgreement), String> {
-    // One for all: nobody looks at the requests meanwhile.
+    // One deadline for all connections: requests aren't served meanwhile.
     let deadline = clock.now() + shared.options.connect_timeout;
     let (first, agreed) = dial(shared, deadline, clock)?;
     if let Some((device, before)) = before {
-        // Together, so that it doesn't grow in between to what is there no more.
+        // Under one lock, so that the device doesn't meanwhile grow to a size that the server no
+        // longer has.
         let mut sizes = shared.sizes.lock();
         let device = Geometry { size: sizes.device, ..*device };
         sizes.export = policy::still(&device, before, &agreed)?;
@@ -72,7 +73,7 @@ pub(super) fn begin(
         for _ in 1..shared.options.connections {
             match dial(shared, deadline, clock) {
                 Ok((more, theirs)) if theirs.is_like(&agreed) => connections.push(more),
-                // As many as it lets in, in time.
+                // The server may accept fewer connections, or answer too late.
                 _ => break,
             }
         }
@@ -80,7 +81,7 @@ pub(super) fn begin(
     Ok((connections, agreed))
 }
 
-/// The clock by which the other side has to be in time.
+/// Returns the clock that measures the server's timeouts.
 pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
     PausableClock::for_timeout(options.timeout.min(options.connect_timeout))
 }
@@ -160,28 +161,28 @@ struct VolumeThread {
     shared: Arc<VolumeShared>,
     device: Geometry,
     agreed: RemoteAgreement,
-    /// The first one is the one that was there first: flushes go there.
+    /// Connections in the order of their making: flushes go to the first.
     connections: Vec<Connection>,
     table: Table,
     durable: Durable,
-    /// What has ended and wasn't looked at yet.
+    /// Ended requests that aren't handled yet.
     ends: Vec<AnswerOutcome>,
-    /// The clock of all times here. It stands still while this process does, so no answer is late
-    /// for a pause.
+    /// Clock of all times here. It stands still while this process does, so a pause makes no reply
+    /// late.
     clock: PausableClock,
-    /// When the connections came, or were lost.
+    /// Time at which the connections were made or lost.
     since: Instant,
-    /// Attempts in a row that came to nothing.
+    /// Number of failed attempts in a row.
     failures: u32,
-    /// The connections have answered a request.
+    /// True if the connections have answered a request.
     useful: bool,
-    /// When the next attempt is due; `None` while there are connections.
+    /// Time of the next attempt; `None` while there are connections.
     next_try: Option<Instant>,
-    /// Requests don't wait for a connection any more.
+    /// True if requests no longer wait for a connection.
     down: bool,
-    /// A request's time is over, and nobody has connected since.
+    /// True if a request timed out and no connection has been made since.
     mute: bool,
-    /// The other side is shutting down: nothing more is sent there.
+    /// True if the server is shutting down: nothing more is sent to it.
     closing: bool,
 }
 
@@ -190,7 +191,7 @@ impl VolumeThread {
         let shared = Arc::clone(&self.shared);
         loop {
             self.admit();
-            // Relaxed: the ring behind it makes us look.
+            // Relaxed: the write to the eventfd makes this loop look again.
             if shared.stop.load(Ordering::Relaxed) && self.table.is_empty() {
                 return self.bye();
             }
@@ -202,7 +203,8 @@ impl VolumeThread {
             match self.next_try {
                 Some(due) if due <= self.clock.now() => {
                     self.connect();
-                    // Its waits took rings: what was rung for is to be taken before anybody sleeps.
+                    // Waits inside it cleared the eventfd: the inbox has to be emptied before the
+                    // thread sleeps.
                     continue;
                 }
                 Some(_) => {}
@@ -212,7 +214,7 @@ impl VolumeThread {
         }
     }
 
-    /// Takes what was submitted.
+    /// Takes the submitted requests.
     fn admit(&mut self) {
         let shared = Arc::clone(&self.shared);
         let batch = shared.fresh.take();
@@ -251,8 +253,7 @@ impl VolumeThread {
                 None => format!("no connection within {time:?}: {}", *self.shared.why.lock()),
             };
             if on.is_some() {
-                // Its answer may come yet, and would be anybody's.
-                // Debug: a length of time.
+                // Its reply may still come, and could be taken for another's.
                 self.broke(&format!("a request was not answered within {time:?}"));
             }
             self.complete(rq, Err(IoError::with(IoErrorKind::TimedOut, words)));
@@ -287,7 +288,7 @@ impl VolumeThread {
         }
     }
 
-    /// Requests stop waiting for a connection.
+    /// Stops requests from waiting for a connection.
     fn go_down(&mut self, why: String) {
         self.down = true;
         self.shared.state.store(DOWN, Ordering::Relaxed);
@@ -298,8 +299,8 @@ impl VolumeThread {
         }
     }
 
-    /// The other side didn't answer in time, and there is no more time: no connection is sought any
-    /// more.
+    /// Fails all requests and stops connecting: the server didn't answer in time, and the volume is
+    /// being closed.
     fn give_up(&mut self) {
         if !self.down {
             self.broke("a request was not sent in its time");
@@ -315,14 +316,13 @@ impl VolumeThread {
         (self.closing, self.useful) = (false, false);
         self.shared.state.store(connections.len() as u32, Ordering::Relaxed);
         self.connections = connections;
-        // Nothing was asked yet: what came all the same is none of ours.
+        // No request was sent yet, so a reply belongs to none.
         if self.connections.iter().any(|connection| !connection.bytes.is_empty()) {
             self.broke("it answered before it was asked");
         }
     }
 
-    /// The connections are no good any more: all of them end, and what was on its way waits for the
-    /// next ones.
+    /// Ends all connections after an error. Requests on their way wait for the next ones.
     fn broke(&mut self, why: &str) {
         if self.connections.is_empty() {
             return;
@@ -344,7 +344,7 @@ impl VolumeThread {
         let mut often = Vec::new();
         for slot in sent {
             match self.table.get_mut(slot).answer.take() {
-                // It was said before all its bytes had left.
+                // The result came before all bytes of the request had been sent.
                 Some(result) => often.push((slot, result)),
                 None if self.table.back_to_line(slot) => {}
                 None => {
@@ -360,7 +360,7 @@ impl VolumeThread {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends the requests that may be sent.
     fn send(&mut self) {
         let (mut from, mut waiting) = (0, Vec::new());
         while !self.closing {
@@ -394,7 +394,7 @@ impl VolumeThread {
         }
     }
 
-    /// How a request ends that the other side isn't asked about.
+    /// Returns the result of a request that isn't sent to the server.
     fn without_asking(&mut self, op: Op, range: &Range<u64>) -> Option<Result<(), IoError>> {
         match op {
             Op::Flush if self.durable.tell() => {
@@ -407,13 +407,12 @@ impl VolumeThread {
                 self.durable.flushed(self.durable.covered());
                 Some(Ok(()))
             }
-            // The other side may have what was there before: a copy elsewhere, as a mirror's other
-            // leg, is right.
+            // The server may return older data. Another copy, as on a mirror's other leg, is right.
             Op::Read if self.durable.is_doubtful(range) => {
                 let why = "a connection was lost, and a change that was acknowledged here may be lost with it: no flush has told that yet";
                 Some(Err(IoError::with(IoErrorKind::Io(EIO), why)))
             }
-            // Bytes of which nothing is known are data.
+            // Bytes of unknown state count as data.
             Op::Extents if self.agreed.allocation.is_none() || self.durable.is_doubtful(range) => {
                 Some(Ok(()))
             }
@@ -479,8 +478,8 @@ impl VolumeThread {
         }
     }
 
-    /// Waits for what comes first: requests, answers, room to send, the time of a request or of an
-    /// attempt.
+    /// Waits for the first of: new requests, replies, room to send, the deadline of a request or of
+    /// an attempt.
     fn wait(&mut self) {
         let due = [self.table.deadline(), self.next_try].into_iter().flatten().min();
         let more = self.connections.iter().any(|connection| connection.more);
@@ -501,7 +500,8 @@ impl VolumeThread {
             }
             match poll(&mut all, wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Nothing that a caller could do; it must not become a busy loop.
+                // A caller could do nothing about it. The pause keeps this from becoming a busy
+                // loop.
                 Err(error) => {
                     tracing::error!(%error, "the thread of a remote volume cannot wait");
                     thread::sleep(Duration::from_millis(10));
@@ -532,7 +532,7 @@ impl VolumeThread {
         }
     }
 
-    /// Receives what has come on all connections, up to a limit. False if they broke.
+    /// Receives what has come on all connections, up to a limit. Returns false if they broke.
     fn receive_from_all(&mut self) -> bool {
         for on in 0..self.connections.len() {
             let received = self.receive(on);
@@ -545,10 +545,10 @@ impl VolumeThread {
         true
     }
 
-    /// Takes what has come on a connection.
+    /// Receives and parses the bytes of a connection.
     fn receive(&mut self, on: usize) -> Result<(), String> {
         let Self { connections, table, ends, .. } = self;
-        // Another one may have ended them all.
+        // Another connection may have ended them all.
         let Some(connection) = connections.get_mut(on) else { return Ok(()) };
         let Connection { stream, bytes, answers, more, .. } = connection;
         *more = false;
@@ -582,7 +582,7 @@ impl VolumeThread {
         Ok(())
     }
 
-    /// Looks at what has ended, in its order.
+    /// Handles ended requests, in order.
     fn end_all(&mut self) {
         let mut ends = std::mem::take(&mut self.ends);
         let mut over = false;
@@ -592,7 +592,7 @@ impl VolumeThread {
                 AnswerOutcome::Refused(slot) => {
                     self.closing = true;
                     if self.table.get(slot).leaving {
-                        // It goes back to the line with all others.
+                        // All requests go back to the queue, this one too.
                         over = true;
                         continue;
                     }
@@ -611,7 +611,7 @@ impl VolumeThread {
         }
     }
 
-    /// One less is on its way on its connection.
+    /// Counts a request as no longer on its way on its connection.
     fn unload(&mut self, slot: usize) {
         let on = self.table.get(slot).on;
         if let Some(connection) = on.and_then(|on| self.connections.get_mut(on)) {
@@ -640,10 +640,10 @@ impl VolumeThread {
         self.complete(rq, result);
     }
 
-    /// Tells the submitter, on this thread: that may submit more, which comes by the inbox.
+    /// Completes a request on this thread. The submitter may submit more, through the inbox.
     fn complete(&mut self, rq: Started, result: Result<(), IoError>) {
         if rq.op() == Op::Flush && result.is_err() {
-            // For any reason: nobody takes earlier changes for durable.
+            // Whatever failed the flush, nobody now takes earlier changes for durable.
             self.durable.tell();
         }
         rq.complete(result);
@@ -673,7 +673,7 @@ impl VolumeThread {
         }
     }
 
-    /// Takes leave.
+    /// Ends the connections in the protocol's way.
     fn bye(&mut self) {
         let (flags, command) = (CommandFlags::empty(), Command::DISC);
         let bye = Request { flags, command, cookie: 0, offset: 0, length: 0 }.encode();

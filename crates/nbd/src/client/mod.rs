@@ -1,16 +1,16 @@
-//! A driver of volumes that are somebody else's exports: the client's side of the protocol.
+//! The client's side of the protocol: a driver of volumes that are another server's exports.
 //!
-//! One thread for each volume has its connections and all that is on its way there: `README.md`
-//! beside this file argues how nothing is lost between it and those that submit, what is sent again
-//! after a connection broke, and what a flush promises then.
+//! Each volume has one thread, which owns its connections and the requests on their way.
+//! `README.md` beside this file argues why no request is lost between that thread and the
+//! submitters, what is sent again after a connection broke, and what a flush promises then.
 //!
 //! | file | job |
 //! |---|---|
-//! | `uri` | where an export is. Pure |
+//! | `uri` | URIs of exports. Pure |
 //! | `shake` | the client's side of the handshake, over any bytes |
-//! | `policy` | what an export is as a device; what a request is on the wire; errors; pauses. Pure |
-//! | `table` | the requests, and which may be sent; which changes a flush covers, and which were lost |
-//! | `answers` | what arrives, into the requests that it answers |
+//! | `policy` | the device that an export makes; requests on the wire; errors; pauses. Pure |
+//! | `table` | requests, and which may be sent; the changes that a flush covers or that were lost |
+//! | `answers` | parses replies, and puts their data into the requests |
 //! | `stream` | sockets, waiting |
 //! | `tls` | the same bytes in TLS |
 //! | `line` | the thread |
@@ -46,7 +46,7 @@ pub use tls::RemoteTls;
 use tls::RemoteTls;
 pub use uri::{Uri, UriError};
 
-/// Which export a volume is, and how it is reached.
+/// Options of a volume: its export, connections and timeouts.
 #[derive(Clone)]
 #[must_use]
 pub struct RemoteOptions {
@@ -60,12 +60,12 @@ pub struct RemoteOptions {
     observer: Option<Arc<RemoteObserver>>,
 }
 
-/// The listener to what happens to a volume's connections.
+/// The listener for events of a volume's connections.
 pub type RemoteObserver = dyn Fn(&RemoteEvent) + Send + Sync;
 
 impl RemoteOptions {
-    /// The defaults: up to four connections, 5 s for each attempt to connect, 30 s for each
-    /// request.
+    /// Creates the default options: up to four connections, 5 s for each attempt to connect, 30 s
+    /// for each request.
     pub fn new(uri: Uri) -> Self {
         Self {
             uri,
@@ -79,48 +79,48 @@ impl RemoteOptions {
         }
     }
 
-    /// How many connections there are at most, 1 to 16; one where the other side doesn't say that a
-    /// flush on one covers all.
+    /// Sets the largest number of connections, 1 to 16. If the server doesn't advertise that a
+    /// flush on one connection covers all, the volume uses one.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most.clamp(1, policy::MOST_CONNECTIONS);
         self
     }
 
-    /// How long an attempt to connect may take, with the handshake.
+    /// Sets the timeout of an attempt to connect, including the handshake.
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.connect_timeout = time;
         self
     }
 
-    /// How long a request may take, all attempts together, and how long requests wait while there
-    /// is no connection: then it fails as timed out, up to one attempt to connect later.
+    /// Sets the timeout of a request, all attempts together. Requests also wait this long while
+    /// there is no connection. Then they fail as timed out, up to one attempt to connect later.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = time;
         self
     }
 
-    /// Whether changes are refused, also where the other side takes them.
+    /// Sets whether changes are refused, even if the server accepts them.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// By what TLS is spoken, where the URI asks for it.
+    /// Sets the TLS configuration that is used if the URI asks for TLS.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: RemoteTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// What the log is to call the device, beside the URI. Of a name of more than 256 bytes the
-    /// middle is left out.
+    /// Sets the device's name in the log, beside the URI. A name of more than 256 bytes loses its
+    /// middle.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
         self
     }
 
-    /// Is told what happens, on the volume's thread: it must not wait for requests of the volume. A
-    /// panic in it is caught.
+    /// Sets a function that is called with each event, on the volume's thread. It must not wait for
+    /// requests of the volume. A panic in it is caught.
     pub fn observer(mut self, observer: impl Fn(&RemoteEvent) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -143,54 +143,56 @@ impl fmt::Debug for RemoteOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteEvent {
-    /// They are gone.
+    /// The connections are lost.
     Lost {
-        /// Why.
+        /// The reason.
         why: String,
-        /// Requests that were on their way, and will be sent again.
+        /// Requests that were on their way and will be sent again.
         requests: usize,
-        /// Changes were acknowledged and not flushed: the next flush fails.
+        /// True if changes were acknowledged and not flushed: the next flush fails.
         unflushed: bool,
     },
-    /// They are back.
+    /// The volume is connected again.
     Back {
-        /// After how long.
+        /// Time since the connections were lost.
         after: Duration,
-        /// How many there are.
+        /// Number of connections.
         connections: usize,
     },
-    /// There is no connection, and requests have stopped waiting for one: they fail at once.
+    /// The volume has had no connection for too long: waiting requests fail, and later ones fail at
+    /// once.
     Down {
-        /// Why the last attempt came to nothing.
+        /// Reason of the last attempt's failure.
         why: String,
     },
 }
 
-/// Where a volume stands with its other side.
+/// The state of a volume's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteState {
-    /// There are so many connections.
+    /// The volume has this many connections.
     Connected(usize),
-    /// There is none; requests wait.
+    /// The volume has no connection, and requests wait.
     Reconnecting,
-    /// There has been none for too long; requests fail at once.
+    /// The volume has had no connection for too long, and requests fail at once.
     Down,
 }
 
-/// What a volume is at.
+/// A volume's state and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteStatus {
-    /// Where it stands.
+    /// State of its connections.
     pub state: RemoteState,
-    /// How often it has lost its connections.
+    /// Number of times that its connections were lost.
     pub losses: u64,
-    /// How many requests were sent again.
+    /// Number of requests that were sent again.
     pub repeated: u64,
-    /// How many flushes failed since changes may have been lost with a connection.
+    /// Number of flushes that failed because changes may have been lost with a connection.
     pub unflushed: u64,
-    /// Why it lost its connections the last time, or why there is none; empty where it never did.
+    /// Reason of the last loss of its connections, or of the last failure to connect. Empty if
+    /// there was none.
     pub why: String,
 }
 
@@ -212,7 +214,7 @@ impl fmt::Display for RemoteStatus {
     }
 }
 
-/// Why a volume can't be had, in words.
+/// The reason why a volume can't be connected, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteError(String);
 
@@ -224,7 +226,7 @@ impl fmt::Display for RemoteError {
 
 impl std::error::Error for RemoteError {}
 
-/// A volume that is somebody else's export.
+/// A volume that is another server's export.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -257,25 +259,26 @@ impl std::error::Error for RemoteError {}
 ///
 /// # What it promises
 ///
-/// * A **change** that succeeded was done by the other side. Nothing is made up of requests that
-///   were cut off: one that wasn't answered when a connection broke is sent again on the next, up
-///   to five times, until its time is over. No two changes of one block are on their way together,
-///   so what is sent again undoes nothing that came later.
+/// * A **change** that succeeded was done by the server. A request without a reply when a
+///   connection breaks is sent again on the next one, up to five times within its timeout. No two
+///   changes of one block are on their way together, so a change that is sent again undoes no later
+///   one.
 /// * A **flush** that succeeded covers all changes that succeeded before it. The protocol doesn't
-///   say whether a new connection leads to the same server or to one that started anew and lost
-///   what its cache held: so where changes were acknowledged and not flushed when connections
-///   broke, the next flush fails, once, with an I/O error, and until then reads of those blocks do,
-///   unless they were written anew. A mirror then drops the leg and copies what it may lack.
+///   say whether a new connection leads to the same server, or to one that restarted and lost its
+///   cache. So if changes were acknowledged and not flushed when connections broke, the next flush
+///   fails once with an I/O error. Until then reads of those blocks fail too, unless they were
+///   written anew. A mirror then drops the leg and copies what it may lack.
 ///
 /// # What it can't promise
 ///
-/// * A request that timed out, or was sent before a connection broke, may still be done by the
-///   other side, later: nobody can take it back there.
-/// * Where the other side has no flush, a flush sends nothing: it says only that no connection was
-///   lost. How durable changes are is known to the other side alone.
-/// * The export has no other writer meanwhile; nobody looks for one.
-/// * It has the size that it had first, until it is [told to grow](Driver::grow) to one with which
-///   it came back. One that comes back smaller, or can do less than before, is refused.
+/// * If a request timed out, or was sent before a connection broke, the server may still carry it
+///   out later: nobody can cancel it there.
+/// * If the server offers no flush, a flush sends nothing: it says only that no connection was
+///   lost. Only the server knows how durable its changes are.
+/// * The export must have no other writer meanwhile; the volume doesn't check for one.
+/// * The volume keeps its first size until it is [told to grow](Driver::grow) to the size with
+///   which the export came back. An export that comes back smaller, or with fewer abilities, is
+///   refused.
 pub struct Remote {
     shared: Arc<VolumeShared>,
     thread: Option<thread::JoinHandle<()>>,
@@ -284,36 +287,36 @@ pub struct Remote {
     knows_extents: bool,
 }
 
-/// What the thread shares with those that submit and look.
+/// State that the volume's thread shares with submitters and observers.
 struct VolumeShared {
     options: RemoteOptions,
     /// Requests that the thread hasn't seen yet.
     fresh: Inbox<Box<NewRequest>>,
-    /// An eventfd: rung by the push that finds the inbox empty, and to end.
+    /// An eventfd. A push into the empty inbox writes to it, and so does the end of the driver.
     wake: OwnedFd,
-    /// A: the driver is gone. Relaxed: it carries nothing, and the eventfd is rung behind it.
+    /// A: the driver is gone. Relaxed: it carries nothing, and the write to the eventfd follows it.
     stop: AtomicBool,
-    /// A: the driver will soon be gone. As `stop`.
+    /// A: the driver will soon be gone. Otherwise as `stop`.
     ending: AtomicBool,
-    /// A: how many connections there are, or one of the two below. Set by the thread; Relaxed, for
-    /// reports.
+    /// A: the number of connections, or one of the two values below. Set by the thread; Relaxed,
+    /// for reports.
     state: AtomicU32,
-    /// A: for reports, Relaxed. All are counted by the thread.
+    /// A: for reports, Relaxed. The thread counts these three.
     losses: AtomicU64,
-    /// A: as above.
+    /// A: as `losses`.
     repeated: AtomicU64,
-    /// A: as above.
+    /// A: as `losses`.
     unflushed: AtomicU64,
-    /// L: is the lock; guards how long the device is, and the export.
+    /// L: is the lock; guards the sizes of device and export.
     sizes: Mutex<VolumeSizes>,
-    /// L: is the lock; guards why connections were lost, or why there is none.
+    /// L: is the lock; guards the reason why connections were lost or can't be made.
     why: Mutex<String>,
 }
 
-/// How long the two sides are, in whole blocks of the device.
+/// The sizes of device and export, in whole blocks of the device.
 struct VolumeSizes {
     device: u64,
-    /// As the connections that are there, or were last, said.
+    /// Size that the present or last connections reported.
     export: u64,
 }
 
@@ -335,18 +338,18 @@ unsafe impl HasLink for NewRequest {
 
 impl VolumeShared {
     fn ring(&self) {
-        // Fails only where the counter is full, and then the thread is being woken anyway.
+        // Fails only if the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
 impl Remote {
-    /// Connects, and finds out what the export is. Blocks, for as long as
-    /// [`RemoteOptions::connect_timeout`] says, and while a name is looked up.
+    /// Connects, and reads the properties of the export. Blocks for up to
+    /// [`RemoteOptions::connect_timeout`], and while a name is resolved.
     ///
     /// # Errors
-    /// Where the other side isn't there, has no such export, doesn't keep to the protocol, or
-    /// offers what no device can be; where the system gives no thread.
+    /// If the server can't be reached, has no such export, violates the protocol, or offers what no
+    /// device can be; if the system can't start a thread.
     #[track_caller]
     pub fn connect(options: RemoteOptions) -> Result<Remote, RemoteError> {
         let failed = |why: String| RemoteError(format!("{}: {why}", options.uri));
@@ -390,7 +393,7 @@ impl Remote {
         Ok(Remote { shared, thread, geometry, hw_queues, knows_extents })
     }
 
-    /// What it is at, a moment ago. Any context that may take a lock for a moment.
+    /// Returns the volume's state a moment ago. Any context that may take a lock for a moment.
     pub fn status(&self) -> RemoteStatus {
         let shared = &self.shared;
         let state = match shared.state.load(Ordering::Relaxed) {
@@ -407,12 +410,13 @@ impl Remote {
         }
     }
 
-    /// To be called where the volume is about to be closed. From then on one request that isn't
-    /// answered within [`RemoteOptions::timeout`] is enough: all others fail with it, later ones
-    /// fail at once, and no connection is sought any more. So are they while there is no connection
-    /// and requests fail at once anyway. A server that is silent holds up an end by one timeout
-    /// then, however many flushes come one after the other. Where the other side answers, nothing
-    /// changes. Any context.
+    /// Announces that the volume is about to be closed.
+    ///
+    /// From then on, one request that isn't answered within [`RemoteOptions::timeout`] is enough:
+    /// all others fail with it, later ones fail at once, and the volume stops connecting. The same
+    /// happens if there is no connection and requests already fail at once. So a silent server
+    /// delays the end by one timeout, however many flushes follow each other. If the server
+    /// answers, nothing changes. Any context.
     pub fn ends_soon(&self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         self.shared.ring();
@@ -422,7 +426,7 @@ impl Remote {
 impl Driver for Remote {
     fn info(&self) -> Info {
         Info {
-            // One for each connection that it began with.
+            // One for each of the initial connections.
             hw_queues: self.hw_queues,
             depth: policy::DEPTH,
             knows_extents: self.knows_extents,
@@ -430,8 +434,8 @@ impl Driver for Remote {
         }
     }
 
-    /// To what the other side said when it was connected the last time: nothing tells of a size
-    /// while a connection lasts.
+    /// Grows to the size that the server reported at the last handshake: while a connection lasts,
+    /// the server reports no size.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let mut sizes = self.shared.sizes.lock();
         let new = size.unwrap_or(sizes.device.max(sizes.export));
@@ -476,7 +480,8 @@ impl fmt::Debug for Remote {
 }
 
 impl Drop for Remote {
-    /// Nothing is on its way: each request keeps its queue, and with it the driver, alive.
+    /// Stops the thread. No request is on its way: each keeps its queue, and with it the driver,
+    /// alive.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.ring();

@@ -1,6 +1,6 @@
-//! The decisions of the client's side as pure functions over plain numbers: what the other side's
-//! export is as a device, whether it still is that after a new connection, what a request is to it,
-//! and how long to wait before the next.
+//! Decisions of the client's side as pure functions over plain numbers: the device that an export
+//! makes, whether it is still that device after a reconnect, the form of requests, and the pauses
+//! between attempts.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::wire::{
     TransmissionFlags,
 };
 
-/// How often a request is sent, at most: one on which the connection breaks each time may be the
-/// reason.
+/// Largest number of times that a request is sent. A request whose connection breaks each time may
+/// be the cause.
 pub(super) const MOST_TRIES: u32 = 5;
-/// Requests of one hardware queue that are on their way, at most.
+/// Largest number of requests of one hardware queue on their way.
 pub(super) const DEPTH: u32 = 128;
-/// Most connections of one volume.
+/// Largest number of connections of one volume.
 pub(super) const MOST_CONNECTIONS: usize = 16;
-/// A trim, or a write of zeroes, is cut to this many bytes: the length has 32 bits, and it has to
+/// Largest trim or write of zeroes in bytes. The length field has 32 bits, and the request has to
 /// end in time.
 const MOST_ZEROED: u64 = 1 << 30;
-/// Longest range of a request without data, in bytes.
+/// Largest range of a request without data, in bytes.
 const MOST_ASKED: u64 = 1 << 30;
-/// A set of connections that lasted for so long was a good one.
+/// Least age of a set of connections that counts as good.
 pub(super) const GOOD: Duration = Duration::from_secs(1);
 
-/// What an export is as a device, or why it can't be one.
+/// Returns the device that an export makes, or the reason why it can't be one.
 pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geometry, String> {
     let BlockSizes { minimum, preferred, maximum } = agreed.sizes;
     if !minimum.is_power_of_two() || minimum > 64 << 10 {
@@ -57,7 +57,8 @@ pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geom
         max_discard: whole(MOST_ZEROED),
         max_write_zeroes: whole(MOST_ZEROED),
         read_only,
-        // Also where it takes no flush: one may have to fail, since a connection was lost.
+        // True even if the server has no flush: a flush may have to fail because a connection was
+        // lost.
         can_flush: !read_only,
         can_fua: has(TransmissionFlags::SEND_FUA),
         can_discard: has(TransmissionFlags::SEND_TRIM),
@@ -70,8 +71,8 @@ pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geom
     })
 }
 
-/// Whether a device of this geometry, over an export that said `before`, can go on with one that
-/// says `now`: its size in whole blocks of the device; if not, why.
+/// Returns the size, in whole blocks of the device, of an export that says `now`. Returns the
+/// reason if a device of this geometry, over an export that said `before`, can't continue with it.
 pub(super) fn still(
     device: &Geometry,
     before: &RemoteAgreement,
@@ -106,8 +107,8 @@ pub(super) fn still(
     Ok(now.size / u64::from(device.block_size) * u64::from(device.block_size))
 }
 
-/// How long to wait before another attempt, after so many that came to nothing in a row. A request
-/// that is given `timeout` sees several.
+/// Returns the pause before the next attempt, after `failures` failed ones in a row. A request with
+/// this `timeout` sees several attempts.
 pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
@@ -115,19 +116,18 @@ pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     }
 }
 
-/// How many attempts have come to nothing in a row, after `before` and a set of connections that
-/// lasted so long and was, or wasn't, of use.
+/// Returns the number of failed attempts in a row: `before`, and the outcome of a set of
+/// connections that lasted for `lasted` and was, or wasn't, useful.
 pub(super) fn failures(before: u32, lasted: Duration, useful: bool) -> u32 {
     match (lasted >= GOOD, useful) {
         (true, _) => 0,
-        // It may be the request that comes again that breaks them.
+        // A request that is sent again may be what breaks them.
         (false, true) => 1,
         (false, false) => before.saturating_add(1),
     }
 }
 
-/// What an error number of a reply means here. A number that is none of the protocol's is an I/O
-/// error.
+/// Converts an error number of a reply. A number outside the protocol is an I/O error.
 pub(super) fn kind(error: u32) -> IoErrorKind {
     match ReplyError::from_code(error) {
         Some(ReplyError::Perm) => IoErrorKind::ReadOnly,
@@ -139,7 +139,7 @@ pub(super) fn kind(error: u32) -> IoErrorKind {
     }
 }
 
-/// The head of a request, as it is sent.
+/// Encodes the head of a request.
 pub(super) fn head(rq: &Started, cookie: u64, asked: Range<u64>, block: u32) -> [u8; REQUEST_LEN] {
     let none = CommandFlags::empty();
     let (command, flags, range) = match rq.op() {
@@ -154,7 +154,7 @@ pub(super) fn head(rq: &Started, cookie: u64, asked: Range<u64>, block: u32) -> 
             (Command::WRITE_ZEROES, flags, asked)
         }
         Op::Prefetch => {
-            // A hint: as much as the length can say.
+            // The request is a hint, so it is cut to what the length field holds.
             let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
             (Command::CACHE, none, asked.start..end)
         }
@@ -212,7 +212,7 @@ mod tests {
             assert!(geometry(&agreed(1 << 20, sizes), false).is_err(), "{sizes:?}");
         }
         assert!(geometry(&agreed(511, USUAL_SIZES), false).is_err());
-        // Nothing that a server may say makes a geometry that no device can have.
+        // No value of a server makes a geometry that no device can have.
         for size in [512, u64::MAX, u64::MAX - 511, 1 << 63] {
             assert_eq!(geometry(&agreed(size, USUAL_SIZES), false).unwrap().cannot_be(), None);
         }

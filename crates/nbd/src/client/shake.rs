@@ -1,8 +1,6 @@
-//! The client's side of the handshake, over anything that bytes go through: so the fuzzer can be
-//! the other side.
+//! The client's side of the handshake, over any byte stream, so that the fuzzer can be the server.
 //!
-//! Nothing that the other side says is believed further than its type: data of replies is bounded,
-//! and so is their number.
+//! The server isn't trusted: the data of replies is bounded, and so is their number.
 
 use std::fmt;
 use std::io;
@@ -14,47 +12,47 @@ use crate::wire::{
     TransmissionFlags,
 };
 
-/// Longest data of one reply to an option, in bytes.
+/// Largest data of one reply to an option, in bytes.
 const MOST_DATA: u32 = 64 << 10;
-/// Most replies to one option.
+/// Largest number of replies to one option.
 const MOST_REPLIES: usize = 64;
 
-/// What a client may assume where the other side says nothing. The protocol allows single bytes
-/// then; blocks have 512.
+/// Block sizes that a client assumes if the server gives none. The protocol then allows single
+/// bytes; devices use blocks of 512.
 pub(super) const USUAL_SIZES: BlockSizes =
     BlockSizes { minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
 
-/// Where the bytes go. Both wait, as long as their owner says.
+/// A byte stream to the server. Both functions wait as long as its owner allows.
 pub trait Wire {
     /// Fills `bytes`.
     ///
     /// # Errors
-    /// Where they don't come.
+    /// If they don't come.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Sends them all.
+    /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// Where they can't be.
+    /// If they can't be sent.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// What the two sides have agreed on.
+/// The properties of the export that the two sides agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAgreement {
     /// Size and abilities.
     pub summary: ExportSummary,
-    /// What requests keep to.
+    /// Block sizes that requests respect.
     pub sizes: BlockSizes,
-    /// Replies may come in chunks.
+    /// True if replies may come in chunks.
     pub structured: bool,
-    /// The number of `base:allocation`, where block status may be asked for.
+    /// Context number of `base:allocation`, if block status may be requested.
     pub allocation: Option<u32>,
 }
 
 impl RemoteAgreement {
-    /// What holds before the other side has said anything: an export without bytes. Whether
-    /// requests may go to either of two connections. Contexts have a number on each of them.
+    /// Returns true if requests may go to either of two connections. Each connection has its own
+    /// context numbers, so these may differ.
     pub(super) fn is_like(&self, other: &RemoteAgreement) -> bool {
         let allocation = self.allocation.or(other.allocation);
         RemoteAgreement { allocation, ..self.clone() }
@@ -62,6 +60,7 @@ impl RemoteAgreement {
             && self.allocation.is_some() == other.allocation.is_some()
     }
 
+    /// The state before the server has said anything: an export without bytes.
     pub(super) const NOTHING: RemoteAgreement = RemoteAgreement {
         summary: ExportSummary { size: 0, flags: TransmissionFlags::empty() },
         sizes: USUAL_SIZES,
@@ -70,14 +69,14 @@ impl RemoteAgreement {
     };
 }
 
-/// Why there was no agreement.
+/// The reason why the handshake failed.
 #[derive(Debug)]
 pub enum Refusal {
     /// The bytes don't come, or can't be sent.
     Io(io::Error),
-    /// The other side says no: what was asked, its answer, and its words.
+    /// The server refuses an option: the option, its reply, and its message.
     No(OptionKind, OptionReplyKind, String),
-    /// The other side doesn't keep to the protocol.
+    /// The server violates the protocol.
     Wrong(String),
 }
 
@@ -114,17 +113,16 @@ fn wrong<T>(why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Wrong(why.into()))
 }
 
-/// What a stranger says for people: without what would move a terminal's cursor, and not too much
-/// of it.
+/// Returns the text of an untrusted message: without control characters, and bounded in length.
 pub(super) fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-/// The greeting, and the answer to it: whether there is padding behind the answer to `EXPORT_NAME`.
+/// Exchanges the greeting. Returns true if the reply to `EXPORT_NAME` has padding.
 ///
 /// # Errors
-/// Where the other side is none that negotiates.
+/// If the server doesn't negotiate.
 pub fn greet(wire: &mut impl Wire) -> Result<bool, Refusal> {
     let mut greeting = [0; GREETING_LEN];
     wire.read(&mut greeting)?;
@@ -139,19 +137,19 @@ pub fn greet(wire: &mut impl Wire) -> Result<bool, Refusal> {
     Ok(!no_zeroes)
 }
 
-/// Asks for TLS: bytes that follow belong to its handshake.
+/// Asks for TLS: the bytes that follow belong to its handshake.
 ///
 /// # Errors
-/// Where there is none.
+/// If the server refuses it.
 pub fn start_tls(wire: &mut impl Wire) -> Result<(), Refusal> {
     send(wire, OptionKind::STARTTLS, &[])?;
     answered(wire, OptionKind::STARTTLS, |_, _| wrong("an answer to STARTTLS"))
 }
 
-/// Chooses the export; the transmission phase begins behind it.
+/// Chooses the export; the transmission phase begins after it.
 ///
 /// # Errors
-/// Where there is no such export, or the other side won't have us.
+/// If the server has no such export, or refuses the client.
 pub fn choose(
     wire: &mut impl Wire,
     export: &str,
@@ -198,7 +196,7 @@ pub fn choose(
             (InfoKind::EXPORT | InfoKind::BLOCK_SIZE, length) => {
                 return wrong(format!("information of {length} bytes"));
             }
-            // A name, a description, or something that we don't know.
+            // A name, a description, or an unknown item.
             _ => {}
         }
         Ok(())
@@ -208,7 +206,7 @@ pub fn choose(
             let Some(summary) = summary else { return wrong("it doesn't say how large it is") };
             Ok(RemoteAgreement { summary, ..agreed })
         }
-        // A server from before there was GO.
+        // The server is older than GO.
         Err(Refusal::No(_, OptionReplyKind::ERR_UNSUP, _)) => {
             send(wire, OptionKind::EXPORT_NAME, export.as_bytes())?;
             let mut found = [0; 10];
@@ -222,11 +220,11 @@ pub fn choose(
     }
 }
 
-/// An option that the other side needn't have: whether it does.
+/// Returns whether the server has an option that it may lack.
 fn optional(answer: Result<(), Refusal>) -> Result<bool, Refusal> {
     match answer {
         Ok(()) => Ok(true),
-        // GO says it where something is wrong with the export.
+        // If something is wrong with the export, the reply to GO says it.
         Err(Refusal::No(..)) => Ok(false),
         Err(why) => Err(why),
     }
@@ -239,7 +237,7 @@ fn send(wire: &mut impl Wire, option: OptionKind, data: &[u8]) -> Result<(), Ref
     Ok(wire.write(&bytes)?)
 }
 
-/// Reads the replies to an option: `each` is given those in front of the last one.
+/// Reads the replies to an option, and passes all but the last one to `each`.
 fn answered(
     wire: &mut impl Wire,
     option: OptionKind,
@@ -272,7 +270,7 @@ mod tests {
     use super::*;
     use crate::wire::{encode_info_block_size, encode_info_export, encode_meta_context};
 
-    /// A server whose answers were written down before.
+    /// A server whose replies were written before.
     struct Script {
         theirs: Vec<u8>,
         at: usize,

@@ -1,5 +1,5 @@
-//! A connection's bytes: a socket that nobody waits for, and TLS on it where that was asked for;
-//! and the waits of a handshake.
+//! The bytes of a connection: a socket that never blocks, with TLS on it if the URI asks for it. It
+//! also has the waits of a handshake.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
@@ -25,17 +25,17 @@ use super::tls::{RemoteTls, RemoteTlsStream};
 use super::uri::Address;
 use crate::deadline::timespec;
 
-/// Room for what arrives, in bytes.
+/// Room for received bytes.
 pub(super) const ROOM: usize = 256 << 10;
 
-/// How long somebody waits in a handshake, and what ends it before that.
+/// The limit of a handshake's waits, and the event that ends them early.
 pub(super) struct HandshakeWait<'a> {
-    /// The moment, by `clock`, at which waiting ends.
+    /// Time, by `clock`, at which waiting ends.
     pub(super) deadline: Instant,
-    /// The clock, which stands still while this process does: the other side isn't late for a
-    /// pause.
+    /// Clock that stands still while this process does, so that a pause doesn't make the server
+    /// late.
     pub(super) clock: RefCell<&'a mut PausableClock>,
-    /// Is readable when it is worth while to look at `stop`.
+    /// Eventfd that is readable when `stop` may have changed.
     pub(super) wake: &'a OwnedFd,
     pub(super) stop: &'a AtomicBool,
 }
@@ -43,8 +43,8 @@ pub(super) struct HandshakeWait<'a> {
 impl HandshakeWait<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
         loop {
-            // Relaxed: it carries nothing, and the eventfd that is rung behind it makes us look
-            // again.
+            // Relaxed: it carries nothing, and the write to the eventfd that follows it makes us
+            // look again.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the volume is closed"));
             }
@@ -60,7 +60,7 @@ impl HandshakeWait<'_> {
             if !both[0].revents().is_empty() {
                 return Ok(());
             }
-            // It was asked without waiting.
+            // The socket was polled without waiting.
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
@@ -69,9 +69,9 @@ impl HandshakeWait<'_> {
     }
 }
 
-/// Takes what rang an eventfd.
+/// Clears an eventfd.
 pub(super) fn clear(wake: &OwnedFd) {
-    // Fails only where nobody rang.
+    // Fails only if it was clear.
     let _ = rustix::io::read(wake, &mut [0; 8]);
 }
 
@@ -82,8 +82,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Connects, as long as there is wait. A name is looked up first, which takes as long as the
-    /// system takes.
+    /// Connects within the time of `wait`. A name is resolved first, for as long as the system
+    /// takes.
     pub(super) fn connect(
         address: &Address,
         options: &RemoteOptions,
@@ -104,7 +104,7 @@ impl Stream {
                 for address in found? {
                     match tcp(&address, flags, wait) {
                         Ok(socket) => {
-                            // Each helps only to notice sooner that nobody is there.
+                            // These options only help to notice sooner that the server is gone.
                             let silence = options.timeout / 2;
                             let _ = sockopt::set_tcp_nodelay(&socket, true);
                             let _ = sockopt::set_socket_keepalive(&socket, true);
@@ -122,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Shakes hands for TLS.
+    /// Does the TLS handshake.
     pub(super) fn secure(
         self,
         tls: &RemoteTls,
@@ -143,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// What of the socket it waits for, beside what its owner has to send.
+    /// Returns the events of the socket that it waits for, beside room for its owner's bytes.
     pub(super) fn interest(&self) -> PollFlags {
         match &self.tls {
             Some(tls) if tls.has_to_send() => PollFlags::IN | PollFlags::OUT,
@@ -151,8 +151,8 @@ impl Stream {
         }
     }
 
-    /// Receives what is there, behind what `bytes` has and into the room that it has, of which
-    /// `most` bytes are used; 0 at the end. (TLS uses all of it.) Doesn't wait: `WouldBlock`.
+    /// Receives up to `most` bytes into the room that follows the contents of `bytes`; TLS may use
+    /// all of the room. Returns 0 at the end of the stream. Doesn't wait: `WouldBlock`.
     pub(super) fn receive(&mut self, bytes: &mut BytesMut, most: usize) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => tls.receive(&self.socket, bytes),
@@ -167,8 +167,8 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::receive`], of bytes that all belong to a read, up to `most` of them, to their
-    /// place. `None` where they have to be decrypted.
+    /// Receives up to `most` bytes, which all belong to a read, straight into the request. Returns
+    /// `None` if they have to be decrypted. Otherwise as [`Stream::receive`].
     pub(super) fn receive_read(
         &self,
         rq: &mut Started,
@@ -180,16 +180,17 @@ impl Stream {
         let room = rq.rooms().find(|room| !room.is_empty())?;
         let most = most.min(room.len());
         let received = receive(&self.socket, &mut room[..most]);
-        // SAFETY: the call initialized so many bytes of the first room that has any.
+        // SAFETY: the call initialized `n` bytes of the first room that has any.
         Some(received.inspect(|n| unsafe { rq.advance(*n as u64) }).map(|n| (n, most)))
     }
 
-    /// Whether there may be bytes behind those that were received into more room than they needed.
+    /// Returns true if more bytes may be there, although the last receive didn't fill its room.
     pub(super) fn may_have_more(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Sends what it can of `pieces`, and says how much that is. Doesn't wait: `WouldBlock`.
+    /// Sends as many bytes of `pieces` as the socket takes, and returns their number. Doesn't wait:
+    /// `WouldBlock`.
     pub(super) fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => tls.send(&self.socket, pieces),
@@ -197,7 +198,7 @@ impl Stream {
         }
     }
 
-    /// Sends what TLS has kept back.
+    /// Sends bytes that TLS has kept back.
     pub(super) fn push(&mut self) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => tls.push(&self.socket),
@@ -220,7 +221,7 @@ fn tcp(address: &SocketAddr, flags: SocketFlags, wait: &HandshakeWait<'_>) -> io
     Ok(socket)
 }
 
-/// Receives what is there into the beginning of `room`, and says how much that is.
+/// Receives into the beginning of `room`, and returns the number of bytes.
 fn receive(socket: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
     loop {
         match recv(socket, &mut *room, RecvFlags::DONTWAIT) {
@@ -231,7 +232,7 @@ fn receive(socket: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> 
     }
 }
 
-/// As [`Stream::send`], of a socket.
+/// Sends on a socket as [`Stream::send`] does.
 pub(super) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
@@ -242,11 +243,11 @@ pub(super) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize
     }
 }
 
-/// A stream in its handshake: its owner waits.
+/// A stream during its handshake: its owner waits.
 pub(super) struct HandshakeStream<'a> {
     pub(super) stream: Stream,
     pub(super) wait: &'a HandshakeWait<'a>,
-    /// Came, and was not asked for yet.
+    /// Received bytes that weren't asked for yet.
     pub(super) ahead: BytesMut,
 }
 
@@ -282,7 +283,7 @@ impl Wire for HandshakeStream<'_> {
     }
 }
 
-/// What can't be sent now is sent later.
+/// Turns `WouldBlock` into success: the bytes are sent later.
 pub(super) fn not_yet(error: io::Error) -> io::Result<()> {
     if error.kind() == ErrorKind::WouldBlock { Ok(()) } else { Err(error) }
 }

@@ -1,12 +1,11 @@
-//! The requests that a volume's thread has: which ones wait to be sent, which ones are on their
-//! way, and what of a read has come.
+//! The requests of a volume's thread: those that wait to be sent, those on their way, and the
+//! pieces of reads that have come.
 //!
-//! Belongs to that thread alone. No two changes of one block are on their way at a time: so a
-//! change that nobody has answered when a connection breaks can be sent again as it is, since no
-//! later one can have been done in between (README.md, "Once more").
+//! Only that thread uses the table. No two changes of one block are on their way at a time. So a
+//! change without a reply when a connection breaks can be sent again as it is: no later change can
+//! have been done in between (README.md, "Requests that are sent again").
 //!
-//! [`Durable`] says which of the acknowledged changes are durable, as far as the other side's word
-//! goes.
+//! [`Durable`] records which of the acknowledged changes are durable, as far as the server says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,40 +17,40 @@ use corewise_blockmq::{IoError, Op, Started};
 use super::policy::MOST_TRIES;
 use crate::wire::REQUEST_LEN;
 
-/// Most pieces of one read that came before those in front of them.
+/// Largest number of pieces of one read that came out of order.
 const MOST_PIECES: usize = 1024;
-/// Most errors that one answer may tell: without an end it would keep the thread busy until the
-/// request's time is over.
+/// Largest number of error chunks in one reply: an endless series would keep the thread busy until
+/// the request's timeout.
 const MOST_ERRORS: u32 = 1024;
 
-/// A request.
+/// A request in the table.
 pub(super) struct TableEntry {
     pub(super) rq: Started,
-    /// Its place in the order of arrival.
+    /// Sequence number of its arrival.
     order: u64,
-    /// How often it was sent.
+    /// Number of times that it was sent.
     tries: u32,
-    /// The connection that it was sent on, while it is on its way.
+    /// Connection on which it was sent, while it is on its way.
     pub(super) on: Option<usize>,
-    /// By what its answers name it; another one each time.
+    /// Cookie by which replies name it; each attempt has another one.
     pub(super) cookie: u64,
     pub(super) head: [u8; REQUEST_LEN],
-    /// Not all its bytes have left yet.
+    /// True until all its bytes have been sent.
     pub(super) leaving: bool,
-    /// The other side has said how it ended; its answer is about to be looked at, or waits until
-    /// all its bytes have left.
+    /// True if the reply has come. It is about to be handled, or waits until all bytes of the
+    /// request have been sent.
     pub(super) answered: bool,
-    /// How it ended, where that was said before all its bytes had left.
+    /// Result, if the reply came before all bytes of the request had been sent.
     pub(super) answer: Option<Result<(), IoError>>,
-    /// What an error chunk has said; the reply isn't over.
+    /// Error of an error chunk in an unfinished reply.
     pub(super) error: Option<IoError>,
-    /// How many error chunks have come.
+    /// Number of error chunks so far.
     errors: u32,
-    /// Extents have come.
+    /// True if extents have come.
     pub(super) has_extents: bool,
-    /// Of a flush: how many changes it covers.
+    /// Number of changes that a flush covers.
     pub(super) covers: u64,
-    /// Of a read: what came before its turn, by where it begins.
+    /// Pieces of a read that came out of order, by their start.
     early: BTreeMap<u64, Piece>,
 }
 
@@ -71,13 +70,13 @@ impl Piece {
 }
 
 impl TableEntry {
-    /// Bytes that follow its head.
+    /// Returns the number of payload bytes after the request's head.
     pub(super) fn payload(&self) -> u64 {
         if self.rq.op() == Op::Write { self.rq.len() } else { 0 }
     }
 
-    /// Whether a piece of a read may lie here: it was asked for, and hasn't come. And whether its
-    /// turn has come.
+    /// Returns `None` if no piece of the read may lie here: it was not asked for, or has already
+    /// come. Returns true if the piece is the next one in order.
     pub(super) fn takes(&self, piece: &Range<u64>) -> Option<bool> {
         let at = self.at();
         if piece.is_empty() || piece.start < at || piece.end > self.range().end {
@@ -91,25 +90,25 @@ impl TableEntry {
         (next || self.early.len() < MOST_PIECES).then_some(next)
     }
 
-    /// Where the next byte of a read belongs.
+    /// Returns the offset of the next byte of a read.
     fn at(&self) -> u64 {
         self.rq.offset() + self.rq.filled()
     }
 
-    /// Whether there may be one more error chunk.
+    /// Counts an error chunk, and returns true unless there are too many.
     pub(super) fn may_err(&mut self) -> bool {
         self.errors += 1;
         self.errors <= MOST_ERRORS
     }
 
-    /// Puts a piece in its place, or keeps it until its turn comes. It [may lie
-    /// there](TableEntry::takes).
+    /// Stores a piece in the buffer, or keeps it until the pieces before it have come. The piece
+    /// [may lie there](TableEntry::takes).
     pub(super) fn put_piece(&mut self, start: u64, piece: Piece) {
         self.early.insert(start, piece);
         self.catch_up();
     }
 
-    /// Puts the pieces in place whose turn has come.
+    /// Stores the pieces that have become the next ones in order.
     pub(super) fn catch_up(&mut self) {
         while let Some(piece) = self.early.remove(&self.at()) {
             match piece {
@@ -119,7 +118,7 @@ impl TableEntry {
         }
     }
 
-    /// Whether all that was asked for has come.
+    /// Returns true if all that was asked for has come.
     pub(super) fn is_whole(&self) -> bool {
         self.rq.filled() == self.rq.len()
     }
@@ -134,15 +133,15 @@ impl TableEntry {
 pub(super) struct Table {
     slots: Vec<Option<Box<TableEntry>>>,
     free: Vec<usize>,
-    /// Those that wait to be sent, in the order of their arrival.
+    /// Requests that wait to be sent, in the order of their arrival.
     line: VecDeque<usize>,
-    /// Each with its place in the order, by deadline: all have the same time.
+    /// Requests by deadline, each with its sequence number. All have the same timeout.
     due: VecDeque<(Instant, u64, usize)>,
-    /// Changes that are on their way.
+    /// Changes on their way.
     changing: Vec<(usize, Range<u64>)>,
     arrived: u64,
     sent: u64,
-    /// How many are on their way.
+    /// Number of requests on their way.
     pub(super) on_their_way: usize,
 }
 
@@ -151,7 +150,7 @@ impl Table {
         self.free.len() == self.slots.len()
     }
 
-    /// Puts a request at the end of the line.
+    /// Puts a request at the end of the queue.
     pub(super) fn add(&mut self, rq: Started, deadline: Instant) {
         self.arrived += 1;
         let entry = Box::new(TableEntry {
@@ -177,14 +176,14 @@ impl Table {
         self.slots[slot] = Some(entry);
         self.line.push_back(slot);
         if self.due.len() > 2 * self.slots.len() + 64 {
-            // One that takes long keeps those behind it, which have ended.
+            // Entries of ended requests pile up behind one that takes long.
             let slots = &self.slots;
             self.due.retain(|&(_, order, slot)| holds(slots, slot, order));
         }
         self.due.push_back((deadline, self.arrived, slot));
     }
 
-    /// The request in a slot that the caller knows to hold one.
+    /// Returns the request in a slot that the caller knows to be filled.
     pub(super) fn get(&self, slot: usize) -> &TableEntry {
         self.slots[slot].as_ref().expect(HELD)
     }
@@ -193,7 +192,8 @@ impl Table {
         self.slots[slot].as_mut().expect(HELD)
     }
 
-    /// The request that a cookie names, which was sent on this connection and isn't answered yet.
+    /// Returns the slot of the unanswered request with this cookie that was sent on this
+    /// connection.
     pub(super) fn find(&self, cookie: u64, on: usize) -> Option<usize> {
         let slot = (cookie & 0xFFFF) as usize;
         let entry = self.slots.get(slot)?.as_ref()?;
@@ -201,9 +201,9 @@ impl Table {
         named.then_some(slot)
     }
 
-    /// The first in the line, from number `from` on, that may be sent now, and its number there.
-    /// Changes that have to wait go to `waiting`: those behind them that meet them wait too, or a
-    /// large one might never find all its blocks free.
+    /// Returns the first request of the queue, from index `from` on, that may be sent now, and its
+    /// index. Changes that have to wait are added to `waiting`, and later changes that overlap one
+    /// of them wait too: otherwise a large change might never find all its blocks free.
     pub(super) fn next(
         &self,
         from: usize,
@@ -224,19 +224,19 @@ impl Table {
         free.next().map(|(n, &slot)| (n, slot))
     }
 
-    /// The first in the line, whether or not it may be sent.
+    /// Returns the first request of the queue, whether or not it may be sent.
     pub(super) fn first(&self) -> Option<usize> {
         self.line.front().copied()
     }
 
-    /// Takes number `n` out of the line, which is on its way from now on.
+    /// Takes the request at index `n` from the queue and puts it on its way.
     pub(super) fn send(&mut self, n: usize, on: usize) -> usize {
         let slot = self.line.remove(n).expect("the caller was given this number");
         self.sent += 1;
         let cookie = self.sent << 16 | slot as u64;
         let entry = self.get_mut(slot);
-        // The bytes that an earlier connection has brought go: it may have been out of order before
-        // that was seen.
+        // Bytes that an earlier connection brought are dropped: that connection may have been
+        // faulty before anybody saw it.
         entry.rq.start_over();
         let range = entry.range();
         (entry.cookie, entry.on, entry.leaving) = (cookie, Some(on), true);
@@ -248,7 +248,7 @@ impl Table {
         slot
     }
 
-    /// Takes a request out, to be completed by the caller.
+    /// Removes a request, which the caller completes.
     pub(super) fn remove(&mut self, slot: usize) -> Started {
         let entry = self.slots[slot].take().expect(HELD);
         self.free.push(slot);
@@ -261,8 +261,8 @@ impl Table {
         entry.rq
     }
 
-    /// Sends a request again that the other side has not done. False where that was tried often
-    /// enough.
+    /// Puts a request that the server has not done back into the queue. Returns false if it has
+    /// been sent often enough.
     pub(super) fn back_to_line(&mut self, slot: usize) -> bool {
         self.on_their_way -= 1;
         self.changing.retain(|(other, _)| *other != slot);
@@ -278,7 +278,7 @@ impl Table {
         again
     }
 
-    /// Those that are on their way, in the order of their arrival.
+    /// Returns the requests on their way, in the order of their arrival.
     pub(super) fn sent(&self) -> Vec<usize> {
         let sent = |slot: &usize| self.slots[*slot].as_ref().is_some_and(|e| e.on.is_some());
         let mut all: Vec<usize> = (0..self.slots.len()).filter(sent).collect();
@@ -286,13 +286,13 @@ impl Table {
         all
     }
 
-    /// The first one whose time is over.
+    /// Returns the first request whose deadline has passed.
     pub(super) fn late(&mut self, now: Instant) -> Option<usize> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.due.front().map(|(_, _, slot)| *slot)
     }
 
-    /// When the time of the next one is over.
+    /// Returns the next deadline.
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         while let Some(&(deadline, order, slot)) = self.due.front() {
             if holds(&self.slots, slot, order) {
@@ -304,7 +304,7 @@ impl Table {
     }
 }
 
-/// Whether a slot has the request that came as number `order`.
+/// Returns true if a slot holds the request with sequence number `order`.
 fn holds(slots: &[Option<Box<TableEntry>>], slot: usize, order: u64) -> bool {
     slots[slot].as_ref().is_some_and(|entry| entry.order == order)
 }
@@ -315,31 +315,31 @@ fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
 
 const HELD: &str = "a slot in the line, or on its way, holds a request";
 
-/// Changes that are noted with their places, at most.
+/// Largest number of changes that are recorded with their ranges.
 const MOST_NOTED: usize = 16 << 10;
 
-/// Changes are counted as they are acknowledged; a flush that succeeds covers those that were
-/// counted before it was sent.
+/// A count of the acknowledged changes. A flush that succeeds covers those that were counted before
+/// it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Durable {
-    /// Changes that were acknowledged, and that don't stand for themselves as those with FUA do.
+    /// Acknowledged changes that aren't durable by themselves, as those with FUA are.
     acknowledged: u64,
-    /// So many of them are durable, or were lost with a connection.
+    /// Number of them that are durable, or were lost with a connection.
     settled: u64,
-    /// Where those lie that aren't settled, each with its number. One that goes on where the last
-    /// one ended makes that longer, and so is taken for unsettled with it.
+    /// Ranges of the unsettled changes, each with its number. A change that begins where the last
+    /// one ended extends that entry, and counts as unsettled with it.
     noted: VecDeque<(u64, Range<u64>)>,
-    /// There were too many to note up to this number: they may lie anywhere.
+    /// Number of the last change that wasn't recorded for lack of room. Changes up to it may lie
+    /// anywhere.
     unnoted: u64,
-    /// Some were lost with a connection, and nobody has been told yet.
+    /// True if changes were lost with a connection and no flush has failed for it yet.
     lost: bool,
-    /// Where those lie, from the start of each to its end. The other side may show there what was
-    /// before them.
+    /// Ranges of the lost changes, from start to end. The server may return older data there.
     doubtful: BTreeMap<u64, u64>,
 }
 
 impl Durable {
-    /// A change was acknowledged, that stands for itself or doesn't.
+    /// Records an acknowledged change. `durable` is true if it is durable by itself.
     pub(super) fn change(&mut self, range: &Range<u64>, durable: bool) {
         self.trust(range);
         if durable {
@@ -360,13 +360,13 @@ impl Durable {
         }
     }
 
-    /// What a flush that is sent now will cover.
+    /// Returns the number of changes that a flush sent now will cover.
     pub(super) fn covered(&self) -> u64 {
         self.acknowledged
     }
 
-    /// A flush has succeeded that covers so many, on the connections on which they were
-    /// acknowledged.
+    /// Records a flush that succeeded and covers `covered` changes, on the connections on which
+    /// they were acknowledged.
     pub(super) fn flushed(&mut self, covered: u64) {
         self.settled = self.settled.max(covered);
         while self.noted.front().is_some_and(|(number, _)| *number <= self.settled) {
@@ -374,7 +374,7 @@ impl Durable {
         }
     }
 
-    /// The connections are gone: whether changes may have gone with them.
+    /// Records that the connections are gone. Returns true if changes may be lost.
     pub(super) fn broke(&mut self) -> bool {
         let lost = self.acknowledged > self.settled;
         if self.unnoted > self.settled {
@@ -389,14 +389,15 @@ impl Durable {
         lost
     }
 
-    /// Whether a flush has to fail, since changes before it may be lost. The next one needn't, and
-    /// what is there now is what is read.
+    /// Returns true if a flush has to fail, since changes before it may be lost. After that the
+    /// next flush may succeed, and reads return the server's data.
     pub(super) fn tell(&mut self) -> bool {
         self.doubtful.clear();
         std::mem::take(&mut self.lost)
     }
 
-    /// Whether an acknowledged change may be missing there, and nobody has been told yet.
+    /// Returns true if an acknowledged change in the range may be lost and no flush has failed for
+    /// it yet.
     pub(super) fn is_doubtful(&self, range: &Range<u64>) -> bool {
         let before = self.doubtful.range(..range.end).next_back();
         before.is_some_and(|(_, end)| *end > range.start)
@@ -414,7 +415,7 @@ impl Durable {
         self.doubtful.insert(start, end);
     }
 
-    /// It was written anew.
+    /// Removes a range that was written anew from the lost ones.
     fn trust(&mut self, range: &Range<u64>) {
         while let Some((&from, &to)) = self.doubtful.range(..range.end).next_back() {
             if to <= range.start {

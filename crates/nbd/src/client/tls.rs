@@ -1,4 +1,4 @@
-//! TLS to the other side. The volume's thread has all of it, and never waits in here.
+//! TLS to the server, as its client. The volume's thread owns all of it, and never waits in here.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::OwnedFd;
@@ -14,23 +14,24 @@ use super::stream::send;
 use crate::error::{Error, TlsPart};
 use crate::tls::{certificates, lasts, refused, spoken, words, wrong};
 
-/// How much of what is to be sent is encrypted ahead, in bytes.
+/// Number of plaintext bytes that are encrypted ahead.
 const OUTGOING: usize = 256 << 10;
 
-/// The authorities that vouch for a volume's other side, and the certificate that we show it.
+/// The authorities that vouch for a volume's server, and the client's own certificate.
 ///
-/// TLS as that of a [server](crate::Tls).
+/// TLS has the versions and limits of a [server's](crate::Tls).
 #[derive(Clone, Debug)]
 pub struct RemoteTls {
     config: Arc<ClientConfig>,
 }
 
 impl RemoteTls {
-    /// The other side shows a certificate that one of these authorities (PEM) made for its name.
-    /// With `identity`, a certificate and its key (PEM, too), we show that where it asks.
+    /// Creates a configuration: the server has to show a certificate that one of these authorities
+    /// (PEM) made for its name. With `identity`, a certificate and its key (PEM, too), the client
+    /// shows that certificate on request.
     ///
     /// # Errors
-    /// `Tls`: says which of the three is no good, and why.
+    /// `Tls`: says which of the three is unusable, and why.
     pub fn from_pem(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<RemoteTls, Error> {
         let mut provider = rustls::crypto::ring::default_provider();
         provider.cipher_suites.retain(lasts);
@@ -52,7 +53,7 @@ impl RemoteTls {
                 builder.with_client_auth_cert(chain, key).map_err(refused(TlsPart::Key))?
             }
         };
-        // A connection lasts for days: what is kept for the next handshake would save nothing.
+        // A connection lasts for days, so resumption would save nothing.
         config.resumption = Resumption::disabled();
         Ok(RemoteTls { config: Arc::new(config) })
     }
@@ -74,7 +75,7 @@ pub(crate) struct RemoteTlsStream {
 }
 
 impl RemoteTlsStream {
-    /// Goes on with the handshake; `WouldBlock` where it isn't over yet.
+    /// Continues the handshake. `WouldBlock` means that it isn't over.
     pub(crate) fn shake(&mut self, socket: &OwnedFd) -> io::Result<()> {
         loop {
             self.push(socket)?;
@@ -91,7 +92,7 @@ impl RemoteTlsStream {
         self.tls.wants_write()
     }
 
-    /// Sends what is encrypted.
+    /// Sends encrypted bytes.
     pub(crate) fn push(&mut self, socket: &OwnedFd) -> io::Result<()> {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut Socket(socket))?;
@@ -99,11 +100,12 @@ impl RemoteTlsStream {
         Ok(())
     }
 
-    /// Receives ciphertext, and decrypts what of it is whole; 0 at the end.
+    /// Receives ciphertext, and decrypts the whole records in it. Returns 0 at the end of the
+    /// stream.
     fn take(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         let n = self.tls.read_tls(&mut Socket(socket))?;
         if let Err(error) = self.tls.process_new_packets() {
-            // It may say so to the other side.
+            // An alert may be pending for the server.
             let _ = self.push(socket);
             return Err(io::Error::new(ErrorKind::InvalidData, format!("TLS: {}", spoken(&error))));
         }
@@ -130,7 +132,7 @@ impl RemoteTlsStream {
     }
 
     pub(crate) fn send(&mut self, socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        // Ciphertext that waits goes first: the buffer is bounded.
+        // Pending ciphertext goes first: the buffer is bounded.
         self.push(socket)?;
         let n = self.tls.writer().write_vectored(pieces)?;
         match self.push(socket) {

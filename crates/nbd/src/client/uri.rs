@@ -1,4 +1,4 @@
-//! NBD URIs: where an export is, as the NetworkBlockDevice project spells it. Pure.
+//! NBD URIs in the form that the NetworkBlockDevice project defines. Pure.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use crate::wire::{DEFAULT_PORT, MAX_STRING};
 
-/// Where an export is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, and the same
-/// with `nbds`, for TLS.
+/// The address of an export: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, or the
+/// same with `nbds`, for TLS.
 ///
 /// ```
 /// let uri: corewise_nbd::Uri = "nbd://[::1]/disk%201".parse()?;
@@ -27,15 +27,15 @@ pub struct Uri {
     hostname: Option<String>,
 }
 
-/// Where the other side listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Unix(PathBuf),
-    /// A name or an address, and a port.
+    /// A host name or IP address, and a port.
     Tcp(String, u16),
 }
 
-/// Why a text is no URI of an export, with what to write instead.
+/// An error that tells why a text is no URI of an export, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UriError(String);
 
@@ -48,17 +48,17 @@ impl fmt::Display for UriError {
 impl std::error::Error for UriError {}
 
 impl Uri {
-    /// The name of the export; empty means the default one.
+    /// Returns the name of the export; empty means the default one.
     pub fn export(&self) -> &str {
         &self.export
     }
 
-    /// Whether it asks for TLS.
+    /// Returns true if the URI asks for TLS.
     pub fn tls(&self) -> bool {
         self.tls
     }
 
-    /// The same, with the path of its socket taken from `folder` on, where it is relative.
+    /// Returns the URI with a relative socket path resolved against `folder`.
     #[must_use]
     pub fn within(mut self, folder: &Path) -> Uri {
         if let Address::Unix(path) = &mut self.address {
@@ -67,7 +67,7 @@ impl Uri {
         self
     }
 
-    /// The path of its Unix socket; `None` where it has a host.
+    /// Returns the path of its Unix socket, or `None` if it has a host.
     pub fn socket(&self) -> Option<&Path> {
         match &self.address {
             Address::Unix(path) => Some(path),
@@ -75,19 +75,19 @@ impl Uri {
         }
     }
 
-    /// The name that the other side's certificate has to have: what `tls-hostname` says, or the
-    /// host. `None` where there is none (a Unix socket).
+    /// Returns the name that the server's certificate has to carry: the value of `tls-hostname`, or
+    /// the host. `None` if there is none (a Unix socket).
     pub fn hostname(&self) -> Option<&str> {
         match (&self.hostname, &self.address) {
             (Some(name), _) => Some(name),
-            // No certificate has the zone of an address: it is this machine's own affair.
+            // No certificate carries the zone of an address, which only this machine knows.
             (None, Address::Tcp(host, _)) => host.split('%').next(),
             (None, Address::Unix(_)) => None,
         }
     }
 }
 
-/// As it was written.
+/// The text is the one that was parsed.
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -182,11 +182,11 @@ fn host(authority: &str) -> Result<Address, UriError> {
     Ok(Address::Tcp(host, port))
 }
 
-/// An address that stood in brackets. A link-local one has a zone, behind `%25` (RFC 6874), or, as
-/// people write it and several programs take it, behind a bare `%`.
+/// Parses an address in brackets. A link-local one has a zone after `%25` (RFC 6874), or after a
+/// bare `%`, as people write it and several programs accept it.
 fn address(text: &str) -> Result<String, UriError> {
     match text.split_once('%') {
-        // The zone 25 itself may be written so.
+        // The zone may itself be 25.
         Some((address, zone)) => match zone.strip_prefix("25").filter(|zone| !zone.is_empty()) {
             Some(zone) => Ok(format!("{address}%{}", text_of(zone)?)),
             None if zone.is_empty() => wrong("a '%' without the name of a network interface"),
@@ -196,7 +196,7 @@ fn address(text: &str) -> Result<String, UriError> {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Result<Vec<u8>, UriError> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
