@@ -1,5 +1,5 @@
-//! One accepted connection: the socket, and the handles by which others (drain, eviction, the reply
-//! path) act on it.
+//! One accepted connection: the socket, and the operations of other threads (drain, eviction, the
+//! reply path) on it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,53 +26,54 @@ use crate::load::{Arrivals, PartialRequest, Untaken};
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;
 
-/// Where a checker runs all threads on one, no call waits: the others go on instead.
+/// Receive flags under a model checker, which runs all threads on one: no call waits, other threads
+/// run instead.
 const WAITS_NOT_IN_MODELS: RecvFlags =
     if IN_MODEL { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
 
-/// There is a place for the client, as far as anybody knows.
+/// State of a client that has a place, as far as is known.
 const NOT_REFUSED: u8 = 0;
-/// There is none.
+/// State of a client that has no place.
 const REFUSED: u8 = 1;
-/// There is none, and the client has been told.
+/// State of a client that has no place and has been told so.
 const TOLD: u8 = 2;
 
-/// A connected stream socket and what is owed on it. Shared by the reader thread, completions, the
-/// writer thread and the server.
+/// A connected stream socket, and its load. Shared by the reader thread, completions, the writer
+/// thread and the server.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Unique in its server, in the order of arrival.
+    /// Number that is unique in its server, in the order of arrival.
     pub(crate) id: u64,
-    /// In blocking mode; a thread that must not block says so with each call.
+    /// Socket in blocking mode. A thread that must not block says so in each call.
     pub(crate) socket: OwnedFd,
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
-    /// By which it is told of before it has an export.
+    /// Log of the client before it has an export.
     pub(crate) log: ClientLog,
     pub(crate) counts: Counts,
     pub(crate) arrivals: Arrivals,
     pub(crate) untaken: Untaken,
     pub(crate) partial: PartialRequest,
     made: Instant,
-    /// L: is the lock, a leaf; guards how long it has been idle. `None`: there is no limit to that.
+    /// L: is the lock, a leaf; guards the idle time. `None`: there is no idle limit.
     idle: Option<Mutex<IdleTime>>,
-    /// A: when its handshake first had to wait for the client, in nanoseconds since `made`; 0: it
-    /// has not. Relaxed: the books ask again.
+    /// A: the time at which its handshake first had to wait for the client, in nanoseconds since
+    /// `made`, or 0. Relaxed: the register checks again.
     waits: AtomicU64,
-    /// A: there is no place for it, or ([`TOLD`]) it has been told so. Relaxed: as above.
+    /// A: [`REFUSED`] if there is no place for it, [`TOLD`] once it was told. Relaxed: as `waits`.
     refused: AtomicU8,
-    /// L: is the lock, a leaf; guards why the server ends the connection, where it does.
+    /// L: is the lock, a leaf; guards the reason why the server ends the connection, if it does.
     cause: Mutex<Option<String>>,
 }
 
 impl Identity {
-    /// Asks the system who is at the other end of a socket.
+    /// Asks the system for the peer of a socket.
     pub(crate) fn of(socket: &OwnedFd) -> Identity {
         let name = getpeername(socket).ok().flatten();
         let (peer, pid) = match name.and_then(|name| SocketAddr::try_from(name).ok()) {
             Some(address) => (Peer::Address(address.ip().to_canonical()), None),
             None => match credentials(socket) {
-                // Of a process that this one's PID namespace doesn't have the number is 0.
+                // The system reports 0 for a process outside this PID namespace.
                 Some(ucred) => (Peer::User(ucred.uid), (ucred.pid > 0).then_some(ucred.pid as u32)),
                 None => (Peer::Unknown, None),
             },
@@ -81,8 +82,8 @@ impl Identity {
     }
 }
 
-/// The user and the process that connected a Unix socket. `rustix` has the same, with a process
-/// number that can't be 0.
+/// Returns the user and the process that connected a Unix socket. `rustix` has the same, with a
+/// process number that can't be 0.
 fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -101,7 +102,7 @@ fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
 }
 
 impl Connection {
-    /// `idle_limit`: the shortest limit to how long it may be idle.
+    /// Creates a connection. `idle_limit` is the shortest limit of its idle time.
     pub(crate) fn new(
         log: ClientLog,
         socket: OwnedFd,
@@ -130,43 +131,42 @@ impl Connection {
         (connection, parker)
     }
 
-    /// How long it has been there.
+    /// Returns the age of the connection.
     pub(crate) fn age(&self) -> Duration {
         time::now().saturating_duration_since(self.made)
     }
 
-    /// The same in nanoseconds, by which its requests are timed.
+    /// Returns its age in nanoseconds: the clock that times its requests.
     pub(crate) fn clock(&self) -> u64 {
         self.age().as_nanos() as u64
     }
 
-    /// How long ago this moment of its clock was.
+    /// Returns the time since a moment of its clock.
     pub(crate) fn since(&self, moment: u64) -> Duration {
         Duration::from_nanos(self.clock().saturating_sub(moment))
     }
 
-    /// Receives what is there, at least one byte, behind what `buffer` holds; 0 at the end of the
-    /// stream. Blocks.
+    /// Appends received bytes to `buffer`, at least one; returns 0 at the end of the stream.
+    /// Blocks.
     pub(crate) fn receive(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         self.receive_with(buffer, usize::MAX, RecvFlags::empty())
     }
 
-    /// As [`Connection::receive`], until `len` bytes are there, the stream ends, or the time is
-    /// over. The buffer has room.
+    /// Receives as [`Connection::receive`] until `len` bytes are there, the stream ends, or the
+    /// time is over. The buffer has room.
     pub(crate) fn receive_all(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
         self.receive_with(buffer, len, RecvFlags::WAITALL)
     }
 
-    /// As [`Connection::receive`], up to `len` bytes, without waiting: `WouldBlock`.
+    /// Receives as [`Connection::receive`], up to `len` bytes, without waiting: `WouldBlock`.
     pub(crate) fn receive_now(&self, buffer: &mut BytesMut, len: usize) -> io::Result<usize> {
         self.receive_with(buffer, len, RecvFlags::DONTWAIT)
     }
 
-    /// How long a [`Connection::receive`] waits before it answers `WouldBlock`; `None`: as long as
-    /// it takes.
+    /// Sets the time that a [`Connection::receive`] waits before it returns `WouldBlock`. `None`
+    /// means no limit.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) {
-        // Fails only where the time is beyond what the kernel counts, and then nobody waits for its
-        // end.
+        // Fails only if the kernel can't count that far. Then nobody lives to see its end.
         let _ = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, patience);
     }
 
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::receive`], until the deadline: `TimedOut` after it.
+    /// Receives as [`Connection::receive`] until the deadline: `TimedOut` after it.
     pub(crate) fn receive_until(
         &self,
         buffer: &mut BytesMut,
@@ -225,7 +225,7 @@ impl Connection {
         self.wait_until(PollFlags::OUT, deadline)
     }
 
-    /// For a handshake: notes where it really has to wait.
+    /// Waits for a handshake, and records if it really has to wait.
     fn look_and_wait(&self, what: PollFlags, deadline: &mut Deadline) -> io::Result<()> {
         if self.poll_until(what, deadline, Duration::ZERO)? {
             return Ok(());
@@ -234,34 +234,34 @@ impl Connection {
         self.wait_until(what, deadline)
     }
 
-    /// The handshake waits for its client.
+    /// Records that the handshake waits for its client.
     pub(crate) fn note_wait(&self) {
         if self.waits.load(Ordering::Relaxed) == 0 {
             self.waits.store(self.clock().max(1), Ordering::Relaxed);
         }
-        // The reply before this wait has left.
+        // The reply before this wait has been sent.
         if self.refused.load(Ordering::Relaxed) == REFUSED {
             self.refused.store(TOLD, Ordering::Relaxed);
         }
     }
 
-    /// There is no place for this client. It is about to be told.
+    /// Records that there is no place for this client. The caller is about to tell it.
     pub(crate) fn note_refusal(&self) {
         self.refused.store(REFUSED, Ordering::Relaxed);
     }
 
-    /// Whether there was no place for this client.
+    /// Returns true if there was no place for this client.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the client knows that there is no place for it.
+    /// Returns true if the client knows that there is no place for it.
     pub(crate) fn was_told(&self) -> bool {
         self.refused.load(Ordering::Relaxed) == TOLD
     }
 
-    /// Whether the handshake first had to wait for its client so long ago. If it never had to, its
-    /// thread may not have begun.
+    /// Returns true if the handshake first had to wait for its client at least `patience` ago. If
+    /// it never had to, its thread may not have begun.
     pub(crate) fn is_slow(&self, patience: Duration) -> bool {
         let waits = self.waits.load(Ordering::Relaxed);
         waits != 0 && self.since(waits) >= patience
@@ -272,8 +272,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for so long, at most: whether it has come. After the deadline it asks without waiting:
-    /// `TimedOut` only where nothing has come by then.
+    /// Waits for `patience` at most, and returns whether the event has come. After the deadline it
+    /// polls without waiting, and returns `TimedOut` only if nothing has come by then.
     fn poll_until(
         &self,
         what: PollFlags,
@@ -294,39 +294,40 @@ impl Connection {
         }
     }
 
-    /// The client sent something, or was sent a reply.
+    /// Records that the client sent something, or was sent a reply.
     fn is_active(&self) {
         if let Some(idle) = &self.idle {
             idle.lock().restart();
         }
     }
 
-    /// For how long nothing has come or been owed, without the stops of this process. `None`:
-    /// something is owed, or there is no limit to it. While the reader waits for a request, it
-    /// calls this once in each [slice](Connection::idle_slice).
+    /// Returns the time without traffic and without owed replies, not counting pauses of this
+    /// process. `None` means that something is owed, or that there is no limit. While the reader
+    /// waits for a request, it calls this once in each [slice](Connection::idle_slice).
     pub(crate) fn idle(&self) -> Option<Duration> {
-        // Before the time, which begins anew before the load goes down.
+        // Read before the time, which restarts before the load goes down.
         let load = self.load.snapshot();
         let idle = self.idle.as_ref()?.lock().so_far();
         let is_idle = load.requests == 0 && !load.draining && !load.cut;
         is_idle.then_some(idle)
     }
 
-    /// The longest wait between two calls of [`Connection::idle`]; `None`: nobody need call it.
+    /// Returns the longest wait between two calls of [`Connection::idle`], or `None` if none are
+    /// needed.
     pub(crate) fn idle_slice(&self) -> Option<Duration> {
         self.idle.as_ref().map(|idle| idle.lock().slice())
     }
 
-    /// Whether the client is there and has sent something that nobody has looked at. Never blocks.
+    /// Returns true if the client is there and has sent bytes that are still unread. Never blocks.
     pub(crate) fn has_sent(&self) -> bool {
         let mut socket = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
         poll(&mut socket, Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
             && socket[0].revents() == PollFlags::IN
     }
 
-    /// Whether nobody waits for the end of a request any more. A client that has only closed its
-    /// sending side may wait for data, though not for the end of zeroes. In a drain we may have
-    /// closed that side. Never blocks.
+    /// Returns true if the client no longer waits for the end of a request. A client that has only
+    /// closed its sending side may wait for data, though not for the end of zeroes. A drain may
+    /// have closed that side itself. Never blocks.
     pub(crate) fn has_left(&self, op: Op) -> bool {
         let mut signs = PollFlags::HUP | PollFlags::ERR;
         if !op.has_bytes() && !self.load.snapshot().draining {
@@ -337,8 +338,8 @@ impl Connection {
             && socket[0].revents().intersects(signs)
     }
 
-    /// New requests are refused from now on; at once, or when the last reply has left, the reader
-    /// sees the end of the stream. `why`: it is let go.
+    /// Refuses new requests from now on. The reader sees the end of the stream at once, or when the
+    /// last reply has left. `why` is the reason, if no other is recorded.
     pub(crate) fn drain(&self, why: impl FnOnce() -> String) -> Snapshot {
         self.cause.lock().get_or_insert_with(why);
         let was = self.load.drain();
@@ -348,29 +349,29 @@ impl Connection {
         was
     }
 
-    /// The reader gets what has arrived already, then the end of the stream. Never blocks.
+    /// Gives the reader what has already arrived, then the end of the stream. Never blocks.
     pub(crate) fn stop_reading(&self) {
-        // Fails only where the peer is gone, and then the reader sees that by itself.
+        // Fails only if the peer is gone, and then the reader notices by itself.
         let _ = shutdown(&self.socket, Shutdown::Read);
     }
 
-    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Replies owed
-    /// at that moment. `why`: it is cut, which counts where it wasn't cut before.
+    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Returns what
+    /// was owed at that moment. `why` is the reason, if it wasn't cut before.
     pub(crate) fn cut(&self, why: impl FnOnce() -> String) -> Snapshot {
         let mut cause = self.cause.lock();
         let was = self.load.snapshot();
         if !was.cut {
             *cause = Some(why());
         }
-        // Behind the cause: the reader that sees the cut asks for it.
+        // The reason is set first: a reader that sees the cut asks for it.
         let was = self.load.cut();
         drop(cause);
         self.close();
         was
     }
 
-    /// Runs what sends replies. If it panics, nobody sends any more, so the connection is cut and
-    /// `None` returned.
+    /// Runs a function that sends replies. If it panics, nobody sends any more, so the connection
+    /// is cut and `None` returned.
     pub(crate) fn guard<T>(&self, send: impl FnOnce() -> T) -> Option<T> {
         let sent = catch_unwind(AssertUnwindSafe(send));
         let panicked = |panic| {
@@ -380,18 +381,19 @@ impl Connection {
         sent.map_err(panicked).ok()
     }
 
-    /// Why the server ended the connection, or lets it go; `None` where it does neither.
+    /// Returns the reason why the server ended the connection, or lets it go; `None` if it does
+    /// neither.
     pub(crate) fn cause(&self) -> Option<String> {
         self.cause.lock().clone()
     }
 
-    /// Ends the stream in both directions; what was sent still arrives.
+    /// Ends the stream in both directions; bytes that were sent still arrive.
     pub(crate) fn close(&self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Takes memory of the pool for a request; blocks until it is there. False where the connection
-    /// is cut or drained before that, and nothing was taken. Reader only.
+    /// Takes memory of the pool for a request; blocks until there is some. Returns false if the
+    /// connection is cut or drained first, and then takes nothing. Reader only.
     pub(crate) fn take_memory(&self, parker: &Parker, bytes: u64) -> bool {
         self.pool.queue(bytes, self.id, self.load.unparker());
         loop {
@@ -407,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Replies were sent or dropped for good. Any context; never blocks.
+    /// Settles replies that were sent or dropped for good. Any context; never blocks.
     pub(crate) fn settle(&self, requests: u32, charge: Charge) {
         if requests == 0 {
             return;
@@ -423,8 +425,8 @@ impl Connection {
     }
 }
 
-/// The time since a client last sent something, or was last sent a reply. A stop of this process is
-/// none of that time.
+/// The time since a client last sent something, or was last sent a reply. Pauses of this process
+/// don't count.
 #[derive(Debug)]
 struct IdleTime {
     clock: PausableClock,
@@ -432,8 +434,8 @@ struct IdleTime {
 }
 
 impl IdleTime {
-    /// Begins now. `limit`: the shortest time that it is compared with. If it is zero, any time is
-    /// long enough, so a stop counts in full.
+    /// Begins now. `limit` is the shortest time that it is compared with. If it is zero, any time
+    /// is long enough, so a pause counts in full.
     fn new(limit: Duration) -> IdleTime {
         let limit = if limit.is_zero() { Duration::MAX } else { limit };
         let mut clock = PausableClock::for_timeout(limit);
@@ -441,18 +443,18 @@ impl IdleTime {
         IdleTime { clock, since }
     }
 
-    /// Begins anew.
+    /// Restarts the time.
     fn restart(&mut self) {
         self.since = self.clock.now();
     }
 
-    /// How long it has been. The thread that waits for the client asks at least once in each
-    /// [slice](IdleTime::slice).
+    /// Returns the time so far. The thread that waits for the client calls this at least once in
+    /// each [slice](IdleTime::slice).
     fn so_far(&mut self) -> Duration {
         self.clock.now().saturating_duration_since(self.since)
     }
 
-    /// The longest wait between two questions: what a stop costs a client.
+    /// Returns the longest wait between two calls: the part of a pause that counts.
     fn slice(&self) -> Duration {
         self.clock.slice()
     }

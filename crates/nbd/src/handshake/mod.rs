@@ -1,13 +1,13 @@
 //! The handshake as a pure state machine: bytes in, replies and an outcome out. No sockets, no
 //! clock, no threads.
 //!
-//! The caller feeds whatever has arrived; the machine consumes whole messages and says how many
-//! bytes that were. It never buffers by itself and never trusts a length: the longest input that it
-//! waits for is [`MAX_OPTION_DATA`] bytes of one option.
+//! The caller feeds whatever has arrived; the machine consumes whole messages and returns the
+//! number of bytes consumed. It never buffers by itself and never trusts a length: the longest
+//! input that it waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! Fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`, `STARTTLS`,
-//! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, where the server has them on,
-//! `EXTENDED_HEADERS`; any other option gets `ERR_UNSUP`.
+//! It speaks fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
+//! `STARTTLS`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, if the server
+//! allows it, `EXTENDED_HEADERS`. Any other option gets `ERR_UNSUP`.
 
 use crate::wire::{
     self, BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, Form,
@@ -15,43 +15,44 @@ use crate::wire::{
     OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
 };
 
-/// Longest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
-/// closed, since skipping the claimed length could take for ever.
+/// Largest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
+/// closed, since skipping the claimed length could take forever.
 pub const MAX_OPTION_DATA: u32 = 16 << 10;
 
-/// Replies beyond this many bytes are sent before the next option is looked at: a client that
-/// pipelines a thousand `LIST`s (which the protocol forbids) mustn't fill our memory with answers.
+/// Bytes of replies beyond which they are sent before the next option is handled. A client that
+/// pipelines a thousand `LIST`s (which the protocol forbids) mustn't fill our memory with replies.
 const ENOUGH_REPLIES: usize = 64 << 10;
 
-/// The number that stands for `base:allocation` in block status.
+/// Context number of `base:allocation` in block status.
 pub const ALLOCATION_CONTEXT: u32 = 1;
-/// In a list, this stands for everything in its namespace.
+/// Query of a list that matches the whole namespace.
 const BASE: &str = "base:";
 
-/// Where the handshake stands after [`Handshake::advance`].
+/// The next step for the caller of [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Send the replies, then feed more bytes.
+    /// The caller sends the replies, then feeds more bytes.
     NeedMore,
-    /// Send the replies before they grow any further, then feed the unconsumed bytes again: more
-    /// may follow from them.
+    /// The caller sends the replies before they grow any further, then feeds the unconsumed bytes
+    /// again: more replies may follow from them.
     SendFirst,
-    /// Send the replies, shake hands for TLS, then feed what comes out of that. Nothing behind the
-    /// option may be left over.
+    /// The caller sends the replies, does the TLS handshake, then feeds decrypted bytes. No bytes
+    /// may be left over after the option.
     StartTls,
-    /// Send the replies; the transmission phase of this export begins. Bytes that weren't consumed
-    /// belong to it.
+    /// The caller sends the replies, and the transmission phase of this export begins. Bytes that
+    /// weren't consumed belong to it.
     Begin(Agreement),
-    /// Send the replies, then close the connection.
+    /// The caller sends the replies, then closes the connection.
     Close(CloseReason),
 }
 
-/// What a client is told about an export, and what the transmission phase then keeps to.
+/// The properties of an export that a client is told, and that the transmission phase then
+/// respects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOffer {
     /// The canonical name.
     pub name: String,
-    /// A description for people; may be empty.
+    /// Description for people; may be empty.
     pub description: String,
     /// Size and abilities.
     pub summary: ExportSummary,
@@ -60,8 +61,7 @@ pub struct ExportOffer {
 }
 
 impl ExportOffer {
-    /// What depends on the form of messages that this client has chosen, and on its metadata
-    /// context.
+    /// Sets the flags that depend on the client's form of messages and on its metadata context.
     fn adapt(&mut self, form: Form, allocation: bool) {
         let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
         let filtered = allocation && form == Form::Extended;
@@ -69,31 +69,31 @@ impl ExportOffer {
     }
 }
 
-/// What a server says of TLS.
+/// The server's TLS policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// There is none.
+    /// The server has no TLS.
     #[default]
     Off,
-    /// Clients may have it.
+    /// Clients may use TLS.
     Allowed,
-    /// Nothing else is answered before it.
+    /// Clients must use TLS: nothing else is answered before it.
     Required,
 }
 
-/// Why a client isn't offered an export.
+/// The reason why a client isn't offered an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotOffered {
-    /// There is none of this name.
+    /// The server has no export of this name.
     Unknown,
-    /// It isn't for this client; why, in words for it.
+    /// The export isn't for this client. The text tells the client why.
     Forbidden(String),
 }
 
-/// Why a client gets no place at an export. The text is for the client.
+/// The reason why a client gets no place at an export. The text is for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAttached {
-    /// There is no export of this name any more.
+    /// The server no longer has an export of this name.
     Gone(String),
     /// The server is shutting down.
     ShuttingDown,
@@ -101,9 +101,9 @@ pub enum NotAttached {
     Evicted,
     /// All places are taken.
     Full {
-        /// How many there are.
+        /// Number of places.
         places: usize,
-        /// Of what, in words.
+        /// Kind of place, in words.
         of: &'static str,
     },
 }
@@ -125,41 +125,41 @@ impl std::error::Error for NotAttached {}
 
 /// The exports that a handshake may choose from.
 pub trait Catalogue {
-    /// The export of this name; the empty name asks for the default export.
+    /// Returns the export of this name; the empty name asks for the default export.
     ///
     /// # Errors
-    /// There is none, or it isn't for this client.
+    /// If there is none, or it isn't for this client.
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered>;
     /// Gives the client a place at the export of this name, which was found: from here on nobody
     /// may take it away.
     ///
     /// # Errors
-    /// There is none.
+    /// If there is none.
     fn attach(&self, name: &str) -> Result<(), NotAttached>;
     /// Calls `each` with the name and description of each export that is for this client.
     fn for_each(&self, each: &mut dyn FnMut(&str, &str));
-    /// How many exports there are.
+    /// Returns the number of exports.
     fn len(&self) -> usize;
-    /// True when there is no export.
+    /// Returns true if there is no export.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// True when no new client is wanted: options are answered with `ERR_SHUTDOWN`.
+    /// Returns true if no new client is wanted: options are answered with `ERR_SHUTDOWN`.
     fn is_shutting_down(&self) -> bool;
 }
 
-/// What the two sides have agreed on.
+/// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The export, as the client was told of it.
+    /// Export, as the client was told of it.
     pub offer: ExportOffer,
-    /// How messages look from here on.
+    /// Form of the messages from here on.
     pub form: Form,
-    /// Whether the client may ask for block status; `base:allocation` is all there is.
+    /// True if the client may ask for block status. The only context is `base:allocation`.
     pub allocation: bool,
 }
 
-/// Why the server ends a handshake.
+/// The reason why the server ends a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -167,23 +167,23 @@ pub enum CloseReason {
     Aborted,
     /// The client set flags that nobody offered.
     UnknownClientFlags(u32),
-    /// The client is out of step.
+    /// The client's message has a wrong magic number.
     BadMagic(wire::BadMagic),
-    /// An option longer than [`MAX_OPTION_DATA`]; the length is the claim of the client.
+    /// An option is longer than [`MAX_OPTION_DATA`]; the length is the claim of the client.
     OptionTooBig(u32),
-    /// More options than a client of so many exports has use for.
+    /// The client sent more options than the number of exports justifies.
     TooManyOptions,
-    /// `EXPORT_NAME` named something that can't be served, and the protocol has no error for that.
+    /// The client chose an export by `EXPORT_NAME` that can't be served, and the protocol has no
+    /// error for that.
     NoSuchExport,
-    /// Something came behind `STARTTLS` before that was answered: somebody in between may have sent
-    /// it.
+    /// Bytes followed `STARTTLS` before its reply: an attacker in between may have sent them.
     BehindStartTls,
     /// The client chose an export by `EXPORT_NAME` where TLS has to come first.
     TlsRequired,
-    /// The client chose an export by `EXPORT_NAME`, which isn't for those that have chosen extended
+    /// The client chose an export by `EXPORT_NAME`, which is no longer allowed after extended
     /// headers.
     ExtendedByName,
-    /// A client without fixed newstyle sent something else than `EXPORT_NAME`.
+    /// A client without fixed newstyle sent an option other than `EXPORT_NAME`.
     NotFixedNewstyle,
 }
 
@@ -212,12 +212,12 @@ impl std::fmt::Display for CloseReason {
     }
 }
 
-/// What one call of [`Handshake::advance`] did.
+/// The result of one call of [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the input that were used; the rest has to be fed again, with more behind it.
+    /// Bytes of the input that were used. The rest has to be fed again, followed by more.
     pub consumed: usize,
-    /// Where the handshake stands.
+    /// Next step for the caller.
     pub outcome: Outcome,
 }
 
@@ -235,13 +235,13 @@ pub struct Handshake {
     client: ClientFlags,
     options: u32,
     tls: TlsPolicy,
-    /// TLS has begun.
+    /// True once TLS has begun.
     secure: bool,
-    /// Clients may have extended headers.
+    /// True if clients may have extended headers.
     extended: bool,
-    /// What the client has chosen.
+    /// Form of messages that the client has chosen.
     form: Form,
-    /// The export of which `base:allocation` was chosen last.
+    /// Export whose `base:allocation` was chosen last.
     allocation: Option<String>,
 }
 
@@ -252,12 +252,12 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A handshake that hasn't begun, without TLS.
+    /// Creates a handshake that hasn't begun, without TLS.
     pub fn new() -> Handshake {
         Handshake::with_tls(TlsPolicy::Off)
     }
 
-    /// A handshake that hasn't begun.
+    /// Creates a handshake that hasn't begun.
     pub fn with_tls(tls: TlsPolicy) -> Handshake {
         Handshake {
             state: State::ClientFlags,
@@ -271,22 +271,22 @@ impl Handshake {
         }
     }
 
-    /// Lets clients have extended headers, which they don't otherwise.
+    /// Sets whether clients may have extended headers. The default is no.
     #[must_use]
     pub fn extended_headers(mut self, may: bool) -> Handshake {
         self.extended = may;
         self
     }
 
-    /// What the server says before it reads anything.
+    /// Returns the bytes that the server sends first.
     pub fn greeting() -> [u8; wire::GREETING_LEN] {
         Greeting { flags: HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES }.encode()
     }
 
-    /// Takes as many whole messages as `input` holds and appends the replies to `out`.
+    /// Consumes as many whole messages as `input` holds and appends the replies to `out`.
     ///
     /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After
-    /// `Begin` or `Close` nothing more may be fed: further calls consume nothing and answer
+    /// `Begin` or `Close` nothing more may be fed: further calls consume nothing and return
     /// `Close`.
     pub fn advance(
         &mut self,
@@ -401,7 +401,7 @@ impl Handshake {
             }
             OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
                 let chosen = answer_meta(head.option, data, catalogue, self.form, out);
-                // An earlier choice is gone, also where this fails.
+                // An earlier choice is void, even if this one fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
                     self.allocation = chosen;
                 }
@@ -424,8 +424,8 @@ impl Handshake {
             refuse(out, OptionKind::STARTTLS, OptionReplyKind::ERR_INVALID, message);
             return Step::Used(used);
         }
-        // Plain text mustn't count as said in TLS: neither the bytes that follow, nor a choice that
-        // was made before.
+        // Plain text mustn't count as sent in TLS: neither the bytes that follow, nor an earlier
+        // choice.
         if more {
             return Step::close(used, CloseReason::BehindStartTls);
         }
@@ -436,7 +436,8 @@ impl Handshake {
         Step::StartTls(used)
     }
 
-    /// `EXPORT_NAME` has no error reply: what can't be served is a closed connection.
+    /// Handles `EXPORT_NAME`. It has no error reply: if the export can't be served, the connection
+    /// is closed.
     fn export_name(
         &self,
         used: usize,
@@ -466,12 +467,12 @@ impl Handshake {
         Step::End(used, Outcome::Begin(agreed))
     }
 
-    /// Whether the client has chosen `base:allocation` of this export.
+    /// Returns true if the client has chosen `base:allocation` of this export.
     fn has_chosen(&self, export: &str) -> bool {
         self.allocation.as_deref() == Some(export)
     }
 
-    /// The client chooses the form of messages. It doesn't go back from extended headers.
+    /// Sets the form of messages. A client can't go back from extended headers.
     fn choose(&mut self, form: Form, option: OptionKind, data: &[u8], out: &mut Vec<u8>) {
         let (kind, message) = match (form, self.form) {
             _ if !data.is_empty() => (OptionReplyKind::ERR_INVALID, "this option takes no data"),
@@ -486,7 +487,7 @@ impl Handshake {
         refuse(out, option, kind, message);
     }
 
-    /// Answers `INFO` or `GO`; the offer when the answer was positive.
+    /// Answers `INFO` or `GO`. Returns the offer if the answer was positive.
     fn describe(
         &self,
         option: OptionKind,
@@ -517,11 +518,11 @@ impl Handshake {
 enum Step {
     /// The message isn't complete.
     Wait,
-    /// A message of so many bytes was dealt with; there may be another.
+    /// A message of this many bytes was handled; another may follow.
     Used(usize),
-    /// A message of so many bytes asked for TLS.
+    /// A message of this many bytes asked for TLS.
     StartTls(usize),
-    /// A message of so many bytes ended the handshake.
+    /// A message of this many bytes ended the handshake.
     End(usize, Outcome),
 }
 
@@ -545,8 +546,8 @@ fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
     reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
 }
 
-/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`; the name of the export whose allocation was
-/// listed or chosen.
+/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`. Returns the name of the export whose
+/// allocation was listed or chosen.
 fn answer_meta(
     option: OptionKind,
     data: &[u8],
@@ -581,7 +582,7 @@ fn answer_meta(
     meant.then_some(offer.name)
 }
 
-/// What is told of an export.
+/// Appends the information about an export.
 fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut Vec<u8>) {
     let mut info = Vec::new();
     wire::encode_info_export(&mut info, offer.summary);
@@ -603,7 +604,7 @@ fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut V
     reply(out, option, OptionReplyKind::ACK, &[]);
 }
 
-/// The export of this name, or the refusal.
+/// Returns the export of this name, or appends the refusal.
 fn find(
     option: OptionKind,
     name: &str,
@@ -629,7 +630,7 @@ fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u
 }
 
 fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message: &str) {
-    // A message may quote a long name; the protocol limits strings, and a character isn't cut in
+    // A message may quote a long name. The protocol limits strings, and a character isn't cut in
     // two.
     let mut end = message.len().min(wire::MAX_STRING);
     while !message.is_char_boundary(end) {
@@ -638,8 +639,9 @@ fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message:
     reply(out, option, kind, &message.as_bytes()[..end]);
 }
 
-/// How many options one handshake may hold: a fixed number for haggling, and four for each export,
-/// since a client that lists a server asks about each export in the same handshake.
+/// Returns the largest number of options in one handshake. Negotiation gets a fixed number, and
+/// each export four, since a client that lists a server asks about each export in the same
+/// handshake.
 pub fn max_options(exports: usize) -> u32 {
     u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)
 }

@@ -1,13 +1,12 @@
-//! Turns: how the clients of one export share its device.
+//! Turns: the way in which the clients of one export share its device.
 //!
-//! A device serves what it has in its own order, mostly that of arrival. So the export lets in so
-//! much at a time ([`PLACES`]), and its connections go in by turns, each with the same number of
-//! bytes and requests ([`QUANTUM`]), whatever they have waiting. A connection with nothing in the
-//! device doesn't wait at all.
+//! A device serves its requests in its own order, mostly that of arrival. So the export admits a
+//! limited amount at a time ([`PLACES`]), and its connections enter by turns. Each turn allows the
+//! same number of bytes and requests ([`QUANTUM`]), however many of them wait. A connection without
+//! requests in the device doesn't wait at all.
 //!
-//! A connection keeps the places that it has once got until another one wants them. While there are
-//! enough for all, that costs an operation on a word of its own for each batch and each completion,
-//! and nothing that is shared.
+//! A connection keeps its places until another one wants them. While there are enough for all, each
+//! batch and each completion costs one operation on a word of the connection, and nothing shared.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/turn.rs`.
 
@@ -18,47 +17,47 @@ use corewise_blockmq::{Flags, Op};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Mutex, Unparker};
 
-/// What a place holds of a request, in bytes.
+/// Bytes of a request that one place stands for.
 const PLACE: u64 = 16 << 10;
-/// How many places the device of an export has.
+/// Number of places in the device of an export.
 pub const PLACES: u32 = 256;
-/// How many places a connection gets in its turn.
+/// Number of places that a connection gets in its turn.
 pub const QUANTUM: u32 = 32;
-/// What of a read or write, or of zeroes that are written, is in the device as one request, in
-/// bytes: a turn's worth.
+/// Largest piece of a read, a write, or of written zeroes that is in the device as one request, in
+/// bytes: one turn's worth.
 pub const PIECE: u64 = PLACE * QUANTUM as u64;
-/// What of a discard, or of zeroes that are only noted, is in the device as one request, in bytes.
-/// They take a turn each.
+/// Largest piece of a discard, or of zeroes that are only noted, that is in the device as one
+/// request, in bytes. Each takes one turn.
 pub const PIECE_NOTED: u64 = 8 << 20;
 
-/// What a request is to the device, by which it is cut and counted.
+/// The kind of a request, which decides how the request is cut and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// It moves its bytes, or writes as many zeroes.
+    /// A request that moves its bytes, or writes as many zeroes.
     Bytes,
-    /// Its range is noted, as of discards, and of zeroes that become holes.
+    /// A request whose range is only noted: a discard, or zeroes that become holes.
     Noted,
-    /// A question where holes are: counted as what is then read. It is bounded by the device,
+    /// A query for holes. It counts as the read that follows it. The device bounds its work,
     /// whatever its length.
     Question,
-    /// Bounded by the device likewise, and counted as one.
+    /// A request that counts as one, whatever its length: the device bounds its work.
     One,
 }
 
 impl Work {
-    /// What such a request is; `can_fast_zero`: what the device says.
+    /// Returns the kind of a request. `can_fast_zero` is the device's ability.
     pub fn of(op: Op, flags: Flags, can_fast_zero: bool) -> Work {
         match op {
             Op::Read | Op::Write => Work::Bytes,
             Op::WriteZeroes if flags.no_unmap || !can_fast_zero => Work::Bytes,
             Op::Discard | Op::WriteZeroes => Work::Noted,
             Op::Extents => Work::Question,
-            // A flush and a prefetch.
+            // A flush or a prefetch.
             _ => Work::One,
         }
     }
 
-    /// The longest piece of such a request.
+    /// Returns the length of the longest piece of such a request.
     pub fn piece(self) -> u64 {
         match self {
             Work::Bytes => PIECE,
@@ -67,7 +66,7 @@ impl Work {
         }
     }
 
-    /// The places that a request takes, which is no longer than a piece.
+    /// Returns the number of places that a request takes, which is no longer than a piece.
     pub fn places(self, len: u64) -> u32 {
         let wanted = match self {
             Work::Bytes | Work::Question => len.div_ceil(PLACE),
@@ -80,19 +79,18 @@ impl Work {
 
 const FIELD_BITS: u32 = 20;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
-/// Places that the connection's requests have. In the lowest bits. Added to by the connection's
-/// reader and, while that waits, for it by the holder of the lock; subtracted from by completions.
+/// Places that the connection's requests have, in the lowest bits. The connection's reader adds to
+/// them. While the reader waits, the holder of the lock adds for it. Completions subtract.
 const ONE_USED: u64 = 1;
-/// Places that are the connection's for the time being. Changed by the holder of the lock.
+/// Places that the connection keeps. Changed by the holder of the lock.
 const ONE_KEPT: u64 = 1 << FIELD_BITS;
-/// The reader, which stands in line, was given its turn. Set by the holder of the lock, cleared by
-/// the reader.
+/// The waiting reader was given its turn. Set by the holder of the lock, cleared by the reader.
 const GRANTED: u64 = 1 << 62;
-/// Somebody wants places: the next completion goes to the lock. Set and cleared by the holder of
-/// the lock.
+/// A waiter wants places: the next completion takes the lock. Set and cleared by the holder of the
+/// lock.
 const WANTED: u64 = 1 << 63;
 
-/// A flow's word, decoded.
+/// The decoded word of a flow.
 #[derive(Clone, Copy)]
 struct FlowState {
     used: u32,
@@ -104,12 +102,12 @@ impl FlowState {
         FlowState { used: (word & FIELD) as u32, kept: (word >> FIELD_BITS & FIELD) as u32 }
     }
 
-    /// How many it has to be given to go in with so many more.
+    /// Returns the number of places missing to enter with `places` more.
     fn lacks(self, places: u32) -> u32 {
         (self.used + places).saturating_sub(self.kept)
     }
 
-    /// How many it keeps and doesn't use.
+    /// Returns the number of places that it keeps and doesn't use.
     fn spare(self) -> u32 {
         self.kept.saturating_sub(self.used)
     }
@@ -125,12 +123,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Somebody without places. The parker belongs to the reader, the only one that goes in.
+    /// Creates the flow of a connection without places. The parker belongs to the reader, the only
+    /// thread that enters.
     pub fn new(unparker: Unparker) -> Arc<Flow> {
         Arc::new(Flow { word: AtomicU64::new(0), unparker })
     }
 
-    /// Goes in with places that it keeps.
+    /// Enters with places that the connection keeps.
     fn enter_kept(&self, places: u32) -> bool {
         let enter = |word| {
             (FlowState::of(word).lacks(places) == 0).then(|| word + u64::from(places) * ONE_USED)
@@ -142,13 +141,12 @@ impl Flow {
         FlowState::of(self.word.load(Ordering::Acquire))
     }
 
-    /// How many places its requests have.
+    /// Returns the number of places that its requests have.
     pub fn used(&self) -> u32 {
         self.state().used
     }
 
-    /// How the reader that stands in line has come in, and then it stands there no more. Reader
-    /// only.
+    /// Returns how the waiting reader has entered. After that it waits no more. Reader only.
     pub fn granted(&self) -> TurnEntry {
         if self.word.load(Ordering::Acquire) & GRANTED == 0 {
             return TurnEntry::InLine;
@@ -157,31 +155,32 @@ impl Flow {
         TurnEntry::Turn
     }
 
-    /// Goes in without asking, with requests that end at once, or are likely to. Reader only.
+    /// Enters unconditionally, with requests that end at once, or are likely to. Reader only.
     pub fn force(&self, places: u32) {
         self.word.fetch_add(u64::from(places) * ONE_USED, Ordering::AcqRel);
     }
 }
 
-/// How a connection came to its places.
+/// The way in which a connection got its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEntry {
-    /// All of it went in: nobody had to wait.
+    /// All requests entered at once.
     All,
-    /// The first request alone, since it had nothing in the device.
+    /// The first request entered alone, since the connection had nothing in the device.
     First,
-    /// It was its turn.
+    /// The connection had its turn.
     Turn,
-    /// It stands in line. [`Flow::granted`] says when that is over, and the thread is woken.
+    /// The connection waits for its turn. [`Flow::granted`] returns when it comes, and the thread
+    /// is woken.
     InLine,
 }
 
-/// How much of its turns a connection has left over, in places, or has had too much.
+/// Places that a connection has left over from its turns, or has had too many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deficit(i64);
 
 impl Deficit {
-    /// The demand of a connection with requests of so many places each.
+    /// Returns the demand of a connection whose requests need these numbers of places.
     pub fn demand(self, requests: impl IntoIterator<Item = u32>) -> Demand {
         let mut demand = Demand { first: 0, turn: 0, all: 0, pass: 0 };
         let mut allowance = self.0 + i64::from(QUANTUM);
@@ -202,7 +201,7 @@ impl Deficit {
         demand
     }
 
-    /// How many places the entry came to; notes what is left.
+    /// Returns the number of places that the entry granted, and records what is left.
     pub fn entered(&mut self, demand: Demand, entry: TurnEntry) -> u32 {
         let (left, places) = match entry {
             TurnEntry::All => (0, demand.all),
@@ -213,26 +212,26 @@ impl Deficit {
             }
             TurnEntry::InLine => (self.0, 0),
         };
-        // A client that has nothing more waiting takes nothing along.
+        // A client without further requests carries nothing over.
         self.0 = if places == demand.all { 0 } else { left };
         places
     }
 }
 
-/// What a connection has waiting. Each includes the ones before it.
+/// The places that a connection's waiting requests need. Each includes the ones before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
-    /// The places of its first request.
+    /// Places of its first request.
     pub first: u32,
-    /// Those of the requests that it may send in when it is its turn.
+    /// Places of the requests that it may send in its next turn.
     pub turn: u32,
-    /// Those of all.
+    /// Places of all requests.
     pub all: u32,
-    /// How many turns it lets pass before, since it has gone past the line so often.
+    /// Number of turns that it lets pass first, since it has entered past the queue so often.
     pub pass: u32,
 }
 
-/// The places of one export, and the line of those that wait for them.
+/// The places of one export, and the queue of connections that wait for them.
 #[derive(Debug)]
 pub struct Turns {
     /// L: is the lock; guards everything in `State`. A leaf: inside it threads are woken, and
@@ -243,20 +242,20 @@ pub struct Turns {
 #[derive(Debug)]
 struct State {
     free: u32,
-    /// Those that keep places.
+    /// Connections that keep places.
     keepers: Vec<Arc<Flow>>,
-    /// Those that wait, in the order of their turns.
+    /// Connections that wait, in the order of their turns.
     line: VecDeque<(Arc<Flow>, Demand)>,
 }
 
 impl Turns {
-    /// So many places, all of them free.
+    /// Creates a pool of `places` free places.
     pub fn new(places: u32) -> Turns {
         let (keepers, line) = (Vec::new(), VecDeque::new());
         Turns { state: Mutex::new(State { free: places, keepers, line }) }
     }
 
-    /// Goes in, or stands in line for a turn. Reader only.
+    /// Enters, or joins the queue for a turn. Reader only.
     pub fn enter(&self, flow: &Arc<Flow>, demand: Demand) -> TurnEntry {
         if flow.enter_kept(demand.all) {
             return TurnEntry::All;
@@ -276,7 +275,7 @@ impl Turns {
         flow.granted()
     }
 
-    /// Leaves the line, or has come in meanwhile. Reader only.
+    /// Leaves the queue, unless its turn has come meanwhile. Reader only.
     pub fn give_up(&self, flow: &Arc<Flow>) -> TurnEntry {
         let mut state = self.state.lock();
         state.line.retain(|(waiting, _)| !Arc::ptr_eq(waiting, flow));
@@ -285,8 +284,8 @@ impl Turns {
         flow.granted()
     }
 
-    /// A request of so many places is out of the device. Any context; blocks for a few instructions
-    /// at most.
+    /// Returns the places of a request that has left the device. Any context; blocks for a few
+    /// instructions at most.
     pub fn leave(&self, flow: &Arc<Flow>, places: u32) {
         let was = flow.word.fetch_sub(u64::from(places) * ONE_USED, Ordering::AcqRel);
         debug_assert!(FlowState::of(was).used >= places, "more goes out than came in");
@@ -305,7 +304,7 @@ impl Turns {
         }
     }
 
-    /// The connection goes; nothing of it is in the device any more.
+    /// Removes a connection without requests in the device.
     pub fn remove(&self, flow: &Arc<Flow>) {
         let mut state = self.state.lock();
         state.take_spare(flow);
@@ -313,7 +312,7 @@ impl Turns {
         state.serve();
     }
 
-    /// How many places nobody keeps.
+    /// Returns the number of places that no connection keeps.
     pub fn free(&self) -> u32 {
         self.state.lock().free
     }
@@ -331,7 +330,7 @@ impl State {
         }
     }
 
-    /// Has the flow keep so many more, and adds to its word.
+    /// Lets the flow keep `more` places, and adds `add` to its word.
     fn give(&mut self, flow: &Arc<Flow>, more: u32, add: u64) {
         self.free -= more;
         let was = flow.word.fetch_add(u64::from(more) * ONE_KEPT + add, Ordering::AcqRel);
@@ -340,10 +339,10 @@ impl State {
         }
     }
 
-    /// Goes in with `places`, for which others give what they don't use. False where that isn't
-    /// enough.
+    /// Enters with `places`, for which other connections give up unused ones. Returns false if
+    /// these are too few.
     fn gather(&mut self, flow: &Arc<Flow>, places: u32) -> bool {
-        // Its own completions can only make it less.
+        // Its own completions can only reduce the number.
         let lacks = flow.state().lacks(places);
         let mut at = 0;
         while self.free < lacks && at < self.keepers.len() {
@@ -363,17 +362,17 @@ impl State {
         enough
     }
 
-    /// Has completions come to the lock: those of the last in line and, where it is the only one,
-    /// of all that keep places.
+    /// Makes completions take the lock: those of the last in the queue and, if it is the only one,
+    /// those of all that keep places.
     fn want(&mut self) {
         let Some((last, _)) = self.line.back() else { return };
         last.word.fetch_or(WANTED, Ordering::AcqRel);
         if self.line.len() > 1 {
-            // The one that came into the empty line has marked them, and those that have places
-            // since stood in line.
+            // The first one in the queue has marked the keepers. A connection that got places since
+            // then had been in the queue.
             return;
         }
-        // A completion before the mark has left something to take; one after it comes to the lock.
+        // A completion before the mark has left something to take; one after it takes the lock.
         for keeper in std::mem::take(&mut self.keepers) {
             keeper.word.fetch_or(WANTED, Ordering::AcqRel);
             self.take_spare(&keeper);
@@ -383,7 +382,7 @@ impl State {
         }
     }
 
-    /// Lets the next ones in, as far as there are places.
+    /// Lets the next connections in while there are places.
     fn serve(&mut self) {
         while let Some((flow, demand)) = self.line.front_mut() {
             if demand.pass > 0 {
@@ -403,7 +402,7 @@ impl State {
     }
 }
 
-/// A connection's flow, given back at the end.
+/// A connection's flow, which is removed at the end.
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     flow: Arc<Flow>,
@@ -426,7 +425,7 @@ impl Turn {
         self.turns.give_up(&self.flow)
     }
 
-    /// Whether nothing of the connection is in the device.
+    /// Returns true if no request of the connection is in the device.
     pub(crate) fn is_empty(&self) -> bool {
         self.flow.used() == 0
     }

@@ -1,4 +1,4 @@
-//! Turns by hand: no threads, each step in a known order.
+//! Tests of turns, stepped by hand: no threads, each step in a known order.
 
 use std::collections::VecDeque;
 
@@ -79,7 +79,7 @@ fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
     assert_eq!(turns.enter(&two.flow, demand(1, 2, 2)), TurnEntry::InLine);
     let mut order = Vec::new();
     while order.len() < 4 {
-        // The first has always something in the device here, and the second always its first
+        // Here the first client always has something in the device, and the second always its first
         // request.
         turns.leave(&one.flow, 1);
         for (name, client, again) in [(1, &one, demand(1, 4, 250)), (2, &two, demand(1, 2, 2))] {
@@ -130,7 +130,7 @@ fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
     assert_eq!(turns.free(), 2);
 }
 
-/// Deficit round robin as the textbook has it: one after the other sends what its deficit covers.
+/// Computes textbook deficit round robin: each client in turn sends what its deficit covers.
 fn plain(sizes: &[Vec<u32>], total: u64) -> Vec<u64> {
     let mut served = vec![0; sizes.len()];
     let (mut next, mut deficit) = (vec![0; sizes.len()], vec![0; sizes.len()]);
@@ -165,7 +165,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
                 (0..64).map(|_| 1 + chance.u64(..most) as u32).collect()
             })
             .collect();
-        // How many requests it has waiting: few, or many.
+        // Number of requests that each client has waiting: few, or many.
         let depths: Vec<usize> = clients.iter().map(|_| 32 << chance.u64(..3)).collect();
         let turns = Turns::new(PLACES);
         let mut device = VecDeque::new();
@@ -194,7 +194,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
             }
             let inside: u32 = device.iter().map(|(_, size)| size).sum();
             assert!(inside <= PLACES + clients.len() as u32 * QUANTUM, "{inside} in the device");
-            // Devices are not in order, quite.
+            // Devices are not quite in order.
             let at = chance.u64(..4.min(device.len() as u64)) as usize;
             let (n, size) = device.remove(at).expect("somebody always has something in the device");
             turns.leave(&clients[n].flow, size);
@@ -202,7 +202,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
         let should = plain(&sizes, served.iter().sum());
         for (n, (is, should)) in served.iter().zip(&should).enumerate() {
             let off = is.abs_diff(*should);
-            // A client whose whole demand happens to fit takes nothing along into its next turn.
+            // A client whose whole demand happens to fit carries nothing into its next turn.
             assert!(
                 off <= 8 * u64::from(QUANTUM) + should / 50,
                 "client {n} of seed {seed}: {served:?} {should}"
@@ -219,7 +219,7 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
     let noted = Work::of(Op::WriteZeroes, Flags::default(), true);
     assert_eq!(noted.piece(), Work::of(Op::Discard, Flags::default(), false).piece());
     assert_eq!(Work::of(Op::WriteZeroes, Flags::default(), false), zeroes, "they may be written");
-    // A device with room for two pieces, which ends the oldest of what it has, one after the other.
+    // A device with room for two pieces, which ends its oldest ones in turn.
     let (turns, wipers, reader) = (Turns::new(2 * QUANTUM), [client(), client()], client());
     let mut device: VecDeque<(usize, u32)> = VecDeque::new();
     let one =
@@ -232,7 +232,7 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
     for _ in 0..300 {
         for n in 0..3 {
             let (client, places) = if n < 2 { (&wipers[n], piece) } else { (&reader, 1) };
-            // One read at a time, and as many pieces as go in.
+            // The reader has one read at a time; the others have as many pieces as fit.
             if n == 2 && device.iter().any(|of| of.0 == 2) {
                 continue;
             }

@@ -13,15 +13,15 @@ pub const OPTION_HEADER_LEN: usize = 16;
 /// Length of the head of a reply to an option in bytes.
 pub const OPTION_REPLY_HEADER_LEN: usize = 20;
 
-/// What the server says first.
+/// The server's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// What the server can do.
+    /// Abilities of the server.
     pub flags: HandshakeFlags,
 }
 
 impl Greeting {
-    /// The bytes of the greeting.
+    /// Encodes the greeting.
     pub fn encode(&self) -> [u8; GREETING_LEN] {
         let mut out = [0; GREETING_LEN];
         out[0..8].copy_from_slice(&NBD_MAGIC.to_be_bytes());
@@ -30,11 +30,11 @@ impl Greeting {
         out
     }
 
-    /// Reads a greeting.
+    /// Decodes a greeting.
     ///
     /// # Errors
-    /// `BadMagic` when either of the two magic numbers is another one (an old-style server sends
-    /// another second number).
+    /// `BadMagic` if one of the two magic numbers is wrong (an old-style server sends another
+    /// second number).
     pub fn decode(bytes: &[u8; GREETING_LEN]) -> Result<Greeting, BadMagic> {
         for (at, expected) in [(0, NBD_MAGIC), (8, OPTION_MAGIC)] {
             let found = be::u64(bytes, at);
@@ -46,7 +46,7 @@ impl Greeting {
     }
 }
 
-/// Reads the client's answer to the greeting.
+/// Decodes the client's answer to the greeting.
 pub fn decode_client_flags(bytes: [u8; 4]) -> ClientFlags {
     ClientFlags(u32::from_be_bytes(bytes))
 }
@@ -54,17 +54,17 @@ pub fn decode_client_flags(bytes: [u8; 4]) -> ClientFlags {
 /// The head of an option; `length` bytes of data follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// What is asked for.
+    /// The option.
     pub option: OptionKind,
     /// Length of the data in bytes, as claimed by the client.
     pub length: u32,
 }
 
 impl OptionHeader {
-    /// Reads the head of an option.
+    /// Decodes the head of an option.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with `IHAVEOPT`.
+    /// `BadMagic` if the bytes don't begin with `IHAVEOPT`.
     pub fn decode(bytes: &[u8; OPTION_HEADER_LEN]) -> Result<OptionHeader, BadMagic> {
         let found = be::u64(bytes, 0);
         if found != OPTION_MAGIC {
@@ -73,7 +73,7 @@ impl OptionHeader {
         Ok(OptionHeader { option: OptionKind(be::u32(bytes, 8)), length: be::u32(bytes, 12) })
     }
 
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> [u8; OPTION_HEADER_LEN] {
         let mut out = [0; OPTION_HEADER_LEN];
         out[0..8].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -95,7 +95,7 @@ pub struct OptionReplyHeader {
 }
 
 impl OptionReplyHeader {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(&self) -> [u8; OPTION_REPLY_HEADER_LEN] {
         let mut out = [0; OPTION_REPLY_HEADER_LEN];
         out[0..8].copy_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -105,10 +105,10 @@ impl OptionReplyHeader {
         out
     }
 
-    /// Reads the head of a reply to an option.
+    /// Decodes the head of a reply to an option.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with the number of an option reply.
+    /// `BadMagic` if the bytes don't begin with the number of an option reply.
     pub fn decode(bytes: &[u8; OPTION_REPLY_HEADER_LEN]) -> Result<OptionReplyHeader, BadMagic> {
         let found = be::u64(bytes, 0);
         if found != OPTION_REPLY_MAGIC {
@@ -128,12 +128,12 @@ impl OptionReplyHeader {
 pub struct ExportSummary {
     /// Size in bytes.
     pub size: u64,
-    /// What the export can do.
+    /// Abilities of the export.
     pub flags: TransmissionFlags,
 }
 
 impl ExportSummary {
-    /// The ten bytes that both messages contain.
+    /// Encodes the ten bytes that both messages contain.
     pub fn encode(&self) -> [u8; 10] {
         let mut out = [0; 10];
         out[0..8].copy_from_slice(&self.size.to_be_bytes());
@@ -141,16 +141,16 @@ impl ExportSummary {
         out
     }
 
-    /// Reads the ten bytes.
+    /// Decodes the ten bytes.
     pub fn decode(bytes: &[u8; 10]) -> ExportSummary {
         ExportSummary { size: be::u64(bytes, 0), flags: TransmissionFlags(be::u16(bytes, 8)) }
     }
 }
 
-/// The sizes that requests of the transmission phase have to keep to, in bytes.
+/// The sizes that requests of the transmission phase have to respect, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Offsets and lengths are multiples of this power of two.
+    /// Power of two that divides offsets and lengths.
     pub minimum: u32,
     /// The smallest size that is served without extra cost.
     pub preferred: u32,
@@ -178,7 +178,7 @@ pub fn encode_info_block_size(out: &mut Vec<u8>, sizes: BlockSizes) {
     }
 }
 
-/// Appends the data of a reply `SERVER`: a name, and a description for people behind it.
+/// Appends the data of a reply `SERVER`: a name, followed by a description for people.
 pub fn encode_server_entry(out: &mut Vec<u8>, name: &str, description: &str) {
     let len = u32::try_from(name.len()).expect("names are at most MAX_STRING bytes long");
     out.extend_from_slice(&len.to_be_bytes());
@@ -186,22 +186,22 @@ pub fn encode_server_entry(out: &mut Vec<u8>, name: &str, description: &str) {
     out.extend_from_slice(description.as_bytes());
 }
 
-/// The data of `INFO` and of `GO`: a name, and which information the client wants.
+/// The data of `INFO` and of `GO`: a name, and the kinds of information that the client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoRequest<'a> {
-    /// The export; empty means the default one.
+    /// Name of the export; empty means the default one.
     pub name: &'a str,
-    /// The kinds of information, as sent: unknown kinds and repetitions included.
+    /// Kinds of information, as sent: unknown kinds and repetitions included.
     pub info: &'a [u8],
 }
 
-/// What is wrong with the data of `INFO` or `GO`.
+/// A fault in the data of `INFO` or `GO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedGo {
     /// The data ends before the name or the list does.
     Truncated,
-    /// Bytes follow behind the list.
+    /// Bytes follow the list.
     Trailing,
     /// The name is longer than the protocol allows.
     NameTooLong,
@@ -210,7 +210,7 @@ pub enum MalformedGo {
 }
 
 impl MalformedGo {
-    /// The message for the client.
+    /// Returns the message for the client.
     pub fn message(self) -> &'static str {
         match self {
             MalformedGo::Truncated => "the data ends within the name or the list of requests",
@@ -222,7 +222,7 @@ impl MalformedGo {
 }
 
 impl<'a> GoRequest<'a> {
-    /// Reads the data of an `INFO` or `GO` option. Nothing is copied or allocated.
+    /// Decodes the data of an `INFO` or `GO` option. Nothing is copied or allocated.
     ///
     /// # Errors
     /// Says what is malformed; the lengths inside are never trusted.
@@ -246,12 +246,12 @@ impl<'a> GoRequest<'a> {
         Ok(GoRequest { name, info })
     }
 
-    /// The kinds of information, in the order of the client.
+    /// Returns the kinds of information, in the order of the client.
     pub fn kinds(&self) -> impl Iterator<Item = InfoKind> + 'a {
         self.info.chunks_exact(2).map(|kind| InfoKind(be::u16(kind, 0)))
     }
 
-    /// The data of an option `INFO` or `GO`.
+    /// Encodes the data of an option `INFO` or `GO`.
     pub fn encode(name: &str, kinds: &[InfoKind]) -> Vec<u8> {
         let mut out = Vec::with_capacity(name.len() + 6 + kinds.len() * 2);
         encode_server_entry(&mut out, name, "");
@@ -264,8 +264,8 @@ impl<'a> GoRequest<'a> {
     }
 }
 
-/// Reads the data of `EXPORT_NAME`, and any other name from the wire: UTF-8 without NUL, not longer
-/// than the protocol allows. `None` for anything else.
+/// Decodes the data of `EXPORT_NAME`, and any other name from the wire: UTF-8 without NUL, not
+/// longer than the protocol allows. Returns `None` for anything else.
 pub fn decode_export_name(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING || bytes.contains(&0) {
         return None;
@@ -276,19 +276,19 @@ pub fn decode_export_name(bytes: &[u8]) -> Option<&str> {
 /// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaRequest<'a> {
-    /// The export; empty means the default one.
+    /// Name of the export; empty means the default one.
     pub name: &'a str,
-    /// Which contexts are meant, each `namespace:leaf`.
+    /// Queries for contexts, each `namespace:leaf`.
     pub queries: Vec<&'a str>,
 }
 
-/// What is wrong with the data of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
+/// A fault in the data of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedMeta {
     /// The data ends before the name or the queries do.
     Truncated,
-    /// Bytes follow behind the queries.
+    /// Bytes follow the queries.
     Trailing,
     /// The name is no UTF-8 text without NUL, or too long.
     NameNotText,
@@ -297,7 +297,7 @@ pub enum MalformedMeta {
 }
 
 impl MalformedMeta {
-    /// The message for the client.
+    /// Returns the message for the client.
     pub fn message(self) -> &'static str {
         match self {
             MalformedMeta::Truncated => "the data ends within the name or the queries",
@@ -326,8 +326,8 @@ fn number(data: &mut &[u8]) -> Result<u32, MalformedMeta> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the data of such an option. It allocates no more than the data is long, whatever that
-    /// claims.
+    /// Decodes the data of such an option. It allocates no more than the length of the data,
+    /// whatever the data claims.
     ///
     /// # Errors
     /// Says what is malformed.
@@ -349,10 +349,10 @@ impl<'a> MetaRequest<'a> {
         }
     }
 
-    /// The data of such an option.
+    /// Encodes the data of such an option.
     ///
     /// # Panics
-    /// Where a string is longer than the protocol allows.
+    /// If a string is longer than the protocol allows.
     pub fn encode(name: &str, queries: &[&str]) -> Vec<u8> {
         let mut out = Vec::new();
         let string = |text: &str, out: &mut Vec<u8>| {

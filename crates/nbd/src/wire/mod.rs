@@ -1,9 +1,8 @@
-//! The NBD protocol on the wire: constants, messages, and how they become bytes. Pure: no sockets,
-//! no clocks, no policy.
+//! The NBD protocol on the wire: constants, messages, and their encoding. Pure: no sockets, no
+//! clocks, no policy.
 //!
-//! All integers travel in network byte order. Both directions are here (a server decodes requests
-//! and encodes replies, a client the reverse), since the tests and the fuzz targets speak the
-//! client's side with the same code.
+//! All integers travel in network byte order. Both directions are here: a server decodes requests
+//! and encodes replies, a client the reverse.
 //!
 //! Source of the facts: `doc/proto.md` of the NetworkBlockDevice project, fixed newstyle
 //! negotiation, simple and structured replies, metadata contexts; and of its branch
@@ -44,19 +43,19 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 /// First word of each chunk with an extended head.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
-/// The one metadata context that the protocol defines: which parts of an export are allocated.
+/// Name of the one metadata context that the protocol defines: the allocation of an export.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Of `base:allocation`: no space is allocated there.
+/// Flag of `base:allocation`: no space is allocated for the extent.
 pub const STATE_HOLE: u32 = 1;
-/// Of `base:allocation`: it reads as zeroes.
+/// Flag of `base:allocation`: the extent reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
 /// Longest string (export name, description, message) that the protocol allows, in bytes.
 pub const MAX_STRING: usize = 4096;
-/// Zeroes at the end of the answer to `EXPORT_NAME` when the client didn't ask for `NO_ZEROES`, in
-/// bytes.
+/// Number of zero bytes at the end of the answer to `EXPORT_NAME` if the client didn't ask for
+/// `NO_ZEROES`.
 pub const EXPORT_NAME_PADDING: usize = 124;
-/// The payload size that each client may assume without asking, and the largest one this server
-/// advertises, in bytes.
+/// Largest payload that each client may assume without asking, and that this server advertises, in
+/// bytes.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// The TCP port that is registered for NBD.
 pub const DEFAULT_PORT: u16 = 10809;
@@ -65,9 +64,9 @@ pub const DEFAULT_PORT: u16 = 10809;
 /// so the connection can't be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMagic {
-    /// The number that was found.
+    /// Number that was found.
     pub found: u64,
-    /// The number that belongs there.
+    /// Number that belongs there.
     pub expected: u64,
 }
 
@@ -88,7 +87,7 @@ impl std::fmt::Display for BadMagic {
 
 impl std::error::Error for BadMagic {}
 
-/// Big-endian integers taken out of fixed places of an array that is known to be long enough.
+/// Decoders of big-endian integers at fixed offsets of an array that is known to be long enough.
 pub(crate) mod be {
     pub(crate) fn u16(bytes: &[u8], at: usize) -> u16 {
         u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -106,7 +105,7 @@ pub(crate) mod be {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ReplyError {
-    /// Not permitted: the export is read-only.
+    /// The operation isn't permitted: the export is read-only.
     Perm = 1,
     /// The device failed.
     Io = 5,
@@ -114,23 +113,23 @@ pub enum ReplyError {
     NoMem = 12,
     /// The request makes no sense.
     Inval = 22,
-    /// No room: the device is full, or the write is beyond its end.
+    /// The device is full, or the write is beyond its end.
     NoSpc = 28,
     /// The value is too large.
     Overflow = 75,
-    /// The device can't do that at all.
+    /// The device doesn't support the operation.
     NotSup = 95,
     /// The server, or this export of it, is shutting down.
     Shutdown = 108,
 }
 
 impl ReplyError {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// What a client is told in words where the server has nothing better to say.
+    /// Returns the default message for a client.
     pub const fn message(self) -> &'static str {
         match self {
             ReplyError::Perm => "the export is read-only",
@@ -148,7 +147,8 @@ impl ReplyError {
         }
     }
 
-    /// The error with this number; `None` for 0 (success) and for numbers outside the set.
+    /// Returns the error with this number, or `None` for 0 (success) and for numbers outside the
+    /// set.
     pub const fn from_code(code: u32) -> Option<Self> {
         Some(match code {
             1 => ReplyError::Perm,
@@ -163,9 +163,8 @@ impl ReplyError {
         })
     }
 
-    /// The error that stands for a Linux `errno`. Numbers outside the set become the nearest
-    /// member, and `Io` where nothing is near: a client must never see a number that it may
-    /// take for something else.
+    /// Converts a Linux `errno`. Numbers outside the set become the nearest member, and `Io` if
+    /// nothing is near: a client must never see a number that it may take for something else.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             1 | 13 | 30 => ReplyError::Perm,    // EPERM, EACCES, EROFS
@@ -181,7 +180,7 @@ impl ReplyError {
     }
 }
 
-/// Defines a number with names: any value is representable, since the other side may send anything.
+/// Defines a number with names: any value is representable, since the peer may send anything.
 macro_rules! named_number {
     ($(#[$doc:meta])* $name:ident: $int:ty { $($(#[$item_doc:meta])* $item:ident = $value:expr;)* }) => {
         $(#[$doc])*
@@ -201,7 +200,7 @@ macro_rules! named_number {
             }
         }
 
-        /// The name that the specification gives it, or the number.
+        /// Writes the name that the specification gives it, or the number.
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 match self.0 {
@@ -214,56 +213,56 @@ macro_rules! named_number {
 }
 
 named_number! {
-    /// What a client asks for during the handshake.
+    /// The kind of an option in the handshake.
     OptionKind: u32 {
-        /// Choose an export and begin, without any way to report an error.
+        /// Chooses an export and begins, without any way to report an error.
         EXPORT_NAME = 1;
-        /// Give up politely.
+        /// Ends the handshake politely.
         ABORT = 2;
-        /// Name the exports.
+        /// Lists the exports.
         LIST = 3;
-        /// Withdrawn.
+        /// Withdrawn from the protocol.
         PEEK_EXPORT = 4;
-        /// Begin TLS.
+        /// Begins TLS.
         STARTTLS = 5;
-        /// Describe an export.
+        /// Describes an export.
         INFO = 6;
-        /// Describe an export and begin.
+        /// Describes an export and begins.
         GO = 7;
-        /// Use structured replies.
+        /// Chooses structured replies.
         STRUCTURED_REPLY = 8;
-        /// List metadata contexts.
+        /// Lists metadata contexts.
         LIST_META_CONTEXT = 9;
-        /// Choose metadata contexts.
+        /// Chooses metadata contexts.
         SET_META_CONTEXT = 10;
-        /// Use 64-bit headers.
+        /// Chooses 64-bit headers.
         EXTENDED_HEADERS = 11;
     }
 }
 
 named_number! {
-    /// What the server answers to an option. Errors have bit 31 set, and their data is a message
-    /// for people.
+    /// The kind of a reply to an option. Errors have bit 31 set, and their data is a message for
+    /// people.
     OptionReplyKind: u32 {
-        /// Done.
+        /// The option succeeded.
         ACK = 1;
-        /// One export of a list.
+        /// One export of a list follows.
         SERVER = 2;
-        /// One piece of information.
+        /// One piece of information follows.
         INFO = 3;
-        /// One metadata context.
+        /// One metadata context follows.
         META_CONTEXT = 4;
         /// The option is unknown here.
         ERR_UNSUP = 0x8000_0001;
-        /// The option is known, and this server doesn't allow it.
+        /// The server's policy forbids the option.
         ERR_POLICY = 0x8000_0002;
         /// The data of the option is malformed.
         ERR_INVALID = 0x8000_0003;
-        /// Not possible on this platform.
+        /// The platform doesn't support the option.
         ERR_PLATFORM = 0x8000_0004;
         /// TLS has to come first.
         ERR_TLS_REQD = 0x8000_0005;
-        /// There is no such export.
+        /// The server has no such export.
         ERR_UNKNOWN = 0x8000_0006;
         /// The server is shutting down.
         ERR_SHUTDOWN = 0x8000_0007;
@@ -277,7 +276,7 @@ named_number! {
 }
 
 impl OptionReplyKind {
-    /// True for the replies that refuse an option.
+    /// Returns true for replies that refuse an option.
     pub const fn is_error(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
@@ -290,7 +289,7 @@ named_number! {
         EXPORT = 0;
         /// The canonical name.
         NAME = 1;
-        /// A description for people.
+        /// Description for people.
         DESCRIPTION = 2;
         /// Minimum, preferred and maximum size of a request.
         BLOCK_SIZE = 3;
@@ -298,52 +297,52 @@ named_number! {
 }
 
 named_number! {
-    /// What a chunk of a structured reply holds. Errors have bit 15 set.
+    /// The kind of a chunk of a structured reply. Errors have bit 15 set.
     ReplyKind: u16 {
-        /// Nothing: the reply ends.
+        /// An empty chunk that ends the reply.
         NONE = 0;
-        /// An offset, and data that lies there.
+        /// An offset, and the data there.
         OFFSET_DATA = 1;
-        /// An offset, and how many zeroes lie there.
+        /// An offset, and the number of zeroes there.
         OFFSET_HOLE = 2;
-        /// A metadata context, and what it says of one extent after the other.
+        /// A metadata context, and its status of one extent after the other.
         BLOCK_STATUS = 5;
-        /// The same with 64-bit lengths (extended headers).
+        /// A block status with 64-bit lengths (extended headers).
         BLOCK_STATUS_EXT = 6;
         /// An error.
         ERROR = 0x8001;
-        /// An error, and where it happened.
+        /// An error, and its offset.
         ERROR_OFFSET = 0x8002;
     }
 }
 
 impl ReplyKind {
-    /// True for the chunks that say that something failed.
+    /// Returns true for chunks that report a failure.
     pub const fn is_error(self) -> bool {
         self.0 & 0x8000 != 0
     }
 }
 
 named_number! {
-    /// What a request of the transmission phase asks for.
+    /// The command of a request in the transmission phase.
     Command: u16 {
-        /// Read `length` bytes at `offset`.
+        /// Reads `length` bytes at `offset`.
         READ = 0;
-        /// Write `length` bytes at `offset`; the bytes follow the request.
+        /// Writes `length` bytes at `offset`; the bytes follow the request.
         WRITE = 1;
-        /// Answer what is outstanding, then hang up.
+        /// Ends the connection once outstanding requests are answered.
         DISC = 2;
-        /// Make everything that was answered durable.
+        /// Makes all answered writes durable.
         FLUSH = 3;
-        /// The range is no longer needed.
+        /// Declares that the range is no longer needed.
         TRIM = 4;
-        /// Read ahead into a cache.
+        /// Reads ahead into a cache.
         CACHE = 5;
-        /// Make the range read as zeroes.
+        /// Makes the range read as zeroes.
         WRITE_ZEROES = 6;
-        /// Report allocation.
+        /// Reports allocation.
         BLOCK_STATUS = 7;
-        /// Change the size of the export.
+        /// Changes the size of the export.
         RESIZE = 8;
     }
 }
@@ -359,28 +358,28 @@ macro_rules! flag_word {
             $($(#[$bit_doc])* pub const $bit: $name = $name($value);)*
             const NAMES: &'static [(&'static str, $int)] = &[$((stringify!($bit), $value)),*];
 
-            /// No flag at all.
+            /// Returns the word without flags.
             pub const fn empty() -> Self {
                 $name(0)
             }
 
-            /// True when each flag of `other` is set in `self`.
+            /// Returns true if each flag of `other` is set in `self`.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// The flags of `self` that are not in `other`.
+            /// Returns the flags of `self` that are not in `other`.
             pub const fn without(self, other: Self) -> Self {
                 $name(self.0 & !other.0)
             }
 
-            /// The flags of `self`, and those of `other` where `condition` holds.
+            /// Returns the flags of `self`, plus those of `other` if `condition` holds.
             #[must_use]
             pub const fn with_if(self, condition: bool, other: Self) -> Self {
                 if condition { $name(self.0 | other.0) } else { self }
             }
 
-            /// True when no flag is set.
+            /// Returns true if no flag is set.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
@@ -418,54 +417,53 @@ macro_rules! flag_word {
 }
 
 flag_word! {
-    /// What the server can do in the handshake.
+    /// The abilities of the server in the handshake.
     HandshakeFlags: u16 {
-        /// The server answers unknown options with an error instead of hanging up.
+        /// The server answers unknown options with an error instead of closing the connection.
         FIXED_NEWSTYLE = 1;
-        /// The server can leave out the padding behind the answer to `EXPORT_NAME`.
+        /// The server can leave out the padding after the answer to `EXPORT_NAME`.
         NO_ZEROES = 2;
     }
 }
 
 flag_word! {
-    /// What the client chose of the handshake flags. Any other bit means that the connection has to
-    /// be closed.
+    /// The handshake flags that the client chose. Any other bit closes the connection.
     ClientFlags: u32 {
         /// The client speaks fixed newstyle.
         FIXED_NEWSTYLE = 1;
-        /// The client wants no padding behind the answer to `EXPORT_NAME`.
+        /// The client wants no padding after the answer to `EXPORT_NAME`.
         NO_ZEROES = 2;
     }
 }
 
 flag_word! {
-    /// What an export can do.
+    /// The abilities of an export.
     TransmissionFlags: u16 {
-        /// Always set: the word is valid.
+        /// The word is valid: always set.
         HAS_FLAGS = 1;
         /// Requests that change data are refused with `EPERM`.
         READ_ONLY = 1 << 1;
-        /// `FLUSH` is understood.
+        /// The server understands `FLUSH`.
         SEND_FLUSH = 1 << 2;
-        /// The flag `FUA` is understood.
+        /// The server understands the flag `FUA`.
         SEND_FUA = 1 << 3;
         /// The medium rotates: the client should schedule accordingly.
         ROTATIONAL = 1 << 4;
-        /// `TRIM` is understood.
+        /// The server understands `TRIM`.
         SEND_TRIM = 1 << 5;
-        /// `WRITE_ZEROES` is understood, and the flag `NO_HOLE` with it.
+        /// The server understands `WRITE_ZEROES`, and with it the flag `NO_HOLE`.
         SEND_WRITE_ZEROES = 1 << 6;
-        /// The flag `DF` is understood (structured replies only).
+        /// The server understands the flag `DF` (structured replies only).
         SEND_DF = 1 << 7;
-        /// A flush on one connection covers what was answered on every connection.
+        /// A flush on one connection covers the answered writes of every connection.
         CAN_MULTI_CONN = 1 << 8;
-        /// `RESIZE` is understood (never set by this server).
+        /// The server understands `RESIZE` (never set by this server).
         SEND_RESIZE = 1 << 9;
-        /// `CACHE` is understood.
+        /// The server understands `CACHE`.
         SEND_CACHE = 1 << 10;
-        /// The flag `FAST_ZERO` is understood.
+        /// The server understands the flag `FAST_ZERO`.
         SEND_FAST_ZERO = 1 << 11;
-        /// `BLOCK_STATUS` may name the contexts that it is about (extended headers only).
+        /// The client may name the contexts of a `BLOCK_STATUS` (extended headers only).
         BLOCK_STATUS_PAYLOAD = 1 << 12;
     }
 }
@@ -473,17 +471,17 @@ flag_word! {
 flag_word! {
     /// Modifiers of one request.
     CommandFlags: u16 {
-        /// Answer only when the data of this request is on stable storage.
+        /// The reply waits until the data of this request is on stable storage.
         FUA = 1;
-        /// `WRITE_ZEROES` must not deallocate.
+        /// The device must not deallocate (`WRITE_ZEROES`).
         NO_HOLE = 1 << 1;
-        /// Don't fragment a structured reply.
+        /// The server must not fragment a structured reply.
         DF = 1 << 2;
         /// One extent is enough (`BLOCK_STATUS`).
         REQ_ONE = 1 << 3;
-        /// Fail rather than write zeroes slowly.
+        /// The request fails if zeroing would be slow.
         FAST_ZERO = 1 << 4;
-        /// The length is that of a payload behind the request (extended headers only).
+        /// The length is that of a payload after the request (extended headers only).
         PAYLOAD_LEN = 1 << 5;
     }
 }
@@ -491,26 +489,26 @@ flag_word! {
 flag_word! {
     /// Modifiers of one chunk of a structured reply.
     ReplyFlags: u16 {
-        /// It is the last one of its reply.
+        /// The chunk is the last one of its reply.
         DONE = 1;
     }
 }
 
-/// How the messages of the transmission phase look, as the handshake has settled it.
+/// The form of messages in the transmission phase, as the handshake has settled it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Compact requests and simple replies: what a client gets that asks for nothing else.
+    /// Requests are compact and replies simple. This is the default.
     #[default]
     Simple,
-    /// Compact requests; reads and block status are answered in chunks.
+    /// Requests are compact; reads and block status are answered in chunks.
     Structured,
-    /// Extended requests, with 64-bit lengths; everything is answered in chunks, with extended
+    /// Requests are extended, with 64-bit lengths. Every reply comes in chunks, with extended
     /// heads.
     Extended,
 }
 
 impl Form {
-    /// Length of a request without its payload, in bytes.
+    /// Returns the length of a request without its payload, in bytes.
     pub const fn request_len(self) -> usize {
         match self {
             Form::Simple | Form::Structured => REQUEST_LEN,
@@ -518,10 +516,10 @@ impl Form {
         }
     }
 
-    /// Looks at the first word of a request.
+    /// Checks the first word of a request.
     ///
     /// # Errors
-    /// `BadMagic` where it isn't that of a request: the stream is out of step for good.
+    /// `BadMagic` if the word isn't that of a request: the stream is out of step for good.
     pub(crate) const fn check_request(self, word: [u8; 4]) -> Result<(), BadMagic> {
         let found = u32::from_be_bytes(word);
         let expected = match self {
@@ -534,7 +532,7 @@ impl Form {
         Err(BadMagic { found: found as u64, expected: expected as u64 })
     }
 
-    /// Length of the head of a chunk in bytes.
+    /// Returns the length of the head of a chunk in bytes.
     pub const fn chunk_len(self) -> usize {
         match self {
             Form::Simple | Form::Structured => CHUNK_LEN,
@@ -542,12 +540,12 @@ impl Form {
         }
     }
 
-    /// Length of what is in front of data in a chunk, in bytes: its head, and an offset.
+    /// Returns the number of bytes in front of data in a chunk: its head, and an offset.
     pub(crate) const fn data_chunk_len(self) -> usize {
         self.chunk_len() + 8
     }
 
-    /// Whether there are chunks.
+    /// Returns true if replies have chunks.
     pub const fn has_chunks(self) -> bool {
         !matches!(self, Form::Simple)
     }

@@ -18,24 +18,24 @@ pub const SIMPLE_REPLY_LEN: usize = 16;
 /// Length of a [`StatusQuery`] in bytes.
 pub const STATUS_QUERY_LEN: usize = 12;
 
-/// A request, as the client sent it: nothing in it has been checked but its magic number.
+/// A request, as the client sent it: only its magic number has been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Modifiers.
     pub flags: CommandFlags,
-    /// What is asked for.
+    /// The command.
     pub command: Command,
     /// The client's name for this request; the reply repeats it.
     pub cookie: u64,
     /// First byte of the range.
     pub offset: u64,
-    /// Length of the range in bytes, or of [the payload](Request::payload_len); of a `WRITE` both
-    /// are one.
+    /// Length of the range in bytes, or of [the payload](Request::payload_len); for a `WRITE` the
+    /// two are the same.
     pub length: u64,
 }
 
 impl Request {
-    /// Reads a request from its 28 bytes.
+    /// Decodes a request.
     ///
     /// # Errors
     /// That of [`Form::check_request`].
@@ -43,7 +43,7 @@ impl Request {
         Request::with_length(bytes, Form::Simple, be::u32(bytes, 24).into())
     }
 
-    /// Reads an extended request from its 32 bytes.
+    /// Decodes an extended request.
     ///
     /// # Errors
     /// As [`Request::decode`].
@@ -51,7 +51,7 @@ impl Request {
         Request::with_length(bytes, Form::Extended, be::u64(bytes, 24))
     }
 
-    /// Reads what both have, from the first 24 bytes.
+    /// Decodes the first 24 bytes, which both forms have in common.
     fn with_length(bytes: &[u8], form: Form, length: u64) -> Result<Request, BadMagic> {
         form.check_request([bytes[0], bytes[1], bytes[2], bytes[3]])?;
         Ok(Request {
@@ -63,10 +63,10 @@ impl Request {
         })
     }
 
-    /// The bytes of the request.
+    /// Encodes the request.
     ///
     /// # Panics
-    /// Where the length has more than 32 bits.
+    /// If the length has more than 32 bits.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let length = u32::try_from(self.length).expect("a compact request has a 32-bit length");
         let mut out = [0; REQUEST_LEN];
@@ -75,7 +75,7 @@ impl Request {
         out
     }
 
-    /// The bytes of the extended request.
+    /// Encodes the extended request.
     pub fn encode_extended(&self) -> [u8; EXTENDED_REQUEST_LEN] {
         let mut out = [0; EXTENDED_REQUEST_LEN];
         self.encode_front(EXTENDED_REQUEST_MAGIC, &mut out);
@@ -91,9 +91,9 @@ impl Request {
         out[16..24].copy_from_slice(&self.offset.to_be_bytes());
     }
 
-    /// How many bytes of payload follow the request on the wire: of a compact one those of a
-    /// `WRITE`, of an extended one those that its flag `PAYLOAD_LEN` promises, whatever its
-    /// command.
+    /// Returns the number of payload bytes that follow the request on the wire. In a compact
+    /// request only a `WRITE` has a payload. In an extended one the flag `PAYLOAD_LEN` decides,
+    /// whatever the command.
     pub fn payload_len(&self, form: Form) -> u64 {
         let has = match form {
             Form::Simple | Form::Structured => self.command == Command::WRITE,
@@ -108,17 +108,17 @@ impl Request {
 pub struct StatusQuery {
     /// Length of the range in bytes.
     pub length: u64,
-    /// The number of the context.
+    /// Context number.
     pub context: u32,
 }
 
 impl StatusQuery {
-    /// Reads it from its 12 bytes.
+    /// Decodes a query.
     pub fn decode(bytes: &[u8; STATUS_QUERY_LEN]) -> StatusQuery {
         StatusQuery { length: be::u64(bytes, 0), context: be::u32(bytes, 8) }
     }
 
-    /// Its bytes.
+    /// Encodes the query.
     pub fn encode(&self) -> [u8; STATUS_QUERY_LEN] {
         let mut out = [0; STATUS_QUERY_LEN];
         out[0..8].copy_from_slice(&self.length.to_be_bytes());
@@ -137,12 +137,12 @@ pub struct SimpleReply {
 }
 
 impl SimpleReply {
-    /// The reply to the request `cookie`: success, or one of the errors.
+    /// Creates the reply to the request `cookie`: success, or one of the errors.
     pub fn new(cookie: u64, result: Result<(), ReplyError>) -> SimpleReply {
         SimpleReply { error: result.err().map_or(0, ReplyError::code), cookie }
     }
 
-    /// The bytes of the reply.
+    /// Encodes the reply.
     pub fn encode(&self) -> [u8; SIMPLE_REPLY_LEN] {
         let mut out = [0; SIMPLE_REPLY_LEN];
         out[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -151,10 +151,10 @@ impl SimpleReply {
         out
     }
 
-    /// Reads a reply from its 16 bytes.
+    /// Decodes a reply.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with the number of a simple reply.
+    /// `BadMagic` if the bytes don't begin with the number of a simple reply.
     pub fn decode(bytes: &[u8; SIMPLE_REPLY_LEN]) -> Result<SimpleReply, BadMagic> {
         let found = be::u32(bytes, 0);
         if found != SIMPLE_REPLY_MAGIC {
@@ -169,12 +169,12 @@ pub const CHUNK_LEN: usize = 20;
 /// Length of the extended head of a chunk in bytes.
 pub const EXTENDED_CHUNK_LEN: usize = 32;
 
-/// What a chunk repeats of the request that it answers.
+/// The fields of a request that a chunk of its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The cookie.
     pub cookie: u64,
-    /// The offset, wherever the data lies. It is in extended heads only.
+    /// The offset of the request, wherever the data lies. Only extended heads carry it.
     pub offset: u64,
 }
 
@@ -183,32 +183,32 @@ pub struct Tag {
 pub struct Chunk {
     /// Modifiers.
     pub flags: ReplyFlags,
-    /// What follows.
+    /// Kind of the data that follows.
     pub kind: ReplyKind,
     /// The request.
     pub tag: Tag,
-    /// Length of what follows in bytes.
+    /// Length of the data that follows, in bytes.
     pub length: u64,
 }
 
-/// One stretch of a block status.
+/// One extent of a block status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusExtent {
-    /// In bytes, not 0.
+    /// Length in bytes, not 0.
     pub length: u64,
-    /// Of `base:allocation`: [`STATE_HOLE`](super::STATE_HOLE) and
+    /// Flags of `base:allocation`: [`STATE_HOLE`](super::STATE_HOLE) and
     /// [`STATE_ZERO`](super::STATE_ZERO).
     pub flags: u32,
 }
 
-/// What an error chunk says.
+/// The content of an error chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkError {
     /// The error number.
     pub error: u32,
-    /// For people; may be empty.
+    /// Message for people; may be empty.
     pub message: String,
-    /// Where it happened, where that is known.
+    /// Offset of the failure, if known.
     pub offset: Option<u64>,
 }
 
@@ -216,7 +216,7 @@ impl Chunk {
     /// Appends the head: a compact one, unless the form has extended ones.
     ///
     /// # Panics
-    /// Where it is compact, and the length has more than 32 bits.
+    /// If it is compact, and the length has more than 32 bits.
     pub fn encode(&self, form: Form, out: &mut impl BufMut) {
         let Chunk { flags, kind, tag, length } = *self;
         let mut head = [0; EXTENDED_CHUNK_LEN];
@@ -235,18 +235,18 @@ impl Chunk {
         out.put_slice(&head[..form.chunk_len()]);
     }
 
-    /// Reads a head from its 20 bytes, which don't have the request's offset.
+    /// Decodes a head, which doesn't contain the request's offset.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with the number of a structured reply.
+    /// `BadMagic` if the bytes don't begin with the number of a structured reply.
     pub fn decode(bytes: &[u8; CHUNK_LEN]) -> Result<Chunk, BadMagic> {
         Chunk::after(bytes, STRUCTURED_REPLY_MAGIC, 0, be::u32(bytes, 16).into())
     }
 
-    /// Reads an extended head from its 32 bytes.
+    /// Decodes an extended head.
     ///
     /// # Errors
-    /// `BadMagic` when the bytes don't begin with the number of an extended reply.
+    /// `BadMagic` if the bytes don't begin with the number of an extended reply.
     pub fn decode_extended(bytes: &[u8; EXTENDED_CHUNK_LEN]) -> Result<Chunk, BadMagic> {
         Chunk::after(bytes, EXTENDED_REPLY_MAGIC, be::u64(bytes, 16), be::u64(bytes, 24))
     }
@@ -262,15 +262,15 @@ impl Chunk {
     }
 }
 
-/// Appends the final chunk of a reply that has nothing more to say.
+/// Appends an empty final chunk of a reply.
 pub fn encode_done(out: &mut impl BufMut, form: Form, tag: Tag) {
     Chunk { flags: ReplyFlags::DONE, kind: ReplyKind::NONE, tag, length: 0 }.encode(form, out);
 }
 
-/// Appends what is in front of `length` bytes of data that lie at `offset`.
+/// Appends the head in front of `length` bytes of data that lie at `offset`.
 ///
 /// # Panics
-/// Where a compact chunk can't be so long: `length` is more than 4 GiB less 9 bytes. No payload is.
+/// If a compact chunk can't be that long: `length` is more than 4 GiB less 9 bytes. No payload is.
 pub fn encode_data(
     out: &mut impl BufMut,
     form: Form,
@@ -284,7 +284,7 @@ pub fn encode_data(
     out.put_u64(offset);
 }
 
-/// Appends a chunk that says that `length` bytes at `offset` are zeroes.
+/// Appends a chunk for `length` zero bytes at `offset`.
 pub fn encode_hole(
     out: &mut impl BufMut,
     form: Form,
@@ -298,8 +298,8 @@ pub fn encode_hole(
     out.put_u32(length);
 }
 
-/// Appends a chunk with an error, and with where it happened, where that is known. A message is cut
-/// to what the protocol allows.
+/// Appends a chunk with an error, and its offset if that is known. A message is cut to the
+/// protocol's limit.
 pub fn encode_error(
     out: &mut impl BufMut,
     form: Form,
@@ -329,11 +329,10 @@ pub fn encode_error(
     }
 }
 
-/// Appends a chunk with what is known of extents in metadata context `context`.
+/// Appends a chunk with the status of extents in metadata context `context`.
 ///
 /// # Panics
-/// Where an extent is longer than what the client, which doesn't have extended headers, can have
-/// asked for.
+/// If an extent is longer than a request of a client without extended headers can be.
 pub fn encode_block_status(
     out: &mut impl BufMut,
     form: Form,
@@ -364,8 +363,8 @@ pub fn encode_block_status(
     }
 }
 
-/// Reads what follows the head of a chunk of kind `BLOCK_STATUS` or `BLOCK_STATUS_EXT`: the context
-/// and its extents. `None` where it is malformed.
+/// Decodes the data of a chunk of kind `BLOCK_STATUS` or `BLOCK_STATUS_EXT`: the context and its
+/// extents. Returns `None` if it is malformed.
 pub fn decode_block_status(kind: ReplyKind, data: &[u8]) -> Option<(u32, Vec<StatusExtent>)> {
     let (context, mut rest) = data.split_first_chunk::<4>()?;
     let context = u32::from_be_bytes(*context);
@@ -392,12 +391,13 @@ pub fn decode_block_status(kind: ReplyKind, data: &[u8]) -> Option<(u32, Vec<Sta
     Some((context, extents?))
 }
 
-/// Reads what follows the head of a chunk of kind `ERROR` or `ERROR_OFFSET`. `None` where it is
+/// Decodes the data of a chunk of kind `ERROR` or `ERROR_OFFSET`. Returns `None` if it is
 /// malformed.
 pub fn decode_error(kind: ReplyKind, data: &[u8]) -> Option<ChunkError> {
     let (head, rest) = data.split_first_chunk::<6>()?;
     let text = usize::from(be::u16(head, 4));
-    // For people: an error of a server that speaks another character set is an error all the same.
+    // The text is for people: a server may use another character set, and its error counts all the
+    // same.
     let message = String::from_utf8_lossy(rest.get(..text)?).into_owned();
     let offset = match (kind, &rest[text..]) {
         (ReplyKind::ERROR, []) => None,
