@@ -1,10 +1,10 @@
-//! The lines that clients cause in the log: each kind of trouble once, then by rate, and no more
-//! than so many lines for one peer, however it tries. All others are counted, and told with the
-//! next line of their kind, or when a connection of the peer ends.
+//! Rate limits for the log lines that clients cause. Each kind of trouble is logged once, then by
+//! rate, and all lines about one peer together are limited. Suppressed lines are counted, and
+//! reported with the next line of their kind, or when a connection of the peer ends.
 //!
 //! A peer is a user of this machine, an address, or a network of the smallest size that IPv6 hands
-//! out: a client that comes again has no new allowance. The memory for this is bounded; where more
-//! peers than [`PEERS`] make trouble together, the later ones share one place.
+//! out: a client that reconnects gets no new allowance. The memory for this is bounded. If more
+//! peers than [`PEERS`] cause trouble together, the later ones share one account.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -18,16 +18,16 @@ use corewise_sync::{LeftOut, Mutex, Throttle, panics};
 use crate::access::{Identity, Peer};
 use crate::wire::ReplyError;
 
-/// The lines that a peer may cause at once,
+/// Number of lines that a peer may cause at once.
 const LINES: u32 = 24;
-/// and the time after which it may cause one more.
+/// Time after which a peer may cause one more line.
 const LINES_EVERY: Duration = Duration::from_secs(1);
-/// Of how many peers accounts are kept.
+/// Largest number of peers with an account.
 const PEERS: usize = 256;
-/// For how many exports each has an account of its own.
+/// Largest number of exports at which a peer has an account of its own.
 const EXPORTS: usize = 8;
 
-/// Tells the log. The subscriber is user code: a panic in there keeps no client from its reply.
+/// Logs a line. The subscriber is user code: a panic in it delays no client's reply.
 pub(crate) fn tell(say: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
 }
@@ -35,27 +35,27 @@ pub(crate) fn tell(say: impl FnOnce()) {
 /// The kinds of lines about a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineKind {
-    /// The device failed its request.
+    /// The device failed a request of the client.
     Failed(ReplyError),
-    /// Its request was refused.
+    /// A request of the client was refused.
     Refused(ReplyError),
-    /// It was cut for what it sent.
+    /// The client was cut because of what it sent.
     Cut,
-    /// It was cut since it took too long.
+    /// The client was cut because it was too slow.
     Slow,
-    /// It was cut at the deadline of a drain.
+    /// The client was cut at the deadline of a drain.
     Late,
-    /// It was let go since it asked for nothing.
+    /// The client was let go because it asked for nothing.
     Idle,
-    /// Its handshake came to nothing.
+    /// The client's handshake failed.
     Handshake,
     /// TLS failed.
     Tls,
-    /// An export isn't for it.
+    /// An export isn't for the client.
     Forbidden,
-    /// Its place was given to somebody else.
+    /// The client's place was given to another client.
     Evicted,
-    /// Something in here broke, and it had the damage.
+    /// The server failed, at the cost of the client.
     Ours,
 }
 
@@ -85,7 +85,7 @@ const OTHERS: [LineKind; 9] = [
 const KINDS: usize = 2 * ERRORS.len() + OTHERS.len();
 
 impl LineKind {
-    /// Each has a number of its own, below [`KINDS`].
+    /// Returns the number of the kind, below [`KINDS`].
     fn index(self) -> usize {
         let of = |error| ERRORS.iter().position(|other| *other == error).unwrap_or_default();
         match self {
@@ -103,12 +103,13 @@ impl LineKind {
         failed.chain(ERRORS.into_iter().map(LineKind::Refused)).chain(OTHERS)
     }
 
-    /// Whether it is trouble; else news, which only somebody hears who asked for them.
+    /// Returns true if the kind is trouble. Other kinds are news, logged at a level that is usually
+    /// off.
     fn is_trouble(self) -> bool {
         !matches!(self, LineKind::Idle | LineKind::Handshake | LineKind::Evicted)
     }
 
-    /// The words for several lines.
+    /// Returns the words for several lines.
     fn words(self) -> &'static str {
         match self {
             LineKind::Failed(_) => "requests that the device failed",
@@ -133,7 +134,7 @@ impl LineKind {
     }
 }
 
-/// The accounts of one peer at one export, or at none yet.
+/// The accounts of one peer at one export, or before it has chosen one.
 #[derive(Debug)]
 struct Throttles([Throttle; KINDS]);
 
@@ -150,14 +151,14 @@ impl Throttles {
         self.0.iter().all(Throttle::is_rested)
     }
 
-    /// Takes what was left out of each kind. It counts as told now.
+    /// Takes the suppressed lines of each kind. They count as reported now.
     fn take_left_out(&self) -> Vec<(LineKind, LeftOut)> {
         let left_out = LineKind::all().map(|what| (what, self.of(what).take_left_out()));
         left_out.filter(|(_, left_out)| left_out.messages() != 0).collect()
     }
 }
 
-/// Tells what was left out of a peer.
+/// Reports the suppressed lines of a peer.
 fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(LineKind, LeftOut)>) {
     let (mut all, mut words) = (LeftOut::default(), String::new());
     for (what, left_out) in kinds {
@@ -179,11 +180,11 @@ fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(Line
 /// The account of one peer.
 #[derive(Debug)]
 pub(crate) struct PeerAccount {
-    /// `None`: several.
+    /// The peer; `None` if several share the account.
     peer: Option<Peer>,
-    /// All its lines.
+    /// Limit of all its lines.
     lines: Throttle,
-    /// Those that belong to no export.
+    /// Accounts of lines that belong to no export.
     none: Arc<Throttles>,
     /// L: is the lock, taken when a client chooses an export; guards the accounts at the exports.
     exports: Mutex<Vec<(String, Arc<Throttles>)>>,
@@ -195,8 +196,8 @@ impl PeerAccount {
         Arc::new(PeerAccount { peer, lines, none: Throttles::new(), exports: Mutex::default() })
     }
 
-    /// The account at an export. Where the peer has been at too many, one that nobody uses and that
-    /// has nothing to tell makes way; where there is none, that of no export does for it.
+    /// Returns the account at an export. If the peer has been at too many, an unused account with
+    /// nothing to report makes way. If there is none, the account of no export stands in.
     fn at(&self, export: &str) -> Arc<Throttles> {
         let mut exports = self.exports.lock();
         if let Some((_, kinds)) = exports.iter().find(|(name, _)| name == export) {
@@ -227,11 +228,11 @@ impl PeerAccount {
 pub(crate) struct PeerAccounts {
     /// L: is the lock, taken when a client comes; guards the accounts.
     hosts: Mutex<BTreeMap<(u8, u128), Arc<PeerAccount>>>,
-    /// For those that have no place.
+    /// Account of the peers that have none of their own.
     rest: Arc<PeerAccount>,
 }
 
-/// By what a peer is known when it comes again.
+/// Returns the key by which a peer is recognised.
 fn key(peer: Peer) -> (u8, u128) {
     match peer {
         Peer::Unknown => (0, 0),
@@ -246,7 +247,7 @@ impl PeerAccounts {
         PeerAccounts { hosts: Mutex::default(), rest: PeerAccount::new(None) }
     }
 
-    /// The account of a peer that has come.
+    /// Returns the account of a peer.
     pub(crate) fn of(&self, peer: Peer) -> Arc<PeerAccount> {
         let key = key(peer);
         let mut hosts = self.hosts.lock();
@@ -262,7 +263,7 @@ impl PeerAccounts {
         Arc::clone(hosts.entry(key).or_insert_with(|| PeerAccount::new(Some(peer))))
     }
 
-    /// At the end: tells all that was left out, a line a peer and export.
+    /// Reports all suppressed lines, one line for each peer and export. Called at the end.
     pub(crate) fn tell_rest(&self) {
         let mut all: Vec<_> = self.hosts.lock().values().map(Arc::clone).collect();
         all.push(Arc::clone(&self.rest));
@@ -281,12 +282,12 @@ impl PeerAccounts {
     }
 }
 
-/// By what a connection is told of.
+/// A log for the lines about one client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientLog {
     pub(crate) client: u64,
     pub(crate) who: Identity,
-    /// The export's name; empty before there is one.
+    /// Name of the export; empty before there is one.
     pub(crate) export: String,
     host: Arc<PeerAccount>,
     kinds: Arc<Throttles>,
@@ -296,32 +297,32 @@ pub(crate) struct ClientLog {
 pub(crate) struct ClientFacts {
     pub(crate) client: u64,
     pub(crate) peer: Identity,
-    /// The export's name; empty before there is one.
+    /// Name of the export; empty before there is one.
     pub(crate) export: String,
 }
 
 impl ClientLog {
-    /// Of a connection that has no export yet.
+    /// Creates the log of a connection without an export.
     pub(crate) fn new(host: Arc<PeerAccount>, client: u64, who: Identity) -> ClientLog {
         let kinds = Arc::clone(&host.none);
         ClientLog { client, who, export: String::new(), host, kinds }
     }
 
-    /// The same client at an export.
+    /// Returns the log of the same client at an export.
     pub(crate) fn at(&self, who: Identity, export: &str) -> ClientLog {
         let (host, kinds) = (Arc::clone(&self.host), self.host.at(export));
         ClientLog { client: self.client, who, export: export.to_owned(), host, kinds }
     }
 
-    /// Has what `make` makes tell the log, if it is time for it: with how many like it were left
-    /// out before. It owns what it tells, since it may be held back for a while. Any context, if
-    /// both may be.
+    /// Logs a line if the limits allow it: `make` makes a function that gets the number of
+    /// suppressed lines. That function owns its data, since it may be held back for a while. Any
+    /// context, if both may run there.
     pub(crate) fn tell<L: FnOnce(Option<u64>) + Send + 'static>(
         &self,
         what: LineKind,
         make: impl FnOnce(ClientFacts) -> L,
     ) {
-        // Nobody counts what nobody would hear.
+        // Lines that nobody would see aren't counted.
         if !what.is_trouble() && !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
@@ -337,8 +338,8 @@ impl ClientLog {
         tell(|| self.kinds.of(what).tell_within(&self.host.lines, line));
     }
 
-    /// The connection is over: tells what was left out of its peer. Where that has had its lines it
-    /// stays counted.
+    /// Reports the suppressed lines of a connection that is over. If its peer has used up its
+    /// lines, they stay counted.
     pub(crate) fn over(&self) {
         let left_out = self.kinds.take_left_out();
         if left_out.is_empty() {
@@ -367,7 +368,8 @@ mod tests {
         Identity { peer: Peer::User(uid), pid: None, names: Vec::new() }
     }
 
-    /// How many lines it took to tell so many, and how many others these lines told of.
+    /// Logs `times` lines. Returns the number of written lines, and of suppressed ones that they
+    /// reported.
     fn told(log: &ClientLog, what: LineKind, times: usize) -> (u32, u64) {
         let (told, heard) = std::sync::mpsc::channel();
         for _ in 0..times {
@@ -402,7 +404,7 @@ mod tests {
                 (lines, before, asked) = (lines + told.0, before + told.1, asked + 10);
             }
         }
-        // Some more where the machine is so slow that seconds have gone by.
+        // Some more if the machine is so slow that seconds have gone by.
         assert!((LINES..2 * LINES).contains(&lines), "{lines} lines");
         let host = hosts.of(Peer::User(7));
         let exports = host.exports.lock().clone();

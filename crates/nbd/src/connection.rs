@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     /// L: is the lock, a leaf; guards the idle time. `None`: there is no idle limit.
     idle: Option<Mutex<IdleTime>>,
     /// A: the time at which its handshake first had to wait for the client, in nanoseconds since
-    /// `made`, or 0. Relaxed: the register checks again.
+    /// `made`, or 0. Relaxed: the registry checks again.
     waits: AtomicU64,
     /// A: [`REFUSED`] if there is no place for it, [`TOLD`] once it was told. Relaxed: as `waits`.
     refused: AtomicU8,

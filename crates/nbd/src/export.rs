@@ -53,7 +53,7 @@ pub(crate) struct ExportShared {
     pub(crate) block: u64,
     pub(crate) turns: Arc<Turns>,
     /// A: set if a client has changed something, so that an end needs a flush. Relaxed: it is set
-    /// before the request reaches the device. It is read after the client has left the register,
+    /// before the request reaches the device. It is read after the client has left the registry,
     /// which has a lock.
     changed: AtomicBool,
     pub(crate) edges: Arc<Edges<Request>>,

@@ -1,9 +1,9 @@
-//! Edges: changes that cover a block of the device in part, and so have to read it first, among all
-//! other changes of that device.
+//! Edges: changes that cover a block of the device in part. Such a change has to read the block
+//! first, and must be alone among all other changes of it.
 //!
-//! While nobody makes such a change each connection only counts the changes that it has in flight,
-//! on a word of its own. The first one has all connections enter theirs in a [`Table`] instead,
-//! where those of the same block wait for each other.
+//! While no connection makes such a change, each only counts its changes in flight, on a word of
+//! its own. The first such change makes all connections enter theirs in a [`Table`] instead, where
+//! changes of the same block wait for each other.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/edge.rs`.
 
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Mutex, Unparker};
 
-/// Changes that are counted. In the lowest bits.
+/// Counted changes, in the lowest bits.
 const ONE: u64 = 1;
-/// Changes that begin are entered in the table. Set and cleared by the holder of the lock.
+/// New changes are entered in the table. Set and cleared by the holder of the lock.
 const LISTED: u64 = 1 << 63;
 
 /// The changes of one connection that are in flight and not in the table.
 #[derive(Debug)]
 struct CountedChanges {
-    /// A: how many, and `LISTED`. Changed by read-modify-writes only, and not added to under
-    /// `LISTED`.
+    /// A: the number of changes, and `LISTED`. Changed by read-modify-writes only, and not added to
+    /// under `LISTED`.
     word: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ struct CountedChanges {
 #[derive(Debug)]
 struct AtDevice {
     counted: Arc<CountedChanges>,
-    /// It changes blocks in part.
+    /// True if it changes blocks in part.
     odd: bool,
 }
 
@@ -64,20 +64,20 @@ impl<T> EdgesState<T> {
 }
 
 impl<T> Edges<T> {
-    /// A change whose connection doesn't count it comes to the device: its number, and itself where
-    /// it may begin. Else [`Edges::leave`] gives it to somebody else.
+    /// Enters a change that its connection doesn't count. Returns its id, and the change itself if
+    /// it may begin. Otherwise a later [`Edges::leave`] returns it.
     pub fn enter(&self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.state.lock().table.enter(blocks, change)
     }
 
-    /// It is over: those that may begin now, which the caller sends to the device. Any context;
-    /// blocks for a few instructions at most.
+    /// Removes a change that is over. Returns the changes that may begin now, which the caller
+    /// sends to the device. Any context; blocks for a few instructions at most.
     #[must_use = "they are nowhere else"]
     pub fn leave(&self, id: u64) -> Vec<(u64, T)> {
         self.state.lock().table.leave(id)
     }
 
-    /// How many changes are in the table.
+    /// Returns the number of changes in the table.
     pub fn listed(&self) -> usize {
         self.state.lock().table.entries.len()
     }
@@ -92,7 +92,7 @@ pub struct Changes<T> {
 }
 
 impl<T> Changes<T> {
-    /// One that changes nothing yet. The parker belongs to its reader.
+    /// Registers a connection that changes nothing yet. The parker belongs to its reader.
     pub fn new(edges: &Arc<Edges<T>>, unparker: Unparker) -> Changes<T> {
         let mut state = edges.state.lock();
         let word = if state.is_any_odd() { LISTED } else { 0 };
@@ -102,14 +102,14 @@ impl<T> Changes<T> {
         Changes { edges: Arc::clone(edges), counted, unparker }
     }
 
-    /// Begins a change of whole blocks: true where it is counted, and [ends](Changes::end); else it
-    /// has to be entered in the table. Reader only.
+    /// Begins a change of whole blocks. Returns true if it is counted, and [ends](Changes::end) so;
+    /// otherwise it has to be entered in the table. Reader only.
     pub fn begin(&self) -> bool {
         let add = |word| (word & LISTED == 0).then_some(word + ONE);
         self.counted.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
     }
 
-    /// A change that was counted is over. Any context; blocks for a few instructions at most.
+    /// Ends a counted change. Any context; blocks for a few instructions at most.
     pub fn end(&self) {
         let was = self.counted.word.fetch_sub(ONE, Ordering::AcqRel);
         debug_assert!(was & !LISTED != 0, "more ends than began");
@@ -123,9 +123,9 @@ impl<T> Changes<T> {
         self.edges.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
     }
 
-    /// Has all connections enter what they begin in the table, as long as this one is there: before
-    /// its first change of a part of a block. [`Changes::are_listed`] says when that may begin.
-    /// Reader only.
+    /// Makes all connections enter new changes in the table while this connection exists. Called
+    /// before its first change of a part of a block, which may begin once [`Changes::are_listed`]
+    /// returns true. Reader only.
     pub fn list(&self) {
         let mut state = self.edges.state.lock();
         for connection in &mut state.connections {
@@ -134,8 +134,8 @@ impl<T> Changes<T> {
         }
     }
 
-    /// Whether all changes that are in flight are in the table. Else the reader is woken when that
-    /// may be so. Reader only.
+    /// Returns true if all changes in flight are in the table. Otherwise the reader is woken when
+    /// that may be so. Reader only.
     pub fn are_listed(&self) -> bool {
         let mut state = self.edges.state.lock();
         let is_listed = |at: &AtDevice| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
@@ -148,7 +148,7 @@ impl<T> Changes<T> {
 }
 
 impl<T> Drop for Changes<T> {
-    /// Nothing of the connection is in the device any more.
+    /// Removes the connection, which has nothing in the device any more.
     fn drop(&mut self) {
         let mut state = self.edges.state.lock();
         state.connections.retain(|other| !Arc::ptr_eq(&other.counted, &self.counted));
@@ -163,9 +163,9 @@ impl<T> Drop for Changes<T> {
 /// The blocks that a change touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// By their numbers.
+    /// Numbers of the blocks.
     pub range: RangeInclusive<u64>,
-    /// It covers its block in part: nobody else may change that meanwhile.
+    /// True if it covers its block in part: no other change of that may run meanwhile.
     pub alone: bool,
 }
 
@@ -181,7 +181,7 @@ impl Blocks {
 struct ListedChange<T> {
     id: u64,
     blocks: Blocks,
-    /// The change, where it waits.
+    /// The change, if it waits.
     waiting: Option<T>,
 }
 
@@ -199,8 +199,8 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Enters a change: under which number, and the change itself where it may begin. Else it waits
-    /// for each earlier one that doesn't bear it.
+    /// Enters a change. Returns its id, and the change itself if it may begin. Otherwise it waits
+    /// for each earlier one that it can't run beside.
     pub fn enter(&mut self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.last += 1;
         let free = self.entries.iter().all(|entry| entry.blocks.bears(&blocks));
@@ -209,7 +209,7 @@ impl<T> Table<T> {
         (self.last, begins)
     }
 
-    /// Takes out a change that is over: those that may begin now, in their order.
+    /// Removes a change that is over. Returns the changes that may begin now, in order.
     pub fn leave(&mut self, id: u64) -> Vec<(u64, T)> {
         let mut begin = Vec::new();
         let Some(at) = self.entries.iter().position(|entry| entry.id == id) else { return begin };

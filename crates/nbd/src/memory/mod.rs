@@ -1,26 +1,27 @@
 //! The memory of requests: one budget for the whole server.
 //!
-//! Each connection has a share of its own, which nobody can take from it; what goes beyond it comes
-//! from a [`Pool`] that all share, first come, first served. A request takes all it needs in one
-//! step, or waits and has nothing of it.
+//! Each connection has a share of its own, which no other can take. Further memory comes from a
+//! [`Pool`] that all share, first come, first served. A request takes all it needs in one step, or
+//! waits and holds nothing of it.
 //!
 //! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/memory.rs`.
 //!
-//! Memory that requests are done with goes back to the system. The buffers of requests come from
-//! the C library's heap, which keeps much of what is freed. Nothing may need it again for days. The
-//! heap of glibc has an arena for each few threads. `malloc_trim` gives back what is free inside
-//! them, but of the free memory at their ends (an arena's *top*) only that of the main one. The
-//! others' are cut off by a free in that arena, where they are longer than a threshold. The
-//! threshold grows to twice the largest buffer that was ever freed: 64 MiB for each arena.
+//! # Memory that returns to the system
 //!
-//! Each arena reserves 64 MiB of the address space. Where that is limited (`RLIMIT_AS`), eight
-//! arenas a CPU would take it from the buffers, and an allocation that fails ends the process:
-//! there all arenas together take an eighth of it.
+//! The buffers of requests come from the C library's heap, which keeps much of what is freed,
+//! although it may not be needed again for days. glibc's heap has an arena for each few threads.
+//! `malloc_trim` returns the free pages inside all arenas. Of the free memory at an arena's end
+//! (its *top*), it returns only that of the main one. In another arena, a free returns the top if
+//! it is longer than a threshold. The threshold grows to twice the largest buffer that was ever
+//! freed: 64 MiB for each arena.
 //!
-//! Below such a limit, stacks and mappings take what the buffers need, too. A program that knows
-//! how much that is reserves it ([`reserve_heap`]): the end of the main arena is mapped before
-//! there are clients, and is never given back. Allocations that find nothing in another arena come
-//! from there.
+//! Each arena reserves 64 MiB of the address space. If that is limited (`RLIMIT_AS`), eight arenas
+//! a CPU would leave too little for the buffers, and an allocation that fails ends the process. So
+//! under such a limit all arenas together take an eighth of the address space.
+//!
+//! Stacks and mappings take address space, too. A program that knows how much the buffers need
+//! reserves that ([`reserve_heap`]): the end of the main arena is mapped before there are clients,
+//! and is never returned. Allocations that don't fit into another arena come from there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,35 +32,34 @@ use corewise_sync::{Mutex, Unparker};
 
 use crate::wire::MAX_PAYLOAD;
 
-/// What a connection costs beside the bytes of its requests, in bytes: the two buffers that it
-/// receives into, 256 requests and their replies, the memory of 32 replies that is used again, and
-/// what its two threads touch of their stacks.
+/// Bytes that a connection takes beside those of its requests: its two receive buffers, 256
+/// requests and their replies, the memory of 32 replies that is used again, and the touched part of
+/// two stacks.
 const FIXED: u64 = 896 << 10;
-/// What TLS costs a connection beside, from its handshake on: ciphertext of both directions, a
+/// Bytes that TLS adds to a connection, from its handshake on: ciphertext of both directions, a
 /// record between, keys.
 const TLS: u64 = 192 << 10;
-/// What a handshake costs, in bytes.
+/// Bytes that a handshake takes.
 const HALF_OPEN: u64 = 64 << 10;
 /// The smallest and the largest share of a connection, in bytes.
 const SHARE: (u64, u64) = (64 << 10, 1 << 20);
 
-/// How a server's memory is split.
+/// The division of a server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// What all connections share, in bytes.
+    /// Bytes that all connections share.
     pub pool: u64,
-    /// What each connection has for itself, in bytes.
+    /// Bytes that each connection has for itself.
     pub share: u64,
-    /// What all of it comes to where every place is taken and every client does its worst, in
-    /// bytes.
+    /// Bytes that all of it takes if every place is taken and every client does its worst.
     pub worst: u64,
 }
 
-/// Splits `memory` bytes among so many connections, with so many more in their handshake; `tls`:
-/// with TLS.
+/// Divides `memory` bytes among `connections` connections and `half_open` handshakes, with TLS if
+/// `tls` is true.
 ///
-/// At most half goes to the shares, and the pool always holds a largest request. So a little memory
-/// with many places comes to more than was asked for; `worst` says how much.
+/// At most half goes to the shares, and the pool always holds a largest request. So if there is
+/// little memory for many places, the total exceeds `memory`; `worst` is that total.
 pub fn split(memory: u64, connections: usize, half_open: usize, tls: bool) -> Split {
     let connections = (connections as u64).max(1);
     let fixed_each = fixed(tls);
@@ -75,7 +75,8 @@ fn fixed(tls: bool) -> u64 {
     FIXED + if tls { TLS } else { 0 }
 }
 
-/// How many connections `memory` bytes have room for, where each has the smallest share.
+/// Returns the number of connections that `memory` bytes have room for if each has the smallest
+/// share.
 pub fn places(memory: u64, tls: bool) -> usize {
     usize::try_from(memory / 2 / (SHARE.0 + fixed(tls))).unwrap_or(usize::MAX).max(1)
 }
@@ -86,18 +87,18 @@ pub fn places(memory: u64, tls: bool) -> usize {
 pub struct MemoryUse {
     /// Bytes that requests have taken.
     pub taken: u64,
-    /// Bytes that there are.
+    /// Bytes in all.
     pub of: u64,
-    /// Clients whose next request waits for some.
+    /// Clients whose next request waits for memory.
     pub waiting: usize,
 }
 
-/// What all connections of a server share.
+/// The memory that all connections of a server share.
 #[derive(Debug)]
 pub struct Pool {
     bytes: u64,
-    /// L: is the lock; guards what is free and the line. A leaf: inside it threads are woken, and
-    /// nothing else is locked.
+    /// L: is the lock; guards the free bytes and the queue. A leaf: inside it threads are woken,
+    /// and nothing else is locked.
     state: Mutex<PoolState>,
     freed: Freed,
 }
@@ -105,8 +106,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct PoolState {
     free: u64,
-    /// Those that wait, in the order in which they came. Where there are any, the first one needs
-    /// more than is free.
+    /// Waiters in the order in which they came. The first one needs more than is free.
     line: VecDeque<Waiter>,
 }
 
@@ -118,19 +118,19 @@ struct Waiter {
 }
 
 impl Pool {
-    /// A pool of so many bytes, all of them free.
+    /// Creates a pool of `bytes` free bytes.
     pub fn new(bytes: u64) -> Pool {
         let state = Mutex::new(PoolState { free: bytes, line: VecDeque::new() });
         Pool { bytes, state, freed: Freed::new() }
     }
 
-    /// What a request of `bytes` takes: all of the pool where it is larger than that.
+    /// Returns the bytes that a request takes: all of the pool if it is larger than that.
     fn clamp(&self, bytes: u64) -> u64 {
         bytes.min(self.bytes)
     }
 
-    /// Stands in line for `bytes`, under a number of which there is one in line at a time. The
-    /// thread is woken once they were taken for it; they may be by the time this returns.
+    /// Queues for `bytes`, under an id that is in the queue at most once. The thread is woken once
+    /// the bytes were taken for it, which may have happened when this returns.
     pub fn queue(&self, bytes: u64, id: u64, unparker: &Unparker) {
         let bytes = self.clamp(bytes);
         let mut state = self.state.lock();
@@ -138,12 +138,12 @@ impl Pool {
         state.serve();
     }
 
-    /// Takes `bytes` if they are there and nobody waits.
+    /// Takes `bytes` if they are free and nobody waits.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
         let bytes = self.clamp(bytes);
         let mut state = self.state.lock();
-        // Not past those that wait, else large requests would wait for ever.
+        // Waiters go first, or large requests would wait forever.
         let there = state.line.is_empty() && state.free >= bytes;
         if there {
             state.free -= bytes;
@@ -151,12 +151,12 @@ impl Pool {
         there
     }
 
-    /// Whether the one that waited has what it asked for.
+    /// Returns true if the waiter has its bytes.
     pub fn has(&self, id: u64) -> bool {
         self.state.lock().line.iter().all(|waiter| waiter.id != id)
     }
 
-    /// Leaves the line, whatever has been taken meanwhile.
+    /// Leaves the queue, and returns bytes that were taken meanwhile.
     pub fn give_up(&self, bytes: u64, id: u64) {
         let mut state = self.state.lock();
         match state.line.iter().position(|waiter| waiter.id == id) {
@@ -166,7 +166,7 @@ impl Pool {
         state.serve();
     }
 
-    /// Gives back what one [`Pool::try_take`] took. Any context; never blocks for longer than a few
+    /// Returns what one [`Pool::try_take`] took. Any context; never blocks for longer than a few
     /// instructions.
     pub fn give_back(&self, bytes: u64) {
         self.freed.add(bytes);
@@ -176,15 +176,15 @@ impl Pool {
         state.serve();
     }
 
-    /// A client has left, with a share of so many bytes: gives what it took back to the system, as
-    /// far as that pays. On the thread that served it, when all of it is freed. Blocks for
-    /// milliseconds at most.
+    /// Returns the freed memory of a client with this share to the system, as far as that pays.
+    /// Called on the thread that served it, when all of it is freed. Blocks for milliseconds at
+    /// most.
     pub fn client_left(&self, share: u64) {
         self.freed.add(FIXED + share);
         self.freed.give_to_system();
     }
 
-    /// What is taken, and how many wait.
+    /// Returns the bytes taken, and the number of waiters.
     pub fn usage(&self) -> MemoryUse {
         let state = self.state.lock();
         MemoryUse { taken: self.bytes - state.free, of: self.bytes, waiting: state.line.len() }
@@ -204,25 +204,23 @@ impl PoolState {
     }
 }
 
-/// The heap isn't looked through for less than this, in bytes.
+/// Least number of freed bytes after which the heap is trimmed.
 const WORTH: u64 = 16 << 20;
 
-/// Set once the heap has bytes that are never given back, before there are clients.
+/// Set once the heap has bytes that are never returned, before there are clients.
 static RESERVED: OnceLock<()> = OnceLock::new();
 
-/// Limits what the C library's heap takes of the address space, as
-/// [`Server::new`](crate::Server::new) does: for a program that starts threads before it has a
-/// server.
+/// Limits the address space of the C library's heap, as [`Server::new`](crate::Server::new) does,
+/// for a program that starts threads before it has a server.
 pub fn limit_heap() {
     heap::set_thresholds();
 }
 
-/// Maps so many bytes for the heap, which nobody can take from it: for a program whose address
-/// space is limited, before it has clients. Nothing happens where the C library isn't glibc. On the
-/// main thread.
+/// Maps `bytes` bytes for the heap, for a program whose address space is limited. Called on the
+/// main thread, before there are clients. Does nothing if the C library isn't glibc.
 ///
 /// # Errors
-/// `OutOfMemory`: the limits of the process don't leave so much.
+/// `OutOfMemory`: the limits of the process don't leave that much.
 pub fn reserve_heap(bytes: u64) -> io::Result<()> {
     let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let _ = RESERVED.set(());
@@ -233,10 +231,10 @@ fn is_reserved() -> bool {
     RESERVED.get().is_some()
 }
 
-/// Counts what has been freed.
+/// A count of the freed bytes.
 #[derive(Debug)]
 pub(crate) struct Freed {
-    /// A: bytes that were freed since the heap was last looked through. Relaxed: a count.
+    /// A: bytes that were freed since the heap was last trimmed. Relaxed: a count.
     bytes: AtomicU64,
     /// L: is the lock; one thread at a time changes the heap's threshold. A leaf.
     heap: Mutex<()>,
@@ -248,13 +246,13 @@ impl Freed {
         Freed { bytes: AtomicU64::new(0), heap: Mutex::new(()) }
     }
 
-    /// So many bytes were freed. Any context.
+    /// Counts freed bytes. Any context.
     pub(crate) fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives what is free back to the system, as far as that pays: on the thread of a client that
-    /// leaves, when it has freed everything. May take milliseconds.
+    /// Returns free memory to the system, as far as that pays. Called on the thread of a client
+    /// that leaves, when it has freed everything. May take milliseconds.
     pub(crate) fn give_to_system(&self) {
         let _one = self.heap.lock();
         if !is_reserved() {
@@ -282,24 +280,24 @@ mod heap {
     const M_MMAP_THRESHOLD: c_int = -3;
     const M_MMAP_MAX: c_int = -4;
     const M_ARENA_MAX: c_int = -8;
-    /// How many allocations may have a mapping of their own: the C library's number.
+    /// Largest number of allocations with a mapping of their own: the C library's number.
     const MAPPINGS: c_int = 65_536;
-    /// What an arena reserves of the address space, in bytes.
+    /// Address space that an arena reserves, in bytes.
     const ARENA: u64 = 64 << 20;
-    /// The largest threshold: no request's buffer has a mapping of its own, and pays for its pages
-    /// each time.
+    /// Largest possible threshold of `mmap`. No request's buffer gets a mapping of its own, which
+    /// would fault in its pages each time.
     const MMAP: c_int = 32 << 20;
-    /// What an arena keeps at its end for the next requests.
+    /// Bytes that an arena keeps at its end for the next requests.
     const TOP: c_int = 16 << 20;
-    /// No end of an arena is given back.
+    /// Threshold that keeps the end of every arena.
     const KEEP: c_int = -1;
-    /// From this size on a free looks at its arena's end.
+    /// Least size of a free that checks its arena's end.
     const LOOKS: usize = 128 << 10;
 
     unsafe extern "C" {
-        /// `malloc_trim(3)`.
+        /// Calls `malloc_trim(3)`.
         safe fn malloc_trim(pad: usize) -> c_int;
-        /// `mallopt(3)`.
+        /// Calls `mallopt(3)`.
         safe fn mallopt(param: c_int, value: c_int) -> c_int;
     }
 
@@ -311,11 +309,11 @@ mod heap {
         }
     }
 
-    /// Maps so many bytes at the end of this thread's arena.
+    /// Maps `bytes` bytes at the end of this thread's arena.
     pub(super) fn reserve(bytes: usize) -> io::Result<()> {
         mallopt(M_TRIM_THRESHOLD, KEEP);
         let layout = Layout::from_size_align(bytes.max(1), 1).map_err(io::Error::other)?;
-        // An allocation with a mapping of its own would give that back.
+        // An allocation with a mapping of its own would return that.
         mallopt(M_MMAP_MAX, 0);
         // SAFETY: the size isn't 0.
         let reserved = black_box(unsafe { alloc(layout) });
@@ -328,12 +326,12 @@ mod heap {
         Ok(())
     }
 
-    /// How many arenas an address space of so many bytes has room for.
+    /// Returns the number of arenas that an address space of `space` bytes has room for.
     fn arenas(space: u64) -> c_int {
         (space / 8 / ARENA).clamp(1, 1024) as c_int
     }
 
-    /// Gives the end of this thread's arena back.
+    /// Returns the end of this thread's arena to the system.
     pub(super) fn cut_top() {
         mallopt(M_TRIM_THRESHOLD, 0);
         drop(black_box(Vec::<u8>::with_capacity(LOOKS)));
@@ -341,7 +339,7 @@ mod heap {
     }
 
     pub(super) fn trim() {
-        // The bytes that stay at the end of the main arena.
+        // Bytes that stay at the end of the main arena.
         let pad = if is_reserved() { usize::MAX / 2 } else { 0 };
         malloc_trim(pad);
     }
@@ -356,7 +354,7 @@ mod heap {
     }
 }
 
-/// Other allocators give back by themselves, or have no way to be asked.
+/// Other allocators return memory by themselves, or have no way to be asked.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod heap {
     pub(super) fn set_thresholds() {}

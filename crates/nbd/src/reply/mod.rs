@@ -1,11 +1,11 @@
-//! The reply path of a connection: any thread posts a reply without waiting, and one of them at a
+//! The reply path of a connection: any thread posts a reply without waiting, and one thread at a
 //! time sends.
 //!
 //! Completions arrive on any thread, inside an atomic section, and must not wait for each other or
 //! for the socket. So a reply goes into an [`Inbox`], and the holder of the **flush right** takes
-//! everything out and sends it in one go. The right is one word ([`FlushRight`]); a thread that
-//! doesn't get it leaves a note that the holder acts on before it lets go. Nobody ever waits for
-//! the right, so no small reply is stuck behind a lock that is held across a send.
+//! everything out and sends it at once. The right is one word ([`FlushRight`]). A thread that
+//! doesn't get it leaves a note, which the holder acts on before it releases the right. No thread
+//! ever waits for the right, so no small reply is stuck behind a lock that is held across a send.
 //!
 //! The protocol, its race and its proof are in `README.md` beside this file; `tests/loom/reply.rs`
 //! checks this very code.
@@ -19,39 +19,39 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::hint::IN_MODEL;
 use corewise_sync::inbox::{Batch, Inbox, Node};
 
-/// Where replies go: owned by the holder of the flush right.
+/// The destination of replies, owned by the holder of the flush right.
 pub trait Sink: Send {
     /// A reply, as the inbox carries it.
     type Reply: Node + Send;
 
-    /// Sends the batch behind whatever an earlier call couldn't send. With [`Patience::None`] it
-    /// must not block, and keeps what it couldn't send for the next call; with
-    /// [`Patience::Unlimited`] it may block, and never answers `Full`.
+    /// Sends the batch after the replies that earlier calls couldn't send. With [`Patience::None`]
+    /// it must not block, and keeps unsent replies for the next call. With [`Patience::Unlimited`]
+    /// it may block, and never returns `Full`.
     ///
-    /// Runs on the thread of the holder: with `Patience::None` perhaps inside an atomic section.
+    /// Runs on the thread of the holder; with `Patience::None` perhaps inside an atomic section.
     fn send(&mut self, batch: Batch<Self::Reply>, patience: Patience) -> SendOutcome;
 }
 
-/// How long a sink may wait for room.
+/// The time that a sink may wait for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all.
+    /// The sink may not wait.
     None,
-    /// Until there is room.
+    /// The sink may wait until there is room.
     Unlimited,
 }
 
-/// What became of the replies.
+/// The outcome of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// Nothing is left in the sink.
+    /// The sink has sent everything.
     All,
-    /// Something is left, and there is no room for it now.
+    /// The sink has unsent replies, and there is no room for them now.
     Full,
 }
 
-/// The flush right of a path, as a value: who has it may touch the sink, and owes a [`Right::run`].
-/// There is one at a time for each path, and it is for no other path.
+/// The flush right of a path, as a value. Its holder may touch the sink, and owes a [`Right::run`].
+/// Each path has one at a time, which is for no other path.
 #[must_use = "replies are stuck until the right is run"]
 pub struct Right<'a, S: Sink> {
     path: &'a ReplyPath<S>,
@@ -65,8 +65,8 @@ impl<S: Sink> fmt::Debug for Right<'_, S> {
 
 impl<'a, S: Sink> Right<'a, S> {
     /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
-    /// takes it hands the right over instead, so that a completion thread doesn't become the
-    /// sender of a busy connection for ever.
+    /// takes it hands the right over instead, so that a completion thread doesn't become the sender
+    /// of a busy connection forever.
     ///
     /// Blocks only with [`Patience::Unlimited`].
     pub fn run(mut self, patience: Patience, rounds: u32) -> RunOutcome<'a, S> {
@@ -86,7 +86,7 @@ impl<'a, S: Sink> Right<'a, S> {
         RunOutcome::HandOver(self)
     }
 
-    /// Lets the holder at the sink, to set it up.
+    /// Gives the holder access to the sink.
     pub fn with_sink<T>(&mut self, f: impl FnOnce(&mut S) -> T) -> T {
         // SAFETY: `self` is the one right of this path, and borrowed exclusively: it was made by a
         // claim of the path's own word, or taken over from the holder that gave it up. So no other
@@ -95,27 +95,27 @@ impl<'a, S: Sink> Right<'a, S> {
     }
 
     /// Gives the value up so that another thread can make it anew with [`ReplyPath::take_over`].
-    /// The word of the path stays held meanwhile.
+    /// Meanwhile the word of the path stays held.
     pub fn give_up(self) {}
 }
 
-/// What [`ReplyPath::post`] did.
+/// The result of [`ReplyPath::post`].
 #[must_use = "the caller that gets the right has to run it"]
 #[derive(Debug)]
 pub enum PostOutcome<'a, S: Sink> {
-    /// Somebody else sends it.
+    /// Another thread sends the reply.
     Left,
     /// The caller got the right, and sends it: now, or at the end of its batch.
     YouSend(Right<'a, S>),
 }
 
-/// How [`Right::run`] ended.
+/// The result of [`Right::run`].
 #[must_use = "a right that comes back has to be run by somebody who may block"]
 #[derive(Debug)]
 pub enum RunOutcome<'a, S: Sink> {
     /// Everything was sent and the right was released.
     Released,
-    /// The sink is full, or the caller has done its share: somebody who may block has to go on.
+    /// The sink is full, or the caller has done its share: a thread that may block has to continue.
     HandOver(Right<'a, S>),
 }
 
@@ -141,13 +141,13 @@ impl<S: Sink> fmt::Debug for ReplyPath<S> {
 }
 
 impl<S: Sink> ReplyPath<S> {
-    /// A path into this sink; nobody holds the right.
+    /// Creates a path into this sink, whose right is free.
     pub fn new(sink: S) -> Self {
         ReplyPath { inbox: Inbox::new(), right: FlushRight::new(), sink: UnsafeCell::new(sink) }
     }
 
-    /// A path whose holder lets go of the right without a look for notes: for a model that has to
-    /// fail.
+    /// Creates a path whose holder releases the right without a check for notes, for a model that
+    /// has to fail.
     pub fn that_releases_blindly(sink: S) -> Self {
         let mut path = ReplyPath::new(sink);
         path.right.releases_blindly = true;
@@ -156,9 +156,9 @@ impl<S: Sink> ReplyPath<S> {
 
     /// Posts a reply. Never blocks; any context.
     pub fn post(&self, reply: S::Reply) -> PostOutcome<'_, S> {
-        // Push. Only the thread that finds the inbox empty has to see to the sending: between its
-        // push and its Claim nobody can have taken the replies that were pushed behind it without
-        // taking its own first.
+        // Push. Only the thread that finds the inbox empty has to arrange the sending. Between its
+        // push and its Claim, no thread can take replies that were pushed after it without taking
+        // its own first.
         if self.inbox.push(reply) && self.right.claim() {
             PostOutcome::YouSend(Right { path: self })
         } else {
@@ -166,14 +166,14 @@ impl<S: Sink> ReplyPath<S> {
         }
     }
 
-    /// Takes the right without having posted, where it is free: replies that are posted from now on
-    /// wait for [`Right::run`], and leave together. The caller must not wait for anything
-    /// before it calls that.
+    /// Takes the right without a post, if it is free. Replies that are posted from now on wait for
+    /// [`Right::run`], and leave together. The caller must not wait for anything before it calls
+    /// that.
     pub fn cork(&self) -> Option<Right<'_, S>> {
         self.right.try_claim().then_some(Right { path: self })
     }
 
-    /// The right, on the thread that it was handed over to.
+    /// Returns the right on the thread that it was handed over to.
     ///
     /// # Safety
     /// Another thread gave up the right of this path for this one ([`Right::give_up`]), once,
@@ -183,12 +183,12 @@ impl<S: Sink> ReplyPath<S> {
     }
 }
 
-/// Nobody sends.
+/// State without a holder.
 const FREE: u32 = 0;
-/// Somebody sends, and has taken everything that was posted before its last BeginRound.
+/// State with a holder that has taken everything posted before its last BeginRound.
 const HELD: u32 = 1;
-/// Somebody sends (or is about to begin), and something was posted since: it has to take once more.
-/// Set by Claim, cleared by BeginRound.
+/// State with a holder, or a thread about to become one, and a later post: it has to take once
+/// more. Set by Claim, cleared by BeginRound.
 const AGAIN: u32 = 2;
 
 /// The flush right of one connection. See `README.md` beside this file for the steps named here.
@@ -196,43 +196,43 @@ pub struct FlushRight {
     /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one
     /// order.
     word: AtomicU32,
-    /// The release doesn't look for notes: for a model that has to fail.
+    /// True if the release skips the check for notes, for a model that has to fail.
     releases_blindly: bool,
 }
 
 impl FlushRight {
-    /// A free right.
+    /// Creates a free right.
     pub fn new() -> Self {
         FlushRight { word: AtomicU32::new(FREE), releases_blindly: false }
     }
 
-    /// Claim, after a push: true where the caller now holds the right; otherwise the holder has
-    /// been told to take once more.
+    /// Claims the right after a push (Claim). Returns true if the caller now holds it; otherwise
+    /// the holder has been told to take once more.
     #[must_use]
     pub fn claim(&self) -> bool {
-        // Release: the push before is seen by the holder whose BeginRound reads this. Acquire:
-        // where the word was FREE, what the last holder did to the sink is seen.
+        // Release: the push before is seen by the holder whose BeginRound reads this. Acquire: if
+        // the word was FREE, the last holder's use of the sink is seen.
         self.word.swap(AGAIN, Ordering::AcqRel) == FREE
     }
 
-    /// Takes the right where it is free, without leaving a note otherwise.
+    /// Takes the right if it is free, and leaves no note otherwise.
     #[must_use]
     pub fn try_claim(&self) -> bool {
         // Acquire pairs with the Release of the last holder: its use of the sink is seen.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// BeginRound, by the holder, right before it takes from the inbox.
+    /// Begins a round (BeginRound). The holder calls this right before it takes from the inbox.
     fn begin_round(&self) {
         // Acquire pairs with the Release of the Claim whose note this clears: the take that follows
-        // sees that push. A plain store would clear the note without seeing the push, and
-        // strand it.
+        // sees that push. A plain store would clear the note without seeing the push, and strand
+        // it.
         let was = self.word.swap(HELD, Ordering::Acquire);
         debug_assert_ne!(was, FREE, "a round begins with the right held");
     }
 
-    /// Release, by the holder, after everything taken was sent: false where a note arrived, and the
-    /// holder has to go on.
+    /// Releases the right (Release). The holder calls this after everything taken was sent. Returns
+    /// false if a note arrived, and the holder has to continue.
     #[must_use]
     fn release(&self) -> bool {
         if IN_MODEL && self.releases_blindly {

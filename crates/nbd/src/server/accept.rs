@@ -1,8 +1,8 @@
 //! The accept loop: one thread for each listener, woken by its socket or by an eventfd, never by a
 //! clock.
 //!
-//! The thread of a client is started before the client is accepted: a client that no thread could
-//! serve isn't accepted.
+//! The thread of a client is started before the client is accepted, so a client that no thread
+//! could serve isn't accepted.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::error::Error;
 use crate::policy;
 use crate::session::STACK;
 
-/// Shortages that are told at once, and the time after which one more is.
+/// Shortages that are logged at once, and the time after which one more is.
 const SHORTAGES: u32 = 4;
 const SHORTAGES_EVERY: Duration = Duration::from_secs(60);
 
 /// A listener's thread and the means to end it.
 pub(super) struct Acceptor {
-    /// A: it is to end. Relaxed: the eventfd is rung behind it, and a thread that waits for a place
-    /// looks again and again.
+    /// A: the thread has to end. Relaxed: the write to the eventfd follows it, and a thread that
+    /// waits for a place checks again and again.
     ends: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
     thread: thread::JoinHandle<()>,
@@ -56,10 +56,10 @@ impl Acceptor {
         Ok(Acceptor { ends, wake, thread })
     }
 
-    /// Ends the thread and waits for it; its socket is closed then, and its socket file removed.
+    /// Ends the thread and waits for it. Then its socket is closed, and its socket file removed.
     pub(super) fn stop(self) {
         self.ends.store(true, Ordering::Relaxed);
-        // Fails only where the counter is full, and then the thread is being woken anyway.
+        // Fails only if the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         if self.thread.join().is_err() {
             tracing::error!("the thread of a listener panicked");
@@ -72,8 +72,8 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBo
     let mut spare = None;
     let shortages = Throttle::with_rate(SHORTAGES, SHORTAGES_EVERY);
     loop {
-        // Out of resources: a listener that is ready would make the poll return at once, so wait
-        // for the wake-up alone.
+        // During a shortage a ready listener would make the poll return at once, so the thread
+        // waits for the wake-up alone.
         let timeout = (failures > 0).then(|| timespec(policy::accept_backoff(failures)));
         let mut both = [
             PollFd::new(wake, PollFlags::IN),
@@ -112,14 +112,14 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBo
     });
 }
 
-/// Something that the process or the machine has too little of, in words.
+/// A resource that the process or the machine lacks, in words.
 struct Shortage(String);
 
-/// Accepts what is waiting, though no more than [`policy::ACCEPTS`] at a time: clients that come
-/// faster than they are served mustn't keep the thread from seeing that it shall end.
+/// Accepts waiting clients, though no more than [`policy::ACCEPTS`] at a time: clients that come
+/// faster than they are served mustn't keep the thread from seeing that it has to end.
 ///
-/// A client is accepted once its thread is there. Until then it waits in the system's queue, whose
-/// length is bounded, for as long as it likes. `spare` is the thread of the next one.
+/// A client is accepted once its thread exists. Until then it waits in the system's queue, whose
+/// length is bounded. `spare` is the thread for the next client.
 fn accept(
     server: &Arc<Inner>,
     listener: &Listener,
@@ -163,9 +163,9 @@ pub(super) struct ClientThread {
     handover: Arc<Handover>,
 }
 
-/// Where the client is handed over.
+/// The place where a client is handed over to its thread.
 struct Handover {
-    /// Completes once the client is there, or none comes any more.
+    /// Completion: the client is there, or none will come.
     done: Completion,
     /// L: is the lock, held for a moment; guards the client until its thread takes it.
     client: Mutex<Option<(Arc<Connection>, Parker)>>,
@@ -181,7 +181,7 @@ impl ClientThread {
     /// Starts a thread that waits for its client.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// If the system gives no thread.
     pub(super) fn start(server: &Arc<Inner>) -> io::Result<ClientThread> {
         let handover = Arc::new(Handover { done: Completion::new(), client: Mutex::new(None) });
         let (theirs, server) = (Arc::clone(&handover), Arc::clone(server));

@@ -1,10 +1,11 @@
 //! Draining: an orderly end with a deadline, for one export or for the whole server.
 //!
-//! accepting → quiescing (no new clients, new requests get `ESHUTDOWN`) → draining (what is in
-//! flight finishes and is answered, each client's device is flushed, then its connection is closed;
-//! an idle client's at once, and one that doesn't send the rest of a request soon isn't waited for)
-//! → gone (the device is flushed once more; after the deadline the connections that are left are
-//! cut).
+//! 1. Accepting: the normal state.
+//! 2. Quiescing: no new clients come in, and new requests get `ESHUTDOWN`.
+//! 3. Draining: requests in flight finish and are answered, each client's device is flushed, then
+//!    its connection is closed. An idle client is closed at once. A client that doesn't soon send
+//!    the rest of a request isn't waited for.
+//! 4. Gone: the device is flushed once more. After the deadline the remaining connections are cut.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,17 +21,18 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::export::Export;
 
-/// For how long requests that were begun may still come, and half the time that there is at most.
+/// Time in which incomplete requests may still arrive. It is at most half of the time until the
+/// deadline.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How the last flush of a device ended.
+/// The outcome of the last flush of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlushOutcome {
-    /// Everything that clients were answered is durable.
+    /// All answered changes are durable.
     Done,
-    /// The device refused; says why.
+    /// The device refused, for this reason.
     Failed(String),
-    /// It hadn't finished at the deadline.
+    /// The flush hadn't finished at the deadline.
     Unfinished,
 }
 
@@ -39,34 +41,34 @@ pub enum FlushOutcome {
 pub struct ExportFlush {
     /// The export's name.
     pub export: String,
-    /// How the flush ended.
+    /// Outcome of the flush.
     pub outcome: FlushOutcome,
 }
 
-/// What a drain did.
+/// The result of a drain.
 #[must_use = "it says which clients were cut, and whether what they were answered is durable"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainReport {
     /// Clients that were connected when the drain began, those in their handshake included.
     pub clients: usize,
-    /// Those of them that had nothing in flight, and were closed at once.
+    /// Clients that had nothing in flight, and were closed at once.
     pub idle: usize,
-    /// Those whose connections were cut at the deadline.
+    /// Clients whose connections were cut at the deadline.
     pub cut: usize,
-    /// Requests in flight at the beginning that finished, and were answered where their client was
-    /// still there.
+    /// Requests in flight at the beginning that finished. If their client was still there, they
+    /// were answered.
     pub requests_completed: u64,
     /// Requests in flight at the beginning, or refused since, whose replies were lost by a cut.
     pub requests_cut: u64,
-    /// The flush of each export. Where no client has changed anything none was needed.
+    /// Flush of each export. An export that no client has changed needs none.
     pub flushes: Vec<ExportFlush>,
-    /// How long it took.
+    /// Duration of the drain.
     pub took: Duration,
 }
 
 impl DrainReport {
-    /// True where nobody was cut and each device was flushed.
+    /// Returns true if no client was cut and each device was flushed.
     pub fn is_clean(&self) -> bool {
         self.cut == 0 && self.flushes.iter().all(|flush| flush.outcome == FlushOutcome::Done)
     }
@@ -94,8 +96,8 @@ impl fmt::Display for DrainReport {
     }
 }
 
-/// Drains these connections and flushes these exports, and says `why` to those that listen. They
-/// are closed to newcomers already. Blocks until the deadline at most.
+/// Drains these connections and flushes these exports, which are closed to new clients already.
+/// `why` is the reason given for the end of each connection. Blocks until the deadline at most.
 pub(super) fn drain(
     server: &Inner,
     exports: &[Export],
@@ -111,8 +113,8 @@ pub(super) fn drain(
         report.idle += usize::from(owed == 0);
         in_flight += u64::from(owed);
     }
-    // A request that a client has sent in part wasn't answered, so it may be lost; and one that
-    // isn't whole by now may never be. The client's other requests are still answered.
+    // A request that came in part wasn't answered, so it may be lost. If it isn't whole by now, it
+    // may never be. The client's other requests are still answered.
     let mut grace = Deadline::after(GRACE.min(deadline.left() / 2));
     let registry = &server.registry;
     let connections = registry.wait_until_gone(connections, || grace.wait().min(deadline.wait()));
@@ -121,10 +123,10 @@ pub(super) fn drain(
     }
     for connection in registry.wait_until_gone(connections, || deadline.wait()) {
         let late = |owed| format!("{why}, and it had {owed} unanswered requests at the deadline");
-        // Before the cut, which makes its thread leave and tell of it.
+        // Before the cut, which makes its thread leave and report it.
         let left = registry.leave_behind(&connection);
         let was = connection.cut(|| late(connection.load.snapshot().requests));
-        // Else it was cut for another reason, which was logged. Its requests are still in the
+        // Otherwise it was cut for another reason, which was logged. Its requests are still in the
         // device.
         let requests = (!was.cut).then_some(was.requests);
         report.cut += usize::from(requests.is_some());
@@ -139,8 +141,8 @@ pub(super) fn drain(
     report
 }
 
-/// Tells of a client that was cut, with these requests where the deadline is the reason. Its thread
-/// may have to wait for its device, for longer than there is somebody to tell.
+/// Reports a client that was cut, with the number of its lost requests if the deadline is the
+/// reason. Its own thread may have to wait for the device longer than an observer exists.
 fn tell_cut(
     server: &Inner,
     connection: &Connection,
@@ -162,8 +164,8 @@ fn tell_cut(
     server.tell(&ClientEvent::Left { id, peer: *peer, pid: *pid, names, export, why: &why });
 }
 
-/// Flushes every device that clients have changed, at the same time. A flush is asked for even
-/// after the deadline; it just isn't waited for then.
+/// Flushes every device that clients have changed, all at the same time. After the deadline a flush
+/// is still submitted, but not waited for.
 fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
     let flushes: Vec<_> = exports
         .iter()
@@ -176,7 +178,7 @@ fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
                 return (export.name().to_owned(), slot);
             }
             let theirs = Arc::clone(&slot);
-            // The outcome has the error.
+            // The outcome carries the error.
             export.device().submit(Request::flush().quiet().on_complete(move |done| {
                 *theirs.1.lock() = match done.result {
                     Ok(()) => FlushOutcome::Done,
@@ -190,7 +192,7 @@ fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
     flushes
         .into_iter()
         .map(|(export, slot)| {
-            // Where the time runs out the outcome says that it didn't finish.
+            // If the time runs out, the outcome says that the flush didn't finish.
             loop {
                 let wait = deadline.wait();
                 if slot.0.wait_timeout(wait) || wait.is_zero() {

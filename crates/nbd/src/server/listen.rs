@@ -19,25 +19,25 @@ use rustix::net::{
 
 use crate::error::Error;
 
-/// After so much silence a TCP client is asked whether it is there,
+/// Silence of a TCP client before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// and again each so often,
+/// Time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// until so many questions were left without an answer.
+/// Number of unanswered probes after which the client counts as gone.
 const KEEPALIVE_PROBES: u32 = 6;
 
-/// Where a server listens.
+/// The address on which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Endpoint {
-    /// A Unix socket; `None` where the caller's listener has no path.
+    /// A Unix socket; `None` if the caller's listener has no path.
     Unix(Option<PathBuf>),
     /// A TCP address, with the port that was really bound.
     Tcp(SocketAddr),
 }
 
 impl Endpoint {
-    /// The URI by which clients reach `export` here.
+    /// Returns the URI by which clients reach `export` here.
     ///
     /// ```
     /// use corewise_nbd::Endpoint;
@@ -50,8 +50,8 @@ impl Endpoint {
         self.uri_in("nbd", export)
     }
 
-    /// The URI by which clients reach `export` here in TLS. Their certificates are for them to
-    /// name.
+    /// Returns the URI by which clients reach `export` here in TLS. It names no certificates: the
+    /// clients choose theirs.
     ///
     /// ```
     /// let tcp = corewise_nbd::Endpoint::Tcp("127.0.0.1:10810".parse().unwrap());
@@ -86,7 +86,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Percent-encodes what isn't plain in a URI.
+/// Encodes characters that aren't plain in a URI by percent signs.
 fn escape(text: &str, plain: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric()
@@ -108,7 +108,7 @@ fn escape(text: &str, plain: &str) -> String {
 pub struct Listener {
     socket: OwnedFd,
     endpoint: Endpoint,
-    /// The socket file that is ours, removed when this is dropped.
+    /// Socket file that this listener made. It is removed when the listener is dropped.
     _file: Option<SocketFile>,
 }
 
@@ -120,7 +120,7 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put another socket there meanwhile: that one isn't ours.
+        // Another process may have put its own socket there meanwhile, which isn't ours.
         if identity(&self.path).is_ok_and(|now| now == self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -132,7 +132,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl From<UnixListener> for Listener {
-    /// A listener that the caller bound. Its socket file, if any, stays the caller's.
+    /// Wraps a listener that the caller bound. Its socket file, if any, stays the caller's.
     fn from(listener: UnixListener) -> Self {
         let path = listener.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_owned));
         Listener { socket: listener.into(), endpoint: Endpoint::Unix(path), _file: None }
@@ -140,9 +140,10 @@ impl From<UnixListener> for Listener {
 }
 
 impl From<Listener> for OwnedFd {
-    /// The socket. Its socket file, if any, stays, and is the caller's.
+    /// Takes the socket out of the listener. Its socket file, if any, stays, and belongs to the
+    /// caller.
     fn from(listener: Listener) -> Self {
-        // So that it isn't removed.
+        // The file must not be removed.
         std::mem::forget(listener._file);
         listener.socket
     }
@@ -151,7 +152,7 @@ impl From<Listener> for OwnedFd {
 impl TryFrom<TcpListener> for Listener {
     type Error = io::Error;
 
-    /// A listener that the caller bound.
+    /// Wraps a listener that the caller bound.
     fn try_from(listener: TcpListener) -> io::Result<Self> {
         let endpoint = Endpoint::Tcp(listener.local_addr()?);
         Ok(Listener { socket: listener.into(), endpoint, _file: None })
@@ -161,8 +162,8 @@ impl TryFrom<TcpListener> for Listener {
 impl TryFrom<OwnedFd> for Listener {
     type Error = io::Error;
 
-    /// A socket that listens already, of a kind that only the system knows: one that a service
-    /// manager passed. Its socket file, if any, stays the caller's.
+    /// Wraps a listening socket of any kind, such as one that a service manager passed. Its socket
+    /// file, if any, stays the caller's.
     ///
     /// # Errors
     /// `InvalidInput` says what it is instead of a listening stream socket, Unix or TCP.
@@ -186,8 +187,8 @@ impl TryFrom<OwnedFd> for Listener {
 }
 
 impl Listener {
-    /// Binds a Unix socket. A socket file that nobody answers on is a leftover, and replaced. The
-    /// file is removed when the listener is dropped. Doesn't wait for a server that may listen
+    /// Binds a Unix socket. A socket file that no process answers on is a leftover, and replaced.
+    /// The file is removed when the listener is dropped. Doesn't wait for a server that may listen
     /// there.
     ///
     /// # Errors
@@ -211,7 +212,7 @@ impl Listener {
         })
     }
 
-    /// Binds a TCP address; port 0 lets the system choose. A host name is looked up, which may
+    /// Binds a TCP address; port 0 lets the system choose. A host name is resolved, which may
     /// block.
     ///
     /// # Errors
@@ -224,7 +225,7 @@ impl Listener {
         Listener::try_from(listener).map_err(failed)
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -233,14 +234,14 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Accepts one connection. The listener may be shared with other processes, so another may have
-    /// been quicker: `WouldBlock`.
+    /// Accepts one connection. If another process that shares the listener was quicker, returns
+    /// `WouldBlock`.
     pub(super) fn accept(&self) -> rustix::io::Result<OwnedFd> {
         let socket = accept_with(&self.socket, SocketFlags::CLOEXEC)?;
         if matches!(self.endpoint, Endpoint::Tcp(_)) {
-            // Replies are batched here; the kernel's own waiting for more would only add latency.
+            // Replies are batched here; the kernel's own batching would only add latency.
             sockopt::set_tcp_nodelay(&socket, true)?;
-            // A client whose machine is gone is found out within two minutes.
+            // The death of a client's machine is noticed within two minutes.
             sockopt::set_socket_keepalive(&socket, true)?;
             sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
             sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
@@ -251,9 +252,9 @@ impl Listener {
 }
 
 /// Lets as many clients wait for this listener as the system allows (`net.core.somaxconn`). A
-/// client that doesn't fit into the queue is left without an answer, or is refused.
+/// client that doesn't fit into the queue gets no answer, or is refused.
 fn lengthen_queue(listener: impl AsFd) {
-    // A listener that listens already keeps its queue where this fails.
+    // A listener that listens already keeps its queue if this fails.
     let _ = rustix::net::listen(listener, i32::MAX);
 }
 
@@ -266,11 +267,11 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     })
 }
 
-/// Binds a path where a socket is, if nobody answers there.
+/// Binds a path that holds a socket, if no process answers there.
 ///
-/// Two servers that find the same dead socket must not remove each other's new one: the server that
-/// has the folder's lock looks, removes and binds. One that finds no socket at all just binds, and
-/// of two that do, one is told that it is in use.
+/// Two servers that find the same dead socket must not remove each other's new one. The server that
+/// has the folder's lock checks, removes and binds. A server that finds no socket at all just
+/// binds, and if two do, one of them fails with "in use".
 fn take_over(path: &Path) -> Result<UnixListener, Error> {
     let failed = |source| Error::Listen { address: path.display().to_string(), source };
     let folder = match path.parent() {
@@ -284,7 +285,7 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
             let busy = "another server is starting in this folder; try again";
             return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
         }
-        // A file system without locks: then without.
+        // The file system has no locks: then without.
         Err(error) => {
             tracing::debug!(path = %path.display(), %error, "cannot lock the folder");
         }
@@ -294,16 +295,17 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
             tracing::info!(path = %path.display(), "replacing a socket on which no server answers");
             std::fs::remove_file(path).map_err(failed)?;
         }
-        // Went away between the two looks.
+        // The socket went away between the two checks.
         Err(Errno::NOENT) => {}
-        // AGAIN: somebody listens there, and is behind with accepting.
+        // AGAIN: a server listens there, and is behind with accepting.
         Ok(()) | Err(Errno::AGAIN) => return Err(Error::SocketInUse(path.to_owned())),
         Err(error) => return Err(failed(error.into())),
     }
     bind(path)
 }
 
-/// Connects, and hangs up. Without waiting: a server that hangs keeps who waits for it hanging too.
+/// Connects and closes. It doesn't wait: otherwise a server that hangs would make its successor
+/// hang too.
 fn knock(path: &Path) -> rustix::io::Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -365,7 +367,7 @@ mod tests {
                 .unwrap();
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        // Clients that it never accepts, until no more fit.
+        // Clients that the listener never accepts, until no more fit.
         let mut waiting = Vec::new();
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -379,7 +381,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// The queue's length, by `TCP_INFO` of a listener.
+    /// Returns the queue's length, by `TCP_INFO` of a listener.
     fn queue(listener: &Listener) -> u32 {
         // SAFETY: any bytes are a `tcp_info`.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

@@ -39,39 +39,39 @@ pub use listen::{Endpoint, Listener};
 pub use options::Options;
 pub use registry::{ClientStatus, ExportStatus, HandshakeCounts};
 
-/// Why a client has left that was drained with all others.
+/// Reason for a client's end if all clients were drained.
 const SHUT_DOWN: &str = "the server was shut down";
-/// Something that happened to a client.
+/// An event of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientEvent<'a> {
-    /// It has chosen an export.
+    /// The client has chosen an export.
     Attached {
-        /// Its [number](ClientStatus::id).
+        /// The client's [number](ClientStatus::id).
         id: u64,
-        /// Where it comes from.
+        /// Origin of the client.
         peer: Peer,
-        /// The process that connected, as in [`ClientStatus::pid`].
+        /// Process that connected, as in [`ClientStatus::pid`].
         pid: Option<u32>,
-        /// The names in its certificate.
+        /// Names in its certificate.
         names: &'a [String],
-        /// The export's name.
+        /// Name of the export.
         export: &'a str,
     },
-    /// It has left, or was let go: nothing of it is in a device any more. Or it was cut at the
-    /// deadline of a drain, and its device may still have requests of it.
+    /// The client has left, or was let go, and has no requests in a device any more. If it was cut
+    /// at the deadline of a drain, its device may still have some.
     Left {
-        /// Its number.
+        /// The client's number.
         id: u64,
-        /// Where it came from.
+        /// Origin of the client.
         peer: Peer,
-        /// The process that connected.
+        /// Process that connected.
         pid: Option<u32>,
-        /// The names in its certificate.
+        /// Names in its certificate.
         names: &'a [String],
-        /// The export's name.
+        /// Name of the export.
         export: &'a str,
-        /// Why, in words.
+        /// Reason, in words.
         why: &'a str,
     },
 }
@@ -88,23 +88,23 @@ pub struct Server {
 }
 
 pub(super) struct Inner {
-    /// L: is the lock, held for a moment; guards what is allowed to clients that come.
+    /// L: is the lock, held for a moment; guards the options for new clients.
     options: Mutex<Options>,
-    /// What the memory is shared out for.
+    /// Options that the memory was divided by.
     made: Options,
-    /// L: is the lock; guards what the next handshake uses. `None`: the server was made without
-    /// TLS.
+    /// L: is the lock; guards the TLS configuration of the next handshake. `None`: the server was
+    /// made without TLS.
     tls: Option<Mutex<Tls>>,
-    /// How much of what its clients do goes to the log.
+    /// Accounts that limit the log lines about each client.
     hosts: PeerAccounts,
-    /// Of each connection, in bytes.
+    /// Memory share of each connection in bytes.
     share: u64,
     pool: Arc<Pool>,
     /// Permits to poll, for all sessions.
     poll_permits: Arc<PollPermits>,
     registry: Registry,
-    /// L: is the lock, held while it is started; guards the thread that sends for clients without a
-    /// writer of their own. `None` until the first client, and in models.
+    /// L: is the lock, held while the thread is started; guards the thread that sends for clients
+    /// without a writer of their own. `None` until the first client, and in models.
     shared_writer: Mutex<Option<Arc<SharedWriter>>>,
     observer: OnceLock<Box<Observer>>,
     /// L: is the lock; guards the listeners' threads. Taken before the registry's lock, never
@@ -113,15 +113,16 @@ pub(super) struct Inner {
 }
 
 impl Server {
-    /// A server without exports and listeners. Starts no thread. Where the allocator is glibc's it
-    /// sets two thresholds of that, so that it can give the memory that clients took back to the
-    /// system when they leave; and where the address space is limited (`RLIMIT_AS`), how many
-    /// arenas it may have.
+    /// Creates a server without exports and listeners. Starts no thread.
+    ///
+    /// If the allocator is glibc's, the server sets two of its thresholds, so that memory that
+    /// clients took returns to the system when they leave. If the address space is limited
+    /// (`RLIMIT_AS`), it also limits the number of arenas.
     pub fn new(options: Options) -> Server {
         Server::make(options, None)
     }
 
-    /// As [`Server::new`], with TLS for all of its clients.
+    /// Creates a server as [`Server::new`] does, with TLS for all of its clients.
     #[cfg(feature = "tls")]
     pub fn with_tls(options: Options, tls: Tls) -> Server {
         Server::make(options, Some(tls))
@@ -150,10 +151,10 @@ impl Server {
         Server { inner: Arc::new(inner) }
     }
 
-    /// Gives clients that come from now on this TLS instead: a renewed certificate, other
-    /// authorities. Those that are there, in their handshakes too, keep what they have. Never
-    /// blocks for long. False, and nothing done, where the server was made without TLS
-    /// ([`Server::new`]): its memory was shared out without.
+    /// Replaces the TLS configuration for new clients: a renewed certificate, other authorities.
+    /// Present clients, those in their handshakes too, keep theirs. Never blocks for long. Returns
+    /// false, and does nothing, if the server was made without TLS ([`Server::new`]): its memory
+    /// was divided without it.
     #[cfg(feature = "tls")]
     #[must_use = "false: the server was made without TLS"]
     pub fn renew_tls(&self, tls: Tls) -> bool {
@@ -162,10 +163,10 @@ impl Server {
         true
     }
 
-    /// Gives clients that come from now on these limits and times instead; those that are there
-    /// keep theirs. All that has to do with memory stays as it was made: `memory` and `budget`, and
-    /// no more connections than [`Server::new`] was given, since it was shared out for so many.
-    /// Never blocks for long.
+    /// Replaces the limits and timeouts for new clients; present clients keep theirs. The options
+    /// about memory stay as they were made: `memory`, `budget`, and the number of connections that
+    /// [`Server::new`] was given at most, since the memory was divided among them. Never blocks for
+    /// long.
     pub fn set_limits(&self, options: Options) {
         let made = self.inner.made;
         let max_connections = options.max_connections.min(made.max_connections);
@@ -187,17 +188,17 @@ impl Server {
         self.inner.registry.add_export(export)
     }
 
-    /// Withdraws an export: new clients don't find it any more, those it has are drained until
-    /// `deadline`, its device is flushed. Returns when no client uses the device, or after the
-    /// deadline; `None` where there is no such export, and where somebody else withdraws it, when
-    /// that is done, or after the deadline. Blocks.
+    /// Withdraws an export: new clients don't find it, present ones are drained until `deadline`,
+    /// and its device is flushed. Returns when no client uses the device, or after the deadline.
+    /// Returns `None` if there is no such export. If another thread withdraws it, returns `None`
+    /// when that is done, or after the deadline. Blocks.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_export(&self, name: &str, deadline: Duration) -> Option<DrainReport> {
         self.remove_exports(&[name], deadline)
     }
 
-    /// As [`Server::remove_export`], for several at the same time: those of them that there are.
-    /// `None` where there is none.
+    /// Withdraws several exports at the same time, as [`Server::remove_export`] does. Unknown names
+    /// are ignored. Returns `None` if no export has one of the names.
     #[must_use = "None: there is no such export; else the report says how it ended"]
     pub fn remove_exports(&self, names: &[&str], deadline: Duration) -> Option<DrainReport> {
         let mut until = Deadline::after(deadline);
@@ -223,33 +224,32 @@ impl Server {
         report
     }
 
-    /// Puts an export into the place of the one of its name, which has the same device: clients
-    /// that come from now on get this one. Those that are there keep what they were told and how
-    /// fast they may be; but where this one is read-only their changes are refused from now on with
-    /// `EPERM`, until one that isn't takes its place.
+    /// Replaces the export of the same name and device: new clients get this one. Present clients
+    /// keep the properties that they were told, and their rates. But if the new one is read-only,
+    /// their changes are refused with `EPERM`, until one that isn't takes its place.
     ///
     /// # Errors
-    /// `NotReplaced` where there is no such export, it has another device, or it is being removed;
+    /// `NotReplaced` if there is no such export, it has another device, or it is being removed;
     /// `DefaultTaken`. They give the export back. `BadText`.
     pub fn replace_export(&self, export: Export) -> Result<(), Error> {
         self.inner.registry.replace_export(export)
     }
 
-    /// Hides an export: new clients don't find it any more, those that it has go on. Says how many
-    /// these are; `None` where there is no such export, or it is being removed.
-    /// [`Server::remove_export`] removes it.
+    /// Hides an export: new clients don't find it, present ones continue. Returns their number, or
+    /// `None` if there is no such export, or it is being removed. [`Server::remove_export`] removes
+    /// it.
     #[must_use]
     pub fn hide_export(&self, name: &str) -> Option<usize> {
         self.inner.registry.hide_export(name, true)
     }
 
-    /// Shows a hidden export to new clients again. False where there is no such export, or it is
-    /// being removed.
+    /// Shows a hidden export to new clients again. Returns false if there is no such export, or it
+    /// is being removed.
     pub fn show_export(&self, name: &str) -> bool {
         self.inner.registry.hide_export(name, false).is_some()
     }
 
-    /// Waits until a hidden export has no client any more. False where it is shown again or removed
+    /// Waits until a hidden export has no client. Returns false if it is shown again or removed
     /// meanwhile, or the server drains. Blocks.
     #[must_use]
     pub fn wait_until_unused(&self, name: &str) -> bool {
@@ -258,44 +258,44 @@ impl Server {
         })
     }
 
-    /// The exports and how busy they are, by name.
+    /// Returns the exports and their load, by name.
     pub fn exports(&self) -> Vec<ExportStatus> {
         self.inner.registry.exports()
     }
 
-    /// The connections, handshakes included, in the order in which they came. The cost grows with
-    /// how many they are; it delays none of their requests.
+    /// Returns the connections, handshakes included, in the order in which they came. The cost
+    /// grows with their number, but delays none of their requests.
     pub fn clients(&self) -> Vec<ClientStatus> {
         self.inner.registry.clients()
     }
 
-    /// Has `tell` called for what happens to clients from now on, on the client's thread: no
-    /// request of that client is served meanwhile. A drain calls it on its own thread for the
-    /// clients that it cuts. A panic in it is discarded. False where there is such a function
+    /// Sets a function that is called with each later event of a client, on the client's thread:
+    /// meanwhile no request of that client is served. A drain calls it on its own thread for the
+    /// clients that it cuts. A panic in it is discarded. Returns false if there is such a function
     /// already, which stays.
     pub fn observe(&self, tell: impl Fn(&ClientEvent<'_>) + Send + Sync + 'static) -> bool {
         self.inner.observer.set(Box::new(tell)).is_ok()
     }
 
-    /// Ends a connection now, without waiting for its requests: those that the device has go on
-    /// there, and their replies are dropped. False where there is no connection of that
-    /// [number](ClientStatus::id), or it has left. It doesn't keep the client from coming again.
+    /// Ends a connection now, without waiting for its requests: those in the device continue, and
+    /// their replies are dropped. Returns false if there is no connection of that
+    /// [number](ClientStatus::id), or it has left. It doesn't keep the client from reconnecting.
     #[must_use = "false: there is no such client"]
     pub fn disconnect(&self, id: u64) -> bool {
         self.inner.registry.disconnect(id)
     }
 
-    /// How many handshakes have ended, and how.
+    /// Returns the number of ended handshakes, by outcome.
     pub fn handshakes(&self) -> HandshakeCounts {
         self.inner.registry.handshakes()
     }
 
-    /// How many connections there are, handshakes included.
+    /// Returns the number of connections, handshakes included.
     pub fn connections(&self) -> usize {
         self.inner.registry.connections()
     }
 
-    /// What clients have taken of the memory that they share.
+    /// Returns the use of the memory that clients share.
     pub fn memory(&self) -> MemoryUse {
         self.inner.pool.usage()
     }
@@ -319,11 +319,11 @@ impl Server {
     }
 
     /// Accepts clients from this listener. Starts a thread, which sleeps until a client or
-    /// [`Server::close`] comes. It accepts a client once there is a thread for it: where
-    /// none can be made clients wait in the system's queue, and the log says so.
+    /// [`Server::close`] comes. It accepts a client once there is a thread for it. If none can be
+    /// started, clients wait in the system's queue, and the log says so.
     ///
     /// # Errors
-    /// `ShuttingDown`; `Resource` where no thread or eventfd is to be had.
+    /// `ShuttingDown`; `Resource` if no thread or eventfd can be made.
     pub fn listen(&self, listener: Listener) -> Result<Endpoint, Error> {
         let endpoint = listener.endpoint().clone();
         let mut acceptors = self.inner.acceptors.lock();
@@ -334,9 +334,9 @@ impl Server {
         Ok(endpoint)
     }
 
-    /// Serves one connected stream socket (of a socket pair, or accepted by somebody else), and
-    /// puts it into blocking mode, as do all descriptors that share it. Starts a thread (the first
-    /// time two) and returns; where many that made way for newcomers have not ended, or all
+    /// Serves one connected stream socket (of a socket pair, or accepted elsewhere), and puts it
+    /// into blocking mode, as do all descriptors that share it. Starts a thread (the first time
+    /// two) and returns. If many connections that made way for new ones have not ended, or all
     /// handshakes have just begun, it waits for one of them.
     ///
     /// # Errors
@@ -349,18 +349,18 @@ impl Server {
         self.inner.serve(socket, self.inner.client_thread()?, &|| false)
     }
 
-    /// Closes the server to newcomers, as [`Server::drain`] does first: for an owner that then
-    /// [removes](Server::remove_export) its exports one by one. Their clients are told that the
-    /// server was shut down. Waits for the listeners' threads, which end at once.
+    /// Closes the server to new clients, as [`Server::drain`] does first. It is for an owner that
+    /// then [removes](Server::remove_export) the exports one by one. Their clients are told that
+    /// the server was shut down. Waits for the listeners' threads, which end at once.
     pub fn close(&self) {
         let _ = self.inner.registry.close();
         self.stop_accepting();
     }
 
-    /// Ends everything in order, by `deadline` from now at the latest: closes the listeners,
-    /// refuses new requests with `ESHUTDOWN`, closes idle clients at once, lets what is in
-    /// flight finish and be answered, flushes the devices, and cuts the clients that are left
-    /// at the deadline. The server is of no use afterwards; calling it again is harmless. Blocks.
+    /// Ends everything in order, by `deadline` from now at the latest. It closes the listeners,
+    /// refuses new requests with `ESHUTDOWN`, and closes idle clients at once. Requests in flight
+    /// finish and are answered. Then it flushes the devices, and cuts the clients that are left at
+    /// the deadline. Afterwards the server accepts nothing; calling this again is harmless. Blocks.
     pub fn drain(&self, deadline: Duration) -> DrainReport {
         let mut until = Deadline::after(deadline);
         let (exports, connections) = self.inner.registry.close();
@@ -372,7 +372,7 @@ impl Server {
         })
     }
 
-    /// Closes the listeners: nobody new comes in. Waits for their threads, which end at once.
+    /// Closes the listeners. Waits for their threads, which end at once.
     fn stop_accepting(&self) {
         let acceptors = std::mem::take(&mut *self.inner.acceptors.lock());
         for (_, acceptor) in acceptors {
@@ -411,7 +411,7 @@ impl Inner {
     fn client_thread(self: &Arc<Self>) -> Result<ClientThread, Error> {
         let failed = |source| Error::Resource { what: "a thread for a client", source };
         let mut shared_writer = self.shared_writer.lock();
-        // A model's threads are made always, and none of them may wait in a call.
+        // Models always get a thread, and none may wait in a call.
         if shared_writer.is_none() && !IN_MODEL {
             *shared_writer = Some(Arc::new(SharedWriter::start().map_err(failed)?));
         }
@@ -419,9 +419,8 @@ impl Inner {
         ClientThread::start(self).map_err(failed)
     }
 
-    /// Serves a client on this thread; where many that made way for newcomers have not ended, it
-    /// waits for one of them.
-    /// `stop`: whether to give up.
+    /// Serves a client on this thread. If many connections that made way for new ones have not
+    /// ended, it waits for one of them. `stop` tells whether to give up.
     fn serve(
         &self,
         socket: OwnedFd,
@@ -455,7 +454,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The thread of a connection. A failure or panic in it stays in it.
+    /// Runs the thread of a connection. A failure or panic in it stays in it.
     fn run(&self, connection: Arc<Connection>, parker: &Parker) {
         let mut why = String::new();
         let served =
@@ -492,8 +491,8 @@ impl Inner {
         }
     }
 
-    /// How the handshake ended, if it came to no agreement. `why`: it left, where it had chosen an
-    /// export.
+    /// Serves a connection, and returns how the handshake ended if it came to no agreement. `why`
+    /// receives the reason of the end if the client had chosen an export.
     fn converse(
         &self,
         connection: &Arc<Connection>,
@@ -536,7 +535,7 @@ impl Inner {
         });
         let end = Session::run(theirs, parker, &export, limits, deadlines, received, incoming);
         *why = match &end {
-            // The server has seen to it that nothing more comes.
+            // The server has ended the stream itself.
             SessionEnd::StreamEnded | SessionEnd::Cut => {
                 connection.cause().unwrap_or_else(|| end.to_string())
             }
@@ -573,7 +572,7 @@ impl Inner {
     }
 }
 
-/// Tells why there is no transmission phase.
+/// Logs why there is no transmission phase.
 fn tell_end(end: &NoAgreement, client: u64, who: &Identity, log: &ClientLog) {
     match end {
         NoAgreement::EndOfStream | NoAgreement::Closed(CloseReason::Aborted) => {}
@@ -606,13 +605,13 @@ fn tell_end(end: &NoAgreement, client: u64, who: &Identity, log: &ClientLog) {
     log.over();
 }
 
-/// The exports as one client in its handshake sees them: with a place for it at the one that it
-/// chooses.
+/// The exports as one client in its handshake sees them. It gives the client a place at the export
+/// that it chooses.
 struct ClientCatalogue<'a> {
     server: &'a Inner,
     log: &'a ClientLog,
-    /// L: is the lock; guards what is known of the client, which is more after TLS. Taken before
-    /// the registry's.
+    /// L: is the lock; guards the identity of the client, which TLS completes. Taken before the
+    /// registry's.
     who: Mutex<Identity>,
     /// L: is the lock; guards the export at which the client has its place.
     chosen: Mutex<Option<Export>>,
@@ -623,17 +622,17 @@ impl<'a> ClientCatalogue<'a> {
         ClientCatalogue { server, log, who: Mutex::new(log.who.clone()), chosen: Mutex::new(None) }
     }
 
-    /// The client has shown a certificate with these names, and was vouched for.
+    /// Records the names of a certificate that was vouched for.
     fn certified(&self, names: Vec<String>) {
         self.who.lock().names = names;
     }
 
-    /// What is known of the client by now.
+    /// Returns the client's identity as it is known so far.
     fn who(&self) -> Identity {
         self.who.lock().clone()
     }
 
-    /// The export at which the client has its place.
+    /// Takes the export at which the client has its place.
     fn chosen(&self) -> Option<Export> {
         self.chosen.lock().take()
     }

@@ -1,20 +1,20 @@
 //! The transmission phase of one connection: its reader, its replies, and its end.
 //!
 //! * The **reader** (the connection's thread) receives large pieces, judges each request, and
-//!   submits a whole batch to the device; it never waits while it holds the flush right or
-//!   unsubmitted requests. Where it owes nothing, it [may poll](poller) before it sleeps.
+//!   submits a whole batch to the device. It never waits while it holds the flush right or
+//!   unsubmitted requests. If it owes nothing, it [may poll](poller) before it sleeps.
 //! * **Completions** make replies and post them on the [reply path](crate::reply); they never
 //!   block.
-//! * The **writer** thread exists from the first time the socket was full; it takes the flush right
-//!   over and blocks instead. Where it can't be started, the server's **shared writer** thread
+//! * The **writer** thread is started when the socket is full for the first time. It takes over the
+//!   flush right and blocks instead. If it can't be started, the server's **shared writer** thread
 //!   sends for it.
 //!
-//! How it ends: the reader stops (end of the stream, `DISC`, garbage, drain), waits until every
-//! reply has been sent or dropped, flushes the device where the server drains and this client has
-//! written, and closes the socket. So when a client sees the end of a drained connection, what it
-//! was answered is durable, unless that flush failed (which the log says: the protocol has no way
-//! to) or the deadline cut the connection. A client that must know sends its own `FLUSH` and waits
-//! for the answer.
+//! At the end, the reader stops (end of the stream, `DISC`, garbage, drain) and waits until every
+//! reply has been sent or dropped. If the server drains and this client has written, it flushes the
+//! device. Then it closes the socket. So when a client sees the end of a drained connection, its
+//! answered writes are durable, unless that flush failed or the deadline cut the connection. The
+//! log reports a failed flush; the protocol has no way to. A client that must know sends its own
+//! `FLUSH` and waits for the reply.
 
 mod odd;
 mod reader;
@@ -58,33 +58,34 @@ use sparse::HoleProbe;
 use writer::Writer;
 
 const EIO: i32 = 5;
-/// How often a completion thread goes round for replies that arrive meanwhile, before it hands them
-/// to the writer.
+/// Number of rounds in which a completion thread sends replies that arrive meanwhile, before it
+/// hands them to the writer.
 const COMPLETION_ROUNDS: u32 = 16;
 
-/// How a request is counted while it is in the device.
+/// The way in which a request is counted while it is in the device.
 #[derive(Clone, Copy)]
 struct InDevice {
     work: Work,
-    /// A change that isn't listed.
+    /// True for a change that is counted, and not listed.
     counted: bool,
-    /// It is to fail where it isn't faster than a write: that is an answer, and no failure.
+    /// True if the request should fail when it isn't faster than a write. Such a failure is an
+    /// ordinary reply.
     fast: bool,
-    /// Of a flush.
+    /// Changes that a flush covers.
     covers: LossScope,
 }
 
 impl InDevice {
-    /// Something that changes nothing.
+    /// Creates the record of a request that changes nothing.
     fn without_change(work: Work) -> InDevice {
         InDevice { work, counted: false, fast: false, covers: LossScope::default() }
     }
 }
 
-/// What the threads of one connection share.
+/// State that the threads of one connection share.
 pub(crate) struct Session {
     connection: Arc<Connection>,
-    /// The export's limit, and the connection's own.
+    /// Limits of the export and of the connection.
     limiters: Vec<Arc<Limiter>>,
     device: Arc<dyn BlockDevice>,
     shared: Arc<ExportShared>,
@@ -93,26 +94,26 @@ pub(crate) struct Session {
     log: Arc<ClientLog>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
-    /// Sends where there is no writer to be had; `None` in models.
+    /// Writer for a connection that can't get one of its own; `None` in models.
     shared_writer: Option<Arc<SharedWriter>>,
     poll_permits: Arc<PollPermits>,
     deadlines: Deadlines,
     turn: Turn,
-    /// Whether the device has zeroes that cost less than a write.
+    /// True if zeroes cost the device less than a write.
     can_fast_zero: bool,
-    /// Whether the device takes `fua`; where it has nothing to flush, every write is as durable as
-    /// with it.
+    /// True if the device takes `fua`. If it has nothing to flush, every write is as durable
+    /// without it.
     device_fua: bool,
     form: Form,
-    /// Whether reads ask for holes.
+    /// Decides which reads ask for holes first.
     hole_probe: HoleProbe,
     known_losses: Arc<KnownLosses>,
 }
 
 impl Session {
-    /// Runs the transmission phase on the calling thread until it is over; blocks. `received` is
-    /// what the client sent behind its handshake; what follows comes out of `incoming`, where there
-    /// is TLS.
+    /// Runs the transmission phase on the calling thread until it is over; blocks. `received` holds
+    /// bytes that the client sent after its handshake. With TLS, further bytes come from
+    /// `incoming`.
     pub(crate) fn run(
         (connection, log, shared_writer, poll_permits): (
             Arc<Connection>,
@@ -167,7 +168,7 @@ impl Session {
         let end = reader.run();
         let wrote = reader.wrote();
         drop(reader);
-        // It has read all that it wanted to, and said so.
+        // The client has read all that it wanted to, and said so.
         let took_all = session.connection.load.snapshot().requests == 0
             && matches!(end, SessionEnd::Disconnected | SessionEnd::StreamEnded);
         session.connection.load.wait_for_zero(parker);
@@ -181,8 +182,8 @@ impl Session {
         end
     }
 
-    /// Makes durable what this client was answered. Counts as a request, so that it is waited for
-    /// like one.
+    /// Makes the answered changes of this client durable. The flush counts as a request, so the end
+    /// waits for it as for one.
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
         self.connection.load.admit(Charge::NONE);
         let session = Arc::clone(self);
@@ -205,18 +206,18 @@ impl Session {
         self.connection.load.wait_for_zero(parker);
     }
 
-    /// A request of the device is out of it, whole or a piece of one. Runs in an atomic section, on
-    /// any thread.
+    /// Returns the place of a request, or of a piece of one, that has left the device. Runs in an
+    /// atomic section, on any thread.
     fn left(&self, work: Work, len: u64) {
         self.turn.leave(work.places(len));
     }
 
-    /// What a request is to the device.
+    /// Returns the kind of a request for its turn.
     fn work(&self, rq: &Request) -> Work {
         Work::of(rq.op(), rq.flags(), self.can_fast_zero)
     }
 
-    /// A request completed. Runs in an atomic section, on any thread.
+    /// Handles the completion of a request. Runs in an atomic section, on any thread.
     fn completed(self: &Arc<Self>, tag: Tag, cost: Cost, in_device: InDevice, mut done: Completed) {
         // The pieces of a longer one have left before.
         self.left_whole(in_device.work, &done);
@@ -242,11 +243,11 @@ impl Session {
         });
     }
 
-    /// Has a flush fail whose client doesn't know of a [loss](crate::losses) yet.
+    /// Fails a flush whose client doesn't know of a [loss](crate::losses) yet.
     ///
-    /// A flush that was asked for while the one that fails is under way comes to the device behind
-    /// it ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A change with
-    /// FUA that failed says nothing to its client of those before it: their flush does.
+    /// A flush that was sent while the failing one is under way reaches the device after it
+    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A failed change
+    /// with FUA tells its client nothing about earlier changes: their flush does.
     fn look_for_losses(&self, covers: LossScope, done: &mut Completed) {
         if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
             return;
@@ -267,7 +268,7 @@ impl Session {
         }
     }
 
-    /// Posts the answer to a request, and that it failed where making that panics.
+    /// Posts the reply to a request. If making it panics, posts a failure.
     fn answer(self: &Arc<Self>, tag: Tag, due: Settlement, make: impl FnOnce() -> Body) {
         self.post(match self.sound(tag, make) {
             Some(body) => Reply::new(body, due),
@@ -275,8 +276,8 @@ impl Session {
         });
     }
 
-    /// Makes a part of an answer. A panic there is an error of ours, for which no client has to
-    /// wait until its patience ends; the log says it.
+    /// Makes a part of a reply. A panic in it is a fault of the server. The log reports it, and no
+    /// client has to wait for its timeout.
     #[cfg_attr(not(test), expect(unused_variables, reason = "a test has it panic by the cookie"))]
     fn sound<T>(&self, tag: Tag, make: impl FnOnce() -> T) -> Option<T> {
         let made = catch_unwind(AssertUnwindSafe(|| {
@@ -298,11 +299,11 @@ impl Session {
         .ok()
     }
 
-    /// The device has failed a client's request.
+    /// Logs that the device has failed a client's request.
     fn tell_failure(&self, done: &Completed, error: &IoError) {
         let Session { connection, .. } = self;
         let nobody_waits = || connection.load.snapshot().cut || connection.has_left(done.op);
-        // Given up by the reader for that reason: it never came to the device.
+        // The reader gave the request up for that reason: it never reached the device.
         if error.kind() == IoErrorKind::Gone && nobody_waits() {
             return;
         }
@@ -313,7 +314,7 @@ impl Session {
             let (request, offset, len) = (done.op, done.offset, done.len);
             move |left_out: Option<u64>| {
                 let below = error.device_below(&device);
-                // A device that told the log has its words there.
+                // If the device has logged the error, its text is there.
                 let words = (!error.is_logged()).then(|| error.to_string());
                 tracing::warn!(client, %peer, export, device, below, %request, offset, len,
                     errno = error.errno(), error = words, left_out, "a client's request failed");
@@ -321,7 +322,7 @@ impl Session {
         });
     }
 
-    /// Posts a reply of a completion, and sends it if nobody else does.
+    /// Posts a reply of a completion, and sends it unless another thread does.
     fn post(self: &Arc<Self>, reply: Box<Reply>) {
         let len = reply.len();
         let posted = self.path.post(reply);
@@ -329,18 +330,19 @@ impl Session {
             self.connection.untaken.posted(len);
         }
         if let PostOutcome::YouSend(right) = posted {
-            // Replies that are posted meanwhile go along.
+            // Replies that are posted meanwhile are sent together with it.
             right.give_up();
             let session = Arc::clone(self);
             behind_burst(move || {
-                // SAFETY: this thread gave it up just before, for this call, which is the only one.
+                // SAFETY: this thread gave the right up just before, for this call, which is the
+                // only one.
                 let right = unsafe { session.path.take_over() };
                 session.connection.guard(|| session.send(right, COMPLETION_ROUNDS));
             });
         }
     }
 
-    /// Sends what was posted, without blocking; what can't be sent now goes to the writer thread.
+    /// Sends posted replies without blocking. The writer thread gets those that can't be sent now.
     fn send(self: &Arc<Self>, right: Right<'_, SocketSink>, rounds: u32) {
         if let RunOutcome::HandOver(right) = right.run(Patience::None, rounds) {
             writer::hand_over(self, right);
@@ -348,7 +350,7 @@ impl Session {
     }
 }
 
-/// Ends the writer thread when the reader is done, also by a panic.
+/// A guard that ends the writer thread when the reader is done, also by a panic.
 struct StopWriterGuard<'a>(&'a Session);
 
 impl Drop for StopWriterGuard<'_> {
@@ -357,10 +359,10 @@ impl Drop for StopWriterGuard<'_> {
     }
 }
 
-/// Notes what the client knows of its device's losses when the reader is done, also by a panic.
+/// A guard that records which losses the client knows of when the reader is done, also by a panic.
 struct LeaveGuard<'a> {
     session: &'a Session,
-    /// It has taken all its answers.
+    /// True if the client has taken all its replies.
     clean: bool,
 }
 

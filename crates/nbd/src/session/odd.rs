@@ -1,9 +1,9 @@
 //! Requests that cover blocks of the device in part.
 //!
-//! A change of a part of a block reads that block, changes it, and writes it: three steps, of which
-//! the end of one begins the next. Meanwhile other changes of the block [wait](crate::edge),
-//! wherever they come from. Other requests are made to fit: a read fetches whole blocks, a trim
-//! leaves out those of which it has only a part.
+//! A change of a part of a block reads that block, changes it, and writes it: three steps, each
+//! begun by the end of the one before. Meanwhile other changes of the block [wait](crate::edge),
+//! whichever client they come from. Other requests are adapted: a read fetches whole blocks, and a
+//! trim leaves out the blocks of which it covers only a part.
 
 use std::mem;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use crate::policy;
 use crate::turn::Work;
 use crate::wire::Tag;
 
-/// The number of a change in the table. When it is dropped, those that waited for it begin.
+/// The entry of a change in the table. Dropping it begins the changes that waited for it.
 struct Listed {
     shared: Arc<ExportShared>,
     id: u64,
@@ -34,7 +34,7 @@ impl Drop for Listed {
     }
 }
 
-/// Submits a change, or leaves it to the end of one that it has to wait for. Never blocks.
+/// Submits a change, or leaves that to the end of a change that it has to wait for. Never blocks.
 pub(super) fn submit_listed(shared: &Arc<ExportShared>, rq: Request) {
     let blocks = policy::around(rq.offset(), rq.len(), shared.block);
     let range = blocks.start / shared.block..=(blocks.end - 1) / shared.block;
@@ -57,8 +57,8 @@ fn begin(listed: Listed, rq: Request) {
     shared.device.submit(whole.part(0, len, offset));
 }
 
-/// The first step of a change of a part of a block: the request that reads it, and then has it
-/// changed.
+/// Returns the first step of a change of a part of a block: the request that reads the block, and
+/// whose end changes it.
 fn read(listed: Listed, rq: Request) -> Request {
     let block = listed.shared.block;
     let at = rq.offset() / block * block;
@@ -87,7 +87,7 @@ fn end(listed: Listed, rq: Request, result: Result<(), IoError>) {
     rq.complete(result);
 }
 
-/// The error within the range that the client has asked for.
+/// Clamps the range of an error to the range of the client's request.
 fn within(error: IoError, asked: &Range<u64>) -> IoError {
     let clamp = |at: u64| at.clamp(asked.start, asked.end);
     match error.range() {
@@ -96,7 +96,7 @@ fn within(error: IoError, asked: &Range<u64>) -> IoError {
     }
 }
 
-/// A read of a part of some blocks: the request for the whole ones.
+/// Returns the read of whole blocks for a read of parts of blocks.
 pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let offset = tag.offset;
@@ -125,7 +125,7 @@ pub(super) fn read_around(session: &Arc<Session>, tag: Tag, length: u32, cost: C
     })
 }
 
-/// The request that asks for the extents of the blocks around a range.
+/// Returns the request for the extents of the blocks around a range.
 pub(super) fn status_around(
     session: &Arc<Session>,
     tag: Tag,
@@ -135,7 +135,7 @@ pub(super) fn status_around(
 ) -> Request {
     let session = Arc::clone(session);
     let blocks = policy::around(tag.offset, length, session.shared.block);
-    // One may lie in front of the range.
+    // One extent may lie in front of the range.
     let rq = Request::extents_of(blocks.start, blocks.end - blocks.start, most + 1).quiet();
     rq.on_complete(move |mut done| {
         if done.result.is_err() {
@@ -154,8 +154,8 @@ pub(super) fn status_around(
     })
 }
 
-/// What of the extents is in a range that begins so many bytes behind the first one: at least one.
-/// Pure.
+/// Returns the parts of the extents in a range that begins `front` bytes after the first one: at
+/// least one. Pure.
 fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u64) -> Vec<Extent> {
     let end = front + length;
     let mut at = 0;
@@ -174,14 +174,14 @@ fn clip(extents: impl IntoIterator<Item = Extent>, front: u64, length: u64) -> V
 }
 
 impl Session {
-    /// A request that went to the device as a whole is out of it.
+    /// Returns the place of a request that went to the device in one piece and has left it.
     pub(super) fn left_whole(&self, work: Work, done: &Completed) {
         if !self.goes_in_parts(work, done.op, done.offset, done.len) {
             self.left(work, done.len);
         }
     }
 
-    /// Whether such a request goes to the device in several.
+    /// Returns true if such a request goes to the device in several parts.
     pub(super) fn goes_in_parts(&self, work: Work, op: Op, offset: u64, len: u64) -> bool {
         len > work.piece() || op.is_change() && self.shared.is_odd(offset, len)
     }

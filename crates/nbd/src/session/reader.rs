@@ -1,7 +1,7 @@
 //! The reading side of a session: bytes to requests, requests to the device, in batches.
 //!
 //! Rule **nothing held while waiting**: before the reader waits (for bytes, for room) it submits
-//! its batch and runs the flush right if it has it. Otherwise a completed reply, or a request that
+//! its batch, and runs the flush right if it has it. Otherwise a completed reply, or a request that
 //! could complete, would wait for the client's next byte.
 
 use std::sync::Arc;
@@ -27,8 +27,7 @@ use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
 
-/// How many places a batch may take without a turn at a device that was done with the last one on
-/// the spot.
+/// Places that a batch may take without a turn, if the device completed the last batch on the spot.
 const PROMPT: u32 = 2 * turn::QUANTUM;
 
 /// The reader of one session. Lives on the connection's thread.
@@ -36,42 +35,42 @@ pub(super) struct Reader<'a> {
     session: &'a Arc<Session>,
     parker: &'a Parker,
     limits: Limits,
-    /// Received and not yet understood.
+    /// Received bytes that aren't parsed yet.
     buffer: Received,
-    /// Understood and not yet submitted.
+    /// Parsed requests that aren't submitted yet.
     batch: Vec<DeviceRequest>,
-    /// The flush right, where a reply of our own got it: run with the batch.
+    /// The flush right, if a reply of the reader got it: run with the batch.
     cork: Option<Right<'a, SocketSink>>,
-    /// A refused write whose payload has to be read away before the answer.
+    /// A refused write whose payload has to be skipped before the reply.
     skipping: Option<SkippedPayload>,
     pace: Pace,
     deficit: Deficit,
-    /// The changes in the batch are listed, and not counted.
+    /// True if the changes in the batch are listed, and not counted.
     listed: bool,
-    /// This client changes blocks in part, so that all clients' changes are listed.
+    /// True once this client has changed blocks in part, so that all clients' changes are listed.
     odd: bool,
-    /// Nothing of the last batch was left in the device when that was submitted.
+    /// True if the device had completed all of the last batch when its submission returned.
     prompt: bool,
     wrote: bool,
-    /// When the last piece came, by the connection's clock.
+    /// Arrival time of the last piece, by the connection's clock.
     came: u64,
-    /// Where the last request's arrival was kept.
+    /// Slot of the last request's arrival.
     slot: ArrivalSlot,
 }
 
 struct SkippedPayload {
-    /// Of the payload, in all.
+    /// Length of the whole payload.
     bytes: usize,
     left: usize,
     reply: Box<Reply>,
 }
 
-/// What a reply repeats of its request.
+/// Returns the fields of a request that its reply repeats.
 fn tag(request: &Request) -> Tag {
     Tag { cookie: request.cookie, offset: request.offset }
 }
 
-/// What of a device a command asks for.
+/// Returns the device operation of a command.
 fn op_of(command: Command) -> Option<Op> {
     Some(match command {
         Command::READ => Op::Read,
@@ -85,7 +84,7 @@ fn op_of(command: Command) -> Option<Op> {
     })
 }
 
-/// What parsing came to.
+/// The result of parsing.
 enum Parsed {
     NeedMore,
     End(SessionEnd),
@@ -119,12 +118,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether this client has changed anything.
+    /// Returns true if this client has changed anything.
     pub(super) fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// Reads until the stream ends or can't be followed. Blocks.
+    /// Reads until the stream ends or can't be followed any further. Blocks.
     pub(super) fn run(&mut self) -> SessionEnd {
         let end = loop {
             if let Parsed::End(end) = self.parse() {
@@ -146,7 +145,7 @@ impl<'a> Reader<'a> {
             }
         };
         if let Some(skip) = self.skipping.take() {
-            // The payload never came in full; the refusal is all that is left to say.
+            // The payload never came in full; only the refusal is left to send.
             self.post(skip.reply);
         }
         self.let_go();
@@ -168,7 +167,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes every complete request out of the buffer.
+    /// Handles every complete request in the buffer.
     fn parse(&mut self) -> Parsed {
         loop {
             if !self.skip() {
@@ -227,11 +226,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next request out of the buffer, with the query that belongs to it; `None` where
-    /// more has to come.
+    /// Takes the next request out of the buffer, with the query that belongs to it. Returns `None`
+    /// if more bytes are needed.
     fn next(&mut self) -> Option<Result<Request, BadMagic>> {
         let form = self.limits.form;
-        // A compact request is shorter than an extended one: its client is told now, and not when
+        // A compact request is shorter than an extended one. Its client is told now, and not when
         // more has come.
         if let Err(error) = form.check_request(*self.buffer.first_chunk()?) {
             return Some(Err(error));
@@ -252,7 +251,7 @@ impl<'a> Reader<'a> {
         Some(found)
     }
 
-    /// The length of the head that the buffer begins with, its query included.
+    /// Returns the length of the head that the buffer begins with, its query included.
     fn head_len(&self) -> usize {
         let form = self.limits.form;
         let query = match self.buffer.first_chunk().map(Request::decode_extended) {
@@ -262,12 +261,12 @@ impl<'a> Reader<'a> {
         form.request_len() + query
     }
 
-    /// How many bytes follow a request that was judged: no more than the largest payload.
+    /// Returns the payload's length of a judged request: no more than the largest payload.
     fn payload_len(&self, request: &Request) -> usize {
         request.payload_len(self.limits.form) as usize
     }
 
-    /// Reads a refused payload away; false where more of it has to come.
+    /// Skips a refused payload. Returns false if more of it has to come.
     fn skip(&mut self) -> bool {
         let Some(mut skip) = self.skipping.take() else { return true };
         let here = skip.left.min(self.buffer.len());
@@ -281,7 +280,7 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// How many bytes of memory a request takes.
+    /// Returns the bytes of memory that a request takes.
     fn memory_of(&self, request: &Request, verdict: Verdict) -> u64 {
         let Verdict::Submit(operation) = verdict else { return 0 };
         let Request { offset, length, .. } = *request;
@@ -301,8 +300,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Waits until the limits let the request through, or the connection is drained. False where it
-    /// is over: it was cut, or the client has left. Holds nothing meanwhile.
+    /// Waits until the limits let the request pass, or the connection is drained. Returns false if
+    /// the connection was cut, or the client has left. Holds nothing meanwhile.
     fn keep_to_limits(&mut self, request: &Request, verdict: Verdict) -> bool {
         let bytes = match verdict {
             Verdict::Submit(Operation::Read { .. }) => request.length,
@@ -333,8 +332,8 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Counts a request as owed, with memory for its bytes; waits for room, and for memory, first.
-    /// Whether the connection is being drained: then no memory is taken. `None` where it was cut.
+    /// Waits for room, and for memory, then counts a request as owed. Also returns true if the
+    /// connection is being drained: then no memory is taken. Returns `None` if it was cut.
     fn admit(&mut self, bytes: u64) -> Option<(Cost, bool)> {
         let Session { connection, .. } = &**self.session;
         loop {
@@ -375,7 +374,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// Answers without the device, once the payload of the request is out of the way.
+    /// Replies without the device, once the payload of the request has been skipped.
     fn answer(&mut self, request: &Request, result: Result<(), ReplyError>, cost: Cost) {
         let body = self.session.form.unseen(request.command, tag(request), result);
         let done = result.is_ok().then_some(request.length);
@@ -436,7 +435,7 @@ impl<'a> Reader<'a> {
             }
             Operation::Write { .. } => match self.payload(length as usize) {
                 Ok(payload) => {
-                    // Only now is it there.
+                    // The payload was received just now.
                     cost.came = self.came;
                     DeviceRequest::write(offset, payload)
                 }
@@ -486,8 +485,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the change is counted; else it is listed. Blocks where it is the client's first one
-    /// of a part of a block.
+    /// Returns true if the change is counted, and false if it is listed. Blocks at the client's
+    /// first change of a part of a block.
     fn begin_change(&mut self, rq: &DeviceRequest) -> bool {
         if !self.odd && self.session.shared.is_odd(rq.offset(), rq.len()) {
             self.list();
@@ -500,8 +499,8 @@ impl<'a> Reader<'a> {
         counted
     }
 
-    /// Has the changes of all clients be listed, and waits for the last one that isn't, or for the
-    /// end of the connection.
+    /// Makes the changes of all clients listed ones. Waits for the last counted one, or for the end
+    /// of the connection.
     fn list(&mut self) {
         self.odd = true;
         self.let_go();
@@ -521,7 +520,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Sends a long request to the device piece by piece, each by its turn, and waits for all but
-    /// the last ones. It ends early where the connection is given up, or the client has left.
+    /// the last ones. It ends early if the connection is given up, or the client has left.
     fn submit_in_pieces(&mut self, rq: DeviceRequest, work: Work) {
         let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
         let (piece, block) = (work.piece(), self.session.shared.block);
@@ -531,11 +530,11 @@ impl<'a> Reader<'a> {
         while from < end {
             let Session { connection, .. } = &**self.session;
             if connection.load.snapshot().cut || is_long && connection.has_left(op) {
-                // Dropped, the rest fails the whole.
+                // Dropping the rest fails the whole.
                 drop(whole.part(from - offset, end - from, from));
                 return;
             }
-            // Where the device is likely to have a boundary, too.
+            // The device is likely to have a boundary there, too.
             let to = policy::piece_end(from, end, piece, block);
             let session = Arc::clone(self.session);
             let part = whole.part_with(from - offset, to - from, from, move |done| {
@@ -550,9 +549,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next `length` bytes of the stream. A payload that fits into the buffer is taken from it;
-    /// a larger one is received into memory of its own, and only what had arrived with its head
-    /// is copied.
+    /// Returns the next `length` bytes of the stream. A payload that fits into the buffer is taken
+    /// from it. A larger one is received into memory of its own, and only the bytes that came with
+    /// its head are copied.
     fn payload(&mut self, length: usize) -> Result<Bytes, SessionEnd> {
         while self.buffer.len() < length {
             self.let_go();
@@ -584,7 +583,7 @@ impl<'a> Reader<'a> {
         Ok(payload.freeze())
     }
 
-    /// Memory of an earlier reply, for one of a read of `length` bytes. The sink has it, and so the
+    /// Returns the memory of an earlier reply, for a read of `length` bytes. The sink owns it, so
     /// replies are corked from here on: what follows is parsed, and never waited for.
     fn spare(&mut self, length: u32) -> Option<BytesMut> {
         let bytes = self.session.form.read_len(length);
@@ -597,15 +596,15 @@ impl<'a> Reader<'a> {
         self.cork.as_mut()?.with_sink(|sink| sink.spare(bytes))
     }
 
-    /// Posts a reply of the reader's own; if that wins the flush right, it is run with the batch.
+    /// Posts a reply of the reader. If that wins the flush right, it is run with the batch.
     fn post(&mut self, reply: Box<Reply>) {
         if let PostOutcome::YouSend(right) = self.session.path.post(reply) {
             self.cork = Some(right);
         }
     }
 
-    /// Submits the batch with the replies corked, and sends what has been answered. Blocks only
-    /// where other connections have their turns at the device before this one.
+    /// Submits the batch with the replies corked, and sends replies that are ready. Blocks only
+    /// while other connections have their turns at the device before this one.
     fn let_go(&mut self) {
         while !self.batch.is_empty() {
             let Some(count) = self.enter() else {
@@ -618,7 +617,7 @@ impl<'a> Reader<'a> {
             let Session { device, shared, .. } = &**self.session;
             // A client that changes nothing never waits for others' changes.
             let works = self.batch[..count].iter().any(|rq| rq.op().is_change());
-            // For what stands on other devices, too: those get the batch's parts together.
+            // Devices below get the parts of the batch together.
             let mut submit = |_: &Plug| {
                 if self.listed {
                     for rq in self.batch.drain(..count) {
@@ -641,22 +640,21 @@ impl<'a> Reader<'a> {
         self.send();
     }
 
-    /// Runs the flush right if it is here. Doesn't block.
+    /// Runs the flush right if the reader has it. Doesn't block.
     fn send(&mut self) {
         if let Some(right) = self.cork.take() {
-            // The reader submits nothing meanwhile, so the rounds end with what is in flight.
+            // The reader submits nothing meanwhile, so the rounds end with the requests in flight.
             self.session.send(right, u32::MAX);
         }
     }
 
-    /// Goes in at the device with the first requests of the batch: how many. `None` where the
-    /// connection was cut before its turn came.
+    /// Enters the device with the first requests of the batch, and returns their number. Returns
+    /// `None` if the connection was cut before its turn came.
     fn enter(&mut self) -> Option<usize> {
         let turn = &self.session.turn;
         let places = |rq: &DeviceRequest| self.session.work(rq).places(rq.len());
         let demand = self.deficit.demand(self.batch.iter().map(places));
-        // A device that completes on the spot has nothing for others to wait behind, and so there
-        // are no turns at it.
+        // A device that completes on the spot has no queue, so it needs no turns.
         if self.prompt && demand.all <= PROMPT {
             turn.force(demand.all);
             return Some(self.batch.len());
@@ -684,7 +682,7 @@ impl<'a> Reader<'a> {
         Some(entering.count())
     }
 
-    /// Ends what wasn't submitted. It leaves the device without having been there.
+    /// Ends the unsubmitted requests. They leave the device without having been there.
     fn drop_batch(&mut self) {
         for rq in self.batch.drain(..) {
             self.session.turn.force(self.session.work(&rq).places(rq.len()));

@@ -1,9 +1,9 @@
-//! How a session receives: how fast its client has to be, when the reader polls, and the buffer.
+//! The receiving end of a session: the client's deadlines, polling, and the buffer.
 //!
 //! [`Pace`] times a request that has begun, and silences. If a request arrives in part, its time
 //! begins, and the socket gets a timeout. A client whose requests arrive whole costs neither. The
 //! time of a request is a [`Deadline`], and [`Connection::idle`] times a silence. So no client pays
-//! for a stop of this process.
+//! for a pause of this process.
 //!
 //! While the client is owed nothing, a [`Poller`] waits for its next request. It reads the clock
 //! twice for a sleep, and once for a poll that finds the request at its first look.
@@ -23,11 +23,11 @@
 //!
 //! # The buffer
 //!
-//! [`Received`] holds the bytes that a client has sent and nobody has understood yet. Writes get
-//! slices of it, and a slice keeps its whole buffer. So a client could have each of its requests
-//! keep one: a few bytes to be written, and a bufferful of something else behind them. Here one
-//! earlier buffer may be kept like that, beside the present one. While it is, small payloads are
-//! copied; a large one may have a slice, since it [is charged](charge) for all of the buffer.
+//! [`Received`] holds received bytes that aren't parsed yet. Writes get slices of it, and a slice
+//! keeps its whole buffer alive. So a client could make each of its requests keep one: a few bytes
+//! of a write in a bufferful of other bytes. Here only one earlier buffer may be kept like that,
+//! beside the present one. While it is, small payloads are copied. A large one may have a slice,
+//! since it [is charged](charge) for all of the buffer.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -45,31 +45,31 @@ use crate::deadline::Deadline;
 use crate::policy;
 use crate::tls::Incoming;
 
-/// The times that a client is given.
+/// The timeouts of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    /// For a request that it began to send, beside [what its length adds](policy::time_for).
+    /// Timeout of a request that it began to send, beside [what its length adds](policy::time_for).
     pub(crate) request: Duration,
-    /// For a reply that it was sent, likewise.
+    /// Timeout of a reply that it was sent, with the same addition.
     pub(crate) reply: Duration,
-    /// For saying nothing while nothing is owed to it.
+    /// Longest silence while nothing is owed to it.
     pub(crate) idle: Option<Duration>,
 }
 
-/// Why the transmission phase ended.
+/// The reason why the transmission phase ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
     /// The client sent `DISC`.
     Disconnected,
     /// The client closed its side, or the server stopped reading because it drains.
     StreamEnded,
-    /// The stream can't be followed any further; says why.
+    /// The stream can't be followed any further, for this reason.
     Violation(String),
     /// The socket failed.
     Failed(String),
-    /// The client took too long; says what for.
+    /// The client took too long, for this purpose.
     TooSlow(String),
-    /// The client asked for nothing for too long; says how long.
+    /// The client asked for nothing for this long.
     Idle(String),
     /// The connection was given up by the server.
     Cut,
@@ -89,7 +89,7 @@ impl fmt::Display for SessionEnd {
     }
 }
 
-/// What the next bytes are.
+/// The kind of the next bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expects {
     /// A new request.
@@ -100,7 +100,7 @@ pub(super) enum Expects {
     Payload(Part),
 }
 
-/// How much of something has come.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// Bytes that came.
@@ -109,7 +109,7 @@ pub(super) struct Part {
     pub(super) of: usize,
 }
 
-/// The end of a client that did not finish its request in time.
+/// Returns the end for a client that did not finish its request in time.
 fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> SessionEnd {
     let came = |Part { came, of }, what| format!("{came} of the {of} bytes of its {what} came");
     let what = match expects {
@@ -124,20 +124,20 @@ fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> SessionEnd
     ))
 }
 
-/// The watch over one client's sending.
+/// The timer of one client's sending.
 pub(super) struct Pace {
-    /// Where what is received comes from, if not from the socket as it is.
+    /// Source of the bytes, unless it is the plain socket.
     incoming: Option<Incoming>,
     deadlines: Deadlines,
-    /// What the socket was told.
+    /// Timeout that the socket has.
     patience: Option<Duration>,
-    /// By when the rest has to come of a request that is there in part.
+    /// Deadline for the rest of a request that came in part.
     rest: Option<Deadline>,
-    /// The next wait for a request; `None`: as long as it takes.
+    /// Length of the next wait for a request; `None` means no limit.
     silence: Option<Duration>,
-    /// A wait for a request has ended, and nothing had come.
+    /// True if a wait for a request has ended without one.
     waited: bool,
-    /// Waits for a request while the client is owed nothing.
+    /// Waiter for a request while the client is owed nothing.
     poller: Poller,
 }
 
@@ -148,21 +148,21 @@ impl Pace {
         incoming: Option<Incoming>,
         poller: Poller,
     ) -> Pace {
-        // The socket takes no zero.
+        // The socket accepts no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
         let silence = connection.idle_slice();
         Pace { incoming, deadlines, patience: None, rest: None, silence, waited: false, poller }
     }
 
-    /// A request has come whole, or its client had to wait: then its time begins anew.
+    /// Restarts the time: a request has come whole, or its client had to wait.
     pub(super) fn whole(&mut self, connection: &Connection) {
         if self.rest.take().is_some() {
             connection.partial.end();
         }
     }
 
-    /// Receives what is there, or all of `len` bytes. 0 at the end of the stream. Blocks.
+    /// Receives what is there, or all of `len` bytes. Returns 0 at the end of the stream. Blocks.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -173,7 +173,7 @@ impl Pace {
         loop {
             let in_part = self.incoming.as_ref().is_some_and(Incoming::is_partial);
             let timeout = self.deadlines.request;
-            // Once its time is over: what the socket has by then is still taken.
+            // After the deadline, bytes that are in the socket by then are still taken.
             let mut last = false;
             let patience = match expects {
                 Expects::Request if !in_part => self.silence,
@@ -186,12 +186,12 @@ impl Pace {
                     rest.extend_to(policy::time_for(timeout, bytes as u64));
                     let wait = rest.wait();
                     last = wait.is_zero();
-                    // The socket takes no zero.
+                    // The socket accepts no zero.
                     Some(wait.max(Duration::from_millis(1)))
                 }
             };
-            // A time that was set for a part of a request may stay: it ends the wait for the next
-            // one once.
+            // A timeout that was set for a part of a request may stay: it ends the wait for the
+            // next request once.
             if !last && patience != self.patience && (patience.is_some() || self.waited) {
                 self.patience = patience;
                 connection.set_patience(patience);
@@ -231,20 +231,20 @@ impl Pace {
         }
     }
 
-    /// No request has come for a while. An error if the client has been idle for too long.
+    /// Handles a wait without a request. Returns an error if the client has been idle for too long.
     fn silence(&mut self, connection: &Connection) -> Result<(), SessionEnd> {
         self.silence = connection.idle_slice();
         let (Some(limit), Some(idle)) = (self.deadlines.idle, connection.idle()) else {
             return Ok(());
         };
-        // A request that came while this process was stopped lies in the socket.
+        // A request that came while this process was paused lies in the socket.
         if idle >= limit && !connection.has_sent() {
             // Debug: a length of time.
             return Err(SessionEnd::Idle(format!(
                 "it asked for nothing for {limit:?} (idle_timeout)"
             )));
         }
-        // The socket takes no zero.
+        // The socket accepts no zero.
         let left = limit.saturating_sub(idle).max(Duration::from_millis(1));
         self.silence = self.silence.map(|slice| slice.min(left));
         Ok(())
@@ -299,7 +299,7 @@ impl Drop for PollPermit<'_> {
 #[derive(Debug)]
 pub(super) struct Poller {
     permits: Arc<PollPermits>,
-    /// The record of the last waits.
+    /// Record of the last waits.
     proof: Proof,
 }
 
@@ -308,7 +308,7 @@ impl Poller {
         Poller { permits, proof: Proof::NEW }
     }
 
-    /// Waits until `receive` has a result: polls where that has paid lately, then sleeps.
+    /// Waits until `receive` has a result: polls if that has paid lately, then sleeps.
     ///
     /// `receive(true)` never waits, and returns `WouldBlock` if nothing has come. `receive(false)`
     /// sleeps; its result is returned, whatever it is.
@@ -329,8 +329,8 @@ impl Poller {
         received
     }
 
-    /// Polls until `look` finds something or the poll [is over](is_over). `None` if it found
-    /// nothing, or polling hasn't paid lately, or all permits are taken.
+    /// Polls until `look` finds something or the poll [is over](is_over). Returns `None` if it
+    /// found nothing, or polling hasn't paid lately, or all permits are taken.
     fn poll<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if !self.proof.is_given() {
             return None;
@@ -368,25 +368,25 @@ const RECEIVE: usize = 256 << 10;
 /// Size of the first buffer, which the handshake has left. A client that never fills it needs no
 /// other, and it stays in a core's cache.
 const FIRST: usize = crate::negotiate::RECEIVE;
-/// A buffer with less room than this is renewed,
+/// Least room in a buffer before it is renewed.
 const RECEIVE_MIN: usize = 32 << 10;
-/// and the first one with less than this.
+/// Least room in the first buffer before it is renewed.
 const FIRST_MIN: usize = 16 << 10;
-/// A payload of so many bytes is charged for all of its buffer.
+/// Least payload in bytes that is charged for all of its buffer.
 const LARGE: usize = 64 << 10;
 
-/// How many bytes of memory the payload of a write takes.
+/// Returns the bytes of memory that the payload of a write takes.
 pub(super) fn charge(length: u64) -> u64 {
     if length >= LARGE as u64 { length.max(RECEIVE as u64) } else { length }
 }
 
 pub(super) struct Received {
     buffer: BytesMut,
-    /// The size of the next one, and the least room in this one.
+    /// Size of the next buffer, and least room in this one.
     sizes: (usize, usize),
-    /// Small slices of it have been taken.
+    /// True if small slices of it have been taken.
     sliced: bool,
-    /// An earlier buffer, of which there are small slices.
+    /// An earlier buffer of which small slices exist.
     kept: Option<Bytes>,
 }
 
@@ -395,7 +395,7 @@ impl Received {
         Received { buffer, sizes: (FIRST, FIRST_MIN), sliced: false, kept: None }
     }
 
-    /// Sees to it that there is room to receive into.
+    /// Makes room to receive into.
     pub(super) fn make_room(&mut self) {
         let room = self.buffer.capacity() - self.buffer.len();
         if room == 0 {
@@ -423,7 +423,7 @@ impl Received {
         self.kept.is_some()
     }
 
-    /// The next `length` bytes, which are there, for a request of its own.
+    /// Returns the next `length` bytes, which have been received, for a request of its own.
     pub(super) fn take(&mut self, length: usize) -> Bytes {
         let slice = self.buffer.split_to(length);
         if length < LARGE {
@@ -528,7 +528,8 @@ mod tests {
         poller
     }
 
-    /// Returns how often a poll looks that finds something at the look `at`, if it looks so often.
+    /// Returns the number of looks of a poll that finds something at look `at`, if it gets that
+    /// far.
     fn looks(poller: &mut Poller, at: usize) -> usize {
         let mut looks = 0;
         poller.poll(|| {
@@ -612,7 +613,7 @@ mod tests {
         assert_eq!(received.unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
-    /// Fills the buffer, and takes a payload of so many bytes from each bufferful.
+    /// Fills the buffer, and takes a payload of `payload` bytes from each bufferful.
     fn fill(received: &mut Received, payload: usize) -> Bytes {
         let room = received.capacity() - received.len();
         let old = received.len() + room;

@@ -1,5 +1,4 @@
-//! Replies: how they look in the form that a client has chosen, and the sending end of a
-//! connection.
+//! Replies in the form that a client has chosen, and the sending end of a connection.
 //!
 //! The holder of the flush right owns the [`SocketSink`]. It sends replies in order, many in one
 //! call, and the rest of a half-sent one.
@@ -30,50 +29,50 @@ use crate::wire::{
     encode_error, encode_hole,
 };
 
-/// Replies that one system call sends at most. Far below the kernel's limit of 1,024, and enough to
-/// make the call cheap.
+/// Largest number of replies that one system call sends. It is far below the kernel's limit of
+/// 1,024, and enough to make the call cheap.
 const PER_CALL: usize = 128;
-/// So many are few.
+/// Number of replies that fit into the short list of a call.
 const FEW: usize = 8;
 
-/// The largest reply whose memory is used again, in bytes: a read of a page, with its head.
+/// Largest reply whose memory is used again, in bytes: a read of a page, with its head.
 pub(super) const SPARE: usize = 4096 + 64;
-/// A smaller one isn't kept: the allocator has those at hand itself.
+/// Least reply whose memory is kept: smaller blocks are cheap to allocate.
 const SPARE_MIN: usize = 1 << 10;
-/// How many of them wait for their next reply, at most.
+/// Largest number of kept memory blocks.
 const SPARES: usize = 32;
 
-/// One reply, ready to be sent, or a chunk of one.
+/// One reply that is ready to be sent, or a chunk of one.
 pub(crate) struct Reply {
     link: Link,
     body: Body,
-    /// What is settled when it has left; `None` where more of its reply follows.
+    /// Charge and statistics to settle when it has left; `None` if more of its reply follows.
     due: Option<Settlement>,
-    /// Since when it waits for its client to take earlier ones, by the connection's clock; 0 where
-    /// it doesn't.
+    /// Time since which it waits for its client to take earlier ones, by the connection's clock; 0
+    /// if it doesn't.
     waits: u64,
 }
 
 pub(super) enum Body {
     Head([u8; SIMPLE_REPLY_LEN]),
-    /// The extended head of a reply that has nothing else to say.
+    /// An extended head without further data.
     Long([u8; EXTENDED_CHUNK_LEN]),
-    /// Head and what follows it, in one piece.
+    /// A head and its data, in one piece.
     Message(BytesMut),
 }
 
 impl Reply {
-    /// A reply, or the last chunk of one.
+    /// Creates a reply, or the last chunk of one.
     pub(super) fn new(body: Body, due: Settlement) -> Box<Reply> {
         Box::new(Reply { link: Link::new(), body, due: Some(due), waits: 0 })
     }
 
-    /// Chunks of a reply that goes on.
+    /// Creates chunks of a reply that continues.
     pub(super) fn more(chunks: BytesMut) -> Box<Reply> {
         Box::new(Reply { link: Link::new(), body: Body::Message(chunks), due: None, waits: 0 })
     }
 
-    /// How many bytes it has.
+    /// Returns its length in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes().len()
     }
@@ -94,28 +93,28 @@ unsafe impl HasLink for Reply {
     }
 }
 
-/// The socket, and what couldn't be sent yet.
+/// The socket, and the replies that couldn't be sent yet.
 pub(crate) struct SocketSink {
     connection: Arc<Connection>,
     log: Arc<ClientLog>,
     waiting: VecDeque<Box<Reply>>,
-    /// Through which replies go, where there is TLS,
+    /// TLS channel through which replies are sent, if there is one.
     channel: Option<Arc<Channel>>,
-    /// and how many bytes of them it has encrypted that haven't left.
+    /// Bytes of replies that the channel has encrypted and that haven't left.
     encrypted: usize,
-    /// Bytes of the first waiting reply that are sent already.
+    /// Bytes of the first waiting reply that have been sent.
     sent_of_first: usize,
-    /// How long the client may take to take a reply.
+    /// Timeout of a reply.
     timeout: Duration,
-    /// By when the client has to take the first waiting reply, once a thread waits for that.
+    /// Deadline of the first waiting reply, once a thread waits for it.
     deadline: Option<Deadline>,
-    /// The connection says that replies wait.
+    /// True if the connection shows that replies wait.
     shows: bool,
-    /// The socket failed: replies are dropped from now on.
+    /// True if the socket failed: replies are dropped from now on.
     broken: bool,
     /// Memory of replies that were sent.
     spares: Vec<BytesMut>,
-    /// The parker of the writer thread until that is started.
+    /// Parker of the writer thread, until that is started.
     pub(super) writer_parker: Option<Parker>,
 }
 
@@ -143,15 +142,15 @@ impl SocketSink {
         }
     }
 
-    /// Gives the connection up, since its replies can't be sent; the reader stops too, however much
-    /// it has left to read.
+    /// Gives the connection up, since its replies can't be sent. The reader stops too, however many
+    /// bytes are left to read.
     pub(super) fn give_up(&mut self, why: impl FnOnce() -> String) {
         self.broken = true;
         self.connection.cut(why);
     }
 
     fn send_some(&mut self) -> Result<usize, Errno> {
-        // A few need no long list, which would be made anew each time.
+        // A few replies need no long list, which would be built again each time.
         if self.waiting.len() <= FEW {
             self.send_up_to::<FEW>()
         } else {
@@ -179,9 +178,9 @@ impl SocketSink {
         )
     }
 
-    /// Memory for a reply of `length` bytes, of one that was sent.
+    /// Returns memory of a sent reply for a reply of `length` bytes.
     pub(super) fn spare(&mut self, length: usize) -> Option<BytesMut> {
-        // One that is too small goes: from now on there are larger ones.
+        // A block that is too small is freed: from now on replies are larger.
         self.spares.pop().filter(|spare| spare.capacity() >= length)
     }
 
@@ -194,7 +193,7 @@ impl SocketSink {
         }
     }
 
-    /// Takes what was sent off the queue, and off what is owed.
+    /// Removes sent bytes from the queue, and settles replies that left.
     fn sent(&mut self, bytes: usize) {
         let mut of_first = self.sent_of_first + bytes;
         let (mut requests, mut cost, mut now) = (0, Charge::NONE, None);
@@ -222,7 +221,7 @@ impl SocketSink {
         self.connection.settle(requests, cost);
     }
 
-    /// The socket is full: notes since when each reply waits, and shows it.
+    /// Records since when each reply waits, and shows it: the socket is full.
     fn note_full(&mut self) {
         let now = self.connection.clock().max(1);
         for reply in self.waiting.iter_mut().rev().take_while(|reply| reply.waits == 0) {
@@ -233,7 +232,7 @@ impl SocketSink {
         self.shows = true;
     }
 
-    /// Takes the time for which this process was stopped off what replies have waited.
+    /// Subtracts a pause of this process from the waiting times of replies.
     fn exclude(&mut self, paused: Duration) {
         if paused.is_zero() {
             return;
@@ -245,27 +244,27 @@ impl SocketSink {
         }
     }
 
-    /// Since when the first reply waits, and the bytes of all that do.
+    /// Returns the time since which the first reply waits, and the bytes of all waiting replies.
     fn waiting_replies(&self) -> (u64, u64) {
         let all: usize = self.waiting.iter().map(|reply| reply.len()).sum();
         let since = self.waiting.front().map_or(0, |reply| reply.waits);
         (since, all.saturating_sub(self.sent_of_first) as u64)
     }
 
-    /// By when the client has to take the first waiting reply.
+    /// Returns the deadline of the first waiting reply.
     fn deadline(&mut self) -> &mut Deadline {
         let first = self.waiting.front().map_or(0, |reply| reply.len());
         let time = policy::time_for(self.timeout, first as u64);
         self.deadline.get_or_insert_with(|| Deadline::after(time))
     }
 
-    /// How long to wait for room before this is asked again; zero where the client is late.
+    /// Returns the length of the next wait for room; zero if the client is late.
     pub(super) fn time_left(&mut self) -> Duration {
         self.deadline().wait()
     }
 
-    /// Waits for room in the socket. A client that takes a byte now and then holds a reply no
-    /// longer than one that takes nothing. Blocks.
+    /// Waits for room in the socket. A client that takes a byte now and then gets no more time for
+    /// a reply than one that takes nothing. Blocks.
     fn wait(&mut self) {
         let connection = Arc::clone(&self.connection);
         match connection.wait_for_space(self.deadline()) {
@@ -275,7 +274,7 @@ impl SocketSink {
         }
     }
 
-    /// The client hasn't taken its reply in time.
+    /// Gives up a client that hasn't taken its reply in time.
     pub(super) fn too_late(&mut self) {
         let (since, bytes) = self.connection.untaken.read().unwrap_or_default();
         let paused = self.deadline().paused();
@@ -345,18 +344,18 @@ impl Sink for SocketSink {
     }
 }
 
-/// Extents that one `BLOCK_STATUS` is answered with, at most: 16 KiB of them.
+/// Largest number of extents in one `BLOCK_STATUS` reply: 16 KiB of them.
 pub(super) const EXTENTS: u32 = 1024;
 
 impl Form {
-    /// How long the reply to a read of `length` bytes is.
+    /// Returns the length of the reply to a read of `length` bytes.
     pub(super) fn read_len(self, length: u32) -> usize {
         let head = if self.has_chunks() { self.data_chunk_len() } else { SIMPLE_REPLY_LEN };
         head + length as usize
     }
 
-    /// The head of a successful read of `length` bytes, with room for them behind it; in `spare`,
-    /// where there is one.
+    /// Creates the head of a successful read of `length` bytes, with room for them after it. Uses
+    /// `spare`, if there is one.
     pub(super) fn read(self, tag: Tag, length: u32, spare: Option<BytesMut>) -> BytesMut {
         let mut message = spare.unwrap_or_else(|| BytesMut::with_capacity(self.read_len(length)));
         match self.has_chunks() {
@@ -366,8 +365,7 @@ impl Form {
         message
     }
 
-    /// A request without an answer of its own has succeeded. A simple reply says that, except to
-    /// those with extended headers.
+    /// Creates the reply to a successful request without data: a simple reply, or an extended one.
     pub(super) fn done(self, tag: Tag) -> Body {
         match self {
             Form::Simple | Form::Structured => {
@@ -377,7 +375,7 @@ impl Form {
         }
     }
 
-    /// What is said of a request that the device hasn't seen.
+    /// Creates the reply to a request that didn't reach the device.
     pub(super) fn unseen(self, command: Command, tag: Tag, result: Result<(), ReplyError>) -> Body {
         match result {
             Ok(()) if self.has_chunks() && command == Command::READ => self.end(tag),
@@ -386,13 +384,13 @@ impl Form {
         }
     }
 
-    /// The device has failed a request.
+    /// Creates the reply to a request that the device failed.
     pub(super) fn failed(self, tag: Tag, error: &IoError) -> Body {
         let (message, offset) = (error.to_string(), error.range().map(|range| range.start));
         self.refused(tag, ReplyError::from_errno(error.errno()), &message, offset)
     }
 
-    /// Making the answer has panicked.
+    /// Creates the reply for a panic while the reply was made.
     pub(super) fn broken(self, tag: Tag) -> Body {
         self.refused(tag, ReplyError::Io, "the server failed to answer", None)
     }
@@ -406,14 +404,14 @@ impl Form {
         Body::Message(out)
     }
 
-    /// The head of a chunk of `length` bytes of data, with room for them behind it.
+    /// Creates the head of a chunk of `length` bytes of data, with room for them after it.
     pub(super) fn data(self, flags: ReplyFlags, tag: Tag, offset: u64, length: u32) -> BytesMut {
         let mut message = BytesMut::with_capacity(self.data_chunk_len() + length as usize);
         encode_data(&mut message, self, flags, tag, offset, length);
         message
     }
 
-    /// The last chunk of a reply whose others have gone.
+    /// Creates the last chunk of a reply whose other chunks have been posted.
     pub(super) fn end(self, tag: Tag) -> Body {
         if self == Form::Extended {
             let mut head = [0; EXTENDED_CHUNK_LEN];
@@ -425,7 +423,7 @@ impl Form {
         Body::Message(out)
     }
 
-    /// Chunks for holes; the last one ends the reply where there is nothing else.
+    /// Creates chunks for holes; the last one ends the reply if `ends` is true.
     pub(super) fn holes(self, tag: Tag, holes: &[(u64, u32)], ends: bool) -> BytesMut {
         let mut out = BytesMut::with_capacity(holes.len() * (self.data_chunk_len() + 4));
         for (n, (offset, length)) in holes.iter().enumerate() {
@@ -436,7 +434,7 @@ impl Form {
         out
     }
 
-    /// A chunk of a reply that goes on, which says what failed.
+    /// Creates a chunk that reports a failure, in a reply that continues.
     pub(super) fn failure(self, tag: Tag, error: &IoError, offset: u64) -> BytesMut {
         let at = error.range().map_or(offset, |range| range.start);
         let mut out = BytesMut::new();
@@ -446,7 +444,7 @@ impl Form {
         out
     }
 
-    /// The answer to `BLOCK_STATUS`.
+    /// Creates the reply to `BLOCK_STATUS`.
     pub(super) fn status(self, tag: Tag, extents: impl Iterator<Item = Extent>) -> Body {
         let extents: Vec<StatusExtent> = extents.map(status_of).collect();
         let mut out = BytesMut::new();

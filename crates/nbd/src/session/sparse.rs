@@ -1,8 +1,8 @@
-//! Reads that leave out holes: a large read of a client with structured replies asks the device for
+//! Reads that leave out holes. A large read of a client with structured replies asks the device for
 //! its extents first, and then reads what isn't zero.
 //!
-//! The question costs a request. So where it found nothing it is asked less and less often: at most
-//! once in 64 reads of a device without holes.
+//! The query costs a request. So if it found nothing, queries become rarer: at most one in 64 reads
+//! of a device without holes.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use crate::load::{Cost, Settlement};
 use crate::turn::{self, Work};
 use crate::wire::{ReplyFlags, Tag};
 
-/// A read of fewer bytes is just read.
+/// Least number of bytes of a read that queries extents.
 const WORTH_ASKING: u32 = 64 << 10;
-/// Extents that are asked for.
+/// Number of extents in a query.
 const EXTENTS: u32 = 64;
-/// Zeroes that are left out; fewer are read with what is beside them. A chunk has 28 bytes, and a
-/// read costs more.
+/// Least number of zero bytes that are left out; fewer are read with the data beside them. A chunk
+/// has 28 bytes, and a read costs more.
 const WORTH_LEAVING: u64 = 16 << 10;
-/// Reads that are made without the question, at most, after it found nothing.
+/// Largest number of reads without a query after one that found nothing.
 const SKIP_MOST: u32 = 63;
 
-/// Whether the question is worth asking.
+/// The decision which reads query extents.
 #[derive(Debug, Default)]
 pub(super) struct HoleProbe {
-    /// A: reads to be made without it. Relaxed, as the other: a guess.
+    /// A: reads left without a query. Relaxed, as the other: a guess.
     left: AtomicU32,
-    /// A: how many there were the last time.
+    /// A: number of reads that the last pause began with.
     skip: AtomicU32,
 }
 
 impl HoleProbe {
-    /// Whether a read of so many bytes asks. Called by the reader only.
+    /// Returns true if a read of `length` bytes queries extents. Called by the reader only.
     pub(super) fn asks(&self, length: u32) -> bool {
-        // A longer one goes in by pieces, each by its turn.
+        // A longer one enters in pieces, each by its turn.
         if length < WORTH_ASKING || u64::from(length) > turn::PIECE {
             return false;
         }
@@ -56,7 +56,7 @@ impl HoleProbe {
     }
 }
 
-/// A stretch of a read.
+/// A part of a read: data, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
     offset: u64,
@@ -64,7 +64,7 @@ struct Stretch {
     zero: bool,
 }
 
-/// Cuts a read into what is left out and what is read; what the extents don't reach is read. Pure.
+/// Cuts a read into holes and data. The part that the extents don't cover counts as data. Pure.
 fn cut(offset: u64, length: u32, extents: &Extents) -> Vec<Stretch> {
     let end = offset + u64::from(length);
     let mut list: Vec<Stretch> = Vec::new();
@@ -92,15 +92,15 @@ struct Parts {
     tag: Tag,
     length: u32,
     due: Settlement,
-    /// A: whether one of the parts has failed. Relaxed: `left` orders it.
+    /// A: set if a part has failed. Relaxed: `left` orders it.
     failed: AtomicBool,
-    /// A: parts that haven't posted their chunk, and one for the thread that sends them out.
-    /// Released behind the chunk, acquired by the last, whose chunk ends the reply: so that one is
-    /// behind all others. Added to while that thread has its one.
+    /// A: parts that haven't posted their chunk, plus one for the thread that submits them.
+    /// Decremented (Release) after the chunk. The last one acquires, and its chunk ends the reply
+    /// after all others. That thread adds while it holds its own one.
     left: AtomicU32,
 }
 
-/// One of those that a reply waits for, until this is dropped: also by a panic of the device.
+/// One part that a reply waits for, until this is dropped, also by a panic of the device.
 struct Part(Arc<Parts>);
 
 impl Part {
@@ -114,7 +114,7 @@ impl Drop for Part {
     fn drop(&mut self) {
         let Part(parts) = self;
         if parts.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The places of the question were those of all that is read.
+            // The places of the query were those of all that is read.
             parts.session.left(Work::Question, parts.length.into());
             let end = parts.session.form.end(parts.tag);
             let due = match parts.failed.load(Ordering::Relaxed) {
@@ -126,8 +126,8 @@ impl Drop for Part {
     }
 }
 
-/// The request that asks for the extents of a read, and then reads. Its reply comes in any number
-/// of chunks.
+/// Returns the request that queries the extents of a read, and then reads. Its reply comes in any
+/// number of chunks.
 pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> Request {
     let session = Arc::clone(session);
     let rq = Request::extents_of(tag.offset, length.into(), EXTENTS);
@@ -135,7 +135,7 @@ pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> 
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
             Err(IoErrorKind::Gone) => session.completed(tag, cost, question, done),
-            // Where the device can't say, it is read.
+            // If the device doesn't know, the part is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
                 answer(session, tag, length, cost, &extents);
@@ -187,14 +187,14 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
     });
     let submit = || parts.session.device.submit_batch(&mut reads.into_iter());
     if parts.session.sound(tag, submit).is_none() {
-        // Some parts were never made, and say nothing of themselves.
+        // Some parts were never made, and post no chunk.
         parts.failed.store(true, Ordering::Relaxed);
         let failed = parts.session.form.failure(tag, &IoError::new(IoErrorKind::Gone), tag.offset);
         parts.session.post(Reply::more(failed));
     }
 }
 
-/// The chunk of a part that was read, or wasn't.
+/// Creates the chunk of a part that was read, or failed.
 fn chunk(session: &Session, tag: Tag, offset: u64, mut done: Completed) -> BytesMut {
     let payload = mem::take(&mut done.payload);
     let made = session.sound(tag, || match (&done.result, payload) {
@@ -203,7 +203,7 @@ fn chunk(session: &Session, tag: Tag, offset: u64, mut done: Completed) -> Bytes
             session.tell_failure(&done, error);
             session.form.failure(tag, error, offset)
         }
-        // A device that exchanged the buffer.
+        // The device exchanged the buffer.
         (Ok(()), _) => session.form.failure(tag, &IoError::new(IoErrorKind::Gone), offset),
     });
     made.unwrap_or_else(|| session.form.failure(tag, &IoError::new(IoErrorKind::Io(5)), offset))

@@ -1,4 +1,5 @@
-//! Answers that panic in the making, by a cookie that has them do so in this crate's own tests.
+//! Tests of replies that panic while they are made: a cookie triggers the panic in this crate's
+//! tests.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,10 +14,10 @@ use crate::wire::{
     self, Command, CommandFlags, Form, GoRequest, MetaRequest, OptionHeader, OptionKind, ReplyError,
 };
 
-/// The answer to a request with this cookie panics.
+/// Cookie of a request whose reply panics.
 pub(super) const PANICS: u64 = 0x7061_6e69_6373;
 
-/// Zeroes, in blocks of which every other one of 64 KiB is a hole.
+/// A device of zeroes, of which every other 64 KiB are a hole.
 struct Holes;
 
 impl BlockDevice for Holes {

@@ -1,7 +1,7 @@
-//! The threads that send where a socket is full: a writer for each connection, and one that
+//! The threads that send if a socket is full: a writer for each connection, and one that
 //! connections share.
 //!
-//! The writer of a connection takes the flush right over and blocks in its holder's place. It is
+//! The writer of a connection takes over the flush right and blocks in its holder's place. It is
 //! started at the first hand-over, since most connections never need it, and parks when idle.
 //!
 //! The [`SharedWriter`] sends for clients whose own writer could not be started. A server starts it
@@ -26,7 +26,7 @@ use crate::client_log::{ClientFacts, LineKind};
 use crate::deadline::timespec;
 use crate::reply::{Patience, Right, RunOutcome};
 
-/// Stack of a connection's threads in bytes: they call the device and little else.
+/// Size of the stack of a connection's threads in bytes: they call the device and little else.
 pub(crate) const STACK: usize = 512 << 10;
 
 /// The mailbox of the writer thread, whether that exists yet or not.
@@ -47,15 +47,15 @@ impl Writer {
         (Writer { handed, over, unparker }, parker)
     }
 
-    /// Ends the thread, where there is one, once it has nothing to send.
+    /// Ends the thread, if there is one, once it has nothing to send.
     pub(super) fn stop(&self) {
         self.over.store(true, Ordering::Release);
         self.unparker.unpark();
     }
 }
 
-/// Gives the flush right to the writer thread, and starts that where it doesn't exist; where it
-/// can't be started, to the [shared writer](super::shared_writer::SharedWriter). Never blocks.
+/// Gives the flush right to the writer thread, and starts that if it doesn't exist. If it can't be
+/// started, the [shared writer](super::shared_writer::SharedWriter) gets the right. Never blocks.
 pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>) {
     let parker = right.with_sink(|sink| sink.writer_parker.take());
     right.give_up();
@@ -67,7 +67,7 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     };
     let theirs = Arc::clone(session);
     let name = format!("nbd-write-{}", session.connection.id);
-    // A thread that isn't started leaves it.
+    // A thread that isn't started leaves it there.
     let place = Arc::new(Mutex::new(Some(parker)));
     let taken = Arc::clone(&place);
     let spawned = sys::room_for_stack(STACK).and_then(|()| {
@@ -79,9 +79,9 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
         })
     });
     let Err(error) = spawned else { return };
-    // Acquire: as the writer would. Nobody else swaps it, as there is none.
+    // Acquire: as the writer would. No other thread swaps it, as there is no writer.
     session.writer.handed.swap(false, Ordering::Acquire);
-    // SAFETY: given up above, and no writer thread exists that could have taken it.
+    // SAFETY: the right was given up above, and no writer thread exists that could have taken it.
     let mut right = unsafe { session.path.take_over() };
     right.with_sink(|sink| sink.writer_parker = place.lock().take());
     let log = &session.log;
@@ -105,14 +105,13 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
     right.with_sink(|sink| {
         sink.give_up(|| why);
     });
-    // A sink that gave up drops everything and is never full, so the rounds end with the
-    // replies.
+    // A sink that gave up drops everything and is never full, so the rounds end with the replies.
     while let RunOutcome::HandOver(again) = right.run(Patience::None, u32::MAX) {
         right = again;
     }
 }
 
-/// The thread: blocks in sends and, without a right, in the parker.
+/// Runs the thread: blocks in sends and, without the right, in the parker.
 fn run(session: &Session, parker: &Parker) {
     loop {
         // Acquire pairs with the Release of the hand-over.
@@ -136,8 +135,8 @@ fn run(session: &Session, parker: &Parker) {
 /// Rounds of sends for one client before the next client has its turn.
 const ROUNDS: u32 = 16;
 
-/// The thread's mailbox. Dropping the last handle of the server ends the thread, once it has
-/// nothing to send.
+/// The mailbox of the shared writer thread. Dropping the server's last handle ends the thread, once
+/// it has nothing to send.
 #[derive(Debug)]
 pub(crate) struct SharedWriter(Arc<Mailbox>);
 
@@ -145,9 +144,9 @@ struct Mailbox {
     /// L: is the lock, held for a moment; guards the sessions whose flush right was given up for
     /// this thread.
     fresh: Mutex<Vec<Arc<Session>>>,
-    /// A: nobody hands anything over any more. Relaxed: the eventfd is rung behind it.
+    /// A: nothing more is handed over. Relaxed: the write to the eventfd follows it.
     over: AtomicBool,
-    /// An eventfd.
+    /// Eventfd that wakes the thread.
     wake: OwnedFd,
 }
 
@@ -159,7 +158,7 @@ impl fmt::Debug for Mailbox {
 
 impl Mailbox {
     fn ring(&self) {
-        // Fails only where the counter is full, and then the thread is being woken anyway.
+        // Fails only if the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -168,7 +167,7 @@ impl SharedWriter {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread or eventfd to give.
+    /// If the system has no thread or eventfd to give.
     pub(crate) fn start() -> io::Result<SharedWriter> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (fresh, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -208,7 +207,8 @@ fn run_shared(mailbox: &Mailbox) {
             all.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::OUT)));
             match poll(&mut all, left.map(timespec).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Nothing that a caller could do; it must not become a busy loop.
+                // A caller could do nothing about it. The pause keeps this from becoming a busy
+                // loop.
                 Err(error) => {
                     tracing::error!(%error, "the writer thread that clients share cannot poll their sockets");
                     thread::sleep(Duration::from_millis(10));
@@ -216,7 +216,7 @@ fn run_shared(mailbox: &Mailbox) {
                 }
             }
             if !all[0].revents().is_empty() {
-                // Fails only where nobody rang.
+                // Fails only if it was clear.
                 let _ = rustix::io::read(&mailbox.wake, &mut [0; 8]);
             }
             all[1..].iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>()
@@ -227,23 +227,23 @@ fn run_shared(mailbox: &Mailbox) {
             if !ready && !time_left(session).is_zero() {
                 return true;
             }
-            // One client's panic isn't that of the others.
+            // One client's panic doesn't affect the others.
             session.connection.guard(|| send(session, !ready)).unwrap_or(false)
         });
     }
 }
 
-/// How long the client may take for its oldest reply.
+/// Returns the time that the client has left for its oldest reply.
 fn time_left(session: &Session) -> Duration {
-    // SAFETY: its right was given up for this thread, which alone has the session in its list; the
-    // mailbox's lock orders the two.
+    // SAFETY: the session's right was given up for this thread, which alone has the session in its
+    // list; the mailbox's lock orders the two.
     let mut right = unsafe { session.path.take_over() };
     let left = right.with_sink(|sink| sink.time_left());
     right.give_up();
     left
 }
 
-/// Sends what the socket takes, and cuts a client that is late. Returns whether replies are left.
+/// Sends as much as the socket takes, and cuts a late client. Returns whether replies are left.
 fn send(session: &Session, late: bool) -> bool {
     // SAFETY: as in `time_left`.
     let mut right = unsafe { session.path.take_over() };

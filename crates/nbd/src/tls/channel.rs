@@ -16,47 +16,46 @@ use super::Tls;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 
-/// Room for ciphertext at the least, in bytes, and half of what there may come to be. A record has
-/// up to 18,437.
+/// Least room for ciphertext in bytes, and half of the largest. A record has up to 18,437.
 const CIPHERTEXT: usize = 32 << 10;
-/// How much of replies is encrypted at a time, in bytes.
+/// Bytes of replies that are encrypted at a time.
 const OUTGOING: usize = 64 << 10;
 /// The head of a record: its kind, its version and its length.
 const HEAD: usize = 5;
-/// The longest content of a record, in bytes.
+/// Largest content of a record in bytes.
 const LONGEST: usize = (16 << 10) + 2048;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT: u8 = 0x06;
-/// UTF-8, printable, and ASCII: what certificates of our days have names in.
+/// Tags of UTF-8, printable and ASCII strings, which present certificates use for names.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
-/// 2.5.4.3.
+/// Object identifier 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The TLS of one connection.
 pub(crate) struct Channel {
     /// L: is the lock; guards the keys and counters of both directions, and the ciphertext that
-    /// waits to be sent. Held for a record of the reader's, or for what the holder of the flush
-    /// right encrypts and sends without waiting.
+    /// waits to be sent. The reader holds it for one record. The holder of the flush right holds it
+    /// while it encrypts and sends, without waiting.
     tls: Mutex<ServerConnection>,
 }
 
-/// The receiving end. Belongs to the reader.
+/// The receiving end, which belongs to the reader.
 pub(crate) struct Incoming {
     channel: Arc<Channel>,
-    /// Received and not yet decrypted.
+    /// Received bytes that aren't decrypted yet.
     ciphertext: BytesMut,
-    /// What is wrong with what came behind the data that was taken.
+    /// Error of the bytes after the data that was taken.
     broken: Option<io::Error>,
 }
 
 impl Tls {
-    /// Shakes hands, until the deadline. Gives the receiving end, and the names in the client's
-    /// certificate. Blocks.
+    /// Does the TLS handshake until the deadline. Returns the receiving end, and the names in the
+    /// client's certificate. Blocks.
     ///
     /// # Errors
-    /// `TimedOut`; `InvalidData` where the client breaks the protocol, or isn't vouched for;
+    /// `TimedOut`; `InvalidData` if the client breaks the protocol, or isn't vouched for;
     /// `UnexpectedEof`; those of the socket.
     pub(crate) fn accept(
         &self,
@@ -72,7 +71,7 @@ impl Tls {
             while tls.wants_write() {
                 tls.write_tls(&mut ours)?;
             }
-            // The last words may be those about an error.
+            // The last bytes may be an alert.
             connection.send_until(&ours, deadline)?;
             ended?;
             if !tls.is_handshaking() {
@@ -96,8 +95,8 @@ impl Tls {
     }
 }
 
-/// How long the first record of this ciphertext is; `None` where it hasn't come whole. Bytes that
-/// are no record count as one: rustls says what is wrong with them.
+/// Returns the length of the first record of this ciphertext, or `None` if it is incomplete. Bytes
+/// that are no record count as one: rustls reports what is wrong with them.
 fn record(ciphertext: &[u8]) -> Option<usize> {
     let (head, rest) = ciphertext.split_first_chunk::<HEAD>()?;
     let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
@@ -124,15 +123,14 @@ impl Incoming {
         &self.channel
     }
 
-    /// Whether a record has come in part.
+    /// Returns true if a record has come in part.
     pub(crate) fn is_partial(&self) -> bool {
         !self.ciphertext.is_empty()
     }
 
-    /// Receives what is there, behind what `buffer` holds and into the room that it has, though no
-    /// more than `limit` bytes. `None` where what came is no data, or not a whole record; 0 at the
-    /// end of the stream. Blocks, as long as [`Connection::receive`] does, unless it is `now`:
-    /// `WouldBlock` then.
+    /// Receives into the room that follows the contents of `buffer`, up to `limit` bytes. Returns
+    /// `None` if no data came, or no whole record, and 0 at the end of the stream. Blocks as long
+    /// as [`Connection::receive`] does. With `now` it doesn't block: `WouldBlock`.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -155,7 +153,7 @@ impl Incoming {
         }
     }
 
-    /// As [`Incoming::receive`], until the deadline: `TimedOut` after it.
+    /// Receives as [`Incoming::receive`] until the deadline: `TimedOut` after it.
     pub(crate) fn receive_until(
         &mut self,
         connection: &Connection,
@@ -173,8 +171,8 @@ impl Incoming {
         }
     }
 
-    /// Decrypts whole records as long as there is room for what is in them. `None` where there was
-    /// nothing, and the stream goes on.
+    /// Decrypts whole records while there is room for their data. Returns `None` if there was none,
+    /// and the stream continues.
     fn take(&mut self, buffer: &mut BytesMut, limit: usize) -> io::Result<Option<usize>> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -182,11 +180,11 @@ impl Incoming {
         let room = (buffer.capacity() - buffer.len()).min(limit);
         let mut taken = 0;
         loop {
-            // Anew for each record, so that replies go out in between.
+            // The lock is taken for each record, so that replies are sent in between.
             let mut tls = self.channel.tls.lock();
             let mut reader = tls.reader();
             match reader.fill_buf() {
-                // The client has said that nothing more comes.
+                // The client has ended its direction.
                 Ok([]) => return Ok(Some(taken)),
                 Ok(data) => {
                     let count = data.len().min(room - taken);
@@ -216,12 +214,13 @@ impl Incoming {
 }
 
 impl Channel {
-    /// Sends replies, without waiting: how many bytes of them have left, which is what it encrypted
-    /// last. `encrypted` belongs to the caller, and is how many those are while they haven't left.
-    /// By the holder of the flush right, with the same replies in front until they have.
+    /// Sends replies without waiting. Returns the number of their bytes that have left, which is
+    /// what it encrypted last. `encrypted` belongs to the caller, and holds that number until they
+    /// have left. Called by the holder of the flush right, with the same replies in front until
+    /// they have left.
     ///
     /// # Errors
-    /// As those of `sendmsg`; `PROTO` where the client has broken the protocol.
+    /// As those of `sendmsg`; `PROTO` if the client has broken the protocol.
     pub(crate) fn send(
         &self,
         connection: &Connection,
@@ -244,8 +243,8 @@ impl Channel {
         }
     }
 
-    /// Sends everything, until the deadline: `TimedOut` after it. For the handshake, where there is
-    /// one thread.
+    /// Sends everything until the deadline: `TimedOut` after it. It is for the handshake, where
+    /// there is one thread.
     pub(crate) fn send_until(
         &self,
         connection: &Connection,
@@ -266,8 +265,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Says that nothing more comes, if there is room for that: what was answered has left, and
-    /// nobody sends any more.
+    /// Ends this direction of the stream, if there is room for the alert. All replies have left,
+    /// and nobody sends any more.
     pub(crate) fn close(&self, connection: &Connection) {
         let mut tls = self.tls.lock();
         tls.send_close_notify();
@@ -294,10 +293,9 @@ impl Write for Socket<'_> {
     }
 }
 
-/// The DNS names, URIs and common names in a certificate that was vouched for, each as it stands
-/// there.
+/// Returns the DNS names, URIs and common names in a certificate that was vouched for, unchanged.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
-    // It was read when it was verified.
+    // It was parsed when it was verified.
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
     let more = certificate.valid_dns_names().chain(certificate.valid_uri_names());
     let mut names: Vec<String> = Vec::new();
@@ -309,7 +307,7 @@ fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     names
 }
 
-/// The common names of a subject: sets of pairs of a kind and a text.
+/// Returns the common names of a subject: sets of pairs of a type and a text.
 fn common_names(mut subject: &[u8]) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((SET, mut set)) = element(&mut subject) {
@@ -326,7 +324,7 @@ fn common_names(mut subject: &[u8]) -> Vec<&str> {
     found
 }
 
-/// Takes the first element of DER off: its tag and its content.
+/// Takes the first DER element: its tag and its content.
 fn element<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (length, after) = match **rest {
         [_, length @ ..=0x7f, ref after @ ..] => (usize::from(length), after),
@@ -342,7 +340,7 @@ fn element<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     Some((tag, content))
 }
 
-/// Names that are better said otherwise than by their words.
+/// Variants of rustls's errors whose names need other words.
 const SAID: [(&str, &str); 8] = [
     ("UnknownIssuer", "no authority that is known here has made it"),
     ("CaUsedAsEndEntity", "it is that of an authority, and not of a client or a server"),
@@ -354,7 +352,7 @@ const SAID: [(&str, &str); 8] = [
     ("UnknownCA", "the authority of the certificate is not known there"),
 ];
 
-/// An error of rustls, or one that shows one.
+/// Returns the text of an error of rustls, or of one that contains such an error.
 pub(crate) fn spoken(error: &dyn std::fmt::Display) -> String {
     let text = without_fields(&error.to_string());
     let mut said = String::with_capacity(text.len());
@@ -375,7 +373,7 @@ pub(crate) fn spoken(error: &dyn std::fmt::Display) -> String {
         rest = behind;
         match SAID.iter().find(|(name, _)| *name == word) {
             Some((_, instead)) => said.push_str(instead),
-            // A wrapper of another name says nothing; it takes its parentheses along.
+            // A wrapper of another name says nothing, so it is dropped with its parentheses.
             None if matches!(word, "Other" | "OtherError" | "Some") && rest.starts_with('(') => {
                 let (inner, behind) = parenthesized(rest);
                 said.push_str(&spoken(&inner));
@@ -387,7 +385,7 @@ pub(crate) fn spoken(error: &dyn std::fmt::Display) -> String {
     said + rest
 }
 
-/// The text without the fields of variants, `{ … }`.
+/// Returns the text without the fields of variants, `{ … }`.
 fn without_fields(text: &str) -> String {
     let (mut depth, mut kept) = (0_usize, String::with_capacity(text.len()));
     for c in text.chars() {
@@ -401,7 +399,7 @@ fn without_fields(text: &str) -> String {
     kept.trim_end().to_owned()
 }
 
-/// What stands in the parentheses that the text begins with, and what stands behind them.
+/// Returns the contents of the parentheses that the text begins with, and the text after them.
 fn parenthesized(text: &str) -> (String, &str) {
     let mut depth = 0_usize;
     for (at, c) in text.char_indices() {
@@ -415,7 +413,7 @@ fn parenthesized(text: &str) -> (String, &str) {
     (text.trim_start_matches('(').to_owned(), "")
 }
 
-/// `NoCipherSuitesInCommon` as "no cipher suites in common"; other words stay as they are.
+/// Turns `NoCipherSuitesInCommon` into "no cipher suites in common"; other words stay as they are.
 fn in_words(word: &str) -> String {
     let letters: Vec<char> = word.chars().collect();
     let is_hump =

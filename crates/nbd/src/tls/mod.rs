@@ -1,10 +1,10 @@
-//! TLS: what a server shows and asks for, and the stream that comes of it.
+//! TLS: a server's certificates and policy, and its encrypted streams.
 //!
-//! rustls does all of TLS, and ring its cryptography. Here is where the bytes go: `README.md`
+//! rustls does all of TLS, and ring its cryptography. This module moves the bytes: `README.md`
 //! beside this file.
 //!
-//! Certificates are checked against the time: clients refuse a server whose own aren't valid, so
-//! its owner hears of it first.
+//! The server checks the validity of its own certificates, so that its owner learns of an invalid
+//! one before clients refuse the server.
 
 mod channel;
 
@@ -25,9 +25,9 @@ pub(crate) use channel::{Channel, Incoming};
 
 /// The certificate of a server, and the authorities of its clients.
 ///
-/// TLS 1.3, and 1.2 with ChaCha20-Poly1305 (its other ciphers would end a connection after 2^24
-/// records), with X.509 certificates. There are no pre-shared keys: rustls has none but those of
-/// resumption, which is off.
+/// The versions are TLS 1.3, and 1.2 with ChaCha20-Poly1305 (its other ciphers would end a
+/// connection after 2^24 records), with X.509 certificates. There are no pre-shared keys: rustls
+/// has none but those of resumption, which is off.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -36,10 +36,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// TLS with this certificate, behind which may stand those that vouch for it, and its key, both
-    /// as PEM. With `client_ca` (PEM, too) each client has to show a certificate that one of these
-    /// authorities made for clients; without it clients are not known. Clients without TLS are
-    /// refused; [`Tls::required`] lets them in.
+    /// Creates a configuration from a certificate, perhaps followed by those that vouch for it, and
+    /// its key, both as PEM. With `client_ca` (PEM, too) each client has to show a certificate that
+    /// one of these authorities made for clients; without it clients are not identified. Clients
+    /// without TLS are refused, unless [`Tls::required`] lets them in.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,8 +54,8 @@ impl Tls {
     /// ```
     ///
     /// # Errors
-    /// `Tls`: says which of the three is no good, and why. A certificate of the server that has
-    /// expired, or isn't valid yet, is no good.
+    /// `Tls`: says which of the three is unusable, and why. A server certificate that has expired,
+    /// or isn't valid yet, is unusable.
     pub fn from_pem(
         certificate: &[u8],
         key: &[u8],
@@ -104,21 +104,20 @@ impl Tls {
         if let Some(why) = fault {
             return Err(wrong(TlsPart::Certificate)(why));
         }
-        // A connection lasts for days: what is kept for the next handshake would save nothing.
+        // A connection lasts for days, so resumption would save nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Tls { config: Arc::new(config), required: true, valid })
     }
 
-    /// Whether clients without TLS are refused; unless this says no, they are.
+    /// Sets whether clients without TLS are refused. The default is yes.
     #[must_use]
     pub fn required(mut self, required: bool) -> Tls {
         self.required = required;
         self
     }
 
-    /// From when until when the certificate is valid, or that one of those behind it which expires
-    /// first.
+    /// Returns the validity of the certificate in the chain that expires first.
     pub fn valid(&self) -> Option<Range<SystemTime>> {
         self.valid.clone()
     }
@@ -128,9 +127,9 @@ impl Tls {
     }
 }
 
-/// Whether keys of this suite are good for a connection of any length. TLS 1.3 takes new ones in
-/// time; 1.2 can't, and rustls closes the connection: with AES-GCM after 2^24 records, which a busy
-/// client has in minutes.
+/// Returns true if keys of this suite last for a connection of any length. TLS 1.3 renews them in
+/// time. TLS 1.2 can't, so rustls closes the connection: with AES-GCM after 2^24 records, which a
+/// busy client sends in minutes.
 pub(crate) fn lasts(suite: &SupportedCipherSuite) -> bool {
     match suite {
         SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit == u64::MAX,
@@ -165,13 +164,13 @@ pub(crate) fn wrong<E: ToString>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: why.to_string() }
 }
 
-/// As [`wrong`], of an error of rustls.
+/// Makes an error of `what` from one of rustls, as [`wrong`] does.
 pub(crate) fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Error {
     move |why| Error::Tls { what, why: spoken(&why) }
 }
 
-/// Why one of these certificates, the server's and those behind it, is no good at that time. Other
-/// faults are up to clients, which know the authority.
+/// Returns why one of the server's certificates is invalid at that time. Other faults are up to
+/// clients, which know the authority.
 fn fault(chain: &[CertificateDer<'_>], provider: &CryptoProvider, now: UnixTime) -> Option<String> {
     first_outside(chain, provider, now).map(|(which, when)| match when {
         ValidityFault::Expired(ago) => {
@@ -185,8 +184,8 @@ fn fault(chain: &[CertificateDer<'_>], provider: &CryptoProvider, now: UnixTime)
     })
 }
 
-/// Why an operator should look at the clients' authorities. They are believed all the same: rustls
-/// looks at no date of an authority that it is given.
+/// Returns why an operator should check the clients' authorities. They are trusted all the same:
+/// rustls checks no dates of the authorities that it is given.
 fn authority_fault(
     authorities: &[CertificateDer<'_>],
     provider: &CryptoProvider,
@@ -199,8 +198,7 @@ fn authority_fault(
     })
 }
 
-/// From when until when that one of these certificates is valid which expires first; `None` where
-/// none says so.
+/// Returns the validity of the certificate that expires first, or `None` if no certificate has one.
 fn first_to_expire(
     chain: &[CertificateDer<'_>],
     provider: &CryptoProvider,
@@ -208,7 +206,7 @@ fn first_to_expire(
     let algorithms = provider.signature_verification_algorithms.all;
     let found = chain.iter().filter_map(|certificate| {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
-        // Nothing else tells its dates than the faults that it has before all time, and after it.
+        // Only the errors for times before and after all validity tell its dates.
         let at = |seconds| {
             let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
             let usage = KeyUsage::server_auth();
@@ -225,7 +223,7 @@ fn first_to_expire(
     found.min_by_key(|valid| valid.end)
 }
 
-/// How far a certificate is outside of its time.
+/// The way in which a certificate is outside its validity.
 enum ValidityFault {
     Expired(String),
     NotYet(String),
@@ -233,7 +231,7 @@ enum ValidityFault {
     Never,
 }
 
-/// The first of these that isn't valid at that time: which one, and since or until when.
+/// Returns the first certificate that isn't valid at that time, and since or until when.
 fn first_outside(
     chain: &[CertificateDer<'_>],
     provider: &CryptoProvider,
@@ -242,7 +240,7 @@ fn first_outside(
     let algorithms = provider.signature_verification_algorithms.all;
     chain.iter().enumerate().find_map(|(number, certificate)| {
         let certificate = EndEntityCert::try_from(certificate).ok()?;
-        // The time is looked at before the authority is looked for, of which there is none here.
+        // The time is checked before the authority, of which there is none here.
         let usage = KeyUsage::server_auth();
         let found = certificate.verify_for_usage(algorithms, &[], &[], now, usage, None, None);
         let which = match number {
@@ -265,7 +263,7 @@ fn first_outside(
     })
 }
 
-/// A duration in its largest unit.
+/// Formats a duration in its largest unit.
 fn time_words(time: Duration) -> String {
     let seconds = time.as_secs();
     let (count, unit) = match seconds {

@@ -1,5 +1,4 @@
-//! What stands in for TLS where the feature `tls` is off: values that there are none of, which the
-//! compiler knows.
+//! Stand-ins for TLS if the feature `tls` is off: types without values, as the compiler knows.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

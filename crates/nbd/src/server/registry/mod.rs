@@ -1,5 +1,5 @@
-//! The server's books: exports, connections, and which connection uses which export. One lock, held
-//! for a few instructions; never taken on the path of a request.
+//! The server's registry: exports, connections, and which connection uses which export. It has one
+//! lock, held for a few instructions and never taken on the path of a request.
 
 mod status;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::wire::MAX_STRING;
 
 pub use status::{ClientStatus, ExportStatus, HandshakeCounts};
 
-/// The books. The lock is a leaf: nothing else is locked, and no device is called, while it is
+/// The registry. Its lock is a leaf: no other lock is taken, and no device is called, while it is
 /// held.
 pub(super) struct Registry {
     /// L: is the lock; guards everything in `RegistryState`.
@@ -40,17 +40,17 @@ pub(super) struct Registry {
 struct RegistryState {
     closing: bool,
     exports: BTreeMap<String, ExportRecord>,
-    /// By the address of the device, which what is shared keeps alive: thousands of exports mustn't
-    /// look at each other.
+    /// Shared state by the address of its device, which that state keeps alive: thousands of
+    /// exports mustn't search each other.
     shared: BTreeMap<usize, Weak<ExportShared>>,
     connections: BTreeMap<u64, ConnectionRecord>,
     half_open: BTreeSet<u64>,
-    /// Connections whose thread has not ended: those above, and those that left the books for a
-    /// newcomer.
+    /// Number of connections whose thread has not ended: those above, and those that were removed
+    /// for a newcomer.
     threads: usize,
-    /// Connections that are being let go for a newcomer, each with its descriptor.
+    /// Number of connections that are being let go for a newcomer, each with its descriptor.
     leaving: usize,
-    /// By how many more handshakes were cut for a newcomer than came to the choice of an export.
+    /// Number of handshakes cut for a newcomer, minus those that led to the choice of an export.
     cut: usize,
     handshakes: HandshakeCounts,
     last_id: u64,
@@ -59,17 +59,17 @@ struct RegistryState {
 struct ExportRecord {
     export: Export,
     state: ExportState,
-    /// What those of its clients came to that have left.
+    /// Traffic of its clients that have left.
     past: Traffic,
 }
 
-/// Whether an export may be used.
+/// The availability of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportState {
     Open,
-    /// Those that have it; no client is admitted.
+    /// Present clients may use the export; no client is admitted.
     Hidden,
-    /// It is being removed: nobody, soon.
+    /// The export is being removed: soon nobody uses it.
     Closing,
 }
 
@@ -77,15 +77,15 @@ struct ConnectionRecord {
     connection: Arc<Connection>,
     /// Name of its export; `None` during the handshake.
     export: Option<String>,
-    /// What is known of it, by now.
+    /// Known identity of the client.
     who: Identity,
-    /// Its place was given to somebody else: it is being let go.
+    /// True if its place was given to another client, and it is being let go.
     leaving: bool,
-    /// The observer knows that it has left.
+    /// True if the observer knows that it has left.
     told: bool,
 }
 
-/// Refuses what the protocol can't carry.
+/// Refuses texts that the protocol can't carry.
 fn check(export: &Export) -> Result<(), Error> {
     for (what, text) in [("name", export.name()), ("description", export.description_text())] {
         if text.len() > MAX_STRING || text.contains('\0') {
@@ -95,7 +95,7 @@ fn check(export: &Export) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a limit counts this connection.
+/// A filter of the connections that a limit counts.
 type ConnectionFilter<'a> = &'a dyn Fn(&ConnectionRecord) -> bool;
 
 impl Registry {
@@ -127,7 +127,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts an export of the same name and device into the place of one that isn't being removed.
+    /// Replaces an export that isn't being removed by one of the same name and device.
     pub(super) fn replace_export(&self, mut export: Export) -> Result<(), Error> {
         check(&export)?;
         let mut books = self.books.lock();
@@ -152,8 +152,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Hides an export from new clients, or shows it to them again: how many it has; `None` where
-    /// there is none, or it is being removed.
+    /// Hides an export from new clients, or shows it to them again. Returns the number of its
+    /// clients, or `None` if there is no such export, or it is being removed.
     pub(super) fn hide_export(&self, name: &str, hide: bool) -> Option<usize> {
         let mut books = self.books.lock();
         let entry =
@@ -165,7 +165,8 @@ impl Registry {
         Some(clients)
     }
 
-    /// Waits until a hidden export has no client. False where it isn't hidden any more. Blocks.
+    /// Waits until a hidden export has no client. Returns false if it isn't hidden any more.
+    /// Blocks.
     pub(super) fn wait_until_unused(&self, name: &str) -> bool {
         let mut books = self.books.lock();
         loop {
@@ -180,8 +181,8 @@ impl Registry {
         }
     }
 
-    /// Closes an export to all clients and gives it out with its connections; `None` where there is
-    /// none, or somebody else is removing it.
+    /// Closes an export to all clients and returns it with its connections. Returns `None` if there
+    /// is none, or another thread is removing it.
     pub(super) fn close_export(&self, name: &str) -> Option<(Export, Vec<Arc<Connection>>)> {
         let mut books = self.books.lock();
         let entry =
@@ -207,8 +208,7 @@ impl Registry {
         drop(gone);
     }
 
-    /// Waits until there is no export of that name that is being removed, or the deadline passes.
-    /// Blocks.
+    /// Waits until no export of that name is being removed, or the deadline passes. Blocks.
     pub(super) fn wait_until_removed(&self, name: &str, deadline: &mut Deadline) {
         let mut books = self.books.lock();
         let closing = |entry: &ExportRecord| entry.state == ExportState::Closing;
@@ -221,7 +221,7 @@ impl Registry {
         }
     }
 
-    /// Closes the server to new clients; its exports, and all connections.
+    /// Closes the server to new clients. Returns its exports and all connections.
     pub(super) fn close(&self) -> (Vec<Export>, Vec<Arc<Connection>>) {
         let mut books = self.books.lock();
         books.closing = true;
@@ -232,15 +232,16 @@ impl Registry {
         (exports, connections)
     }
 
-    /// Enters a new connection, made by `make` from its id, and gives it out with what else `make`
-    /// made. Handshakes may have the places of clients that aren't there, and `max_half_open`
-    /// beside. Where all are taken, a handshake leaves the books and is given to `evict` (inside
-    /// the lock) to be cut: one of a client that was told that there is no place for it, or else
-    /// the oldest one that has waited for its client for too long ([`policy::handshake_patience`]).
-    /// Where there is neither, this waits, and newcomers with it, in the system's queue: they have
-    /// come together, and are alive. So it does where as many of those that were cut have not ended
-    /// yet: a flood of newcomers makes no threads. `stop`: whether it is to give up, since nobody
-    /// is to come in any more.
+    /// Registers a new connection, made by `make` from its id, and returns both results of `make`.
+    ///
+    /// Handshakes may have the unused places of clients, and `max_half_open` more. If all are
+    /// taken, one handshake is removed and passed to `evict` (inside the lock) to be cut. That is
+    /// one of a client that was told that there is no place for it, or else the oldest one that has
+    /// waited for its client for too long ([`policy::handshake_patience`]). If there is neither,
+    /// the handshakes are live clients that came together. Then this waits, and newcomers wait in
+    /// the system's queue. It also waits while as many cut connections have not ended yet, so a
+    /// flood of newcomers makes no threads. `stop` tells whether to give up, since no more clients
+    /// are wanted.
     pub(super) fn admit<T>(
         &self,
         who: Identity,
@@ -284,8 +285,8 @@ impl Registry {
         Ok((connection, rest))
     }
 
-    /// The connection begins its transmission phase; the export, or why it doesn't. Where all
-    /// places are taken, the one that has been idle for longest may be let go.
+    /// Begins the transmission phase of a connection. Returns the export, or the reason why there
+    /// is none. If all places are taken, the client that has been idle for longest may be let go.
     pub(super) fn attach(
         &self,
         id: u64,
@@ -294,7 +295,7 @@ impl Registry {
         options: &Options,
     ) -> Result<Export, NotAttached> {
         let mut books = self.books.lock();
-        // By its own name; but another one may have it by now.
+        // The name was canonical, but may belong to another export by now.
         let export = books.named(name, who).filter(|export| export.access.admits(who)).cloned();
         let Some(export) = export else {
             return Err(NotAttached::Gone(name.to_owned()));
@@ -315,7 +316,7 @@ impl Registry {
             (options.max_per_peer, &its_peer, "for clients of this address or user"),
             (export.most_clients(), &its_export, "of this export"),
         ];
-        // Thousands of clients that come together mustn't each look at all others.
+        // Thousands of clients that come together mustn't each search all others.
         let most = books.connections.len() - books.half_open.len();
         for (limit, belongs, what) in limits {
             let Some(limit) = limit.filter(|limit| most >= *limit) else { continue };
@@ -338,8 +339,8 @@ impl Registry {
         Ok(export)
     }
 
-    /// The thread of a connection ends; the export that it had, and what is known of the client.
-    /// `end`: how the handshake ended, if it came to no agreement.
+    /// Removes a connection whose thread ends. Returns the export that it had, and the client's
+    /// identity. `end` says how the handshake ended, if it came to no agreement.
     pub(super) fn leave(
         &self,
         connection: &Connection,
@@ -369,8 +370,8 @@ impl Registry {
         gone.filter(|gone| !gone.told).and_then(|gone| Some((gone.export?, gone.who)))
     }
 
-    /// As [`Registry::leave`], for a client that is not waited for any more: its thread goes on.
-    /// `None` also where it has left.
+    /// Reports a client that isn't waited for any more as gone: its thread goes on. Returns what
+    /// [`Registry::leave`] does, and `None` if it has left.
     pub(super) fn leave_behind(&self, connection: &Connection) -> Option<(String, Identity)> {
         let mut books = self.books.lock();
         let entered = books.connections.get_mut(&connection.id).filter(|one| !one.told)?;
@@ -378,8 +379,8 @@ impl Registry {
         Some((entered.export.clone()?, entered.who.clone()))
     }
 
-    /// Waits until none of the connections is in the books, or `wait` is zero: how long to wait
-    /// before it is asked again. Returns those that are left. Blocks.
+    /// Waits until none of the connections is registered, or `wait` returns zero: the length of the
+    /// next wait. Returns the connections that are left. Blocks.
     pub(super) fn wait_until_gone(
         &self,
         mut connections: Vec<Arc<Connection>>,
@@ -396,7 +397,7 @@ impl Registry {
         }
     }
 
-    /// Ends a connection now. False where there is none of that number.
+    /// Ends a connection now. Returns false if there is none of that number.
     pub(super) fn disconnect(&self, id: u64) -> bool {
         let connection =
             self.books.lock().connections.get(&id).map(|one| Arc::clone(&one.connection));
@@ -408,7 +409,8 @@ impl Registry {
 }
 
 impl RegistryState {
-    /// The open export that this client means by this name, whether it is for it or not.
+    /// Returns the open export that this client means by this name, even if the client may not
+    /// attach to it.
     fn named(&self, name: &str, who: &Identity) -> Option<&Export> {
         if let Some(entry) = self.exports.get(name) {
             return Some(&entry.export).filter(|_| entry.state == ExportState::Open);
@@ -417,7 +419,7 @@ impl RegistryState {
             return None;
         }
         let the_default = self.open().find(|export| export.is_default());
-        // Where there is one only, nothing else can be meant.
+        // If there is only one, the name is clear.
         let mut of_it = self.open().filter(|export| export.access.admits(who));
         let its_only = || of_it.next().filter(|_| of_it.next().is_none());
         let mut all = self.open();
@@ -430,7 +432,7 @@ impl RegistryState {
         self.exports.values().filter(open).map(|entry| &entry.export)
     }
 
-    /// Those of these clients that have a place.
+    /// Returns the selected clients that have a place.
     fn attached<'a>(
         &'a self,
         belongs: ConnectionFilter<'a>,
@@ -440,13 +442,13 @@ impl RegistryState {
         self.connections.values().filter(attached)
     }
 
-    /// A handshake came to the choice of an export.
+    /// Counts a handshake that led to the choice of an export.
     fn has_chosen(&mut self) {
         self.cut = self.cut.saturating_sub(1);
     }
 
-    /// Lets a handshake go whose client was told that there is no place for it, or else the oldest
-    /// one of those that have waited for their client for so long.
+    /// Lets a handshake go whose client was told that there is no place for it. If there is none,
+    /// lets the oldest one go that has waited for its client for `patience`.
     fn let_slow_go(
         &mut self,
         patience: Duration,
@@ -471,11 +473,11 @@ impl RegistryState {
         true
     }
 
-    /// Lets the one go of these clients that has been idle for longest, if that is long enough. It
-    /// leaves as from a drain: what it was answered is flushed.
+    /// Lets the client go that has been idle for longest, if that is long enough. It leaves as in a
+    /// drain: its answered changes are flushed.
     fn let_idle_go(&mut self, belongs: ConnectionFilter<'_>, options: &Options) -> bool {
         let Some(enough) = options.evict_idle else { return false };
-        // Each has its descriptor until its device has flushed what it changed.
+        // Each has its descriptor until its device has flushed its changes.
         if self.leaving >= options.max_half_open.max(1) {
             return false;
         }
@@ -485,7 +487,7 @@ impl RegistryState {
         });
         let mut idle: Vec<_> = idle.collect();
         idle.sort_unstable_by(|one, other| other.cmp(one));
-        // A request that came while this process was stopped lies in the socket.
+        // A request that came while this process was paused lies in the socket.
         let silent = |id: &u64| {
             self.connections.get(id).is_some_and(|entered| !entered.connection.has_sent())
         };
@@ -510,7 +512,7 @@ impl RegistryState {
         true
     }
 
-    /// The connections of an export, or all.
+    /// Returns the connections of an export, or all.
     fn connections_of(&self, export: Option<&str>) -> Vec<Arc<Connection>> {
         self.connections
             .values()
@@ -520,7 +522,7 @@ impl RegistryState {
     }
 }
 
-/// The exports as clients see them: those that are closing are as good as gone.
+/// The exports as clients see them: exports that are closing don't exist for them.
 impl Registry {
     pub(super) fn find(
         &self,
@@ -539,7 +541,7 @@ impl Registry {
             }
         });
         let name = export.name().escape_debug();
-        // Which process it is makes no difference.
+        // The process makes no difference.
         let who = Identity { pid: None, ..who.clone() };
         let without = if who.names.is_empty() { " without a certificate" } else { "" };
         Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}{without}")))

@@ -1,4 +1,4 @@
-//! What the books say of exports and connections, for the owner of the server.
+//! Status of exports and connections, for the owner of the server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +20,20 @@ pub struct ExportStatus {
     pub name: String,
     /// Clients in their transmission phase.
     pub clients: usize,
-    /// Those of them whose new requests are refused, since they are being drained.
+    /// Number of clients that are being drained, so that their new requests are refused.
     pub draining: usize,
     /// Requests that were admitted and whose reply hasn't been sent.
     pub in_flight: u64,
-    /// No client is admitted: it is hidden, or being removed.
+    /// True if no client is admitted: the export is hidden, or being removed.
     pub closing: bool,
-    /// It is [hidden](super::super::Server::hide_export), and not being removed.
+    /// True if the export is [hidden](super::super::Server::hide_export), and not being removed.
     pub hidden: bool,
-    /// Newcomers are told that they can't change it: it is read-only, or its device is by now.
+    /// True if newcomers can't change it: the export or its device is read-only.
     pub read_only: bool,
-    /// Clients that have left its device without knowing that a flush has failed, by which they may
-    /// have lost data. The next one that comes from the same place, or with the same certificate,
-    /// is told.
+    /// Number of clients that left its device without knowing of a failed flush, so that they may
+    /// have lost data. The next client from the same place, or with the same certificate, is told.
     pub untold: usize,
-    /// What all its clients have been answered, those that left included.
+    /// Traffic of all its clients, those that left included.
     pub traffic: Traffic,
 }
 
@@ -42,62 +41,63 @@ pub struct ExportStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStatus {
-    /// Its number, as in the log: never used again by this server.
+    /// Number of the client, as in the log. This server never uses it again.
     pub id: u64,
-    /// Where it comes from.
+    /// Origin of the client.
     pub peer: Peer,
-    /// The process that connected, of a client of this machine whose number can be known here. It
-    /// may have passed the socket on, or have ended, since.
+    /// Process that connected, if the client is on this machine and the number can be known here.
+    /// Since then it may have passed the socket on, or ended.
     pub pid: Option<u32>,
-    /// The names in its certificate, where it has shown one that was vouched for.
+    /// Names in its certificate, if it showed one that was vouched for.
     pub names: Vec<String>,
     /// Name of its export; `None` during its handshake.
     pub export: Option<String>,
-    /// How long it has been connected.
+    /// Time since it connected.
     pub age: Duration,
     /// Requests that were admitted and whose reply hasn't been sent.
     pub in_flight: u32,
-    /// Bytes of their payloads; those beyond the connection's own share are rounded up.
+    /// Bytes of their payloads. Bytes beyond the connection's own share are rounded up.
     pub in_flight_bytes: u64,
-    /// How long ago the oldest of these requests came.
+    /// Age of the oldest of these requests.
     pub oldest: Option<Duration>,
-    /// How long the oldest reply has waited for the client to take earlier ones. `None`: all that
-    /// was answered has gone into its socket.
+    /// Time that the oldest reply has waited for the client to take earlier ones. `None` if all
+    /// replies have gone into its socket.
     pub untaken: Option<Duration>,
-    /// Bytes of the replies that wait so; some replies more or less.
+    /// Bytes of the replies that wait so; it may be off by some replies.
     pub untaken_bytes: u64,
-    /// How long the rest of a request has been waited for that came in part.
+    /// Time that the rest of an incomplete request has been waited for.
     pub partial: Option<Duration>,
-    /// Its new requests are refused, since it is being drained or cut.
+    /// True if its new requests are refused, since it is being drained or cut.
     pub draining: bool,
-    /// What it has been answered.
+    /// Traffic of the client.
     pub traffic: Traffic,
 }
 
-/// How handshakes have ended since the server was made. Each is counted once, when it is over.
+/// The number of handshakes by outcome, since the server was made. Each is counted once, when it is
+/// over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeCounts {
-    /// The client chose an export.
+    /// Handshakes in which the client chose an export.
     pub attached: u64,
-    /// The client was told that all places are taken.
+    /// Handshakes in which the client was told that all places are taken.
     pub no_place: u64,
-    /// The client had not chosen an export, and was closed for others that waited.
+    /// Handshakes without the choice of an export that were closed for waiting clients.
     pub evicted: u64,
-    /// The client was closed at
-    /// [`Options::handshake_timeout`](crate::Options::handshake_timeout).
+    /// Handshakes that ended at [`Options::handshake_timeout`](crate::Options::handshake_timeout).
     pub timed_out: u64,
-    /// TLS failed.
+    /// Handshakes in which TLS failed.
     pub tls_failed: u64,
-    /// The client broke the protocol, or by `EXPORT_NAME` chose an export that it can't have; or
-    /// serving it panicked.
+    /// Handshakes in which the client broke the protocol, or by `EXPORT_NAME` chose an export that
+    /// it can't have; or in which serving it panicked.
     pub failed: u64,
-    /// The client left without an export, or was disconnected, or the server was shut down.
+    /// Handshakes in which the client left without an export, was disconnected, or the server was
+    /// shut down.
     pub left: u64,
 }
 
 impl HandshakeCounts {
-    /// Counts one that ended without an export; `end`: as in [`Registry::leave`].
+    /// Counts a handshake that ended without an export. `end` is as in [`Registry::leave`].
     pub(super) fn count(&mut self, refused: bool, evicted: bool, end: Option<&NoAgreement>) {
         let count = match end {
             _ if refused => &mut self.no_place,
@@ -146,7 +146,7 @@ impl Registry {
             .collect();
         drop(clients);
         drop(books);
-        // Those that leave meanwhile were not counted among those that had left.
+        // A client that leaves meanwhile was not counted among those that had left.
         let status = |(name, state, export, mut traffic, clients): (
             _,
             _,

@@ -1,4 +1,4 @@
-//! The books by themselves: exports that share a device, and newcomers in a flood.
+//! Tests of the registry by itself: exports that share a device, and newcomers in a flood.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn a_client_whose_request_lies_in_the_socket_is_not_idle() {
     };
     let ((first, mut client), (second, _theirs)) = (admit(), admit());
     attach(&first).unwrap();
-    // As of a process that was stopped while it was sent.
+    // The state of a process that was stopped while it was sent.
     std::io::Write::write_all(&mut client, b"request").unwrap();
     assert!(attach(&second).unwrap_err().to_string().contains("all 1 places"));
     let mut bytes = bytes::BytesMut::with_capacity(64);
@@ -108,7 +108,7 @@ fn a_client_whose_thread_has_not_got_to_it_keeps_its_place_and_the_newcomer_wait
             std::thread::yield_now();
             assert!(!admitted.load(Ordering::Acquire));
         }
-        // The second one's client turns out to say nothing.
+        // The second one's client turns out to send nothing.
         first[1].note_wait();
         let newcomer = newcomer.join().unwrap();
         let here: Vec<u64> = registry.books.lock().half_open.iter().copied().collect();
@@ -134,7 +134,7 @@ fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_
             .to_string()
     };
     let ids = [admit(), admit(), admit()];
-    // The first one is about to be told, the second one has been.
+    // The first one is about to be told; the second one has been.
     let (about_to, told) = (ids[0], ids[1]);
     for id in [about_to, told] {
         assert!(attach(id).contains("all 0 places"));
@@ -178,7 +178,8 @@ fn as_many_threads_may_be_ending_as_may_shake_hands_and_newcomers_wait_until_one
             admit().unwrap();
             admitted.store(true, Ordering::Release);
         });
-        // It may not have begun to wait, which makes the look easier to pass, never harder.
+        // The thread may not have begun to wait, which makes the check easier to pass, never
+        // harder.
         for _ in 0..1000 {
             std::thread::yield_now();
             assert!(!admitted.load(Ordering::Acquire));
