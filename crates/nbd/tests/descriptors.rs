@@ -1,4 +1,5 @@
-//! Out of file descriptors: in a process of its own, since the limit is the process's.
+//! Test of a shortage of file descriptors, in a process of its own, since the limit is the
+//! process's.
 #![cfg(not(loom))]
 
 mod common;
@@ -13,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Tells the test of each warning.
+/// A subscriber that reports each warning to the test.
 struct Warnings {
     /// L: is the lock; guards the channel.
     tell: Mutex<mpsc::Sender<()>>,

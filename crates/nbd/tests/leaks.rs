@@ -1,4 +1,5 @@
-//! Clients come and go: in a process of its own, since descriptors and threads are the process's.
+//! Test of clients that come and go, in a process of its own, since descriptors and threads are the
+//! process's.
 #![cfg(not(loom))]
 
 mod common;
@@ -35,7 +36,7 @@ fn clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind() {
             _ => client.send(&[0xff; 100]),
         }
     }
-    // Threads leave the books a moment before they are gone.
+    // Threads leave the registry a moment before they are gone.
     let begin = Instant::now();
     while count("/proc/self/fd") > descriptors || count("/proc/self/task") > threads {
         assert!(

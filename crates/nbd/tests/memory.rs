@@ -1,5 +1,5 @@
-//! What clients can make the server's memory come to: in a process of its own, since memory is the
-//! process's.
+//! Tests of the most memory that clients can make the server take, in a process of its own, since
+//! memory is the process's.
 #![cfg(not(loom))]
 
 mod common;
@@ -14,7 +14,7 @@ use corewise_sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 const LARGE: u32 = 32 << 20;
-/// As so many requests it reaches the device.
+/// Number of device requests for one such request.
 const PIECES: usize = 64;
 const CLIENTS: usize = 100;
 
@@ -31,7 +31,7 @@ fn options() -> Options {
     Options::new().memory(256 * MIB).max_connections(128).max_half_open(16)
 }
 
-/// Nobody is there any more, and what they took is given back to the system.
+/// Waits until all clients have left and their memory has returned to the system.
 fn expect_memory_back(server: &Server, before: u64) {
     let begin = Instant::now();
     while server.connections() > 1 || resident() > before + 32 * MIB {
@@ -46,7 +46,7 @@ fn expect_memory_back(server: &Server, before: u64) {
     }
 }
 
-/// Takes the reply to a read of so many bytes, and keeps nothing: memory of the test's own would
+/// Takes the reply to a read of `len` bytes, and keeps nothing: memory of the test's own would
 /// count, too.
 fn take(client: &mut Client, len: usize) {
     let mut left = SIMPLE_REPLY_LEN + len;
@@ -68,7 +68,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     assert_eq!(worst, 256 * MIB);
     let before = resident();
 
-    // Reads that nobody takes: 6.4 GB were they all served.
+    // Reads that nobody takes: 6.4 GB if they were all served.
     let mut lazy: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
     for client in &mut lazy {
         client.request(Command::READ, 1, 0, LARGE);
@@ -82,7 +82,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop(lazy);
     expect_memory_back(&server, before);
 
-    // Writes of which the last byte never comes: 3 GB were they all waited for.
+    // Writes whose last byte never comes: 3 GB if they were all waited for.
     let mut half: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
     let payload = vec![7; LARGE as usize - 1];
     for client in &mut half {
@@ -94,7 +94,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
             length: LARGE.into(),
         };
         client.send(&head.encode());
-        // Up to where the server reads no more, and the socket is full.
+        // Until the server reads no more, and the socket is full.
         client.stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(n) = std::io::Write::write(&mut client.stream, &payload[sent..]) {
@@ -106,7 +106,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop((half, payload));
     expect_memory_back(&server, before);
 
-    // Requests that an allocator keeps for the next ones, in as many arenas as it likes.
+    // Requests whose memory an allocator keeps for the next ones, in as many arenas as it likes.
     for round in 0..3 {
         let busy: Vec<_> = (0..CLIENTS / 2).map(|_| client(&server)).collect();
         std::thread::scope(|scope| {
@@ -125,8 +125,8 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop(other);
 }
 
-/// Each small write is followed by a bufferful of something else, in the hope that it keeps all of
-/// that.
+/// Follows each small write by other bytes up to the end of the buffer, in the hope that it keeps
+/// the whole buffer.
 #[test]
 fn small_writes_keep_little_of_what_came_with_them() {
     // All of them find a place in the device.
@@ -137,7 +137,7 @@ fn small_writes_keep_little_of_what_came_with_them() {
     let mut clients: Vec<_> = (0..4).map(|_| client(&server)).collect();
     let before = resident();
     device.hold();
-    // Beyond the end: it is read away, and refused.
+    // Beyond the end: the payload is skipped, and the write refused.
     let filler = vec![7; 250 << 10];
     for client in &mut clients {
         for n in 0..WRITES as u64 {

@@ -1,5 +1,5 @@
-//! A `tracing` subscriber is the user's code: its panics keep no client from a reply, and it hears
-//! of no failure that is none.
+//! Tests of a `tracing` subscriber, which is the user's code: its panics keep no client from a
+//! reply, and it gets no event for ordinary failures.
 #![cfg(not(loom))]
 
 mod common;
@@ -13,10 +13,10 @@ use corewise_nbd::wire::{Command, CommandFlags, ReplyError};
 use corewise_sync::{Mutex, MutexGuard};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// Panics in each event.
+/// A subscriber that panics in each event.
 struct Angry;
 
-/// A: a count of warnings. Relaxed: read behind the end of the connections that are warned about.
+/// A: a count of warnings. Relaxed: read after the end of the connections that are warned about.
 static WARNINGS: AtomicUsize = AtomicUsize::new(0);
 /// L: is the lock; guards the count: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());

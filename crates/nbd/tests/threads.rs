@@ -1,5 +1,5 @@
-//! Out of threads: in a process of its own, since the limit is the process's, and no process of
-//! root has one.
+//! Test of a shortage of threads, in a process of its own, since the limit is the process's, and no
+//! process of root has one.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -22,10 +22,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// A user that has no threads on a usual system.
 const NOBODY: u32 = 64_997;
 
-/// By whom a shortage of newcomers is reported.
+/// Target of the event that reports a shortage to newcomers.
 const ACCEPTS: &str = "corewise_nbd::server::accept";
 
-/// Tells the test by whom each warning is.
+/// A subscriber that sends the test the target of each warning.
 struct Warnings {
     /// L: is the lock; guards the channel.
     tell: Mutex<mpsc::Sender<&'static str>>,
@@ -47,7 +47,7 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
-/// No thread can be made while this is held.
+/// A guard during which no thread can be made.
 struct NoThreads(Rlimit);
 
 impl NoThreads {
@@ -78,7 +78,7 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
     }
     let path = dir.path().join("s");
     let device = TestDevice::new(1 << 20);
-    // Also the one whose test is slow may take its time.
+    // Time enough also for a slow test.
     let server = server_with(device.clone(), Options::new().handshake_timeout(10 * PATIENCE));
     server.listen_unix(&path).unwrap();
     let mut served = Client::fixed(UnixStream::connect(&path).unwrap());
@@ -96,7 +96,7 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
     let mut waiting: Vec<_> = (0..5).map(|_| connect()).collect();
     while warned.recv_timeout(PATIENCE).expect("the shortage is reported") != ACCEPTS {}
     assert_eq!(served.read(1, 0, 512).error, 0, "who is connected is served as before");
-    // A reply that doesn't fit the socket needs somebody who waits for that.
+    // A reply that doesn't fit the socket needs a thread that waits for room.
     served.request(Command::READ, 2, 0, 1000 << 10);
     while server.clients()[0].untaken.is_none() {
         std::thread::yield_now();

@@ -1,6 +1,6 @@
-//! The affinity of threads: which CPUs a thread may use, which one it is on, and pinning it.
+//! The affinity of threads: the CPUs that a thread may use, its current CPU, and pinning.
 //!
-//! CPU numbers here are those of the machine that the process runs on. Other systems than Linux
+//! CPU numbers here are those of the machine that the process runs on. Systems other than Linux
 //! refuse to pin.
 
 use std::io;
@@ -13,29 +13,28 @@ use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::files;
 
-/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
-/// `None` where the system doesn't tell. Never blocks, and costs no system call where the C library
-/// has the kernel keep the number in the thread's own memory (glibc since 2.35).
+/// Returns the CPU that the calling thread is on; the thread may have moved before the caller uses
+/// the answer. Returns `None` if the system doesn't tell. Never blocks. Costs no system call if the
+/// C library lets the kernel keep the number in the thread's own memory (glibc since 2.35).
 #[inline]
 #[must_use]
 pub fn current_cpu() -> Option<CpuId> {
     sys::current_cpu().map(CpuId::new)
 }
 
-/// Makes the calling thread run on these CPUs only, from now on. Threads that it starts later
-/// inherit that. The kernel silently leaves out CPUs that are offline or outside of the process's
-/// cpuset.
+/// Restricts the calling thread to these CPUs from now on. Threads that it starts later inherit
+/// that. The kernel silently leaves out CPUs that are offline or outside of the process's cpuset.
 ///
 /// May be called from any thread; doesn't block, but may move the thread before it returns.
 ///
 /// # Errors
 /// [`TopologyError::Pin`] if the set is empty, if none of its CPUs may be used, if it holds a CPU
-/// above 1023 (the system call's usual limit), or if the system refuses: any but Linux does.
+/// above 1023 (the system call's usual limit), or if the system refuses: every one but Linux does.
 pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
     pin(None, cpus)
 }
 
-/// As [`pin_current_thread`], for another thread. It is moved at once, also where it runs or
+/// Restricts another thread as [`pin_current_thread`] does. It is moved at once, even if it runs or
 /// sleeps.
 ///
 /// The caller makes sure that the thread hasn't ended: the kernel gives its number to other
@@ -64,9 +63,9 @@ fn pin(whom: Option<Tid>, cpus: &CpuSet) -> Result<(), TopologyError> {
     sys::set_affinity(whom, &mask).map_err(wrong)
 }
 
-/// The CPUs that the calling thread may use: those of the system call, which proves them, and CPUs
-/// of its mask that are offline at the moment where the kernel tells about them. `None` if nothing
-/// could be learnt. Reads a file of `/proc`.
+/// Returns the CPUs that the calling thread may use: those of the system call, which proves them,
+/// and CPUs of its mask that are offline, if the kernel reports them. Returns `None` if the system
+/// reports nothing. Reads a file of `/proc`.
 ///
 /// # Errors
 /// [`TopologyError::Content`] if the kernel's list of CPUs can't be read as one.
@@ -81,15 +80,15 @@ pub fn current_affinity() -> Result<Option<CpuSet>, TopologyError> {
     })
 }
 
-/// The CPUs that a thread (`None`: the calling one) may use and that are online, by the system
-/// call. The kernel answers with the thread's mask and its own mask of active CPUs, so it beats
-/// what a file says: containers have files in `/sys` and `/proc` that somebody made up.
+/// Returns the CPUs that a thread (`None`: the calling one) may use and that are online, by the
+/// system call. The kernel answers with the thread's mask and its own mask of active CPUs, so the
+/// answer beats the content of files: containers have made-up files in `/sys` and `/proc`.
 pub(crate) fn proven(thread: Option<Tid>) -> Option<CpuSet> {
     sys::affinity(thread).map(|mask| mask.iter().map(CpuId::new).collect())
 }
 
-/// Those of `wanted` that the system call proves to be online: CPUs that some thread of this
-/// process may use.
+/// Returns the CPUs of `wanted` that the system call proves to be online: CPUs that some thread of
+/// this process may use.
 pub(crate) fn proven_of(wanted: &CpuSet) -> CpuSet {
     let mut found = CpuSet::new();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -98,7 +97,7 @@ pub(crate) fn proven_of(wanted: &CpuSet) -> CpuSet {
         if wanted.is_subset(&found) {
             break;
         }
-        // A thread may end while we look.
+        // A thread may end meanwhile.
         if let Some(proven) = proven(thread) {
             found = found.union(&proven.intersection(wanted));
         }
@@ -106,15 +105,15 @@ pub(crate) fn proven_of(wanted: &CpuSet) -> CpuSet {
     found
 }
 
-/// The CPUs that some thread of this process may use, with offline ones where the kernel tells
-/// about them. Doesn't look further once they cover `enough`. `None` if nothing could be learnt.
+/// Returns the CPUs that some thread of this process may use, with offline ones if the kernel
+/// reports them. Stops once they cover `enough`. Returns `None` if the system reports nothing.
 ///
-/// Of all threads, since any of them may have been pinned for a reason of its own, by us or by the
-/// user: that narrows that thread. A cpuset, or `taskset --all-tasks`, narrows each.
+/// All threads count, since any of them may have been pinned for a reason of its own, by us or by
+/// the user: that narrows only that thread. A cpuset, or `taskset --all-tasks`, narrows each.
 pub(crate) fn process_affinity(enough: &CpuSet) -> Option<CpuSet> {
     let mut union: Option<CpuSet> = None;
     for task in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // A thread may end while we look.
+        // A thread may end meanwhile.
         let Ok(Some(mask)) = mask_in(&task.path().join("status")) else { continue };
         let wider = union.map_or_else(|| mask.clone(), |union| union.union(&mask));
         let covered = enough.is_subset(&wider);

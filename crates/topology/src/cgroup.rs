@@ -1,8 +1,8 @@
 //! The process's cgroups, of versions 1 and 2, and the CPUs that they leave to it.
 //!
 //! The kernel applies a cpuset to each thread's affinity mask, so this seldom adds anything. It
-//! does where the mask was read from somewhere that doesn't know the cpuset (some sandboxes).
-//! Anything that isn't there, or looks unusual, says nothing, rather than that no CPU may be used.
+//! does if the source of the mask doesn't know the cpuset (some sandboxes). A file that is missing,
+//! or looks unusual, counts as no limit, and never as an empty set.
 //!
 //! Formats: `proc(5)`, `cgroups(7)`, `cpuset(7)`, the kernel's `admin-guide/cgroup-v2.rst`.
 
@@ -13,7 +13,7 @@ use corewise_sync::sys;
 use crate::cpuset::CpuSet;
 use crate::files;
 
-/// What a hierarchy of groups is looked at for.
+/// The controller that a hierarchy of groups is searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Controller {
     Cpu,
@@ -31,15 +31,15 @@ impl Controller {
     }
 }
 
-/// The effective cpuset of this process, if there is one to be found.
+/// Returns the effective cpuset of this process, if it can be found.
 pub(crate) fn cpuset() -> Option<CpuSet> {
     let (memberships, mounts) = tables()?;
     find(&memberships, &mounts)
 }
 
-/// The CPUs of isolated partitions (`cpuset.cpus.isolated`, which only the root of version 2 has),
-/// where that can be seen. Kernels from 6.7 on have it; those whose sysfs has learnt it too say the
-/// same.
+/// Returns the CPUs of isolated partitions (`cpuset.cpus.isolated`, which only the root of version
+/// 2 has), if they can be seen. Kernels from 6.7 on have the file. In kernels whose sysfs knows
+/// partitions, both agree.
 pub(crate) fn isolated() -> Option<CpuSet> {
     let (_, mounts) = tables()?;
     let mut mounts = mounts.lines().filter_map(|line| Mount::parse(line, Controller::Cpuset));
@@ -47,7 +47,7 @@ pub(crate) fn isolated() -> Option<CpuSet> {
     files::text(&root.at.join("cpuset.cpus.isolated")).ok().flatten()?.parse().ok()
 }
 
-/// Which groups this process is in, and where the hierarchies are mounted.
+/// Returns the groups of this process, and the mounted hierarchies, as text.
 pub(crate) fn tables() -> Option<(String, String)> {
     if !sys::KERNEL_THREADS {
         return None;
@@ -58,19 +58,20 @@ pub(crate) fn tables() -> Option<(String, String)> {
 
 fn find(memberships: &str, mounts: &str) -> Option<CpuSet> {
     chains(memberships, mounts, Controller::Cpuset).iter().find_map(|chain| {
-        // The cpuset of the group or, where the controller isn't enabled for it, of the nearest
-        // group above it for which it is: that one's CPUs are shared by all below it.
+        // The cpuset is that of the group. If the controller isn't enabled for the group, it is
+        // that of the nearest group above for which it is: all below share those CPUs.
         chain.iter().find_map(|group| read_group(group))
     })
 }
 
-/// For each version of cgroups: the process's group, then those above it.
+/// Returns, for each version of cgroups, the process's group, then those above it.
 pub(crate) fn chains(memberships: &str, mounts: &str, of: Controller) -> Vec<Vec<PathBuf>> {
     let mounts: Vec<Mount> = mounts.lines().filter_map(|line| Mount::parse(line, of)).collect();
     // Version 1 goes first: where the controller is mounted as version 1, version 2 lacks it.
     let versions = [1, 2].into_iter().filter_map(|version| {
         let group = memberships.lines().find_map(|line| membership(line, version, of))?;
-        // One in which the group lies, where there are several: a container may see its host's too.
+        // If several are mounted, take one that contains the group: a container may see its host's
+        // too.
         let mut mounts = mounts.iter().filter(|mount| mount.version == version);
         let first = mounts.clone().next()?;
         let mount = mounts.find(|mount| Path::new(group).starts_with(&mount.root)).unwrap_or(first);
@@ -79,7 +80,7 @@ pub(crate) fn chains(memberships: &str, mounts: &str, of: Controller) -> Vec<Vec
     versions.collect()
 }
 
-/// The group's path in one line of `/proc/PID/cgroup`: `HIERARCHY:CONTROLLERS:PATH`.
+/// Returns the group's path in one line of `/proc/PID/cgroup`: `HIERARCHY:CONTROLLERS:PATH`.
 fn membership(line: &str, version: u32, of: Controller) -> Option<&str> {
     let mut parts = line.splitn(3, ':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -94,13 +95,13 @@ fn membership(line: &str, version: u32, of: Controller) -> Option<&str> {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     version: u32,
-    /// Which group of the hierarchy is seen at `at`.
+    /// Group of the hierarchy that is seen at `at`.
     root: PathBuf,
     at: PathBuf,
 }
 
 impl Mount {
-    /// One line of `/proc/PID/mountinfo`.
+    /// Parses one line of `/proc/PID/mountinfo`.
     fn parse(line: &str, of: Controller) -> Option<Mount> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
@@ -115,10 +116,10 @@ impl Mount {
         Some(Mount { version, root: unescape(root), at: unescape(at) })
     }
 
-    /// The folders of a group and of those above it.
+    /// Returns the folders of a group and of those above it.
     fn upwards(&self, group: &str) -> Vec<PathBuf> {
-        // With a cgroup namespace the group may be outside of what is mounted: then its top is all
-        // there is to see.
+        // In a cgroup namespace the group may be outside of the mount: then only its top is
+        // visible.
         let inner = Path::new(group).strip_prefix(&self.root).unwrap_or(Path::new(""));
         if inner.components().any(|part| part == std::path::Component::ParentDir) {
             return vec![self.at.clone()];
@@ -127,7 +128,7 @@ impl Mount {
     }
 }
 
-/// `mountinfo` writes space, tab, newline and backslash as three octal digits.
+/// Decodes a path: `mountinfo` writes space, tab, newline and backslash as three octal digits.
 fn unescape(path: &str) -> PathBuf {
     let path = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     PathBuf::from(path.replace("\\134", "\\"))

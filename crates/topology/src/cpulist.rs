@@ -1,4 +1,4 @@
-//! Text forms of CPU sets: the kernel's list (`0-3,8`) and its hexadecimal mask (`0000010f`).
+//! Texts of CPU sets: the kernel's list (`0-1,8`) and its hexadecimal mask (`00000103`).
 //!
 //! Formats: `Documentation/core-api/printk-formats.rst` (`%*pbl`, `%*pb`) of the Linux kernel.
 
@@ -10,7 +10,8 @@ use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 
 impl fmt::Display for CpuSet {
-    /// The kernel's list format: ranges joined by commas, rising; nothing at all for the empty set.
+    /// Writes the kernel's list format: ranges joined by commas, rising; nothing at all for the
+    /// empty set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cpus = self.iter().peekable();
         let mut separator = "";
@@ -32,7 +33,7 @@ impl fmt::Display for CpuSet {
 impl FromStr for CpuSet {
     type Err = TopologyError;
 
-    /// Reads a list such as `0-3,8`: numbers and rising ranges, in any order, which may overlap.
+    /// Parses a list such as `0-3,8`: numbers and rising ranges, in any order, which may overlap.
     /// White space around the list and around its items is ignored; an empty list is the empty set.
     /// The kernel's strides (`0-31:2/4`) and names (`all`, `N`) are not accepted.
     ///
@@ -81,7 +82,7 @@ fn parse_item(item: &str) -> Result<(u32, u32), String> {
 }
 
 fn parse_cpu(text: &str) -> Result<u32, String> {
-    // `u32::from_str` takes a leading plus sign, which no CPU list has.
+    // `u32::from_str` accepts a leading plus sign, which no CPU list has.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("expected a CPU number or a range such as 0-3".into());
     }
@@ -92,10 +93,9 @@ fn parse_cpu(text: &str) -> Result<u32, String> {
 }
 
 impl CpuSet {
-    /// Reads the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
-    /// by commas (`00000000,0000010f`). Old sysfs trees have masks where new ones have lists too.
-    /// One word alone may be longer: some sandboxes write masks without commas, and their digits
-    /// count from the right.
+    /// Parses the kernel's mask format: hexadecimal words of 32 bits, the highest first, separated
+    /// by commas (`00000000,00000103`). Old sysfs trees have only masks. A single word may be
+    /// longer: some sandboxes write masks without commas, and their digits count from the right.
     ///
     /// # Errors
     /// [`TopologyError::CpuList`], which names the word and its position.
@@ -103,7 +103,7 @@ impl CpuSet {
         let mut set = CpuSet::new();
         let mut end = mask.trim_end().len();
         let alone = !mask.contains(',');
-        // The number of the first CPU in the word.
+        // Number of the first CPU in the word.
         let mut first = 0_u64;
         for part in mask.trim_end().rsplit(',') {
             let at = end - part.len();

@@ -6,35 +6,35 @@ use std::path::PathBuf;
 
 use crate::cpuset::{CpuId, CpuSet};
 
-/// Everything that can go wrong while topology facts are parsed, read or applied.
+/// An error while topology facts are parsed, read or applied.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TopologyError {
     /// A CPU list such as `0-3,8` could not be parsed.
     CpuList {
-        /// The whole list as it was given.
+        /// List as it was given.
         list: String,
-        /// The item in it that is wrong.
+        /// Item that is wrong.
         item: String,
-        /// Where that item starts: characters from the beginning of the list, the first is 1.
+        /// Position of that item: characters from the beginning of the list, the first is 1.
         position: usize,
-        /// What is wrong with it and what would be right.
+        /// Fault of the item, and what would be right.
         reason: String,
     },
     /// A synthetic description such as `numa:2 l3:1 core:36 pu:2` could not be parsed.
     Synthetic {
-        /// The whole description as it was given.
+        /// Description as it was given.
         description: String,
-        /// The token in it that is wrong; empty when something is missing at the end.
+        /// Token that is wrong; empty if something is missing at the end.
         token: String,
-        /// Where that token starts: characters from the beginning, the first is 1.
+        /// Position of that token: characters from the beginning, the first is 1.
         position: usize,
-        /// What is wrong with it and what would be right.
+        /// Fault of the token, and what would be right.
         reason: String,
     },
     /// The name of an affinity scope is not known.
     Scope {
-        /// What was given.
+        /// Name that was given.
         found: String,
     },
     /// A file or folder of a sysfs tree could not be read.
@@ -44,24 +44,24 @@ pub enum TopologyError {
         /// The system's error.
         error: io::Error,
     },
-    /// A file of a sysfs tree was read, but does not say what such a file says.
+    /// A file of a sysfs tree was read, but has unexpected content.
     Content {
         /// The file.
         path: PathBuf,
-        /// What it says, trimmed.
+        /// Content of the file, trimmed.
         found: String,
-        /// What was expected there.
+        /// Content that was expected.
         reason: String,
     },
-    /// An XML export of hwloc is malformed, or does not say what such an export does.
+    /// An XML export of hwloc is malformed, or has unexpected content.
     Xml {
         /// The file, or the name that was given for the text.
         path: PathBuf,
-        /// The line of what is wrong, the first is 1.
+        /// Line of the fault, the first is 1.
         line: usize,
-        /// Where it starts in that line, in characters; the first is 1.
+        /// Column of the fault in characters, the first is 1.
         column: usize,
-        /// What is wrong and what would be right.
+        /// Fault, and what would be right.
         reason: String,
     },
     /// A folder that was given as a saved sysfs tree is none.
@@ -71,7 +71,7 @@ pub enum TopologyError {
     },
     /// The result would have no CPU that may be used.
     NoCpu {
-        /// Which step left nothing, and of what.
+        /// Step that left nothing, and of what.
         reason: String,
     },
     /// A CPU was named that the topology does not have.
@@ -88,14 +88,14 @@ pub enum TopologyError {
     },
     /// A thread could not be pinned.
     Pin {
-        /// Where it was to run.
+        /// CPUs on which the thread was to run.
         cpus: CpuSet,
         /// The system's error, or what is wrong with the set.
         error: io::Error,
     },
     /// A [`Watch`](crate::Watch) could not be made, or failed.
     Watch {
-        /// What it was doing.
+        /// Operation that failed.
         doing: &'static str,
         /// The system's error.
         error: io::Error,
@@ -156,5 +156,5 @@ impl fmt::Display for TopologyError {
     }
 }
 
-/// The text has the cause's, so there is no source: a report of both would have it twice.
+/// The text contains the cause, so no source is given: a report of both would have it twice.
 impl std::error::Error for TopologyError {}

@@ -1,4 +1,5 @@
-//! From raw facts, as each source reports them, to the one [`Topology`] with its dense numbers.
+//! Conversion of raw facts, as each source reports them, to the one [`Topology`] with its dense
+//! numbers.
 
 use crate::cpuset::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,37 +11,37 @@ use crate::topology::{CoreKind, Cpu, Llc, Node, Source, Topology};
 /// The lowest level at which cores share a cache: an L1 is a core's own.
 pub(crate) const CLUSTER_LEVEL: u32 = 2;
 
-/// What a source says about one CPU. Two CPUs are in the same core, package or cache if their keys
-/// are equal; what the keys are is the source's business.
+/// The facts that a source reports about one CPU. Two CPUs are in the same core, package or cache
+/// if their keys are equal; the source chooses the keys.
 #[derive(Clone, Debug)]
 pub(crate) struct RawCpu {
     pub(crate) cpu: CpuId,
     pub(crate) core: Option<Key>,
     pub(crate) package: Option<Key>,
-    /// The last-level cache: its level and which one it is.
+    /// Last-level cache: its level and its key.
     pub(crate) cache: Option<(u32, Key)>,
-    /// The cache at the next lower level that is known, if that is an L2 or higher.
+    /// Cache at the next lower known level, if that is an L2 or higher.
     pub(crate) cluster: Option<Key>,
     pub(crate) kind: Option<RawKind>,
     pub(crate) node: Option<u32>,
     pub(crate) online: bool,
 }
 
-/// What a source says about the kind of a CPU's core.
+/// A source's report about the kind of a CPU's core.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RawKind {
-    /// Its name.
+    /// The name of the kind.
     Name(String),
-    /// How fast it is, the fastest of the machine being 1024.
+    /// The core's speed. The fastest core of the machine has 1024.
     Capacity(u32),
 }
 
 /// The identity of a core, package or cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
-    /// Known by the lowest CPU that shares it.
+    /// A key that is the lowest CPU that shares the object.
     Lowest(CpuId),
-    /// Known by numbers of the firmware or of the description.
+    /// A key of numbers of the firmware or of the description.
     Ids(Vec<i64>),
 }
 
@@ -48,14 +49,14 @@ pub(crate) enum Key {
 #[derive(Clone, Debug)]
 pub(crate) struct RawMachine {
     pub(crate) cpus: Vec<RawCpu>,
-    /// The nodes that there are, with or without CPUs; empty where the source knows none.
+    /// Nodes with or without CPUs; empty if the source knows none.
     pub(crate) nodes: Vec<u32>,
     pub(crate) isolated: CpuSet,
 }
 
 impl RawMachine {
-    /// Numbers cores, packages and caches densely in the order of their lowest CPU, and fills in
-    /// what the source doesn't report, by the rules in the documentation of [`Topology`].
+    /// Gives cores, packages and caches dense numbers, by their lowest CPU. Fills in facts that the
+    ///  source doesn't report, by the rules in the documentation of [`Topology`].
     pub(crate) fn into_topology(mut self, source: Source) -> Result<Topology, TopologyError> {
         if self.cpus.is_empty() {
             return Err(TopologyError::NoCpu { reason: format!("{source} has no CPU") });
@@ -107,7 +108,7 @@ impl RawMachine {
             });
         }
 
-        // One cache of the hardware in several nodes.
+        // A cache of the hardware that is in several nodes.
         let mut parts: BTreeMap<(u32, Key), Vec<u32>> = BTreeMap::new();
         for ((level, key, _), llc) in caches.0 {
             if let Some(level) = level {
@@ -133,12 +134,12 @@ impl RawMachine {
         Ok(Topology { source, cpus, nodes, llcs, kinds, allowed: all, isolated })
     }
 
-    /// The kinds of cores, by their lowest CPU. None, where all of which one is known are of one
-    /// kind.
+    /// Returns the kinds of cores, by their lowest CPU. If all known kinds are the same, returns
+    /// none.
     fn kinds(&self) -> Vec<CoreKind> {
-        // Clusters of the same cores differ a little in what they can be clocked at. The kernel's
-        // scheduler takes capacities for different only where they are so by more than this
-        // (`capacity_greater` in fair.c).
+        // The highest clocks of equal cores differ a little. The kernel's scheduler treats
+        // capacities as different only if they differ by more than this (`capacity_greater` in
+        // fair.c).
         let differ = |low: u32, high: u32| u64::from(high) * 1024 > u64::from(low) * 1078;
         let mut capacities: Vec<u32> = self
             .cpus
@@ -149,7 +150,7 @@ impl RawMachine {
             })
             .collect();
         capacities.sort_unstable();
-        // The lowest capacity of each kind.
+        // Lowest capacity of each kind.
         capacities.dedup_by(|next, first| !differ(*first, *next));
         let name = |kind: &RawKind| match kind {
             RawKind::Name(name) => name.clone(),
@@ -186,7 +187,7 @@ impl RawMachine {
     }
 }
 
-/// Gives out dense numbers in the order in which keys are first seen.
+/// A map that numbers keys densely in the order in which they are first seen.
 struct Dense<K>(BTreeMap<K, u32>);
 
 impl<K> Default for Dense<K> {

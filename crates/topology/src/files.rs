@@ -1,4 +1,4 @@
-//! Reads small files, of the kernel's or of a saved tree.
+//! Reader of small files, of the kernel's or of a saved tree.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::error::TopologyError;
 
-/// The most that is read of one file. The kernel's are a page long, but for `mountinfo`; a saved
-/// tree may hold anything.
+/// Largest number of bytes that are read of one file. The kernel's files are a page long, except
+/// for `mountinfo`; a saved tree may hold anything.
 const MAX_FILE: u64 = 4 << 20;
 
-/// A file's content, trimmed, or `None` if there is no such file.
+/// Returns a file's content, trimmed, or `None` if there is no such file.
 pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     match read_regular(path, MAX_FILE) {
         // Some archives of sysfs trees have zero bytes at the end of files.
@@ -22,8 +22,8 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, TopologyError> {
     }
 }
 
-/// Reads a file that is one: of a pipe or a device (which a tree from elsewhere may link to)
-/// reading may never end. `most` bytes bound what a file can make us keep.
+/// Reads a regular file of at most `most` bytes. A tree from elsewhere may link to a pipe or a
+/// device, where reading may never end.
 pub(crate) fn read_regular(path: &Path, most: u64) -> io::Result<String> {
     let wrong = |what| io::Error::new(ErrorKind::InvalidData, what);
     if !fs::metadata(path)?.is_file() {

@@ -1,11 +1,11 @@
 //! Facts about CPUs, caches and nodes: CPU sets, topologies, affinity scopes, pods, shard layout.
 //!
-//! A [`Topology`] is the facts about one machine: the live one, one whose sysfs was saved, one that
-//! hwloc exported as XML, or one described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`] divide
-//! its CPUs by [`AffinityScope`]. A [`Machine`] is the handle that is passed to whatever places
-//! work: the topology, the masks of usable CPUs that change over time, and an epoch. It changes
-//! when it is told to, or asked to look again ([`Machine::refresh`]); a [`Watch`] says when to, and
-//! a [`Subscription`] passes it on.
+//! A [`Topology`] holds the facts about one machine: the live one, one whose sysfs was saved, one
+//! that hwloc exported as XML, or one described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`]
+//! divide its CPUs by [`AffinityScope`]. A [`Machine`] is the handle that is passed to whatever
+//! places work: the topology, the masks of usable CPUs that change over time, and an epoch. Setters
+//! change the masks, and [`Machine::refresh`] reads them again. A [`Watch`] waits until a refresh
+//! may find a change; a [`Subscription`] receives the changes.
 //!
 //! ```
 //! use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! The crate spawns no thread and keeps no global state. On other systems than Linux the live
-//! machine is [flat](Source::Flat), its threads aren't pinned, and nobody says that it changed;
-//! topologies that were saved or described are the same everywhere.
+//! machine is [flat](Source::Flat), its threads aren't pinned, and its changes aren't reported.
+//! Saved and described topologies are the same everywhere.
 
 mod affinity;
 mod cgroup;

@@ -1,5 +1,5 @@
-//! The machine that this process runs on: its sysfs, and what of it the process may use. Where
-//! there is no Linux, the number of CPUs.
+//! The machine that this process runs on: its sysfs, and the part of it that the process may use.
+//! Without Linux, the number of CPUs.
 
 use std::path::Path;
 
@@ -15,16 +15,18 @@ use crate::{affinity, cgroup, sysfs};
 const SYSTEM: &str = "/sys/devices/system";
 
 impl Topology {
-    /// Reads the machine that this process runs on: sysfs for the facts; the calling thread's
-    /// affinity mask (which threads that it starts inherit) and the process's cgroup cpuset for
-    /// [`Topology::allowed`]. Where there is no sysfs at all (some sandboxes), the machine is taken
-    /// to be flat: one core per allowed CPU, one package, one node. On other systems than Linux it
-    /// is as flat, and its CPUs are numbered from 0 ([`Source::Flat`]).
+    /// Reads the machine that this process runs on.
+    ///
+    /// Sysfs has the facts. The calling thread's affinity mask (which threads that it starts
+    /// inherit) and the process's cgroup cpuset make [`Topology::allowed`]. If there is no sysfs at
+    /// all (some sandboxes), the machine counts as flat: one core for each allowed CPU, one
+    /// package, one node. On other systems than Linux it is flat too, and its CPUs are numbered
+    /// from 0 ([`Source::Flat`]).
     ///
     /// Reads files, so it may block for a moment; never inside an atomic section.
     ///
     /// # Errors
-    /// When a sysfs file is unreadable or not what such a file is, or no CPU may be used.
+    /// If a sysfs file is unreadable or has unexpected content, or no CPU may be used.
     pub fn live() -> Result<Topology, TopologyError> {
         if let Some(description) = sys::machine() {
             return described(&description).map(Topology::into_live);
@@ -49,7 +51,7 @@ impl Topology {
     }
 }
 
-/// The machine that a simulator is told to be.
+/// Builds the machine that a simulator was given.
 fn described(description: &str) -> Result<Topology, TopologyError> {
     match description.split_once(':') {
         Some(("sysfs", dir)) => Topology::from_sysfs(dir),
@@ -64,7 +66,7 @@ fn has_sysfs() -> bool {
     Path::new(SYSTEM).join("cpu").is_dir()
 }
 
-/// What a source says about the state now. `None`: it doesn't say, and nothing changes.
+/// The state that a source reports now. `None` means that it doesn't, and nothing changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveState {
     pub(crate) running: Option<CpuSet>,
@@ -73,7 +75,8 @@ pub(crate) struct LiveState {
     pub(crate) quota: Option<Option<CpuQuota>>,
 }
 
-/// What the system says now about the CPUs of a topology that was made by [`Topology::live`].
+/// Returns the state that the system reports now about the CPUs of a topology that
+/// [`Topology::live`] made.
 pub(crate) fn state(topology: &Topology) -> Result<LiveState, TopologyError> {
     if sys::machine().is_some() {
         return Ok(LiveState::default());
@@ -85,8 +88,8 @@ pub(crate) fn state(topology: &Topology) -> Result<LiveState, TopologyError> {
         (one, other) => one.or(other),
     };
     let running = running.map(|running| {
-        // A CPU that the list lacks is offline, or the list is made up: threads that may use it
-        // tell.
+        // A CPU missing from the list is offline, or the list is made up: threads that may use the
+        // CPU tell.
         let missing = topology.allowed().difference(&running);
         if missing.is_empty() { running } else { running.union(&affinity::proven_of(&missing)) }
     });
@@ -96,9 +99,9 @@ pub(crate) fn state(topology: &Topology) -> Result<LiveState, TopologyError> {
     Ok(LiveState { running, allowed, isolated, quota: Some(quota::quota()) })
 }
 
-/// What the process may use: its mask, less what its cpuset excludes. A cpuset lists online CPUs
-/// only, so it can't exclude one that is offline. It is not believed if it would leave nothing,
-/// since the process runs somewhere.
+/// Returns the CPUs that the process may use: its mask, less those that its cpuset excludes. A
+/// cpuset lists online CPUs only, so it can't exclude an offline one. If it would leave nothing it
+/// is ignored, since the process runs somewhere.
 fn allowed(
     all: &CpuSet,
     online: &CpuSet,
@@ -117,7 +120,7 @@ fn allowed(
     }
 }
 
-/// A machine of which nothing is known but which CPUs may be used.
+/// Returns a machine of which only the usable CPUs are known.
 fn flat(mask: Option<&CpuSet>) -> RawMachine {
     let count = || u32::try_from(sys::cpus()).unwrap_or(u32::MAX).min(CpuSet::MAX_CPU);
     let cpus = mask.cloned().unwrap_or_else(|| CpuSet::full(count()));

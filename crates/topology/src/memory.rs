@@ -1,5 +1,5 @@
-//! The memory that the machine has, and that the process's cgroups and its own limits leave to it:
-//! `memory.max` of cgroup version 2, `memory.limit_in_bytes` of version 1, `RLIMIT_AS`,
+//! The memory of the machine, and the part that the process's cgroups and its own limits leave to
+//! it: `memory.max` of cgroup version 2, `memory.limit_in_bytes` of version 1, `RLIMIT_AS`,
 //! `RLIMIT_DATA`.
 //!
 //! Formats: `proc(5)`, the kernel's `admin-guide/cgroup-v2.rst`,
@@ -10,9 +10,10 @@ use std::path::Path;
 use crate::cgroup::{self, Controller};
 use crate::files;
 
-/// How many bytes of memory this process may use: those of the machine or, where that is less, the
-/// limit of its cgroup or of one above it, or what `RLIMIT_AS` and `RLIMIT_DATA` let it map beside
-/// what it has mapped by now. `None` where the system doesn't say. Reads files, so it may block.
+/// Returns the bytes of memory that this process may use: the least of several limits. These are
+/// the machine's memory, the limits of the process's cgroup and of those above, and what
+/// `RLIMIT_AS` and `RLIMIT_DATA` let it map beside its present mappings. Returns `None` if the
+/// system doesn't say. Reads files, so it may block.
 pub fn memory() -> Option<u64> {
     let text = |path: &Path| files::text(path).ok().flatten();
     let machine = text(Path::new("/proc/meminfo")).and_then(|info| total(&info));
@@ -27,9 +28,9 @@ pub fn memory() -> Option<u64> {
     limits.flatten().filter_map(|text| limit(&text)).chain(machine).chain(mapped).min()
 }
 
-/// What a process may map beside what it has, of `/proc/PID/limits` and `status`. Both limits end
-/// an allocation, and with it the process: that of its address space, and that of its private
-/// writable memory, which heaps and stacks are.
+/// Returns the bytes that a process may map beside its present mappings, from `/proc/PID/limits`
+/// and `status`. Two limits make an allocation, and with it the process, fail: that of its address
+/// space, and that of its private writable memory, which contains heaps and stacks.
 fn to_be_mapped(limits: &str, status: &str) -> Option<u64> {
     let limit = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
@@ -46,13 +47,13 @@ fn to_be_mapped(limits: &str, status: &str) -> Option<u64> {
         .min()
 }
 
-/// The machine's memory, of `/proc/meminfo`.
+/// Returns the machine's memory, from `/proc/meminfo`.
 fn total(info: &str) -> Option<u64> {
     let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A limit in bytes; `None` for `max`.
+/// Parses a limit in bytes; returns `None` for `max`.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

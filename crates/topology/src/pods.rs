@@ -7,15 +7,15 @@ use crate::scope::AffinityScope;
 use crate::shard::{ShardLayout, clustered_layout, shard_layout};
 use crate::topology::{Cpu, Topology};
 
-/// One group of CPUs of a scope: what one worker pool serves.
+/// One group of CPUs of a scope, which one worker pool serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pod {
-    /// Its number within its scope: an index into [`Pods::scope`].
+    /// Number within its scope: an index into [`Pods::scope`].
     pub pod: u32,
-    /// Its CPUs, online or not. Never empty.
+    /// CPUs of the pod, online or not. Never empty.
     pub cpus: CpuSet,
-    /// The NUMA node that all its CPUs are in; `None` if they are in several, or it isn't known.
+    /// NUMA node of all its CPUs; `None` if they are in several, or it isn't known.
     pub node: Option<u32>,
 }
 
@@ -23,19 +23,19 @@ pub struct Pod {
 ///
 /// # Which CPUs
 /// Pods consist of the CPUs that were [allowed](Topology::allowed) when the topology was made,
-/// **online or not**, and are computed once. A CPU that goes offline, or that a cpuset takes away
-/// later, leaves pods and their numbers as they are; only the usable subset of a pod shrinks
-/// ([`Machine::online`](crate::Machine::online)), maybe to nothing.
+/// **online or not**, and are computed once. If a CPU goes offline, or a cpuset takes it away
+/// later, pods and their numbers stay as they are. Only the usable subset of a pod shrinks
+/// ([`Machine::online`](crate::Machine::online)), perhaps to nothing.
 ///
 /// CPUs that never were allowed are in no pod. The kernel, which owns the whole machine, computes
 /// pods over all possible CPUs. A process in a cpuset of 12 of 72 cores would then get up to nine
-/// pods with one or two usable cores each, where a shard is meant to have about eight. For the same
-/// reason the cores of a shard are counted by the lowest *allowed* SMT sibling: with the lowest of
-/// the whole core, a core whose first sibling the cpuset hides would not count at all.
+/// pods with one or two usable cores each, although a shard is meant to have about eight. For the
+/// same reason the cores of a shard are counted by the lowest *allowed* SMT sibling. By the lowest
+/// of the whole core, a core whose first sibling the cpuset hides would not count at all.
 ///
 /// # Numbers
-/// Pods are numbered densely from 0 by their lowest CPU, as in the kernel; pods of CPUs of which
-/// nothing is known, since they are offline, come last.
+/// Pods are numbered densely from 0 by their lowest CPU, as in the kernel. Pods of offline CPUs of
+/// which nothing is known come last.
 ///
 /// ```
 /// use corewise_topology::{AffinityScope, CpuId, Pods, Topology};
@@ -58,7 +58,7 @@ pub struct Pods {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ScopePods {
     pods: Vec<Pod>,
-    /// The pod of each CPU number, [`NO_POD`] where there is none.
+    /// Pod of each CPU number, or [`NO_POD`].
     of_cpu: Vec<u32>,
 }
 
@@ -66,23 +66,23 @@ const NO_POD: u32 = u32::MAX;
 
 impl Pods {
     /// Divides the machine's allowed CPUs into the pods of every scope, with cache shards of about
-    /// `shard_size` cores ([`shard_layout`]). Shards are computed for each last-level cache on its
-    /// own, and siblings of a core are never in different ones.
+    /// `shard_size` cores ([`shard_layout`]). Each last-level cache is divided by itself, and
+    /// siblings of a core are never in different shards.
     ///
-    /// Three departures from the kernel, of which the second and third change nothing on a machine
-    /// of one kind of cores with private L2s:
+    /// The layout departs from the kernel's in three points. The last two change nothing on a
+    /// machine of one kind of cores with private L2s:
     ///
-    /// - No shard has one core where its cache has more of its kind, whatever the size.
-    /// - No shard cuts a [cluster](Cpu::cluster): of cores that share a lower cache, such as four
-    ///   efficient cores of a hybrid CPU and their L2, one shard has all that are allowed. Each cut
-    ///   of the plain layout moves to the nearest border between clusters, so shards may be larger
-    ///   than `shard_size`, and as large as a cluster at least.
-    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as the
-    ///   slow ones do, by chance. Each kind is divided for itself, so a kind with few cores has a
+    /// - No shard has one core if its cache has more of its kind, whatever the size.
+    /// - No shard cuts a [cluster](Cpu::cluster) of cores that share a lower cache, such as four
+    ///   efficient cores of a hybrid CPU and their L2: one shard has all of its allowed cores. Each
+    ///   cut of the plain layout moves to the nearest border between clusters. So a shard is at
+    ///   least as large as a cluster, and may be larger than `shard_size`.
+    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as on
+    ///   the slow cores, by chance. Each kind is divided by itself, so a kind with few cores has a
     ///   small shard.
     ///
-    /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the
-    /// caller can warn.
+    /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the caller can
+    /// warn.
     pub fn new(topology: &Topology, shard_size: u32) -> Pods {
         let members: Vec<&Cpu> =
             topology.cpus().iter().filter(|cpu| topology.allowed().contains(cpu.cpu)).collect();
@@ -93,7 +93,7 @@ impl Pods {
                 AffinityScope::Smt => group(&members, |cpu| cpu.core),
                 AffinityScope::Cache => group(&members, |cpu| cpu.llc),
                 AffinityScope::CacheShard => group(&members, |cpu| shards.get(&cpu.cpu)),
-                // Nothing is known of the place of CPUs without a node, so they are one group.
+                // CPUs without a node have no known place, so they are one group.
                 AffinityScope::Numa => group(&members, |cpu| Some(cpu.node)),
                 AffinityScope::System => group(&members, |_| Some(())),
             };
@@ -108,31 +108,31 @@ impl Pods {
         }
     }
 
-    /// The pods of a scope; a pod's number is its index.
+    /// Returns the pods of a scope; a pod's number is its index.
     pub fn scope(&self, scope: AffinityScope) -> &[Pod] {
         &self.scopes[scope as usize].pods
     }
 
-    /// The pod of a scope that a CPU is in. `None` if there is no such CPU, or it never was
-    /// allowed.
+    /// Returns the pod of a scope that a CPU is in, or `None` if there is no such CPU, or it never
+    /// was allowed.
     pub fn pod_of(&self, scope: AffinityScope, cpu: CpuId) -> Option<u32> {
         let pod = self.scopes[scope as usize].of_cpu.get(cpu.index()).copied();
         pod.filter(|&pod| pod != NO_POD)
     }
 
-    /// The shard size in cores that was aimed at; at least 1.
+    /// Returns the intended shard size in cores; at least 1.
     pub fn shard_size(&self) -> u32 {
         self.shard_size
     }
 
-    /// Whether a shard size of 0 was asked for, and 1 taken instead.
+    /// Returns true if a shard size of 0 was given, and 1 taken instead.
     pub fn shard_size_was_zero(&self) -> bool {
         self.shard_size_was_zero
     }
 
-    /// How the allowed cores of each last-level cache were divided: the cache's number (an index
-    /// into [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed CPU
-    /// are left out.
+    /// Returns the division of the allowed cores of each last-level cache: the cache's number (an
+    /// index into [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed
+    /// CPU are left out.
     pub fn shard_layouts(&self) -> impl Iterator<Item = (u32, &ShardLayout)> {
         self.layouts.iter().map(|(&llc, layout)| (llc, layout))
     }
@@ -179,7 +179,7 @@ fn group<K: Ord>(members: &[&Cpu], key: impl Fn(&Cpu) -> Option<K>) -> Vec<CpuSe
 /// A shard: its last-level cache and its number within that.
 type Shard = (u32, u32);
 
-/// The shard of each CPU whose cache is known, and the layout of each cache.
+/// Returns the shard of each CPU whose cache is known, and the layout of each cache.
 fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32, ShardLayout>) {
     let mut caches: BTreeMap<u32, Vec<&Cpu>> = BTreeMap::new();
     for cpu in members {
@@ -190,9 +190,9 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
     let mut shard_of = BTreeMap::new();
     let mut layouts = BTreeMap::new();
     for (llc, cpus) in caches {
-        // Of each kind, its clusters in the order of their lowest CPU, and of each cluster its
-        // cores. The lowest allowed thread of a core leads it: its siblings follow it, wherever
-        // their numbers are.
+        // Clusters of each kind in the order of their lowest CPU, and the cores of each cluster.
+        // The lowest allowed thread of a core leads it: its siblings follow it, whatever their
+        // numbers.
         let of = |set: &CpuSet| -> Vec<&Cpu> {
             cpus.iter().copied().filter(|cpu| set.contains(cpu.cpu)).collect()
         };
@@ -218,8 +218,8 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
     (shard_of, layouts)
 }
 
-/// Cores by the lower cache that they share, in the order of the first one. A core of which none is
-/// known is alone.
+/// Groups cores by the lower cache that they share, in the order of the first core. A core without
+/// a known cluster is alone.
 fn clusters(cores: Vec<CpuSet>, cpus: &[&Cpu]) -> Vec<Vec<CpuSet>> {
     let cluster_of: BTreeMap<CpuId, u32> =
         cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.cluster?))).collect();

@@ -1,8 +1,8 @@
 //! The CPU time that the process's cgroups leave to it: `cpu.max` of cgroup version 2,
 //! `cpu.cfs_quota_us` of version 1.
 //!
-//! A group's quota holds for all that is below it, so the least of the process's group and of those
-//! above it counts, as far as they can be seen. Where nothing is to be found, nothing is said.
+//! A group's quota holds for all groups below it. So the least quota of the process's group and of
+//! those above it counts, as far as they can be seen. If no file is found, there is no quota.
 //!
 //! Formats: the kernel's `admin-guide/cgroup-v2.rst`, `scheduler/sched-bwc.rst`.
 
@@ -13,34 +13,36 @@ use std::time::Duration;
 use crate::cgroup::{self, Controller};
 use crate::files;
 
-/// The CPU time that a process may use: so much in each period, over all its threads, after which
-/// the kernel stops them until the next one.
+/// The CPU time that a process may use in each period, over all its threads. After that the kernel
+/// stops them until the next period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CpuQuota {
-    /// Neither is zero.
+    /// Time in each period. Neither field is zero.
     time: Duration,
     period: Duration,
 }
 
 impl CpuQuota {
-    /// So much CPU time in each period. `None` where either is zero: no such quota exists.
+    /// Creates a quota of `time` in each `period`. Returns `None` if one of them is zero: no such
+    /// quota exists.
     pub fn new(time: Duration, period: Duration) -> Option<CpuQuota> {
         (!time.is_zero() && !period.is_zero()).then_some(CpuQuota { time, period })
     }
 
-    /// How many CPUs that is, all of the time.
+    /// Returns the number of CPUs that the quota is worth.
     pub fn cpus(self) -> f64 {
         self.time.as_nanos() as f64 / self.period.as_nanos() as f64
     }
 
-    /// How many threads may compute all the time and are never stopped: [`cpus`](CpuQuota::cpus)
-    /// rounded down, but at least 1. The rule of [`std::thread::available_parallelism`].
+    /// Returns the number of threads that may compute all the time without being stopped:
+    /// [`cpus`](CpuQuota::cpus) rounded down, but at least 1. The rule is that of
+    /// [`std::thread::available_parallelism`].
     pub fn whole_cpus(self) -> usize {
         let whole = self.time.as_nanos() / self.period.as_nanos();
         usize::try_from(whole).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether it leaves less than the other.
+    /// Returns true if this quota leaves less than the other.
     fn is_less(self, other: CpuQuota) -> bool {
         let product = |a: Duration, b: Duration| a.as_nanos().saturating_mul(b.as_nanos());
         product(self.time, other.period) < product(other.time, self.period)
@@ -55,7 +57,7 @@ impl fmt::Display for CpuQuota {
     }
 }
 
-/// The quota of this process, if it has one that can be seen.
+/// Returns the quota of this process, if it has one that can be seen.
 pub(crate) fn quota() -> Option<CpuQuota> {
     let (memberships, mounts) = cgroup::tables()?;
     find(&memberships, &mounts)
@@ -72,12 +74,13 @@ fn read_group(dir: &Path) -> Option<CpuQuota> {
     if let Some(text) = read("cpu.max") {
         return parse(&text);
     }
-    // Version 1. No quota is -1.
+    // Version 1, where -1 means no quota.
     let (quota, period) = (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?);
     parse(&format!("{} {}", quota.trim(), period.trim()))
 }
 
-/// `150000 100000`: microseconds in each so many; `max` in the first place is none.
+/// Parses `150000 100000`: the quota and the period in microseconds. A first word of `max` means
+/// none.
 fn parse(text: &str) -> Option<CpuQuota> {
     let mut parts =
         text.split_whitespace().map(|part| part.parse().ok().map(Duration::from_micros));
@@ -94,7 +97,7 @@ mod tests {
         CpuQuota::new(Duration::from_micros(time), Duration::from_micros(period))
     }
 
-    /// A hierarchy with these files, and its line in `mountinfo`.
+    /// Creates a hierarchy with these files, and returns its line in `mountinfo`.
     fn tree(kind: &str, root: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {

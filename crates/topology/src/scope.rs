@@ -1,11 +1,11 @@
-//! How far work may spread: the affinity scopes.
+//! The affinity scopes: the groups of CPUs within which work may spread.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::TopologyError;
 
-/// How the CPUs of a machine are divided into pods, from the finest to the coarsest.
+/// The rule that divides the CPUs of a machine into pods, from the finest to the coarsest.
 ///
 /// The scopes and their names are those of the Linux kernel's unbound workqueues
 /// (`Documentation/core-api/workqueue.rst`, "Affinity Scopes").
@@ -17,8 +17,8 @@ pub enum AffinityScope {
     Smt,
     /// The CPUs that share a last-level cache.
     Cache,
-    /// The CPUs that share a last-level cache, divided into shards of about so many cores, since
-    /// one queue for a whole large cache becomes one contended lock. The default.
+    /// The CPUs that share a last-level cache, divided into shards of a given number of cores,
+    /// since one queue for a whole large cache becomes one contended lock. The default.
     #[default]
     CacheShard,
     /// The CPUs of one NUMA node.
@@ -38,7 +38,7 @@ impl AffinityScope {
         AffinityScope::System,
     ];
 
-    /// The scope's name, as in JSON, in manifests and on the command line.
+    /// Returns the scope's name, as in JSON, in manifests and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             AffinityScope::Cpu => "cpu",
@@ -60,10 +60,10 @@ impl fmt::Display for AffinityScope {
 impl FromStr for AffinityScope {
     type Err = TopologyError;
 
-    /// Reads a scope's name, exactly as [`AffinityScope::name`] writes it.
+    /// Parses a scope's name, exactly as [`AffinityScope::name`] writes it.
     ///
     /// # Errors
-    /// [`TopologyError::Scope`], which lists the names there are.
+    /// [`TopologyError::Scope`], which lists the names.
     fn from_str(name: &str) -> Result<AffinityScope, TopologyError> {
         AffinityScope::ALL
             .into_iter()

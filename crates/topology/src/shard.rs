@@ -1,11 +1,11 @@
-//! How one last-level cache is divided into shards: pure arithmetic on a number of cores.
+//! The division of one last-level cache into shards: pure arithmetic on a number of cores.
 //!
-//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, but for three
-//! things: no shard has one core where the cache has more, none cuts a cluster of cores that share
-//! a lower cache, and none mixes kinds of cores. For a machine of one kind with private L2s the
+//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, except for three
+//! things: no shard has one core if the cache has more, none cuts a cluster of cores that share a
+//! lower cache, and none mixes kinds of cores. For a machine of one kind with private L2s the
 //! layout is the kernel's.
 
-/// The shard size, in cores, that is used where nobody asks for another one.
+/// The default shard size in cores.
 pub const DEFAULT_SHARD_SIZE: u32 = 8;
 
 /// The shards of one last-level cache.
@@ -20,14 +20,14 @@ pub struct ShardLayout {
 /// Divides `cores` cores (SMT siblings count once) into shards of about `size` cores.
 ///
 /// The number of shards is `cores / size` rounded to the nearest integer, halves up, and at least
-/// one; the shards are as equal as can be, and larger ones come first. So `size` is what a shard's
-/// size is closest to, not its maximum: with size 8 an unsplit cache has up to 11 cores, a shard of
-/// a split one 6 to 10.
+/// one. The shards are as equal as can be, and larger ones come first. So `size` is the value that
+/// a shard's size is closest to, not its maximum: with size 8 an undivided cache has up to 11
+/// cores, a shard of a divided one 6 to 10.
 ///
-/// **No shard has one core**, unless that is all the cache has: nobody is left to share its pool
-/// with, and while its one thread is busy nobody nearby takes its work over. Scope `cpu` and `smt`
-/// are for those who want that. So there are at most `cores / 2` shards. Only sizes 1 and 2 are
-/// affected; the kernel, which has no such rule, gives every core a shard of its own with size 1.
+/// **No shard has one core**, unless that is all the cache has: no other core shares its pool, and
+/// while its one thread is busy no neighbour takes its work. The scopes `cpu` and `smt` serve that
+/// purpose. So there are at most `cores / 2` shards. Only sizes 1 and 2 are affected; the kernel,
+/// which has no such rule, gives every core a shard of its own with size 1.
 ///
 /// A `size` of 0 makes no sense and becomes 1. No cores have no shards.
 ///
@@ -55,43 +55,43 @@ pub fn shard_layout(cores: u32, size: u32) -> ShardLayout {
 }
 
 impl ShardLayout {
-    /// The cores that were divided.
+    /// Returns the number of cores that were divided.
     pub fn cores(&self) -> u32 {
         self.cores
     }
 
-    /// The size in cores that was aimed at; at least 1.
+    /// Returns the intended size in cores; at least 1.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Whether a size of 0 was asked for, and 1 taken instead.
+    /// Returns true if a size of 0 was given, and 1 taken instead.
     pub(crate) fn size_was_zero(&self) -> bool {
         self.corrected
     }
 
-    /// The cores of each shard, in shard order. Of one kind of cores with private L2s, larger ones
-    /// come first. Empty if there are no cores.
+    /// Returns the number of cores of each shard, in shard order. For one kind of cores with
+    /// private L2s, larger shards come first. Empty if there are no cores.
     pub fn shards(&self) -> &[u32] {
         &self.shards
     }
 }
 
-/// Divides cores that are of one kind or of several, some of which share a lower cache: `kinds` has
-/// the sizes in cores of each kind's clusters, one after the other. Says how many cores are in each
-/// shard, kind by kind.
+/// Divides cores of one or several kinds, some of which share a lower cache. `kinds` has the sizes
+/// in cores of each kind's clusters, in order. Returns the number of cores in each shard, kind by
+/// kind.
 ///
-/// Each kind is divided for itself, as by [`shard_layout`]; then each cut moves to the nearest
-/// border between clusters, the later one of two. Cuts that meet are one, and so is one that would
-/// leave a core alone, so a kind may have fewer shards than it would have with private caches, and
-/// larger ones. Only a kind that is one core has a shard of one.
+/// Each kind is divided by itself, as by [`shard_layout`]. Then each cut moves to the nearest
+/// border between clusters, the later one of two. Cuts that meet become one, and a cut that would
+/// leave a core alone disappears. So a kind may have fewer and larger shards than with private
+/// caches. Only a kind of one core has a shard of one.
 pub(crate) fn clustered_layout(kinds: &[Vec<u32>], size: u32) -> ShardLayout {
     let shards = kinds.iter().flat_map(|clusters| whole_clusters(clusters, size)).collect();
     let cores = kinds.iter().flatten().sum();
     ShardLayout { shards, ..shard_layout(cores, size) }
 }
 
-/// The shards of one kind's cores.
+/// Returns the shards of one kind's cores.
 fn whole_clusters(clusters: &[u32], size: u32) -> Vec<u32> {
     let ends = |sizes: &[u32]| -> Vec<u32> {
         let end = |sum: &mut u32, size: &u32| {
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(shard_layout(5, size).shards(), [3, 2], "size {size}");
             assert_eq!(shard_layout(72, size).shards(), [2; 36], "size {size}");
         }
-        // From 3 on the merged rule never makes one.
+        // From size 3 on the merged rule never makes one.
         for (cores, size) in [(4, 3), (5, 3), (6, 4), (7, 4)] {
             let nearest = (2 * cores + size) / (2 * size);
             assert_eq!(shard_layout(cores, size).shards().len() as u32, nearest.max(1));

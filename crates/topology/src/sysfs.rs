@@ -1,8 +1,8 @@
-//! Reads the `devices/system` level of a sysfs tree, live or saved.
+//! Reader of the `devices/system` level of a sysfs tree, live or saved.
 //!
 //! Files: `Documentation/ABI/stable/sysfs-devices-system-cpu` and `.../sysfs-devices-node` of the
-//! Linux kernel. A file that isn't there is a fact that isn't reported; a file that is there and
-//! can't be read, or says something else than such a file does, is an error that names it.
+//! Linux kernel. A missing file is a fact that isn't reported. A file that can't be read, or has
+//! unexpected content, is an error that names it.
 
 use crate::cpuset::CpuId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,14 +18,14 @@ use crate::topology::{Source, Topology};
 type Result<T, E = TopologyError> = std::result::Result<T, E>;
 
 impl Topology {
-    /// Reads a saved sysfs tree: `dir` holds `sys/devices/system` (a copied root, or an unpacked
+    /// Reads a saved sysfs tree. `dir` holds `sys/devices/system` (a copied root, or an unpacked
     /// archive of `hwloc-gather-topology`), or `devices/system` (a copied `/sys`), or `cpu` (the
     /// `devices/system` level itself). Each CPU is allowed; [`Topology::with_allowed`] narrows
     /// that.
     ///
     /// # Errors
-    /// When `dir` is no sysfs tree, has no CPU, or holds a file that is not what it should be; the
-    /// error names the file.
+    /// If `dir` is no sysfs tree, has no CPU, or holds a file with unexpected content; the error
+    /// names the file.
     pub fn from_sysfs(dir: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         let dir = dir.as_ref();
         let raw = read(&system_dir(dir)?, &CpuSet::new())?;
@@ -33,7 +33,7 @@ impl Topology {
     }
 }
 
-/// The `devices/system` of the saved tree in `dir`.
+/// Returns the `devices/system` of the saved tree in `dir`.
 pub(crate) fn system_dir(dir: &Path) -> Result<PathBuf> {
     ["sys/devices/system", "devices/system", ""]
         .into_iter()
@@ -42,18 +42,17 @@ pub(crate) fn system_dir(dir: &Path) -> Result<PathBuf> {
         .ok_or_else(|| TopologyError::NotSysfs { path: dir.to_owned() })
 }
 
-/// The CPUs that are online now, where the tree says so, and those that are isolated.
+/// Returns the CPUs that are online now, if the tree lists them, and those that are isolated.
 ///
-/// Only the list is asked: the `online` file of a CPU that is being brought up says 0 for a moment
+/// Only the list counts: the `online` file of a CPU that is being brought up says 0 for a moment
 /// longer than the kernel takes to announce it.
 pub(crate) fn state(system: &Path) -> Result<(Option<CpuSet>, Option<CpuSet>)> {
     let cpu_dir = system.join("cpu");
     Ok((cpu_list(&cpu_dir, "online")?, cpu_list(&cpu_dir, "isolated")?))
 }
 
-/// Reads what the tree at `system` (a `devices/system`) reports. The CPUs in `proven` are known to
-/// be online, whatever a file of it says: in a container some are made up (LXCFS numbers the CPUs
-/// in `online` from 0).
+/// Reads the tree at `system` (a `devices/system`). The CPUs in `proven` are known to be online,
+/// whatever files say: in a container some are made up (LXCFS numbers the CPUs in `online` from 0).
 pub(crate) fn read(system: &Path, proven: &CpuSet) -> Result<RawMachine> {
     let cpu_dir = system.join("cpu");
     // CPUs that are possible but not present have no thread and no facts; they don't count.
@@ -90,7 +89,7 @@ fn raw_cpu(cpu: CpuId, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Res
     let listed = nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node);
     let node = match listed {
         Some(node) => Some(node),
-        // Nodes list online CPUs only; the link to its node often stays with an offline CPU.
+        // Nodes list online CPUs only; an offline CPU often keeps the link to its node.
         None => numbered(dir, "node")?.first().copied(),
     };
     let (cache, cluster) = caches(cpu, &dir.join("cache"))?;
@@ -105,15 +104,16 @@ fn raw_cpu(cpu: CpuId, dir: &Path, online: bool, nodes: &[(u32, CpuSet)]) -> Res
         online,
     };
     if online {
-        // Some sandboxes report CPUs and nothing about them: cores of their own, in one package.
+        // Some sandboxes report CPUs and nothing about them. Such CPUs are cores of their own, in
+        // one package.
         raw.core.get_or_insert(Key::Lowest(cpu));
         raw.package.get_or_insert(Key::Ids(vec![0]));
     }
     Ok(raw)
 }
 
-/// The core. The list of its threads comes first: `core_id` repeats in each package, and in some
-/// machines in each die of a package.
+/// Reads the core. The list of its threads comes first: `core_id` repeats in each package, and in
+/// some machines in each die of a package.
 fn core(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     for name in ["core_cpus", "thread_siblings"] {
         if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
@@ -126,7 +126,7 @@ fn core(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     Ok(Some(Key::Ids(vec![package, die, core])))
 }
 
-/// The package. Here too the list comes first: some architectures report -1 as the id of each.
+/// Reads the package. Here too the list comes first: some architectures report -1 as each id.
 fn package(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     for name in ["package_cpus", "core_siblings"] {
         if let Some(key) = sharers(cpu, topology, &format!("{name}_list"), name)? {
@@ -136,8 +136,8 @@ fn package(cpu: CpuId, topology: &Path) -> Result<Option<Key>> {
     Ok(number(&topology.join("physical_package_id"))?.map(|id| Key::Ids(vec![id])))
 }
 
-/// The kinds of cores that x86 kernels have performance counters for, each with its own
-/// (`intel_pmu`), where there are several: a device `cpu_NAME` each, beside `system`.
+/// Reads the kinds of cores. x86 kernels have separate performance counters (`intel_pmu`) for each
+/// of several kinds: a device `cpu_NAME` each, beside `system`.
 fn kinds(system: &Path) -> Result<Vec<(String, CpuSet)>> {
     let devices = system.parent().filter(|_| system.ends_with("devices/system"));
     let Some(devices) = devices else { return Ok(Vec::new()) };
@@ -150,7 +150,7 @@ fn kinds(system: &Path) -> Result<Vec<(String, CpuSet)>> {
     Ok(kinds)
 }
 
-/// How fast a CPU is, where the kernel knows that CPUs aren't alike: on ARM and RISC-V.
+/// Reads the speed of a CPU, if the kernel knows that CPUs differ: on ARM and RISC-V.
 fn capacity(cpu: &Path) -> Result<Option<RawKind>> {
     let path = cpu.join("cpu_capacity");
     let Some(capacity) = number(&path)? else { return Ok(None) };
@@ -160,11 +160,11 @@ fn capacity(cpu: &Path) -> Result<Option<RawKind>> {
     }
 }
 
-/// The level of a cache and which one it is.
+/// The level and the key of a cache.
 type Cache = (u32, Key);
 
-/// The unified or data cache of the highest level for which it is known who shares it, and the one
-/// below that.
+/// Reads the unified or data cache of the highest level whose sharers are known, and the one below
+/// that.
 fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
     let mut known: BTreeMap<u32, Key> = BTreeMap::new();
     for index in numbered(cache, "index")? {
@@ -188,7 +188,7 @@ fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
     Ok((last, below.map(|(_, key)| key)))
 }
 
-/// The nodes with the CPUs that they list. Empty where the machine reports no NUMA.
+/// Reads the nodes with the CPUs that they list. Empty if the machine reports no NUMA.
 fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
     numbered(dir, "node")?
         .into_iter()
@@ -203,8 +203,8 @@ fn nodes(dir: &Path) -> Result<Vec<(u32, CpuSet)>> {
         .collect()
 }
 
-/// What a CPU shares with others, known by the lowest one that shares it: from a list or, in old
-/// trees, a mask. A set that leaves out the very CPU that it is about is not believed.
+/// Returns the key of the CPUs that share an object with a CPU: the lowest one, from a list or, in
+/// old trees, a mask. A set that lacks the CPU itself is ignored.
 fn sharers(cpu: CpuId, dir: &Path, list: &str, mask: &str) -> Result<Option<Key>> {
     let believed = |set: &CpuSet| set.contains(cpu);
     let mut set = cpu_list(dir, list)?.filter(believed);
@@ -244,8 +244,8 @@ fn number(path: &Path) -> Result<Option<i64>> {
     }
 }
 
-/// The numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no such
-/// folder.
+/// Returns the numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no
+/// such folder.
 fn numbered(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
     let read = |error| TopologyError::Read { path: dir.to_owned(), error };
     let entries = match fs::read_dir(dir) {

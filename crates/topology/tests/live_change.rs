@@ -1,6 +1,6 @@
-//! The machine that the tests run on changes, really: a CPU goes offline and comes back, a cpuset
-//! is narrowed. In a binary of its own, one test at a time; skipped, with the reason, where the
-//! system doesn't permit it.
+//! Tests with real changes of the machine that they run on: a CPU goes offline and comes back, a
+//! cpuset is narrowed. They have a binary of their own and run one at a time. They are skipped,
+//! with the reason, if the system doesn't permit them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use corewise_topology::{CpuSet, Machine, Watch};
 mod live;
 use live::{Cpuset, Group, Offline};
 
-/// Waits for the kernel's word, and looks, until the machine is as wanted.
+/// Waits for the kernel's message and refreshes until the machine is as wanted.
 fn follow(machine: &Machine, watch: &mut Watch, wanted: impl Fn(&CpuSet) -> bool) {
     while !wanted(&machine.online()) {
         watch.wait().unwrap();

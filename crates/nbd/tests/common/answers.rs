@@ -1,4 +1,4 @@
-//! A client that takes replies of all forms, and checks that each keeps to the specification.
+//! A client that takes replies of all forms, and checks each against the specification.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -7,24 +7,24 @@ use corewise_nbd::wire::*;
 
 use super::Client;
 
-/// What came of a request.
+/// The reply to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) cookie: u64,
-    /// 0 is success.
+    /// Error number; 0 is success.
     pub(crate) error: u32,
     pub(crate) message: String,
-    /// Where an error happened.
+    /// Offset of an error.
     pub(crate) at: Option<u64>,
-    /// Of a read: its bytes; what an error left out is zero.
+    /// Bytes of a read; those that an error left out are zero.
     pub(crate) data: Vec<u8>,
-    /// Of a read: how many bytes have come.
+    /// Number of received bytes of a read.
     pub(crate) covered: usize,
-    /// Of a read: what came as a hole.
+    /// Ranges of a read that came as holes.
     pub(crate) holes: Vec<Range<u64>>,
-    /// Of a block status.
+    /// Extents of a block status.
     pub(crate) extents: Vec<StatusExtent>,
-    /// How many chunks there were; 0 for a simple reply.
+    /// Number of chunks; 0 for a simple reply.
     pub(crate) chunks: usize,
 }
 
@@ -34,7 +34,7 @@ impl<S: Read + Write> Client<S> {
         self.choose(Form::Structured, allocation_of);
     }
 
-    /// Asks for a form of messages, likewise.
+    /// Asks for a form of messages, and perhaps for `base:allocation` of this export.
     pub(crate) fn choose(&mut self, form: Form, allocation_of: Option<&str>) {
         let option = match form {
             Form::Simple => return,
@@ -63,7 +63,7 @@ impl<S: Read + Write> Client<S> {
     /// Takes chunks until one ends a reply. The replies of `open` requests may be mixed.
     ///
     /// # Panics
-    /// Where a reply isn't one that the specification allows for its request.
+    /// If a reply isn't one that the specification allows for its request.
     pub(crate) fn answer(&mut self, open: &mut Vec<(Request, Answer)>) -> (Request, Answer) {
         loop {
             let magic: [u8; 4] = self.bytes(4).try_into().unwrap();
@@ -119,7 +119,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a request without payload, and takes its answer.
+    /// Sends a request without payload, and takes its reply.
     pub(crate) fn ask(&mut self, request: Request) -> Answer {
         self.send_request(request);
         self.answer(&mut vec![(request, Answer::default())]).1

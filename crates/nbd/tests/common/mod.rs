@@ -1,5 +1,5 @@
-//! A raw client that speaks the protocol badly on demand, and a memory device whose completions a
-//! test can hold back.
+//! A raw client that breaks the protocol on demand, and a memory device whose completions a test
+//! can hold back.
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -19,10 +19,10 @@ use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
 use corewise_sync::{Condvar, Mutex};
 
-/// How long a test waits for something that has to come before it calls it lost.
+/// Time after which an expected event counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a [`TestDevice`] remembers about a request that reached it.
+/// A request as a [`TestDevice`] saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) op: Op,
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) fast: bool,
 }
 
-/// A device in memory. Completes inline, or holds requests back until the test releases them.
+/// A device in memory. It completes inline, or holds requests back until the test releases them.
 pub(crate) struct TestDevice {
     geometry: Geometry,
     /// L: is the lock; guards contents and held requests.
@@ -77,39 +77,39 @@ impl TestDevice {
         Arc::new(TestDevice { geometry, state: Mutex::new(state), arrived: Condvar::new() })
     }
 
-    /// Requests from now on wait for [`TestDevice::release`].
+    /// Holds later requests until [`TestDevice::release`].
     pub(crate) fn hold(&self) {
         self.state.lock().holding = true;
     }
 
-    /// Requests from now on complete; those that are held stay.
+    /// Completes later requests again; held ones stay.
     pub(crate) fn hold_no_more(&self) {
         self.state.lock().holding = false;
     }
 
-    /// Requests from now on fail.
+    /// Fails later requests.
     pub(crate) fn fail(&self, kind: IoErrorKind) {
         self.state.lock().fail = Some(kind);
     }
 
-    /// Requests from now on don't fail.
+    /// Stops failing requests.
     pub(crate) fn fail_no_more(&self) {
         self.state.lock().fail = None;
     }
 
-    /// Zeroes a range, and says of it that it is a hole.
+    /// Zeroes a range, and reports it as a hole.
     pub(crate) fn hole(&self, range: Range<u64>) {
         let mut state = self.state.lock();
         state.data[range.start as usize..range.end as usize].fill(0);
         state.holes.push(range);
     }
 
-    /// `submit` panics for a request at this offset.
+    /// Makes `submit` panic for a request at this offset.
     pub(crate) fn panic_at(&self, offset: u64) {
         self.state.lock().panic_at = Some(offset);
     }
 
-    /// Waits until `n` requests have reached the device since the beginning.
+    /// Waits until the device has seen `n` requests in all.
     pub(crate) fn wait_for_seen(&self, n: usize) {
         let mut state = self.state.lock();
         while state.seen.len() < n {
@@ -119,7 +119,7 @@ impl TestDevice {
         }
     }
 
-    /// Waits until `n` requests at this offset have reached the device since the beginning.
+    /// Waits until the device has seen `n` requests at this offset in all.
     pub(crate) fn wait_for_seen_at(&self, offset: u64, n: usize) {
         let mut state = self.state.lock();
         while state.seen.iter().filter(|seen| seen.offset == offset).count() < n {
@@ -137,8 +137,8 @@ impl TestDevice {
         self.state.lock().held.len()
     }
 
-    /// Completes what is held, newest first (so that no test relies on an order), and holds nothing
-    /// from now on.
+    /// Completes held requests, newest first (so that no test relies on an order), and holds
+    /// nothing from now on.
     pub(crate) fn release(&self) {
         let held = {
             let mut state = self.state.lock();
@@ -150,7 +150,7 @@ impl TestDevice {
         }
     }
 
-    /// Completes up to `n` of the held requests, oldest first, and goes on holding.
+    /// Completes up to `n` of the held requests, oldest first, and continues to hold.
     pub(crate) fn release_some(&self, n: usize) {
         let held: Vec<_> = {
             let mut state = self.state.lock();
@@ -260,12 +260,12 @@ pub(crate) struct OptReply {
 /// A client over any stream; it checks nothing and does what the test says.
 pub(crate) struct Client<S = UnixStream> {
     pub(crate) stream: S,
-    /// How its requests look, and the replies that it takes.
+    /// Form of its requests and of the replies that it takes.
     pub(crate) form: Form,
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client that has said nothing.
+    /// Creates a client that has sent nothing.
     pub(crate) fn new(stream: S) -> Client<S> {
         Client { stream, form: Form::Simple }
     }
@@ -285,7 +285,7 @@ impl<S: Read + Write> Client<S> {
         Client::greet(stream, ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES)
     }
 
-    /// As [`Client::fixed`], for a connection that the server may have closed meanwhile.
+    /// Negotiates as [`Client::fixed`] on a connection that the server may have closed meanwhile.
     pub(crate) fn fixed_or_gone(stream: S) -> Client<S> {
         let mut client = Client::new(stream);
         let _ = client.stream.read_exact(&mut [0; GREETING_LEN]);
@@ -354,7 +354,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Reads the same over and over, asked for in one piece: the server has all of them or none.
+    /// Sends the same read many times, each for one piece: the server has all of it or nothing.
     pub(crate) fn reads(&mut self, cookies: std::ops::Range<u64>, offset: u64, length: u32) {
         let (flags, command, length) = (CommandFlags::empty(), Command::READ, length.into());
         let read = |cookie| Request { flags, command, cookie, offset, length };
@@ -375,7 +375,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&message);
     }
 
-    /// Reads a reply; `len` bytes of data follow where it is a success.
+    /// Reads a reply; `len` bytes of data follow a successful one.
     pub(crate) fn reply(&mut self, len: usize) -> Reply {
         let mut head = [0; SIMPLE_REPLY_LEN];
         self.stream.read_exact(&mut head).unwrap();
@@ -385,13 +385,13 @@ impl<S: Read + Write> Client<S> {
         Reply { cookie: head.cookie, error: head.error, data }
     }
 
-    /// One read, answered.
+    /// Sends one read, and takes its reply.
     pub(crate) fn read(&mut self, cookie: u64, offset: u64, len: u32) -> Reply {
         self.request(Command::READ, cookie, offset, len);
         self.reply(len as usize)
     }
 
-    /// Reads until the end of the stream, whatever comes.
+    /// Receives until the end of the stream, whatever comes.
     pub(crate) fn drain_to_end(&mut self) {
         let mut sink = [0; 4096];
         while !matches!(self.stream.read(&mut sink), Ok(0) | Err(_)) {}
@@ -413,7 +413,7 @@ impl<S: Read + Write> Client<S> {
         match self.stream.read(&mut byte) {
             Ok(0) => {}
             Ok(_) => panic!("a byte ({:#x}) where the end should be", byte[0]),
-            // The server closed with bytes of ours unread.
+            // The server closed with unread bytes of ours.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("{error}"),
         }
@@ -421,8 +421,8 @@ impl<S: Read + Write> Client<S> {
 }
 
 /// Runs a test with this time for a deadline of the server's, which the test's own steps have to
-/// keep too. On a machine that is short of time they may not: then it is run again, with four times
-/// the time, and four times at most.
+/// meet too. On a busy machine they may not. Then the test runs again with four times the time, up
+/// to four times in all.
 pub(crate) fn with_time(time: Duration, test: impl Fn(Duration)) {
     for times in [1, 4, 16, 64] {
         if catch_unwind(AssertUnwindSafe(|| test(time * times))).is_ok() {
@@ -432,7 +432,7 @@ pub(crate) fn with_time(time: Duration, test: impl Fn(Duration)) {
     test(time * 256);
 }
 
-/// A server with one export, "disk", over this device.
+/// Creates a server with one export, "disk", over this device.
 pub(crate) fn server(device: Arc<TestDevice>) -> Server {
     server_with(device, Options::default())
 }
@@ -443,7 +443,7 @@ pub(crate) fn server_with(device: Arc<TestDevice>, options: Options) -> Server {
     server
 }
 
-/// A socket pair, one end served.
+/// Connects one end of a socket pair to the server, and returns the other.
 pub(crate) fn connect(server: &Server) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -452,7 +452,7 @@ pub(crate) fn connect(server: &Server) -> UnixStream {
     ours
 }
 
-/// A client in its transmission phase.
+/// Connects a client and attaches it to the export.
 pub(crate) fn client(server: &Server) -> Client {
     let mut client = Client::fixed(connect(server));
     client.go("disk");

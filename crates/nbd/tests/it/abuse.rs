@@ -1,7 +1,6 @@
-//! The ways to abuse an NBD server that others are known to have fallen for, row by row, with the
-//! answer of this one.
+//! Tests of known ways to abuse an NBD server, one each, with the answer of this one.
 //!
-//! The rows are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the
+//! The cases are those of a comparison of nbdkit 1.32, qemu-nbd 7.2 and nbd-server 3.24, and the
 //! patterns of CVE-2019-14850, CVE-2019-14851, CVE-2024-7409, CVE-2025-47711 and CVE-2025-47712.
 //! After each of them a bystander and a newcomer are served as before.
 #![cfg(not(loom))]
@@ -38,7 +37,7 @@ impl Victim {
         Victim { device, server, bystander }
     }
 
-    /// A client that has been greeted, and has greeted.
+    /// Connects a client that has exchanged greetings.
     fn haggling(&self) -> Client {
         Client::fixed(connect(&self.server))
     }
@@ -61,7 +60,7 @@ fn head(command: Command, offset: u64, length: u32) -> [u8; REQUEST_LEN] {
         .encode()
 }
 
-/// nbd-server carries on; the others disconnect, as does this one.
+/// Checks a disconnect, as of most servers; nbd-server carries on.
 #[test]
 fn client_flags_that_nobody_offered() {
     let victim = Victim::new();
@@ -88,7 +87,7 @@ fn an_option_that_does_not_exist() {
     victim.nobody_noticed();
 }
 
-/// nbd-server reads 4 GiB and says nothing.
+/// Checks an error and a disconnect; nbd-server reads 4 GiB and says nothing.
 #[test]
 fn an_option_of_four_gib() {
     let victim = Victim::new();
@@ -109,13 +108,13 @@ fn a_name_longer_than_the_data_that_should_hold_it() {
     victim.nobody_noticed();
 }
 
-/// qemu-nbd and nbd-server answer all of them.
+/// Checks a limit; qemu-nbd and nbd-server answer all of them.
 #[test]
 fn five_thousand_options_in_one_handshake() {
     let victim = Victim::new();
     let mut client = victim.haggling();
     let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode().repeat(5000);
-    // The server may hang up in the midst of it.
+    // The server may close the connection meanwhile.
     let _ = std::io::Write::write_all(&mut client.stream, &list);
     client.drain_to_end();
     victim.nobody_noticed();
@@ -130,7 +129,7 @@ fn a_request_with_another_magic() {
     victim.nobody_noticed();
 }
 
-/// nbdkit and nbd-server serve the second one, though they advertise less.
+/// Checks a refusal; nbdkit and nbd-server serve the second one, though they advertise less.
 #[test]
 fn reads_above_the_advertised_size() {
     let victim = Victim::new();
@@ -142,7 +141,7 @@ fn reads_above_the_advertised_size() {
     victim.nobody_noticed();
 }
 
-/// nbd-server waits for the 4 GiB.
+/// Checks a disconnect; nbd-server waits for the 4 GiB.
 #[test]
 fn a_write_of_four_gib_of_which_64_kib_come() {
     let victim = Victim::new();
@@ -167,7 +166,7 @@ fn reads_and_writes_past_the_end() {
     victim.nobody_noticed();
 }
 
-/// nbdkit answers `EINVAL`; the specification leaves it open.
+/// Checks success; nbdkit answers `EINVAL`, and the specification leaves it open.
 #[test]
 fn a_range_of_length_zero() {
     let victim = Victim::new();
@@ -188,7 +187,7 @@ fn a_command_and_a_flag_that_do_not_exist() {
     victim.nobody_noticed();
 }
 
-/// nbdkit and nbd-server wait for ever.
+/// Checks a timeout; nbdkit and nbd-server wait forever.
 #[test]
 fn silence_instead_of_a_handshake() {
     let soon = Duration::from_millis(50);
@@ -198,11 +197,11 @@ fn silence_instead_of_a_handshake() {
     victim.nobody_noticed();
 }
 
-/// nbd-server's parent dies at some thousand; qemu-nbd takes nobody until they are out of time;
-/// nbdkit has a thread for each.
+/// Checks that newcomers are served. nbd-server's parent dies at some thousand connections;
+/// qemu-nbd serves nobody until they time out; nbdkit has a thread for each.
 #[test]
 fn fifteen_hundred_half_open_connections() {
-    // Our ends of them are more than a process may have open, usually.
+    // The test's ends need more descriptors than a process usually may have.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let options = Options::new().max_half_open(16).max_connections(16);
@@ -213,7 +212,7 @@ fn fifteen_hundred_half_open_connections() {
     victim.nobody_noticed();
 }
 
-/// nbdkit ends by `SIGABRT` when the client closes.
+/// Checks an orderly end; nbdkit ends by `SIGABRT` when the client closes.
 #[test]
 fn two_thousand_reads_that_nobody_takes() {
     let options = Options::new().memory(MIB);
@@ -229,7 +228,7 @@ fn two_thousand_reads_that_nobody_takes() {
     victim.nobody_noticed();
 }
 
-/// CVE-2019-14850: a connection made nbdkit open its device before anything was agreed on.
+/// Checks CVE-2019-14850: a connection made nbdkit open its device before anything was agreed on.
 #[test]
 fn a_device_is_not_touched_before_its_export_is_chosen() {
     let victim = Victim::new();
@@ -243,7 +242,7 @@ fn a_device_is_not_touched_before_its_export_is_chosen() {
     victim.nobody_noticed();
 }
 
-/// CVE-2019-14851: `INFO` of one export and then the choice of another, by whatever option, ended
+/// Checks CVE-2019-14851: `INFO` of one export and then the choice of another, by any option, ended
 /// nbdkit by an assertion.
 #[test]
 fn information_about_one_export_and_the_choice_of_another() {
@@ -264,8 +263,8 @@ fn information_about_one_export_and_the_choice_of_another() {
     victim.nobody_noticed();
 }
 
-/// CVE-2024-7409: qemu ended by a fault where a client kept its socket open while the server was
-/// taken down.
+/// Checks CVE-2024-7409: qemu crashed if a client kept its socket open while the server was taken
+/// down.
 #[test]
 fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     let Victim { device, server, bystander } = Victim::new();
@@ -276,7 +275,7 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     busy.request(Command::READ, 1, 0, 512);
     device.wait_for_seen(1);
     let report = server.drain(Duration::from_millis(50));
-    // The busy one; on a machine that is short of time others, too.
+    // The busy one; on a busy machine others, too.
     assert!(report.clients == 18 && report.cut >= 1, "{report:?}");
     drop(server);
     device.release();
@@ -285,11 +284,11 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
 
 const TIB: u64 = 1 << 40;
 
-/// A terabyte in which nothing is. It calls all of it one hole, which has no end; and it notes what
-/// reaches it.
+/// An empty terabyte. It reports itself as one hole without an end, and records the requests that
+/// reach it.
 #[derive(Default)]
 struct Vast {
-    /// L: is the lock; guards what has reached it: operation, offset and length.
+    /// L: is the lock; guards the recorded requests: operation, offset and length.
     seen: Mutex<Vec<(Op, u64, u64)>>,
 }
 
@@ -313,7 +312,7 @@ impl BlockDevice for Vast {
     }
 }
 
-/// A client with structured replies and block status.
+/// Creates a client with structured replies and block status.
 fn of_vast() -> (Arc<Vast>, Server, Client) {
     let device = Arc::new(Vast::default());
     let server = Server::new(Options::default());
@@ -334,7 +333,7 @@ fn ask(
     client.ask(Request { flags, command, cookie: 1, offset, length: length.into() })
 }
 
-/// CVE-2025-47711: an extent that ends where 32 bits do, or behind, ended nbdkit by an assertion.
+/// Checks CVE-2025-47711: an extent that ends at 32 bits, or beyond, ended nbdkit by an assertion.
 #[test]
 fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
     let (_device, _server, mut client) = of_vast();
@@ -350,9 +349,9 @@ fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
     }
 }
 
-/// CVE-2025-47712: a length that was rounded up to whole blocks became zero, or went past the end,
-/// and ended nbdkit by an assertion. Here the device is asked for the blocks around such a range,
-/// or, by a trim, for those in it, and for none that isn't there.
+/// Checks CVE-2025-47712: a length that was rounded up to whole blocks became zero, or passed the
+/// end, and ended nbdkit by an assertion. Here the device gets a request for the blocks around such
+/// a range or, by a trim, for those inside of it, and for none beyond the end.
 #[test]
 fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
     let (device, _server, mut client) = of_vast();
@@ -373,7 +372,7 @@ fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
             }
             assert!(may, "{command:?} of {length} at {offset}");
             let end = seen.iter().map(|(_, from, len)| from + len).max().unwrap_or(0);
-            // A trim leaves a block of which more is in use.
+            // A trim leaves out a block of which more is in use.
             assert!(command == Command::TRIM || end >= offset + u64::from(length), "{end}");
             for (_, offset, length) in seen {
                 assert!(
@@ -386,8 +385,8 @@ fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
     assert_eq!(ask(&mut client, Command::READ, CommandFlags::empty(), 0, 512).error, 0);
 }
 
-/// The same two patterns by a command that goes to the device in pieces: each byte is in one of
-/// them.
+/// Checks the same two patterns with a command that goes to the device in pieces: each byte is in
+/// one of them.
 #[test]
 fn zeroes_as_long_as_32_bits_say() {
     let (device, _server, mut client) = of_vast();

@@ -1,4 +1,4 @@
-//! Clients that may attach and clients that may not, and what the empty name means.
+//! Tests of clients that may attach and clients that may not, and of the empty name.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -24,7 +24,7 @@ fn serve(exports: impl IntoIterator<Item = Export>) -> Server {
     server
 }
 
-/// What a client sees in a list.
+/// Returns the export names that a client sees in a list.
 fn list<S: std::io::Read + std::io::Write>(client: &mut Client<S>) -> Vec<String> {
     client.option(OptionKind::LIST, &[]);
     let mut names = Vec::new();
@@ -42,7 +42,7 @@ fn list<S: std::io::Read + std::io::Write>(client: &mut Client<S>) -> Vec<String
     }
 }
 
-/// The refusal of a `GO`.
+/// Returns the refusal of a `GO`.
 fn refusal<S: std::io::Read + std::io::Write>(
     client: &mut Client<S>,
     name: &str,

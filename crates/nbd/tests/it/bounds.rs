@@ -1,4 +1,4 @@
-//! Clients that take their time: how long a request, a reply and a silence may last.
+//! Tests of slow clients: the time limits of a request, a reply and a silence.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -14,7 +14,8 @@ const SOON: Duration = Duration::from_millis(50);
 fn a_request_that_is_sent_in_part_only_ends_the_connection() {
     let options = Options::new().request_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
-    // Of the head, of a payload that fits the buffer, of a large one, of one that was refused.
+    // Parts of the head, of a payload that fits the buffer, of a large one, of one that was
+    // refused.
     for (length, sent) in [(0, 0), (4096, 100), (1000 << 10, 100), (4096, 0)] {
         let mut slow = client(&server);
         assert_eq!(slow.read(1, 0, 512).error, 0);
@@ -39,7 +40,7 @@ fn a_client_that_says_nothing_between_requests_has_all_the_time() {
         let options = Options::new().request_timeout(soon);
         let server = server_with(TestDevice::new(MIB), options);
         let mut calm = client(&server);
-        // In two parts, so that its socket has been told a time.
+        // In two parts, so that its socket has a timeout.
         let head = Request {
             flags: CommandFlags::empty(),
             command: Command::READ,
@@ -52,7 +53,7 @@ fn a_client_that_says_nothing_between_requests_has_all_the_time() {
         std::thread::yield_now();
         calm.send(&head[5..]);
         assert_eq!(calm.reply(512).error, 0);
-        // Another one is out of time meanwhile, twice.
+        // Meanwhile another client times out, twice.
         for _ in 0..2 {
             let mut slow = client(&server);
             slow.send(&head[..5]);
@@ -95,7 +96,7 @@ fn a_client_that_does_not_take_its_replies_is_disconnected() {
 
 #[test]
 fn a_large_read_waits_for_memory_until_those_that_hold_it_are_out_of_time() {
-    // The pool of so little memory holds 32 MiB.
+    // The pool of a server with so little memory holds 32 MiB.
     let options = Options::new().memory(MIB).reply_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
     let large = (1 << 20) - 4096;
@@ -129,7 +130,7 @@ fn a_client_that_waits_for_memory_is_drained_like_any_other() {
     device.release();
     assert_eq!(first.reply(32 << 20).error, 0);
     assert!(drain.join().unwrap().is_clean());
-    // The last reply may be dropped by another thread, when the client is off the books.
+    // Another thread may drop the last reply after the client has left the registry.
     while server.memory().taken > 0 {
         std::thread::yield_now();
     }

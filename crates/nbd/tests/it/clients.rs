@@ -1,4 +1,4 @@
-//! The list of clients: what is known of each, what it has been answered, and how it is
+//! Tests of the list of clients: the facts about each, its answered requests, and how it is
 //! disconnected.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
@@ -13,7 +13,8 @@ use corewise_nbd::{ClientEvent, ClientStatus, Options, Peer, Server};
 
 const MIB: u64 = 1 << 20;
 
-/// The clients when so many requests have been counted: a reply is counted once it has left.
+/// Returns the clients once `requests` requests have been counted: a reply is counted once it has
+/// left.
 fn counted(server: &Server, requests: u64) -> Vec<ClientStatus> {
     loop {
         let clients = server.clients();
@@ -87,7 +88,7 @@ fn what_is_in_flight_is_seen_while_it_is_and_counted_when_it_was_answered() {
     }
     let [busy] = &counted(&server, 3)[..] else { panic!() };
     assert_eq!(busy.traffic.of(Op::Read).bytes, 3 * 4096);
-    // A request is counted, and then it is in flight no more.
+    // A request is counted first, and then no longer in flight.
     while server.clients()[0].oldest.is_some() {
         std::thread::yield_now();
     }
@@ -105,7 +106,7 @@ fn a_disconnected_client_is_gone_with_its_requests_and_others_go_on() {
     let id = server.clients()[0].id;
     assert!(server.disconnect(id));
     one.expect_end();
-    // Its requests are still in the device, and so it is still listed.
+    // Its requests are still in the device, so it is still listed.
     let [gone, _] = &server.clients()[..] else { panic!() };
     assert!(gone.id == id && gone.draining && gone.in_flight == 2);
     device.release();
@@ -162,7 +163,7 @@ fn an_observer_is_told_of_clients_that_come_and_go_and_its_panic_is_its_own() {
     assert_eq!(hears.recv().unwrap(), format!("{id} attached disk"));
     polite.request(Command::DISC, 2, 0, 0);
     assert_eq!(hears.recv().unwrap(), format!("{id} left disk: it said goodbye"));
-    // One that never chooses an export is no client of any.
+    // A connection that never chooses an export is no client of any.
     drop(Client::fixed(connect(&server)));
     let cut = client(&server);
     assert!(hears.recv().unwrap().ends_with("attached disk"));
@@ -186,7 +187,7 @@ fn replies_that_a_client_does_not_take_are_seen_with_their_age_until_it_takes_th
         seen = clients[0].untaken.map(|age| (age, clients[0].untaken_bytes, clients[0].oldest));
     }
     let (age, bytes, oldest) = seen.unwrap();
-    // The socket took some of the first one.
+    // The socket took a part of the first one.
     assert!(bytes > 0 && bytes < 2 * ((1000 << 10) + 64), "{bytes}");
     assert!(oldest.expect("both are in flight") >= age, "{age:?} {oldest:?}");
     assert!(server.clients()[0].untaken.expect("nothing was taken") >= age);
@@ -209,7 +210,7 @@ fn a_request_that_came_in_part_is_seen_until_its_rest_has_come() {
     let (flags, command) = (CommandFlags::empty(), Command::WRITE);
     let head = Request { flags, command, cookie: 2, offset: 0, length: 4096 }.encode();
     let all = [&head[..], &[7; 4096]].concat();
-    // Amid its head, and amid its payload.
+    // In the middle of its head, and of its payload.
     for part in [8, 128] {
         client.send(&all[..part]);
         while partial().is_none() {
@@ -225,7 +226,7 @@ fn a_request_that_came_in_part_is_seen_until_its_rest_has_come() {
     }
 }
 
-/// Why the only client of a server was let go.
+/// Returns a channel with the reason why the only client of a server was let go.
 fn why(server: &Server) -> std::sync::mpsc::Receiver<String> {
     let (told, hears) = channel();
     assert!(server.observe(move |event| {

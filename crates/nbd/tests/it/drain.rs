@@ -1,4 +1,5 @@
-//! How a server, and an export, come to an end: in order, within the deadline, with everybody told.
+//! Tests of the end of a server, and of an export: in order, within the deadline, with everybody
+//! told.
 #![cfg(not(loom))]
 
 use std::io::Read;
@@ -76,7 +77,7 @@ fn a_request_that_was_sent_in_part_costs_a_drain_little_and_others_of_its_client
         length: 512,
     };
     busy.send(&head.encode());
-    // The heads of all but the first are understood.
+    // The heads of all but the first have been parsed.
     while server.exports()[0].in_flight < 5 {
         std::thread::yield_now();
     }
@@ -166,7 +167,7 @@ fn after_the_deadline_clients_are_cut_and_counted() {
     device.wait_for_seen(1 + 3);
     let mut idle = client(&server);
     let report = server.drain(Duration::from_millis(50));
-    // On a machine that is short of time the idle one isn't let go by then, and is cut too.
+    // On a busy machine the idle one isn't let go by then, and is cut too.
     assert_eq!((report.clients, report.idle + report.cut), (2, 2));
     assert!(report.cut >= 1, "{report:?}");
     assert_eq!((report.requests_completed, report.requests_cut), (0, 3));

@@ -1,4 +1,4 @@
-//! Extended headers: 64-bit lengths, and replies whose heads are all alike.
+//! Tests of extended headers: 64-bit lengths, and replies with uniform heads.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -14,15 +14,15 @@ use corewise_sync::Mutex;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
-/// Longer than any request without extended headers.
+/// Length beyond that of any request without extended headers.
 const LONG: u64 = 8 * GIB;
 
-/// A terabyte of nothing that remembers what it was asked for, and holds it back if it is told to.
+/// A terabyte without data that records its requests, and holds them back on demand.
 #[derive(Default)]
 struct Nothing {
-    /// L: is the lock; guards what came.
+    /// L: is the lock; guards the recorded requests.
     seen: Mutex<Vec<(Op, u64, u64)>>,
-    /// L: is the lock; guards what is held back.
+    /// L: is the lock; guards the held requests.
     held: Mutex<Option<Vec<DeviceRequest>>>,
 }
 
@@ -165,7 +165,7 @@ fn every_answer_has_an_extended_head_whatever_it_says() {
     device.hole(MIB..2 * MIB);
     let server = server_with(device.clone(), options());
     let (mut client, _) = extended(&server, true);
-    // `Client::answer` looks at each head.
+    // `Client::answer` checks each head.
     let read = client.ask(request(Command::READ, MIB - 64 * 1024, 256 * 1024));
     assert_eq!(read.data, device.bytes((MIB - 64 * 1024) as usize, 256 << 10));
     assert!(!read.holes.is_empty());
@@ -210,7 +210,7 @@ fn hostile_lengths_are_refused_without_a_byte_of_memory_and_the_connection_goes_
     }
     assert_eq!(server.memory().taken, 0);
     assert_eq!(device.seen.lock().len(), 0);
-    // A read isn't longer than without them.
+    // A read may not be longer than without them.
     assert_eq!(client.ask(request(Command::READ, 0, (32 << 20) + 512)).error, 75);
     assert_eq!(client.ask(request(Command::READ, 0, 512)).error, 0);
 }
@@ -242,7 +242,7 @@ fn a_block_status_may_name_its_context() {
         let request = Request { flags, ..request(Command::BLOCK_STATUS, offset, length) };
         client.send_request(request);
         client.send(payload);
-        // The answer is held against the length that was meant.
+        // The reply is compared with the intended length.
         let meant = Request { length: TIB, ..request };
         client.answer(&mut vec![(meant, Answer::default())]).1
     };
@@ -255,7 +255,7 @@ fn a_block_status_may_name_its_context() {
         assert_eq!(answer.error, ReplyError::Inval.code(), "{wrong:?}");
     }
     assert_eq!(device.seen.lock().len(), 1);
-    // In pieces, its head in one of them.
+    // In pieces; its head in one of them.
     let request = Request { flags, ..request(Command::BLOCK_STATUS, 0, 12) };
     client.send_request(request);
     for byte in query(512, 1) {
@@ -271,7 +271,7 @@ fn a_client_that_chose_extended_headers_and_sends_compact_ones_is_cut_and_so_is_
     let (_, server) = nothing();
     let (mut wrong, _) = extended(&server, false);
     wrong.send(&request(Command::READ, 0, 512).encode());
-    // It doesn't wait for the four bytes that an extended one has more.
+    // The server doesn't wait for the four more bytes of an extended head.
     wrong.expect_end();
     let mut client = client(&server);
     client.send(&request(Command::READ, 0, 512).encode_extended());

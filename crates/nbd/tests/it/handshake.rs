@@ -1,4 +1,4 @@
-//! The handshake machine, by table: what a client sends, what it gets.
+//! Tests of the handshake's state machine, by table: what a client sends, and the replies.
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{
@@ -65,7 +65,7 @@ fn option(option: OptionKind, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Feeds all bytes, `piece` at a time, as a socket might deliver them; the unconsumed rest is fed
+/// Feeds all bytes, `piece` at a time, as a socket might deliver them. The unconsumed rest is fed
 /// again with the next piece.
 fn feed(shop: &Shop, input: &[u8], piece: usize) -> (Vec<u8>, Progress) {
     let mut machine = Handshake::new();
@@ -100,7 +100,7 @@ fn replies(mut bytes: &[u8]) -> Vec<(OptionKind, OptionReplyKind, Vec<u8>)> {
     out
 }
 
-/// Runs a conversation whole and byte by byte: both have to come to the same.
+/// Runs a conversation whole and byte by byte, and checks that both have the same result.
 fn converse(shop: &Shop, input: &[u8]) -> (Vec<u8>, Progress) {
     let whole = feed(shop, input, input.len().max(1));
     assert_eq!(feed(shop, input, 1), whole, "byte by byte is as good as whole");

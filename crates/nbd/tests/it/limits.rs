@@ -1,4 +1,4 @@
-//! Many clients, silent clients, and clients that come when there is no more room.
+//! Tests of many clients, silent clients, and clients that come when there is no more room.
 #![cfg(not(loom))]
 
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn a_client_that_never_chooses_an_export_is_closed_at_the_deadline() {
     });
 }
 
-/// Waits until so many handshakes have ended: how they ended.
+/// Waits until `ended` handshakes have ended, and returns their counts.
 fn handshakes(server: &Server, ended: u64) -> HandshakeCounts {
     loop {
         let counts = server.handshakes();
@@ -48,7 +48,8 @@ fn handshakes(server: &Server, ended: u64) -> HandshakeCounts {
 fn each_handshake_is_counted_once_by_how_it_ended() {
     let server = server_with(TestDevice::new(MIB), Options::new().max_connections(1));
     let served = client(&server);
-    // Told three times that there is no place, then in the only way that EXPORT_NAME has.
+    // The client is told three times that there is no place, then in the only way that EXPORT_NAME
+    // has.
     let mut stubborn = Client::fixed(connect(&server));
     for _ in 0..3 {
         stubborn.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
@@ -95,8 +96,8 @@ fn the_deadline_does_not_touch_a_client_that_has_chosen() {
         let options = Options::new().handshake_timeout(soon);
         let server = server_with(TestDevice::new(MIB), options);
         let mut chosen = client(&server);
-        // A silent one that came later is closed by its deadline: then the first one's deadline is
-        // over too.
+        // A silent client that came later is closed by its deadline: then the first one's deadline
+        // is over too.
         let mut later = Client::fixed(connect(&server));
         later.expect_end();
         assert_eq!(chosen.read(1, 0, 512).error, 0);
@@ -148,7 +149,7 @@ fn served_clients_keep_their_places_and_the_next_one_is_told() {
     let reply = newcomer.opt_reply();
     assert_eq!(reply.kind, OptionReplyKind::ERR_POLICY);
     assert_eq!(reply.data, b"all 2 places of this server are taken");
-    // It may ask again, or what there is.
+    // It may ask again, or list the exports.
     newcomer.option(OptionKind::LIST, &[]);
     assert_eq!(newcomer.opt_reply().kind, OptionReplyKind::SERVER);
     let mut curt = Client::fixed(connect(&server));
@@ -165,7 +166,7 @@ fn served_clients_keep_their_places_and_the_next_one_is_told() {
     assert_eq!(client(&server).read(1, 0, 512).error, 0, "a free place is given again");
 }
 
-/// The answer to the choice of an export: what went wrong, if something did.
+/// Chooses an export. Returns the client, or the error.
 fn choose(server: &Server, name: &str) -> Result<Client, String> {
     let mut client = Client::fixed(connect(server));
     client.option(OptionKind::GO, &GoRequest::encode(name, &[]));
@@ -216,7 +217,7 @@ fn the_client_that_is_idle_for_longest_makes_room_for_a_newcomer_where_the_owner
     let mut later = client(&server);
     later.write_request(1, 512, &[1; 512]);
     assert_eq!(later.reply(0).error, 0);
-    // A reply is there a moment before it is off the books, and its client idle.
+    // A reply arrives a moment before it is settled, and its client idle.
     while server.exports()[0].in_flight > 1 {
         std::thread::yield_now();
     }
@@ -248,7 +249,7 @@ fn three_hundred_clients_are_served_at_the_same_time() {
         assert_eq!(client.reply(512).cookie, cookie as u64);
     }
     assert_eq!(server.exports()[0].clients, 300);
-    // A reply is there a moment before it is off the books.
+    // A reply arrives a moment before it is settled.
     while server.exports()[0].in_flight > 0 {
         std::thread::yield_now();
     }
@@ -324,7 +325,7 @@ fn a_name_is_given_once_and_the_default_export_is_the_only_one() {
     assert_eq!(export.name(), "disk", "it is given back");
     let long = Export::new("x".repeat(5000), TestDevice::new(MIB));
     assert!(matches!(server.add_export(long), Err(Error::BadText { what: "name", .. })));
-    // The empty name means the only export there is, and nothing where there are two.
+    // The empty name means the only export, and nothing if there are two.
     let mut client = Client::fixed(connect(&server));
     client.option(OptionKind::INFO, &GoRequest::encode("", &[InfoKind::NAME]));
     assert_eq!(client.opt_reply().kind, OptionReplyKind::INFO);
@@ -333,7 +334,7 @@ fn a_name_is_given_once_and_the_default_export_is_the_only_one() {
     server.add_export(Export::new("more", TestDevice::new(MIB))).unwrap();
     client.option(OptionKind::INFO, &GoRequest::encode("", &[]));
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_UNKNOWN);
-    // With EXPORT_NAME there is no error, only the end.
+    // EXPORT_NAME has no error, so the connection ends.
     client.option(OptionKind::EXPORT_NAME, b"");
     client.expect_end();
 }

@@ -1,4 +1,4 @@
-//! Sessions with the server, by hand-made clients.
+//! Tests of sessions with the server, by hand-made clients.
 
 #[path = "../common/mod.rs"]
 mod common;

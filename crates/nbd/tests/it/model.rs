@@ -1,6 +1,6 @@
-//! A model of an export: a plain vector of bytes, and what flushes have promised. A random client
-//! with several connections sends every command, and each reply is compared with what the model
-//! says; so is the disk, or the file, behind it.
+//! A model of an export: a plain vector of bytes, and the promises of flushes. A random client with
+//! several connections sends every command, and each reply is compared with the model. So is the
+//! disk, or the file, behind the export.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -22,13 +22,13 @@ use fastrand::Rng;
 
 const SIZE: usize = 1 << 20;
 const BLOCK: usize = 512;
-/// Pieces of the export, of which each request of a round has its own.
+/// Number of parts of the export. Each request of a round has its own.
 const LANES: usize = 8;
 
-/// A disk with a cache that a crash would lose. It calls zeroes holes, which is true by
+/// A disk with a cache that a crash would lose. It reports zeroes as holes, which is true by
 /// construction.
 struct Disk {
-    /// L: is the lock; guards what reads see, and what has been flushed.
+    /// L: is the lock; guards the contents that reads return, and the flushed ones.
     state: Mutex<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -67,7 +67,7 @@ impl BlockDevice for Disk {
     }
 }
 
-/// What the export has to hold.
+/// The contents that the export has to have.
 struct Model {
     now: Vec<u8>,
     durable: Vec<u8>,
@@ -80,7 +80,7 @@ impl Model {
     fn check(&self, request: &Request, answer: &Answer, form: Form) {
         let (from, to) = range(request);
         match request.command {
-            // A flag that nobody offered, or a range that isn't there.
+            // A flag that was not offered, or a range outside of the export.
             _ if answer.error != 0 => {
                 assert!(is_wrong(request, form), "{request:?}: {answer:?}");
             }
@@ -143,7 +143,7 @@ fn range(request: &Request) -> (usize, usize) {
     (request.offset as usize, request.offset as usize + request.length as usize)
 }
 
-/// Whether the server has to refuse it.
+/// Returns true if the server has to refuse the request.
 fn is_wrong(request: &Request, form: Form) -> bool {
     let flags = request.flags.without(CommandFlags::FUA);
     let extended = form == Form::Extended;
@@ -218,7 +218,7 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
         offset += SIZE as u64;
     }
     if form == Form::Extended {
-        // Without a payload a length may be one that no compact request can have.
+        // Without a payload, a length may be too large for a compact request.
         if command == Command::WRITE {
             flags = flags.with_if(rng.usize(..20) != 0, CommandFlags::PAYLOAD_LEN);
         } else if rng.usize(..20) == 0 {
@@ -228,10 +228,10 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
     Request { flags, command, cookie, offset, length }
 }
 
-/// What is found behind the export when nothing is in flight.
+/// The storage behind the export, while nothing is in flight.
 trait Behind {
-    /// Looks whether it is what the model says. `flushed`: a flush ran beside what `changed`, and
-    /// might have come before or after each of these changes.
+    /// Compares it with the model. If `flushed` is true, a flush ran beside the `changed` requests,
+    /// and may have come before or after each of them.
     fn check(&self, model: &mut Model, changed: &[Request], flushed: bool);
 }
 
@@ -285,9 +285,9 @@ fn converse(
     let mut rng = Rng::with_seed(seed);
     let mut cookie = 0;
     for round in 0..rounds {
-        // Whole blocks first, then a round of them now and then.
+        // Whole blocks first; later also rounds of partial ones.
         let odd = round > rounds / 3 && rng.usize(..4) != 0;
-        // A round: each connection has several requests in flight, and none touches another's
+        // In a round each connection has several requests in flight, and none touches another's
         // bytes.
         let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
         for lane in 0..LANES {
@@ -299,7 +299,7 @@ fn converse(
             let payload = vec![byte; request.payload_len(form) as usize];
             rounds[n].push((request, payload));
         }
-        // A flush beside them covers what was answered before, on whatever connection.
+        // A flush beside them covers what was answered before, on any connection.
         let flushed = rng.usize(..4) == 0;
         if flushed {
             cookie += 1;
@@ -325,7 +325,7 @@ fn converse(
                     continue;
                 }
                 let sent = round.iter().find(|(rq, _)| rq.cookie == request.cookie);
-                // With a flush beside it, only what a change promises by itself is known.
+                // With a flush beside it, only the change's own promise is known.
                 model.apply(&request, &sent.unwrap().1);
                 if request.payload_len(peer.form) > 0
                     || [Command::TRIM, Command::WRITE_ZEROES].contains(&request.command)
@@ -336,7 +336,7 @@ fn converse(
         }
         behind.check(&mut model, &changed, flushed);
         if rng.usize(..4) == 0 {
-            // On any connection: it covers what all of them were answered.
+            // On any connection: a flush covers the answered changes of all.
             let n = rng.usize(..peers.len());
             cookie += 1;
             assert_eq!(peers[n].ask(flush(cookie)).error, 0);

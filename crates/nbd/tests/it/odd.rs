@@ -1,5 +1,5 @@
-//! Requests that cover blocks of the device in part: what of it the device is asked, and that
-//! nobody's bytes are lost.
+//! Tests of requests that cover blocks of the device in part: the requests that the device gets,
+//! and that no client's bytes are lost.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -17,7 +17,7 @@ fn device() -> Arc<TestDevice> {
     TestDevice::new(SIZE)
 }
 
-/// What the device was asked from request number `from` on.
+/// Returns the requests that the device got from number `from` on.
 fn seen(device: &TestDevice, from: usize) -> Vec<(Op, u64, u64)> {
     device.seen()[from..].iter().map(|seen| (seen.op, seen.offset, seen.len)).collect()
 }
@@ -69,7 +69,7 @@ fn two_clients_that_write_the_halves_of_a_block_at_once_both_survive() {
     let device = device();
     let server = server(device.clone());
     let (mut one, mut two) = (client(&server), client(&server));
-    // Both are known to change parts of blocks.
+    // Both have changed parts of blocks before.
     write(&mut one, 512 * 9, &[1]);
     write(&mut two, 512 * 9 + 1, &[1]);
     let before = device.seen().len();
@@ -95,7 +95,7 @@ fn a_write_of_a_part_of_a_block_waits_for_writes_of_the_block_and_they_for_it() 
     device.hold();
     plain.write_request(1, 0, &[1; 1024]);
     device.wait_for_seen(1);
-    // Its first one: the other's is not in the table.
+    // Its first partial change: the other's change is not in the table.
     odd.write_request(1, 513, &[2; 2]);
     device.hold_no_more();
     assert_eq!(plain.read(2, 0, 512).error, 0);

@@ -1,5 +1,5 @@
-//! Limits of an export and of a client. The times themselves are tested beside the code: here a
-//! limit is so low that nobody lives to see its end.
+//! Tests of limits of an export and of a client. The times themselves are tested beside the code:
+//! here a limit is so low that nobody lives to see its end.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -11,7 +11,7 @@ use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Rate, Server};
 
 const MIB: u32 = 1 << 20;
-/// After a read of a MiB the next one waits for twelve days.
+/// Rate at which a read after a read of a MiB waits for twelve days.
 const TRICKLE: Rate = Rate { requests: None, bytes: Some(1) };
 
 fn server(device: &Arc<TestDevice>, limit: impl FnOnce(Export) -> Export) -> Server {
@@ -20,7 +20,8 @@ fn server(device: &Arc<TestDevice>, limit: impl FnOnce(Export) -> Export) -> Ser
     server
 }
 
-/// What waits is refused when the server drains, and the drain doesn't wait for it.
+/// Checks that waiting requests are refused when the server drains, and that the drain doesn't wait
+/// for them.
 fn end(server: &Server, waiting: &mut [Client]) {
     let report = server.drain(PATIENCE);
     assert_eq!(report.cut, 0, "{report:?}");
@@ -95,7 +96,7 @@ fn the_time_that_a_client_is_made_to_wait_is_not_its_time_for_the_request() {
     let head = request.encode();
     for part in [&head[..5], &head[5..], &[7; 4096]] {
         client.send(part);
-        // The next part comes by itself, most likely.
+        // The next part most likely comes by itself.
         (0..3).for_each(|_| std::thread::yield_now());
     }
     assert_eq!(client.reply(0).error, 0);

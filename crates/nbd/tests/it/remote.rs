@@ -1,5 +1,5 @@
-//! Volumes that are somebody else's exports: against our own server, with connections that are cut
-//! at each kind of request.
+//! Tests of volumes that are another server's exports, against our own server, with connections
+//! that are cut at each kind of request.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -52,7 +52,7 @@ impl Drop for Rig {
     }
 }
 
-/// How the export behind a socket is reached.
+/// Returns the options for an export behind a socket.
 pub(crate) fn options(path: &Path) -> RemoteOptions {
     let uri = format!("nbd+unix:///disk?socket={}", path.display());
     RemoteOptions::new(uri.parse().unwrap())
@@ -64,7 +64,7 @@ fn listening(device: Arc<TestDevice>, path: &Path) -> Server {
     server
 }
 
-/// Submits, and gives where the end comes.
+/// Submits a request, and returns the channel that gets its completion.
 pub(crate) fn submit(disk: &Queue, rq: Request) -> Receiver<Completed> {
     let (tell, told) = channel();
     disk.submit(rq.on_complete(move |done| _ = tell.send(done)));
@@ -75,9 +75,9 @@ pub(crate) fn ended(told: &Receiver<Completed>) -> Completed {
     told.recv_timeout(PATIENCE).expect("each request ends")
 }
 
-/// Stands between the two sides, and hangs up when it is told to.
+/// A proxy between the two sides, which closes the connections on demand.
 struct Proxy {
-    /// L: is the lock; guards the streams of what goes on.
+    /// L: is the lock; guards the streams of live connections.
     streams: Arc<Mutex<Vec<UnixStream>>>,
 }
 
@@ -128,7 +128,7 @@ fn each_operation_reaches_the_other_side_with_its_flags() {
         disk.write_at(512, bytes.to_vec()).unwrap();
         assert_eq!(disk.read_at(512, bytes.len()).unwrap(), bytes);
         assert_eq!(device.bytes(512, bytes.len()), bytes);
-        // In pieces, and in such as are no whole blocks.
+        // In pieces that are not all whole blocks.
         let parts = [(vec![1; 100].into(), 0), (vec![2; 924].into(), 0)].map(|(b, _): (_, u8)| b);
         let write = Request::write_vectored(4096, parts.into());
         ended(&submit(&disk, write.fua())).result.unwrap();
@@ -247,7 +247,7 @@ fn one_flush_fails_where_changes_were_acknowledged_on_a_connection_that_is_gone(
     disk.flush().unwrap();
     assert_eq!(disk.read_at(0, 512).unwrap(), [2; 512][..]);
     assert_eq!(remote.status().unflushed, 1);
-    // A flush that was on its way when the connection broke is no other.
+    // A flush that was on its way when the connection broke counts as the same one.
     disk.write_at(0, vec![3; 512]).unwrap();
     device.hold();
     let flush = submit(&disk, Request::flush());
@@ -272,7 +272,7 @@ fn changes_of_one_block_are_never_on_their_way_together() {
     device.wait_for_seen(1);
     let second = submit(&disk, Request::write_zeroes(7680, 512));
     let other = submit(&disk, Request::write(8192, vec![3; 512]));
-    // The one behind has passed it, and it isn't there.
+    // The later one has passed it, and it isn't there.
     device.wait_for_seen(2);
     assert!(device.seen().iter().all(|seen| seen.op == Op::Write));
     device.release();
@@ -375,7 +375,7 @@ fn a_volume_that_ends_soon_waits_for_one_request_that_nobody_answers_and_for_no_
         let remote = Arc::new(Remote::connect(options).unwrap());
         let disk = rig.disk(remote.clone());
         remote.ends_soon();
-        // As long as somebody answers it goes on, and connects again.
+        // While the server answers, the volume continues, and reconnects.
         disk.read_at(0, 512).unwrap();
         proxy.cut();
         disk.read_at(0, 512).unwrap();

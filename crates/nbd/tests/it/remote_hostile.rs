@@ -1,5 +1,5 @@
-//! Volumes whose other side doesn't keep to the protocol, or keeps to it in ways that ours doesn't
-//! use: a server that is written by hand, byte by byte.
+//! Tests of volumes whose server violates the protocol, or uses it in ways that ours doesn't: a
+//! server that is written by hand, byte by byte.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -17,7 +17,7 @@ use corewise_nbd::wire::*;
 const SIZE: u64 = 1 << 20;
 const CONTEXT: u32 = 5;
 
-/// Shakes hands as a server.
+/// Does the handshake as a server.
 fn welcome(stream: &mut UnixStream, flags: TransmissionFlags) -> std::io::Result<()> {
     stream.write_all(&Greeting { flags: HandshakeFlags(3) }.encode())?;
     stream.read_exact(&mut [0; 4])?;
@@ -50,8 +50,8 @@ fn welcome(stream: &mut UnixStream, flags: TransmissionFlags) -> std::io::Result
     }
 }
 
-/// A server that answers each request, whose payload it has read, with what `answer` says of the
-/// request and its number.
+/// Runs a server that reads each request with its payload, and replies with `answer` of the request
+/// and its number.
 fn serve(
     listener: UnixListener,
     flags: TransmissionFlags,
@@ -73,7 +73,7 @@ fn serve(
                     stream.write_all(&answer(&request, number))?;
                 }
             };
-            // The client hung up.
+            // The client closed the connection.
             let _ = talk();
         }
     });
@@ -92,7 +92,7 @@ fn data(out: &mut Vec<u8>, flags: ReplyFlags, request: &Request, at: u64, bytes:
     out.extend_from_slice(bytes);
 }
 
-/// As a good server answers: reads with one byte throughout.
+/// Returns the reply of a good server: reads return one byte throughout.
 fn good(request: &Request) -> Vec<u8> {
     let (mut out, length) = (Vec::new(), request.length);
     match request.command {
@@ -161,7 +161,7 @@ fn an_error_amid_the_chunks_of_a_read_is_its_end_and_the_connection_goes_on() {
     assert_eq!(remote.status().losses, 0);
 }
 
-/// How a server lies.
+/// A function that makes a wrong reply.
 type Lie = fn(&Request) -> Vec<u8>;
 
 fn chunk(request: &Request, kind: ReplyKind, length: u64) -> Vec<u8> {
@@ -228,7 +228,7 @@ fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
             disks.iter().map(|(_, disk, _)| submit(disk, Asked::read(4096, 4096))).collect();
         for ((name, _, remote), told) in disks.iter().zip(told) {
             let result = ended(&told).result;
-            // This one has told the truth before.
+            // This server has replied correctly before.
             assert_eq!(result.is_ok(), *name == "end", "{name}: {result:?}");
             while remote.status().losses == 0 {
                 std::thread::yield_now();
@@ -238,7 +238,7 @@ fn a_server_that_lies_is_hung_up_on_and_its_request_fails_in_the_end() {
     });
 }
 
-/// Ends a connection.
+/// Bytes that end a connection.
 const NONSENSE: [u8; 20] = [0; 20];
 
 #[test]
@@ -248,7 +248,7 @@ fn what_a_connection_brought_before_it_broke_is_asked_for_once_more() {
     serve(listener, ALL, |request, number| {
         let mut out = Vec::new();
         match number {
-            // All of it, but not that this is all.
+            // All data, but without the end of the reply.
             1 => data(&mut out, MORE, request, request.offset, &[1; 4096]),
             3 => data(&mut out, MORE, request, request.offset, &[1; 512]),
             5 => {
@@ -353,7 +353,7 @@ fn a_change_that_is_refused_for_a_shutdown_before_its_bytes_were_taken_is_sent_a
         let cookie = Request::decode(&head).unwrap().cookie;
         let no = SimpleReply::new(cookie, Err(ReplyError::Shutdown));
         stream.write_all(&no.encode()).unwrap();
-        // It stays, and reads nothing more.
+        // The server stays, and reads nothing more.
         serve(listener, ALL, |request, _| good(request));
         let _ = stopped.recv();
     });
@@ -363,7 +363,7 @@ fn a_change_that_is_refused_for_a_shutdown_before_its_bytes_were_taken_is_sent_a
     server.join().unwrap();
 }
 
-/// Answers that are good, but for some bytes.
+/// Sends good replies, except for some bytes.
 #[test]
 fn whatever_a_server_sends_each_request_ends() {
     let rig = Rig::new();

@@ -1,4 +1,5 @@
-//! The transmission phase over real sockets, with a client that behaves as badly as each test says.
+//! Tests of the transmission phase over real sockets, with a client that behaves as badly as each
+//! test says.
 #![cfg(not(loom))]
 
 use std::io::Write;
@@ -35,7 +36,7 @@ fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
     let device = TestDevice::new(MIB);
     let server = server(device.clone());
     let mut client = client(&server);
-    // So soon one after the other that the session polls for them, where there are CPUs for that.
+    // So fast that the session polls for them, if there are CPUs for that.
     for cookie in 0..500_u64 {
         let (offset, bytes) = (cookie * 512, [cookie as u8; 512]);
         client.write_request(cookie, offset, &bytes);
@@ -191,7 +192,7 @@ fn a_refused_write_takes_its_payload_along() {
     let mut client = Client::fixed(connect(&server));
     let summary = client.go("disk");
     assert!(summary.flags.contains(TransmissionFlags::READ_ONLY));
-    // The payload looks like requests: taking it for some would show.
+    // The payload looks like requests: parsing it as such would show.
     let fake = Request {
         flags: CommandFlags::empty(),
         command: Command::READ,
@@ -271,7 +272,7 @@ fn errors_of_the_device_become_errors_of_the_protocol() {
     }
 }
 
-/// As a volume of another server does.
+/// Checks a device that reports a loss once, as a volume of another server does.
 #[test]
 fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() {
     let device = TestDevice::new(MIB);
@@ -293,20 +294,21 @@ fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() 
     assert_eq!(errors(&mut clients), [0, eio]);
     assert_eq!(errors(&mut clients), [0, 0]);
 
-    // A durable write tells its client of itself alone.
+    // A durable write tells its client only about itself.
     device.fail(IoErrorKind::Io(5));
     clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
     assert_eq!(clients[1].reply(0).error, eio);
     device.fail_no_more();
-    // A newcomer from the same user may be one of them, whose connection broke.
+    // A newcomer from the same user may be one of them after a reconnect.
     let mut newcomer = client(&server);
-    // It has come once it is answered: it could come when the others were told, and know of all.
+    // It has joined once it has a reply: otherwise it might join after the others were told, and
+    // know of all.
     assert_eq!(newcomer.read(1, 0, 512).error, 0);
     assert_eq!(errors(&mut clients), [eio, eio]);
     assert_eq!((errors(&mut clients), flush(&mut newcomer)), ([0, 0], eio));
     assert_eq!((flush(&mut newcomer), flush(&mut client(&server))), (0, 0));
 
-    // As a file system with too little space does, which finds that out when it writes.
+    // As a file system with too little space does, which notices that when it writes.
     device.fail(IoErrorKind::NoSpace);
     clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
     assert_ne!(clients[1].reply(0).error, 0);
@@ -314,7 +316,7 @@ fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() 
     device.fail_no_more();
     assert_eq!((errors(&mut clients), errors(&mut clients)), ([0, eio], [0, 0]));
 
-    // One that the device refuses is no loss.
+    // A flush that the device refuses is no loss.
     device.fail(IoErrorKind::NotSupported);
     assert_ne!(flush(&mut clients[0]), 0);
     device.fail_no_more();
@@ -350,7 +352,7 @@ fn a_loss_is_told_to_a_client_whose_connection_broke_before_it_knew() {
     let mut again = client(&server);
     assert_eq!([flush(&mut again), flush(&mut again), flush(&mut other)], [eio, 0, eio]);
 
-    // It is away while another one's flush fails.
+    // It is away while another client's flush fails.
     writes(&mut again);
     drop(again);
     gone(1);
@@ -372,7 +374,7 @@ fn a_loss_is_told_to_a_client_whose_connection_broke_before_it_knew() {
     assert_eq!(flush(&mut client(&server)), 0);
 }
 
-/// Waits until the server has so many clients.
+/// Waits until the server has `clients` clients.
 fn while_that_is_left(server: &Server, clients: usize) {
     while server.clients().len() != clients {
         std::thread::yield_now();
@@ -466,7 +468,7 @@ fn requests_of_a_client_that_is_gone_are_not_run_to_the_end() {
     while server.connections() > 0 {
         std::thread::yield_now();
     }
-    // Some more may have been on their way when the writer found out.
+    // Some more may have been on their way when the writer noticed.
     assert!(device.seen().len() < 100, "{} of 3000 reads were run", device.seen().len());
 }
 
@@ -504,7 +506,7 @@ fn two_thousand_reads_that_nobody_drains_stay_within_the_budget() {
     device.wait_for_seen(16);
     let mut other = client(&server);
     assert_eq!(other.read(1, 0, 512).error, 0, "another client is served meanwhile");
-    // Eight of them, in two pieces each, fill the budget, and no socket holds a whole reply; one
+    // Eight of them, in two pieces each, fill the budget, and no socket holds a whole reply. One
     // more is the other client's.
     assert!(device.seen().len() <= 17, "{} requests reached the device", device.seen().len());
     assert!(server.exports()[0].in_flight <= 9);
@@ -532,8 +534,8 @@ fn the_budget_bounds_what_reaches_the_device() {
     }
     device.wait_for_seen(4);
     assert_eq!(device.held(), 4);
-    // One done: three are left, more than half of the budget, so the reader sleeps on. Two done: it
-    // goes on with two more.
+    // After one completion three are left, more than half of the budget, so the reader sleeps on.
+    // After two it continues with two more.
     device.release_some(2);
     device.wait_for_seen(6);
     assert!(device.held() <= 4);
@@ -605,9 +607,9 @@ fn several_connections_share_one_device() {
 
 #[test]
 fn a_completion_never_blocks() {
-    // Every completion of the test device runs in an atomic section; sending more than the socket
-    // holds from there must hand over instead of blocking, or the execution context would
-    // report it.
+    // Every completion of the test device runs in an atomic section. If more is to be sent than the
+    // socket holds, it must hand over instead of blocking, or the execution context would report
+    // it.
     let device = TestDevice::new(8 * MIB);
     device.hold();
     let server = server(device.clone());
@@ -629,7 +631,7 @@ fn a_completion_never_blocks() {
 
 #[test]
 fn a_socket_in_non_blocking_mode_is_served_like_any_other() {
-    // As an event loop hands them over.
+    // A non-blocking socket, as an event loop hands over.
     let device = TestDevice::new(8 * MIB);
     let server = server(device.clone());
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! Clients of one export: none of them has the device for itself, whatever it asks for.
+//! Tests of clients that share one export: none of them gets the device for itself.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use corewise_nbd::Server;
 use corewise_nbd::wire::*;
 
 const MIB: u64 = 1 << 20;
-/// What the device of an export is asked for at a time: requests of up to 16 KiB.
+/// Largest number of requests of up to 16 KiB that the device of an export has at a time.
 const PLACES: usize = 256;
 
 fn wait_for_in_flight(server: &Server, requests: u64) {
@@ -36,7 +36,7 @@ fn a_client_with_one_request_at_a_time_does_not_wait_behind_those_with_hundreds(
     for cookie in 0..100 {
         sparse.request(Command::READ, cookie, 4096, 4096);
         device.wait_for_seen_at(4096, cookie as usize + 1);
-        // All that is in the device is in front of it, and nothing that waits.
+        // Everything in the device is in front of it, and nothing that waits.
         let ahead = device.held() - 1;
         assert!(ahead <= PLACES + 8, "{ahead} are in front of it");
         device.release_some(ahead + 1);
@@ -69,7 +69,7 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
             break;
         }
         let inside: u64 = seen[released..].iter().map(|seen| seen.len).sum();
-        // Else a client has its turn, and isn't there yet.
+        // Otherwise a client has its turn, and isn't there yet.
         if inside > 4 * MIB - MIB / 2 {
             of_large = seen.iter().filter(large).map(|seen| seen.len).sum();
             device.release_some(1);
@@ -78,7 +78,7 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
         std::thread::yield_now();
     }
     // 4 MiB were there before, and each turn after that was one of both. A client that isn't back
-    // in line yet when there is room loses a turn, and the scheduler decides how often:
+    // in the queue when there is room loses a turn, and the scheduler decides how often:
     // `turn/tests.rs` has the exact shares.
     assert!(of_large <= 32 * MIB, "{} of 64 MiB of the large ones", of_large / MIB);
     device.release();
@@ -87,8 +87,7 @@ fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requ
 #[test]
 fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
     let fast = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
-    // Allocated for one device, in any way for the other, which says of no zeroes that they are
-    // fast.
+    // Allocated zeroes for one device, any zeroes for the other, which offers no fast ones.
     for (device, flags) in
         [(fast, CommandFlags::NO_HOLE), (TestDevice::new(64 * MIB), CommandFlags::empty())]
     {
@@ -99,7 +98,7 @@ fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
         device.wait_for_seen(8);
         two.request_with(flags, Command::WRITE_ZEROES, 1, 0, 64 << 20);
         device.wait_for_seen(9);
-        // The two have their turns in front of it, and nothing more.
+        // The turns of the two are in front of it, and nothing more.
         for cookie in 0..20 {
             other.request(Command::READ, cookie, 4096, 4096);
             device.wait_for_seen_at(4096, cookie as usize + 1);
@@ -164,7 +163,7 @@ fn a_long_request_is_one_request_to_its_client() {
     let device = TestDevice::new(32 * MIB);
     let server = server(device.clone());
     let mut client = client(&server);
-    // Neither its offset nor its length is a multiple of what the pieces are cut at.
+    // Neither its offset nor its length is a multiple of the pieces' size.
     let (offset, len) = (100 * 512, 20 * MIB + 512);
     let reply = client.read(1, offset, len as u32);
     assert!(reply.data == device.bytes(offset as usize, len as usize));

@@ -1,4 +1,5 @@
-//! Structured replies, block status and the commands that came with them, over real sockets.
+//! Tests of structured replies, block status and the commands that came with them, over real
+//! sockets.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -118,8 +119,7 @@ fn a_device_that_panics_amid_a_sparse_read_leaves_no_client_without_an_end() {
     for hole in 0..3 {
         device.hole(hole * 128 * KIB..hole * 128 * KIB + 64 * KIB);
     }
-    // The second of three pieces of data, which are asked for when the question where holes are is
-    // answered.
+    // The second of three pieces of data, which are read after the query for holes.
     device.panic_at(192 * KIB);
     let server = server(device.clone());
     let mut client = structured(&server);
@@ -169,7 +169,7 @@ fn block_status_tells_the_extents_of_the_range_and_one_where_one_is_enough() {
     let end = client.ask(request(Command::BLOCK_STATUS, 4 * MIB - 512, 512));
     assert_eq!(list(&end), [(512, hole)]);
     assert_eq!(all.chunks, 1);
-    // A device in so many pieces is told a part of them.
+    // A block status of so many pieces contains only a part of them.
     for block in 0..4000 {
         device.hole(block * 1024..block * 1024 + 512);
     }

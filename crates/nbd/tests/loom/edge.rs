@@ -1,5 +1,5 @@
-//! Model of the changes that cover a block in part: the first one against those that are counted,
-//! and two of one block.
+//! Model of the changes that cover a block in part: the first one against counted ones, and two of
+//! one block.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     builder.check(f);
 }
 
-/// A block of two bytes. A change of one of them reads it, and then writes it; loom has others come
-/// between.
+/// A block of two bytes. A change of one byte reads the block, and then writes it; loom runs others
+/// in between.
 struct Disk {
     /// L: is the lock; guards the bytes.
     block: Mutex<[u8; 2]>,

@@ -1,4 +1,4 @@
-//! Model of the load word: the reader's waits against those who settle, drain and cut.
+//! Model of the load word: the reader's waits against threads that settle, drain and cut.
 
 use std::sync::Arc;
 
@@ -73,8 +73,8 @@ fn loom_a_drain_and_the_last_reply_never_both_leave_the_reader_reading() {
                 their_stops.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // As `Connection::drain` does: stop reading at once where nothing is owed, else leave it to
-        // the last reply.
+        // As `Connection::drain` does: stop reading at once if nothing is owed, otherwise leave it
+        // to the last reply.
         if load.drain().requests == 0 {
             stops.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Model of the server's memory: requests that wait for it, against those that give it back, and a
+//! Model of the server's memory: requests that wait for it, against those that return it, and a
 //! client that is cut.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use corewise_sync::Parker;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// As a connection's reader does. False where it was cut.
+/// Takes memory as a connection's reader does. Returns false if it was cut.
 fn take(pool: &Pool, bytes: u64, id: u64, parker: &Parker, cut: &AtomicBool) -> bool {
     if pool.try_take(bytes) {
         return true;

@@ -20,7 +20,7 @@ unsafe impl HasLink for Node {
     }
 }
 
-/// Counts what it is given; full as often as it is told.
+/// A sink that counts its replies, and is full a given number of times.
 struct Counter {
     sent: Arc<AtomicUsize>,
     held_back: usize,
@@ -41,7 +41,7 @@ impl Sink for Counter {
     }
 }
 
-/// How a path is made from its sink.
+/// A function that makes a path from its sink.
 type Make = fn(Counter) -> ReplyPath<Counter>;
 
 fn path(make: Make, full: usize) -> (Arc<ReplyPath<Counter>>, Arc<AtomicUsize>) {
@@ -56,7 +56,7 @@ fn post(path: &ReplyPath<Counter>, value: usize) {
     }
 }
 
-/// Two posters and this thread: whatever the order, everything is sent when all have returned.
+/// Runs two posters beside this thread: in any order, everything is sent when all have returned.
 fn posters(make: Make) {
     let mut builder = loom::model::Builder::new();
     // Three threads of five read-modify-writes each: every schedule with up to three preemptions.

@@ -1,5 +1,4 @@
-//! Model of the turns at a device: those that wait against completions, and the places that change
-//! hands.
+//! Model of the turns at a device: waiters against completions, and places that change owners.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use loom::thread;
 const ONE: Demand = Demand { first: 1, turn: 1, all: 1, pass: 0 };
 const TWO: Demand = Demand { first: 2, turn: 2, all: 2, pass: 0 };
 
-/// As a connection's reader does.
+/// Enters as a connection's reader does.
 fn enter(turns: &Turns, flow: &Arc<Flow>, parker: &Parker) {
     let mut entry = turns.enter(flow, ONE);
     while entry == TurnEntry::InLine {
@@ -34,7 +33,7 @@ fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
         let one_seat = Flow::new(one_parker.unparker());
         let two_seat = Flow::new(two_parker.unparker());
         assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);
-        // Its first request is in past the line; the second has to wait.
+        // Its first request is in past the queue; the second has to wait.
         assert_eq!(turns.enter(&two_seat, ONE), TurnEntry::First);
         let (theirs, flow) = (Arc::clone(&turns), Arc::clone(&one_seat));
         let completions = thread::spawn(move || {

@@ -1,5 +1,5 @@
 //! A client that knows what it was promised. It speaks the protocol over a socket pair, and never
-//! waits in a system call: all threads of a schedule are one of the system's.
+//! waits in a system call: all threads of a schedule are one thread of the system.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,23 +20,23 @@ use crate::disk::Machine;
 use crate::ledger::{BLOCK, BLOCKS, Content, Ledger, content};
 use crate::told::{Told, count, say};
 
-/// What a client works with.
+/// The surroundings of a client in one life of the server.
 pub(crate) struct Life<'a> {
     pub(crate) server: &'a Server,
     pub(crate) machine: &'a Machine,
     pub(crate) ledger: &'a Mutex<Ledger>,
-    /// L: is the lock, held while a client comes: so it learns its number.
+    /// L: is the lock, held while a client connects, so that it learns its number.
     pub(crate) door: &'a Mutex<()>,
     pub(crate) told: &'a Told,
-    /// What the device holds isn't what the ledger says, and nobody minds here.
+    /// True if the device's contents may differ from the ledger, without an error.
     pub(crate) is_unsure: bool,
-    /// The disks that have all, if any do by themselves.
+    /// Disks that hold everything, if any do by themselves.
     pub(crate) complete: &'a (dyn Fn() -> Vec<usize> + Sync),
 }
 
 impl Life<'_> {
-    /// Something was said to be durable: each disk that has all has it where no power failure takes
-    /// it.
+    /// Checks a promise of durability: each complete disk holds everything where no power failure
+    /// takes it.
     fn look(&self) {
         let (ledger, world) = (self.ledger.lock(), self.machine.world.lock());
         if self.is_unsure || world.dead {
@@ -54,34 +54,34 @@ impl Life<'_> {
     }
 }
 
-/// What a request waits for.
+/// The expected effect of a request.
 enum InFlight {
     Change {
         block: usize,
         version: usize,
         fua: bool,
     },
-    /// What was acknowledged when it was sent.
+    /// Versions that were acknowledged when the flush was sent.
     Flush(Vec<usize>),
-    /// How many changes had been sent to it.
+    /// Number of changes sent to the block before the read.
     Read {
         block: usize,
         sent: usize,
     },
 }
 
-/// The connection has ended.
+/// The end of the connection.
 #[derive(Debug)]
 pub(crate) struct Over;
 
 pub(crate) struct Client<'a> {
     life: &'a Life<'a>,
     socket: OwnedFd,
-    /// The server's number of it.
+    /// The server's number of the connection.
     id: u64,
     received: Vec<u8>,
     next: u64,
-    /// By cookie. Nothing goes round in it: the order in a hash map is chance.
+    /// Requests by cookie. No loop iterates over it: the order in a hash map is chance.
     flying: HashMap<u64, InFlight>,
 }
 
@@ -99,12 +99,12 @@ impl<'a> Client<'a> {
         life.server.serve(theirs).map_err(|_| Over)?;
         let id = life.server.clients().iter().map(|client| client.id).max();
         drop(door);
-        // It may have left already, where the server was killed.
+        // It may have left already, if the server was killed.
         let id = id.ok_or(Over)?;
         let (received, flying) = (Vec::new(), HashMap::new());
         let mut client = Client { life, socket: ours, id, received, next: 0, flying };
         client.receive(GREETING_LEN)?;
-        // Fixed newstyle, no zeroes behind the export; then its name, which is empty.
+        // Fixed newstyle, no zeroes after the export; then its name, which is empty.
         let mut hello = 3_u32.to_be_bytes().to_vec();
         hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
         client.send(&hello)?;
@@ -123,7 +123,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// The next so many bytes.
+    /// Receives the next `len` bytes.
     fn receive(&mut self, len: usize) -> Result<Vec<u8>, Over> {
         while self.received.len() < len {
             let mut buffer = [0; 8192];
@@ -160,7 +160,7 @@ impl<'a> Client<'a> {
         self.send(&message)
     }
 
-    /// Any request, as chance will.
+    /// Sends a random request.
     fn ask(&mut self) -> Result<(), Over> {
         let mut ledger = self.life.ledger.lock();
         let block = choose(BLOCKS as u64) as usize;
@@ -172,7 +172,7 @@ impl<'a> Client<'a> {
             return self.request(Command::FLUSH, CommandFlags::empty(), 0, &[], waits);
         }
         if kind <= 3 || ledger.is_busy(block) {
-            // A change that is on its way may come before it or behind.
+            // A change that is on its way may come before or after it.
             let sent = if ledger.is_busy(block) { usize::MAX } else { ledger.sent(block) };
             drop(ledger);
             let waits = InFlight::Read { block, sent };
@@ -222,7 +222,7 @@ impl<'a> Client<'a> {
 
     fn judge(&self, block: usize, sent: usize, found: &[u8]) {
         let mut ledger = self.life.ledger.lock();
-        // A change of it meanwhile may be there or not.
+        // A concurrent change may be there or not.
         if self.life.is_unsure || ledger.sent(block) != sent || ledger.is_busy(block) {
             return;
         }
@@ -232,7 +232,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads a block alone; `None` where the server says that it can't.
+    /// Reads one block; returns `None` if the server can't.
     pub(crate) fn read(&mut self, block: usize) -> Result<Option<Vec<u8>>, Over> {
         let waits = InFlight::Read { block, sent: 0 };
         self.request(Command::READ, CommandFlags::empty(), block, &[], waits)?;
@@ -242,7 +242,7 @@ impl<'a> Client<'a> {
         if reply.error == 0 { self.receive(BLOCK).map(Some) } else { Ok(None) }
     }
 
-    /// Reads all, and has it judged.
+    /// Reads all blocks, and checks them.
     pub(crate) fn read_all(&mut self) -> Result<(), Over> {
         for block in 0..BLOCKS {
             let sent = self.life.ledger.lock().sent(block);
@@ -254,7 +254,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Leaves, in one of the ways in which clients do, and waits until nothing of it is on its way.
+    /// Leaves, in one of the ways in which clients do, and waits until none of its requests is on
+    /// its way.
     pub(crate) fn leave(mut self) {
         match choose(3) {
             0 => {
@@ -291,7 +292,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// So many requests, several at once.
+    /// Sends `requests` requests, several at once.
     fn work(&mut self, requests: u64) -> Result<(), Over> {
         let depth = 1 + choose(4) as usize;
         for _ in 0..requests {
@@ -309,7 +310,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A client's day: it comes, asks, leaves, and comes again.
+/// Runs a client: it connects, sends requests, leaves, and connects again.
 pub(crate) fn client(life: &Life<'_>) {
     for _ in 0..=choose(2) {
         let Ok(mut client) = Client::new(life) else { return };

@@ -1,4 +1,4 @@
-//! What was acknowledged and flushed is there after any crash, or somebody says that it isn't.
+//! Tests that acknowledged and flushed changes survive any crash, or are reported as lost.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::ledger::{BLOCK, BLOCKS, Ledger};
 use crate::stack::{Shape, Up};
 use crate::told::{Shown, Told, count, say};
 
-/// The errors of the disks in a life.
+/// Chooses the errors of the disks in a life.
 fn weather(disks: usize) -> Vec<Errors> {
     let bad = choose(disks as u64) as usize;
     let kind = choose(4);
@@ -40,7 +40,7 @@ impl Run {
         Run { shape, machine: Machine::new(world, told), ledger: Mutex::new(Ledger::new()), told }
     }
 
-    /// A life of the server: what `live` does with it; `None` where it was refused.
+    /// Runs a life of the server with `live`. Returns `None` if its start was refused.
     fn life<T>(
         &self,
         errors: &[Errors],
@@ -106,8 +106,8 @@ impl Run {
 
 static HONEST: Told = Told::new();
 
-/// Disks that fail, and lose in a power failure what was not flushed, but never lie: nothing that
-/// was promised is lost.
+/// Runs disks that fail, and lose unflushed changes in a power failure, but never lie: no promised
+/// change is lost.
 fn honest(told: &'static Told) {
     let run = Run::new(Shape::any(), |_| (), told);
     run.lives(true, false);
@@ -127,15 +127,15 @@ static DECEIVED: Told = Told::new();
 static ALONE: Told = Told::new();
 static TWICE: Told = Told::new();
 
-/// A disk lies about flushes, or puts writes elsewhere.
+/// Makes a disk lie about flushes, or put writes elsewhere.
 fn deceive(world: &mut World, bad: usize) {
     let disk = &mut world.disks[bad];
     *(if choose(2) == 0 { &mut disk.lies } else { &mut disk.misdirects }) = true;
 }
 
-/// Blocks that are wrong at the end, when no disk lies any more: as a client reads them, and on
-/// each leg in sync, from any of which it may. `None` where the start is refused, which says so.
-/// For each: whether a check has told of its place.
+/// Returns the wrong blocks at the end, when no disk lies any more, each with whether a check has
+/// reported its place. Blocks are compared as a client reads them, and on each leg in sync, from
+/// any of which it may read. Returns `None` if the start is refused with a reason.
 fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
     for disk in &mut run.machine.world.lock().disks {
         (disk.lies, disk.misdirects) = (false, false);
@@ -176,8 +176,8 @@ fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
     })
 }
 
-/// A mirror of which one leg can't be trusted, and not the first: a check finds all that was lost,
-/// and a repair mends it.
+/// Runs a mirror with one leg that can't be trusted, and not the first. A check finds all that was
+/// lost, and a repair mends it.
 fn deceived() {
     let run = Run::new(
         Shape::Mirror(2 + choose(2) as usize),
@@ -193,8 +193,8 @@ fn deceived() {
     }
 }
 
-/// A disk alone, or the leg that a mirror copies from, can't be trusted: nobody can tell, and it is
-/// only counted.
+/// Runs an untrusted disk alone, or as the leg that a mirror copies from. Nobody can detect its
+/// faults, which are only counted.
 fn alone() {
     let shape = [Shape::Disk, Shape::Mirror(2)][choose(2) as usize];
     let run = Run::new(shape, |world| deceive(world, 0), &ALONE);

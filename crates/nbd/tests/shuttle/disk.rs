@@ -1,6 +1,5 @@
 //! Disks that outlive the servers over them. They have a cache, finish requests late and in any
-//! order, and lose, tear, misdirect and lie as they are told; one thread is the interrupt of all of
-//! them.
+//! order, and lose, tear, misdirect and lie on demand. One thread is the interrupt of all of them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,21 +14,22 @@ use rustix::net::{Shutdown, shutdown};
 use crate::told::{Told, count, say};
 
 pub(crate) const SECTOR: usize = 512;
-/// Bytes of a disk. Where it is a leg of a mirror half of it is the record's, and this is for data.
+/// Size of a disk in bytes. If it is a leg of a mirror, half of it is for the record; the other
+/// half is for data.
 pub(crate) const DISK: u64 = 128 << 10;
 pub(crate) const DATA: usize = 64 << 10;
 
-/// Which requests a disk fails in a life of the server.
+/// The requests that a disk fails in a life of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Errors {
     None,
-    /// One in so many.
+    /// One of this many.
     Some(u64),
-    /// All, after so many.
+    /// All after this many.
     After(u64),
 }
 
-/// What is left of a write that failed, or was on its way in a crash.
+/// The rest of a write that failed, or was on its way in a crash.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Nothing,
@@ -44,17 +44,17 @@ fn one_in(n: u64) -> bool {
 
 pub(crate) struct Disk {
     name: &'static str,
-    /// What is read.
+    /// Contents that reads return.
     pub(crate) now: Vec<u8>,
-    /// What a power failure leaves for sure.
+    /// Contents that surely survive a power failure.
     pub(crate) durable: Vec<u8>,
-    /// Sectors where these may differ.
+    /// Sectors in which the two may differ.
     unflushed: BTreeSet<usize>,
     can_fua: bool,
     errors: Errors,
-    /// Flushes succeed that do nothing.
+    /// True if flushes succeed without effect.
     pub(crate) lies: bool,
-    /// Writes go elsewhere.
+    /// True if writes go elsewhere.
     pub(crate) misdirects: bool,
 }
 
@@ -73,7 +73,7 @@ impl Disk {
         }
     }
 
-    /// Whether this request fails.
+    /// Returns true if this request fails.
     fn fails(&mut self) -> bool {
         match &mut self.errors {
             Errors::None => false,
@@ -148,7 +148,7 @@ impl Disk {
         if fails { Err(IoError::new(IoErrorKind::Io(5))) } else { Ok(()) }
     }
 
-    /// What was not flushed is lost, or not.
+    /// Fails the power: unflushed changes are lost, or not.
     fn power_failure(&mut self) {
         let how = choose(3);
         for sector in std::mem::take(&mut self.unflushed) {
@@ -161,22 +161,22 @@ impl Disk {
     }
 }
 
-/// A request that a disk has.
+/// A request that a disk has accepted.
 struct Taken {
     disk: usize,
     rq: Started,
-    /// It is done, and nobody was told yet.
+    /// Result of the request, which isn't reported yet.
     done: Option<Result<(), IoError>>,
 }
 
 pub(crate) struct World {
     pub(crate) disks: Vec<Disk>,
     taken: Vec<Taken>,
-    /// The server was killed: nothing reaches a disk any more.
+    /// True once the server was killed: nothing reaches a disk any more.
     pub(crate) dead: bool,
-    /// It is killed at the request to a disk after so many.
+    /// Number of requests to disks until the server is killed.
     crash_in: Option<u64>,
-    /// The ends of the clients.
+    /// Sockets of the clients.
     sockets: Vec<OwnedFd>,
     closed: bool,
 }
@@ -187,7 +187,7 @@ impl World {
         World { disks, taken, dead: false, crash_in: None, sockets, closed: false }
     }
 
-    /// Where the crash is to come: its moment. All replies that were sent before it arrive, and
+    /// Counts a request, and runs a due crash. All replies that were sent before it arrive, and
     /// none that comes later.
     fn tick(&mut self) {
         self.crash_in = match self.crash_in {
@@ -228,7 +228,7 @@ impl Machine {
         Arc::new(Machine { world: Mutex::new(world), more: Condvar::new(), told })
     }
 
-    /// A life begins, with these errors of each disk.
+    /// Begins a life, with these errors of each disk.
     pub(crate) fn begin(&self, errors: impl Fn(usize) -> Errors, crash_in: Option<u64>) {
         let mut world = self.world.lock();
         (world.dead, world.closed, world.crash_in) = (false, false, crash_in);
@@ -237,7 +237,7 @@ impl Machine {
         }
     }
 
-    /// The server is no more. Whether the power failed too.
+    /// Ends the server's life, perhaps with a power failure.
     pub(crate) fn end(&self, power_fails: bool) {
         let mut world = self.world.lock();
         world.sockets.clear();
@@ -251,7 +251,7 @@ impl Machine {
         self.world.lock().dead
     }
 
-    /// A client has come.
+    /// Registers a client's socket.
     pub(crate) fn connected(&self, socket: OwnedFd) {
         let mut world = self.world.lock();
         if world.dead {
@@ -260,7 +260,7 @@ impl Machine {
         world.sockets.push(socket);
     }
 
-    /// Does what the disks have, in any order, until they are closed.
+    /// Runs the requests of the disks, in any order, until they are closed.
     pub(crate) fn interrupts(&self) {
         loop {
             let mut world = self.world.lock();
@@ -288,14 +288,14 @@ impl Machine {
                     continue;
                 }
             }
-            // The dead are told nothing.
+            // The dead get no completion.
             let done = taken.done.filter(|_| !world.dead);
             drop(world);
             taken.rq.complete(done.unwrap_or_else(|| Err(IoError::new(IoErrorKind::Gone))));
         }
     }
 
-    /// Nobody uses the disks any more.
+    /// Closes the disks: nobody uses them any more.
     pub(crate) fn close(&self) {
         self.world.lock().closed = true;
         self.more.notify_all();

@@ -1,4 +1,4 @@
-//! What clients were promised: of each block the versions that were sent, acknowledged and made
+//! The promises made to clients: the versions of each block that were sent, acknowledged and made
 //! durable.
 
 use crate::disk::SECTOR;
@@ -8,27 +8,27 @@ pub(crate) const BLOCKS: usize = 8;
 /// Bytes of a device that clients use.
 pub(crate) const SIZE: usize = BLOCK * BLOCKS;
 
-/// What a version makes of a block.
+/// The contents that a version gives a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Content {
     Data,
     Zeroes,
-    /// Zeroes, or what was there before.
+    /// Zeroes, or the contents before.
     Trimmed,
 }
 
 struct Block {
-    /// All begin as zeroes.
+    /// Contents of the sent versions. All blocks begin as zeroes.
     sent: Vec<Content>,
-    /// The newest version that was acknowledged, and that no crash since has been allowed to take.
+    /// Newest version that was acknowledged, and that no crash since has been allowed to take.
     acked: usize,
-    /// The newest one that no crash may take.
+    /// Newest version that no crash may take.
     durable: usize,
-    /// It was acknowledged in this life.
+    /// True if it was acknowledged in this life.
     is_of_this_life: bool,
-    /// A change is on its way.
+    /// True while a change is on its way.
     busy: bool,
-    /// What was read, or acknowledged to have been written, and not changed since in this life.
+    /// Contents that were read, or acknowledged as written, and not changed since in this life.
     seen: Option<Vec<u8>>,
 }
 
@@ -49,7 +49,7 @@ impl Ledger {
         Ledger { blocks: (0..BLOCKS).map(|_| block()).collect() }
     }
 
-    /// A life ends. `keeps`: the disks' caches are as they were.
+    /// Ends a life. `keeps` says whether the disks' caches stay as they are.
     pub(crate) fn end(&mut self, keeps: bool) {
         for block in &mut self.blocks {
             if !keeps {
@@ -59,7 +59,7 @@ impl Ledger {
         }
     }
 
-    /// What was acknowledged in this life is said to be durable.
+    /// Records that the changes acknowledged in this life are durable.
     pub(crate) fn all_durable(&mut self) {
         for block in self.blocks.iter_mut().filter(|block| block.is_of_this_life) {
             block.durable = block.acked;
@@ -70,7 +70,7 @@ impl Ledger {
         self.blocks[block].busy
     }
 
-    /// A change is sent: its version.
+    /// Records a sent change, and returns its version.
     pub(crate) fn send(&mut self, block: usize, content: Content) -> usize {
         let block = &mut self.blocks[block];
         block.sent.push(content);
@@ -78,7 +78,7 @@ impl Ledger {
         block.sent.len() - 1
     }
 
-    /// A change has succeeded, or not.
+    /// Records the result of a change.
     pub(crate) fn answered(&mut self, at: usize, version: usize, fua: bool, good: bool) {
         let block = &mut self.blocks[at];
         block.busy = false;
@@ -96,12 +96,13 @@ impl Ledger {
         };
     }
 
-    /// A change is in doubt for good: its client has left, and so has the change.
+    /// Records that the result of a change stays unknown: its client has left, and the change has
+    /// ended.
     pub(crate) fn given_up(&mut self, block: usize) {
         self.blocks[block].busy = false;
     }
 
-    /// What a flush that is sent now makes durable.
+    /// Returns the versions that a flush sent now makes durable.
     pub(crate) fn acked(&self) -> Vec<usize> {
         self.blocks.iter().map(|block| block.acked).collect()
     }
@@ -112,13 +113,14 @@ impl Ledger {
         }
     }
 
-    /// How many changes were sent to a block: who reads it while that stays so knows what it may
-    /// find.
+    /// Returns the number of changes sent to a block. A reader whose number stays the same knows
+    /// the allowed contents.
     pub(crate) fn sent(&self, block: usize) -> usize {
         self.blocks[block].sent.len()
     }
 
-    /// Whether a client may read this. Content that it has seen stays, until it is changed.
+    /// Checks contents that a client has read. Contents that a client has seen stay until they are
+    /// changed.
     pub(crate) fn judge(&mut self, at: usize, found: &[u8]) -> Result<(), String> {
         if self.blocks[at].seen.as_ref().is_some_and(|seen| seen != found) {
             return Err(format!("block {at} changed by itself: {}", versions(found)));
@@ -131,19 +133,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether a block may be this: the newest version that was acknowledged, or one that was sent
-    /// later.
+    /// Checks that a block is the newest acknowledged version, or one that was sent later.
     pub(crate) fn may_be(&self, at: usize, found: &[u8]) -> Result<(), String> {
         self.is_since(self.blocks[at].acked, at, found)
     }
 
-    /// Whether it may be this where all was lost that may be.
+    /// Checks that a block is allowed if all was lost that may be.
     pub(crate) fn is_durable(&self, at: usize, found: &[u8]) -> Result<(), String> {
         self.is_since(self.blocks[at].durable, at, found)
     }
 
-    /// Whether it is this version or one that was sent later. Each sector for itself: a crash
-    /// tears.
+    /// Checks that a block is this version or one that was sent later. Each sector counts by
+    /// itself, since a crash tears.
     fn is_since(&self, least: usize, at: usize, found: &[u8]) -> Result<(), String> {
         let block = &self.blocks[at];
         let data = |n: usize, found: &[u8], version: usize| {
@@ -168,7 +169,7 @@ impl Ledger {
     }
 }
 
-/// What the sectors say of themselves: block, version, sector.
+/// Returns the versions written in the sectors: block, version, sector.
 fn versions(found: &[u8]) -> String {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
     let each = found.chunks(SECTOR).map(|sector| match word(&sector[8..16]) {

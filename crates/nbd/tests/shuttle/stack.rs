@@ -1,5 +1,5 @@
-//! What is put together over the disks in one life of the server: queues, mirrors, stripes,
-//! partitions, and the server.
+//! The stack over the disks in one life of the server: queues, mirrors, stripes, partitions, and
+//! the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::disk::{Disk, Machine, Port};
 use crate::ledger::{Ledger, SIZE};
 use crate::told::Told;
 
-/// What is put together.
+/// The kind of the stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shape {
     Disk,
@@ -53,7 +53,7 @@ impl Shape {
         NAMES[..n].iter().map(|name| Disk::new(name)).collect()
     }
 
-    /// Which disks are to be alike, when all is well.
+    /// Returns the sets of disks that have to be equal when all is well.
     pub(crate) fn alike(self) -> &'static [&'static [usize]] {
         match self {
             Shape::Disk | Shape::Partition => &[],
@@ -64,13 +64,13 @@ impl Shape {
     }
 }
 
-/// A server that is up, with all below it.
+/// A running server, with all below it.
 pub(crate) struct Up {
     shape: Shape,
     server: Server,
     device: Arc<dyn BlockDevice>,
     pub(crate) mirrors: Vec<Arc<Mirror>>,
-    /// From the top down.
+    /// Queues from the top down.
     queues: Vec<Arc<Queue>>,
     pools: WorkerPools,
 }
@@ -133,7 +133,7 @@ impl Maker<'_> {
 }
 
 fn put_away(queues: Vec<Arc<Queue>>, mirrors: Vec<Arc<Mirror>>, pools: &WorkerPools) {
-    // Each is drained before what it stands on is.
+    // Each is drained before its lower devices are.
     for queue in queues.iter().rev() {
         queue.drain();
     }
@@ -148,7 +148,7 @@ fn put_away(queues: Vec<Arc<Queue>>, mirrors: Vec<Arc<Mirror>>, pools: &WorkerPo
 }
 
 impl Up {
-    /// `Err`: it is refused, and why.
+    /// Starts a server. `Err` is the reason of a refusal.
     pub(crate) fn start(shape: Shape, machine: &Arc<Machine>) -> Result<Up, String> {
         let cpus = Cpus::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
         let pools = WorkerPools::builder(&cpus).max_workers(4).build();
@@ -170,7 +170,7 @@ impl Up {
         Ok(Up { shape, server, device, mirrors, queues, pools })
     }
 
-    /// Has clients work: one that looks at all, then some at once.
+    /// Runs clients: one that reads all, then several at once.
     pub(crate) fn serve(
         &self,
         machine: &Machine,
@@ -192,7 +192,7 @@ impl Up {
         });
     }
 
-    /// Each block as a client reads it, where no disk fails.
+    /// Returns each block as a client reads it when no disk fails.
     pub(crate) fn read(
         &self,
         machine: &Machine,
@@ -232,7 +232,8 @@ impl Up {
         }
     }
 
-    /// The disks that have by themselves all that a client reads, in the same places.
+    /// Returns the disks that have by themselves everything that a client reads, in the same
+    /// places.
     pub(crate) fn complete(&self) -> Vec<usize> {
         match self.shape {
             Shape::Disk => vec![0],
@@ -244,7 +245,7 @@ impl Up {
         }
     }
 
-    /// What a check of the first mirror finds.
+    /// Checks the first mirror.
     pub(crate) fn check(&self, repair: bool) -> MirrorCheck {
         let mirror = &self.mirrors[0];
         assert!(mirror.check(None, repair));
@@ -256,7 +257,7 @@ impl Up {
         }
     }
 
-    /// Ends it in order. Whether what was acknowledged is said to be durable.
+    /// Stops the server in order. Returns true if acknowledged changes are reported as durable.
     pub(crate) fn stop(self) -> bool {
         let Up { server, device, mirrors, queues, pools, .. } = self;
         let report = server.drain(Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! What happened in all schedules of a test, in numbers; and in one of them, in words.
+//! Counts of the events of all schedules of a test, and a description of those of one schedule.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,15 +11,15 @@ pub(crate) struct Told {
     pub(crate) power_failures: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) errors: AtomicU64,
-    /// Starts that were refused, which says so.
+    /// Starts that were refused with a reason.
     pub(crate) refused: AtomicU64,
-    /// Blocks that were read and found as they have to be.
+    /// Blocks that were read with allowed contents.
     pub(crate) read: AtomicU64,
     /// Flushes that a disk lied about, and writes that it put elsewhere.
     pub(crate) lies: AtomicU64,
-    /// Blocks that were wrong, and that a check had told of.
+    /// Wrong blocks that a check had reported.
     pub(crate) found: AtomicU64,
-    /// Blocks that were wrong, and nobody could tell.
+    /// Wrong blocks that nobody could detect.
     pub(crate) silent: AtomicU64,
 }
 
@@ -65,7 +65,7 @@ impl Told {
     }
 }
 
-/// Prints the counts of a test when that ends, however that is.
+/// A guard that prints the counts of a test when that ends in any way.
 pub(crate) struct Shown(pub(crate) &'static str, pub(crate) &'static Told);
 
 impl Drop for Shown {
@@ -74,7 +74,7 @@ impl Drop for Shown {
     }
 }
 
-/// Says what happens, where `COREWISE_SAY` is set: to be read when a seed that failed is replayed.
+/// Prints an event if `COREWISE_SAY` is set, to be read when a failed seed is replayed.
 pub(crate) fn say(what: impl FnOnce() -> String) {
     static SAYS: OnceLock<bool> = OnceLock::new();
     if *SAYS.get_or_init(|| std::env::var_os("COREWISE_SAY").is_some()) {

@@ -1,4 +1,4 @@
-//! Clients in TLS, by rustls' own client.
+//! Tests of clients in TLS, by rustls' own client.
 #![cfg(not(any(loom, shuttle)))]
 
 #[path = "../common/mod.rs"]
@@ -28,7 +28,7 @@ fn serve(device: Arc<TestDevice>, tls: Tls, options: Options) -> Server {
     server
 }
 
-/// Asks for TLS; the stream, on which nothing was said yet.
+/// Asks for TLS, and returns the fresh stream.
 fn secure(mut client: Client, config: &Arc<ClientConfig>) -> Client<Secure> {
     client.option(OptionKind::STARTTLS, &[]);
     let reply = client.opt_reply();

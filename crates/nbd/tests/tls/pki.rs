@@ -1,4 +1,4 @@
-//! An authority, and what it signs: made anew in each test.
+//! A certificate authority, and what it signs: made anew in each test.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// For a client with this common name, and perhaps a DNS name and a URI.
+    /// Creates a client's identity with this common name, and perhaps a DNS name and a URI.
     pub(crate) fn client(&self, name: &str, more: &[SanType]) -> Identity {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -57,7 +57,7 @@ impl Authority {
         self.sign(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// TLS of a server whose clients need a certificate of this authority, where `asks` says so.
+    /// Creates a server's TLS. If `asks` is true, clients need a certificate of this authority.
     pub(crate) fn tls(&self, asks: bool) -> Tls {
         let Identity { certificate, key } = self.server();
         let pem = self.pem();
@@ -65,7 +65,7 @@ impl Authority {
         Tls::from_pem(certificate.as_bytes(), key.as_bytes(), clients).unwrap()
     }
 
-    /// What a client needs that believes this authority.
+    /// Creates the configuration of a client that trusts this authority.
     pub(crate) fn believer(
         &self,
         versions: &[&'static SupportedProtocolVersion],

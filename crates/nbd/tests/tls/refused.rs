@@ -1,4 +1,5 @@
-//! Clients that break TLS, don't finish it, or aren't vouched for; and somebody in between.
+//! Tests of clients that break TLS, don't finish it, or aren't vouched for, and of an attacker in
+//! between.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -15,14 +16,14 @@ fn server(authority: &Authority) -> Server {
     serve(TestDevice::new(MIB), authority.tls(false), Options::default())
 }
 
-/// Someone else is served all the same.
+/// Checks that another client is served.
 fn serves(server: &Server, authority: &Authority) {
     let mut client = connect(server, &authority.believer(&[&TLS13], None));
     client.go("disk");
     assert_eq!(client.read(1, 0, 512).error, 0);
 }
 
-/// Asks for STARTTLS, and is let.
+/// Returns a request for STARTTLS.
 fn ask() -> Vec<u8> {
     OptionHeader { option: OptionKind::STARTTLS, length: 0 }.encode().to_vec()
 }
@@ -62,11 +63,11 @@ fn what_was_injected_in_plain_text_behind_starttls_ends_the_connection() {
     let server = server(&authority);
     let mut client = Client::fixed(crate::common::connect(&server));
     let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode();
-    // In one piece, as somebody in between would have it.
+    // In one piece, as an attacker in between would send it.
     client.send(&[&ask()[..], &list].concat());
     client.expect_end();
 
-    // Or when the server has asked for the handshake: then it is no record of one.
+    // Or after the server has answered STARTTLS: then it is no handshake record.
     let mut client = Client::fixed(crate::common::connect(&server));
     client.option(OptionKind::STARTTLS, &[]);
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
@@ -103,7 +104,7 @@ fn starttls_comes_once() {
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_INVALID);
     client.option(OptionKind::ABORT, &[]);
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
-    // Not an end that somebody in between may have made.
+    // A proper end, and not one that an attacker in between may have made.
     assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
 }
 
@@ -119,7 +120,7 @@ fn half_a_handshake_ends_with_its_deadline_however_slowly_it_goes_on() {
             client.option(OptionKind::STARTTLS, &[]);
             assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
         }
-        // A record of a handshake, byte by byte, for as long as anybody listens.
+        // A handshake record, byte by byte, while the server listens.
         slow.send(&[22, 3, 1, 0x40, 0]);
         while slow.stream.write_all(&[0]).is_ok() {
             std::thread::yield_now();
@@ -140,7 +141,7 @@ fn garbage_instead_of_a_handshake_or_of_a_record_ends_the_connection_only() {
         let _ = client.stream.write_all(&garbage);
         client.drain_to_end();
     }
-    // And in the middle of a session, behind a request that is answered.
+    // In the middle of a session, too, after a request that is answered.
     for version in [&TLS12, &TLS13] {
         let mut client = connect(&server, &authority.believer(&[version], None));
         client.go("disk");
@@ -153,7 +154,7 @@ fn garbage_instead_of_a_handshake_or_of_a_record_ends_the_connection_only() {
     serves(&server, &authority);
 }
 
-/// The server ends it before it says anything.
+/// Checks that the server ends the connection before any reply.
 fn is_refused(mut client: Client<Secure>) {
     let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode();
     let said = client.stream.write_all(&list).and_then(|()| client.stream.read(&mut [0]));
@@ -165,7 +166,7 @@ fn a_client_without_a_certificate_or_with_another_authority_s_is_refused() {
     let authority = Authority::new();
     let server = serve(TestDevice::new(MIB), authority.tls(true), Options::default());
     let stranger = Authority::new().client("vm1", &[]);
-    // A server's certificate is none of a client.
+    // A server's certificate doesn't serve a client.
     let no_client = authority.server();
     for version in [&TLS12, &TLS13] {
         is_refused(connect(&server, &authority.believer(&[version], None)));
@@ -191,7 +192,7 @@ fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
         client.go("disk");
         assert_eq!(client.read(1, 0, 512).error, 0);
         client.stream.sock.write_all(&[23, 3, 3, 0x40, 0]).unwrap();
-        // Byte by byte, for as long as anybody listens.
+        // Byte by byte, while the server listens.
         while client.stream.sock.write_all(&[0]).is_ok() {
             std::thread::yield_now();
         }
@@ -215,7 +216,7 @@ fn silence_between_records_is_idleness() {
         // New keys are no request.
         client.stream.conn.refresh_traffic_keys().unwrap();
         client.stream.flush().unwrap();
-        // It is told of the end, and hasn't to guess.
+        // The end is a proper one, so the client needn't guess.
         assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
     });
 }
@@ -229,7 +230,7 @@ fn a_client_that_does_not_take_its_replies_is_given_up() {
     client.go("disk");
     client.reads(0..10, 0, 4 << 20);
     let begin = Instant::now();
-    // The last reply may be dropped by another thread, when the client is off the books.
+    // Another thread may drop the last reply after the client has left the registry.
     while server.connections() > 0 || server.memory().taken > 0 {
         assert!(begin.elapsed() < PATIENCE, "{:?}", server.memory());
         std::thread::yield_now();
@@ -251,7 +252,7 @@ fn a_certificate_that_cannot_be_used_is_said_with_its_reason() {
     assert!(said(pem, b"letters", None).contains("the key cannot"));
     let mixed = said(pem, other.key.as_bytes(), None);
     assert!(mixed.contains("the key cannot") && mixed.contains("isn't the cert"), "{mixed}");
-    // Blamed where it is, and not on the key that has to fit it.
+    // The certificate is blamed, and not the key that has to fit it.
     let bad = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(said(bad, key, None).contains("the certificate cannot"));
     let cut = said(&pem[..pem.len() / 2], key, None);

@@ -1,4 +1,4 @@
-//! Sessions in TLS: the same as without.
+//! Tests of sessions in TLS: they behave as without.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::common::*;
 use crate::pki::Authority;
 use crate::{MIB, Secure, connect, secure, serve};
 
-/// What a write of `len` bytes brings.
+/// Returns the payload of a write of `len` bytes.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// A server of this device, and a client of it in TLS 1.3.
+/// Creates a server of this device, and a client of it in TLS 1.3.
 fn attached(device: Arc<TestDevice>) -> (Server, Client<Secure>) {
     let authority = Authority::new();
     let server = serve(device, authority.tls(false), Options::default());
@@ -52,7 +52,7 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
         }
         client.request(Command::DISC, 0, 0, 0);
         let mut byte = [0];
-        // Not an end that somebody in between may have made.
+        // A proper end, and not one that an attacker in between may have made.
         assert_eq!(client.stream.read(&mut byte).unwrap(), 0);
     }
 }
@@ -61,7 +61,7 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
 fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
     let device = TestDevice::new(MIB);
     let (_server, mut client) = attached(device.clone());
-    // So soon one after the other that the session polls for them, where there are CPUs for that.
+    // So fast that the session polls for them, if there are CPUs for that.
     for cookie in 0..200_u64 {
         let (offset, data) = (cookie * 512, [cookie as u8; 512]);
         client.write_request(cookie, offset, &data);
@@ -107,7 +107,7 @@ fn a_slow_client_gets_every_byte_by_the_writer_thread() {
     let server = serve(device.clone(), authority.tls(false), Options::default());
     let mut client = connect(&server, &authority.believer(&[&TLS13], None));
     client.go("disk");
-    // More than the socket holds: somebody has to wait for room.
+    // More than the socket holds: a thread has to wait for room.
     client.reads(0..40, MIB, 1 << 20);
     device.wait_for_seen(40);
     for _ in 0..40 {

@@ -7,10 +7,10 @@ use words::Words;
 
 /// A set of CPU numbers.
 ///
-/// A bitmap that grows as needed, so it is as happy with 512 CPUs as with 2; up to CPU 127 it
+/// It is a bitmap that grows as needed, so it suits 512 CPUs as well as 2; up to CPU 127 it
 /// allocates nothing. Equal sets are equal values, whatever order they were built in.
 /// [`Display`](fmt::Display) writes the kernel's list format (`0-3,8`), and
-/// [`FromStr`](std::str::FromStr) reads it.
+/// [`FromStr`](std::str::FromStr) parses it.
 ///
 /// ```
 /// use corewise_topology::{CpuId, CpuSet};
@@ -30,16 +30,16 @@ pub struct CpuSet {
 const BITS: u32 = u64::BITS;
 
 impl CpuSet {
-    /// The highest CPU number that a set can hold: that of the largest machine that a Linux kernel
-    /// can be built for. It keeps a typing error in a list from eating the memory.
+    /// Highest CPU number that a set can hold: that of the largest machine that a Linux kernel can
+    /// be built for. It keeps a typing error in a list from using up the memory.
     pub const MAX_CPU: u32 = 8_191;
 
-    /// The empty set.
+    /// Creates the empty set.
     pub fn new() -> CpuSet {
         CpuSet::default()
     }
 
-    /// The CPUs `0..n`.
+    /// Creates the set of the CPUs `0..n`.
     ///
     /// # Panics
     /// If `n` is above [`CpuSet::MAX_CPU`] + 1.
@@ -47,7 +47,7 @@ impl CpuSet {
         (0..n).map(CpuId::new).collect()
     }
 
-    /// Adds a CPU. True if it was not in the set before.
+    /// Adds a CPU. Returns true if it was not in the set before.
     ///
     /// # Panics
     /// If `cpu` is above [`CpuSet::MAX_CPU`].
@@ -66,7 +66,8 @@ impl CpuSet {
         new
     }
 
-    /// Adds all CPUs of a range: word by word, so that a list of many wide ranges is read quickly.
+    /// Adds all CPUs of a range, word by word, so that a list of many wide ranges is parsed
+    /// quickly.
     pub(crate) fn insert_range(&mut self, first: u32, last: u32) {
         debug_assert!(first <= last && last <= Self::MAX_CPU);
         let ((from, _), (to, _)) = (place(first), place(last));
@@ -80,7 +81,7 @@ impl CpuSet {
         }
     }
 
-    /// Takes a CPU out. True if it was in the set before.
+    /// Removes a CPU. Returns true if it was in the set before.
     pub fn remove(&mut self, cpu: CpuId) -> bool {
         let (word, bit) = place(cpu.number());
         let Some(held) = self.words.get_mut(word) else { return false };
@@ -90,40 +91,40 @@ impl CpuSet {
         had
     }
 
-    /// Whether the CPU is in the set. Any number may be asked for.
+    /// Returns true if the CPU is in the set. Any number is allowed.
     pub fn contains(&self, cpu: CpuId) -> bool {
         let (word, bit) = place(cpu.number());
         self.words.get(word).is_some_and(|held| held & bit != 0)
     }
 
-    /// How many CPUs are in the set.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no CPU is in the set.
+    /// Returns true if no CPU is in the set.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The lowest CPU of the set.
+    /// Returns the lowest CPU of the set.
     pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
-    /// The highest CPU of the set.
+    /// Returns the highest CPU of the set.
     pub fn last(&self) -> Option<CpuId> {
         let word = self.words.last()?;
         let number = (self.words.len() as u32 - 1) * BITS + (BITS - 1 - word.leading_zeros());
         Some(CpuId::new(number))
     }
 
-    /// The CPUs in rising order.
+    /// Returns the CPUs in rising order.
     pub fn iter(&self) -> Iter<'_> {
         Iter { words: &self.words, index: 0, rest: self.words.first().copied().unwrap_or(0) }
     }
 
-    /// The CPUs that are in either set.
+    /// Returns the CPUs that are in either set.
     pub fn union(&self, other: &CpuSet) -> CpuSet {
         let (long, short) =
             if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
@@ -134,7 +135,7 @@ impl CpuSet {
         CpuSet { words }
     }
 
-    /// The CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
         let words = self.words.iter().zip(other.words.iter()).map(|(a, b)| a & b).collect();
         let mut set = CpuSet { words };
@@ -142,7 +143,7 @@ impl CpuSet {
         set
     }
 
-    /// The CPUs of this set that are not in the other one.
+    /// Returns the CPUs of this set that are not in the other one.
     pub fn difference(&self, other: &CpuSet) -> CpuSet {
         let mut set = self.clone();
         for (word, less) in set.words.iter_mut().zip(other.words.iter()) {
@@ -152,13 +153,13 @@ impl CpuSet {
         set
     }
 
-    /// Whether each CPU of this set is in the other one. The empty set is a subset of any.
+    /// Returns true if each CPU of this set is in the other one. The empty set is a subset of any.
     pub fn is_subset(&self, other: &CpuSet) -> bool {
         self.words.len() <= other.words.len()
             && self.words.iter().zip(other.words.iter()).all(|(a, b)| a & !b == 0)
     }
 
-    /// Whether some CPU is in both sets. Allocates nothing.
+    /// Returns true if some CPU is in both sets. Allocates nothing.
     pub fn intersects(&self, other: &CpuSet) -> bool {
         self.words.iter().zip(other.words.iter()).any(|(a, b)| a & b != 0)
     }
@@ -204,6 +205,8 @@ impl<'a> IntoIterator for &'a CpuSet {
 }
 
 impl Extend<CpuId> for CpuSet {
+    /// Adds the CPUs.
+    ///
     /// # Panics
     /// If a CPU is above [`CpuSet::MAX_CPU`].
     fn extend<I: IntoIterator<Item = CpuId>>(&mut self, cpus: I) {
@@ -214,6 +217,8 @@ impl Extend<CpuId> for CpuSet {
 }
 
 impl FromIterator<CpuId> for CpuSet {
+    /// Creates the set of the CPUs.
+    ///
     /// # Panics
     /// If a CPU is above [`CpuSet::MAX_CPU`].
     fn from_iter<I: IntoIterator<Item = CpuId>>(cpus: I) -> CpuSet {
@@ -229,13 +234,14 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// A CPU, by the kernel's number of it.
+/// A CPU, by its number in the kernel.
 ///
-/// A type of its own, so that the compiler tells a CPU from a pod, a node, a cache or a hardware
-/// queue, all of which have numbers too. [`Display`](fmt::Display) writes the plain number. There
-/// are no conversions from and to numbers but these, and it is as small and as fast as a `u32`.
+/// It has a type of its own, so that the compiler tells a CPU from a pod, a node, a cache or a
+/// hardware queue, all of which have numbers too. [`Display`](fmt::Display) writes the plain
+/// number. There are no other conversions from and to numbers, and it is as small and as fast as a
+/// `u32`.
 ///
-/// It may be a CPU that a machine doesn't have: [`Topology::cpu`](crate::Topology::cpu) tells.
+/// A machine may lack the CPU: [`Topology::cpu`](crate::Topology::cpu) tells.
 ///
 /// ```
 /// use corewise_topology::{CpuId, CpuSet};
@@ -249,21 +255,21 @@ impl fmt::Debug for CpuSet {
 pub struct CpuId(u32);
 
 impl CpuId {
-    /// The CPU of this number.
+    /// Returns the CPU with this number.
     #[inline]
     #[must_use]
     pub const fn new(number: u32) -> CpuId {
         CpuId(number)
     }
 
-    /// The kernel's number of this CPU.
+    /// Returns the kernel's number of this CPU.
     #[inline]
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The same number, as an index into a table by CPU.
+    /// Returns the same number, as an index into a table by CPU.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
@@ -271,7 +277,7 @@ impl CpuId {
     }
 }
 
-/// The plain number, with the width and the fill that the format asks for.
+/// The plain number is written, with the width and the fill that the format asks for.
 impl fmt::Display for CpuId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

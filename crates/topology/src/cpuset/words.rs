@@ -3,20 +3,20 @@
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-/// So many words lie in place: 128 CPUs.
+/// Number of words in place: 128 CPUs.
 const FEW: usize = 2;
 
 /// A vector of words. It is equal to, and hashes as, the slice of them.
 #[derive(Clone)]
 pub(crate) enum Words {
-    /// In place; those behind the length are zero.
+    /// Words in place; those beyond the length are zero.
     Few { words: [u64; FEW], len: u8 },
-    /// In a vector.
+    /// Words in a vector.
     Many(Vec<u64>),
 }
 
 impl Words {
-    /// Makes it so many words, no fewer than it has; the new ones are zero.
+    /// Grows to `to` words, no fewer than it has; the new ones are zero.
     pub(crate) fn grow(&mut self, to: usize) {
         match self {
             Words::Few { len, .. } if to <= FEW => *len = (*len).max(to as u8),
@@ -29,7 +29,7 @@ impl Words {
         }
     }
 
-    /// Takes off the zeros at the end.
+    /// Removes the zero words at the end.
     pub(crate) fn trim(&mut self) {
         let len = self.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
         match self {

@@ -14,23 +14,23 @@ use super::Masks;
 use crate::cpuset::CpuSet;
 
 /// One change of a machine's masks; see [`Machine::on_change`](crate::Machine::on_change).
-/// [`Display`](fmt::Display) says in a line what is different.
+/// [`Display`](fmt::Display) writes the difference in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The masks before.
+    /// Masks before the change.
     pub before: Masks,
-    /// The masks after. The epoch is one more.
+    /// Masks after the change. The epoch is one more.
     pub after: Masks,
 }
 
 impl Change {
-    /// The CPUs that can no longer be used.
+    /// Returns the CPUs that can no longer be used.
     fn went(&self) -> CpuSet {
         self.before.online.difference(&self.after.online)
     }
 
-    /// The CPUs that can be used now, and couldn't before.
+    /// Returns the CPUs that can be used now, and couldn't before.
     fn came(&self) -> CpuSet {
         self.after.online.difference(&self.before.online)
     }
@@ -60,14 +60,14 @@ type Call = dyn Fn(&Change) + Send + Sync;
 
 /// A listener of a machine's changes, for as long as this value lives.
 ///
-/// Dropping it unsubscribes: no call begins after the drop has returned. One that another thread
-/// has begun goes on, and isn't waited for, so that a drop can't deadlock. The closure is dropped
-/// here, or by that thread.
+/// Dropping it unsubscribes: no call begins after the drop has returned. A call that another thread
+/// has begun continues, and the drop doesn't wait for it, so it can't deadlock. The closure is
+/// dropped here, or by that thread.
 #[must_use = "dropping it unsubscribes"]
 pub struct Subscription {
     /// I: weak, so that a subscription doesn't keep the others' closures.
     listeners: Weak<Listeners>,
-    /// I: which one it is.
+    /// I: number of the listener.
     id: u64,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The listeners of a machine's changes, and the changes that wait to be told.
+/// The listeners of a machine's changes, and the changes that wait to be reported.
 #[derive(Default)]
 pub(crate) struct Listeners {
     /// L: is the lock; guards the list, and whose turn it is to tell. Nothing is called under it.
@@ -97,17 +97,17 @@ pub(crate) struct Listeners {
 #[derive(Default)]
 struct PendingChanges {
     next: u64,
-    /// By number, and so in the order in which they subscribed.
+    /// Listeners by number, and so in the order in which they subscribed.
     listeners: BTreeMap<u64, Listener>,
-    /// In the order in which they were made.
+    /// Changes in the order in which they were made.
     waiting: VecDeque<Arc<Change>>,
-    /// Some thread is telling, and will tell what is added meanwhile.
+    /// True while a thread reports changes; it will report those that are added meanwhile.
     telling: bool,
 }
 
 #[derive(Clone)]
 struct Listener {
-    /// The epoch when it subscribed: it isn't told of older changes that are still waiting.
+    /// Epoch when it subscribed. It isn't told of older changes that are still waiting.
     since: u64,
     call: Arc<Call>,
 }
@@ -121,12 +121,12 @@ impl Listeners {
         Subscription { listeners: Arc::downgrade(this), id }
     }
 
-    /// Add: one more change to tell.
+    /// Adds a change to report (Add).
     pub(crate) fn add(&self, change: &Arc<Change>) {
         self.lock().waiting.push_back(Arc::clone(change));
     }
 
-    /// Tell: calls the listeners for what is waiting, unless some thread is at it.
+    /// Calls the listeners for the waiting changes, unless another thread does (Tell).
     pub(crate) fn tell(&self) {
         {
             let mut pending = self.lock();
@@ -141,7 +141,8 @@ impl Listeners {
                 {
                     continue;
                 }
-                // With its drop: the subscription may have ended, and then the closure dies here.
+                // The drop is inside too: the subscription may have ended, and then the closure
+                // dies here.
                 let called = panic::catch_unwind(AssertUnwindSafe(|| {
                     (listener.call)(&change);
                     drop(listener);
@@ -152,8 +153,8 @@ impl Listeners {
         }
     }
 
-    /// The next change and its listeners; where there is none the turn ends, under the same
-    /// lock: what is added after is told by its adder.
+    /// Returns the next change and its listeners. If there is none the turn ends, under the same
+    /// lock: a change that is added later is reported by its adder.
     fn next(&self) -> Option<(Arc<Change>, BTreeMap<u64, Listener>)> {
         let mut pending = self.lock();
         let Some(change) = pending.waiting.pop_front() else {

@@ -1,8 +1,8 @@
-//! The handle that everything else is built on: a topology and the masks that change.
+//! The handle for everything that places work: a topology and the masks that change.
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
-//! guards. Why choosing by the masks and publishing the choice belong in one read section, and how
-//! a change is told: `README.md` beside this file.
+//! guards. `README.md` beside this file argues why a choice by the masks and its publication belong
+//! in one read section, and how a change is reported.
 
 mod change;
 
@@ -24,11 +24,11 @@ use change::Listeners;
 
 pub use change::{Change, Subscription};
 
-/// A machine: the facts about it ([`Topology`]), and the CPUs of it that may be used now, with an
-/// epoch that tells that they changed.
+/// A machine: the facts about it ([`Topology`]), the CPUs of it that may be used now, and an epoch
+/// that counts their changes.
 ///
-/// A handle: cloning it is cheap, and all clones are the same machine. There is no global one; a
-/// process may have several (tests build synthetic ones).
+/// It is a handle: cloning it is cheap, and all clones are the same machine. There is no global
+/// one; a process may have several (tests build synthetic ones).
 ///
 /// ```
 /// use corewise_topology::{CpuId, Machine};
@@ -51,10 +51,10 @@ struct Inner {
     /// L: is the lock; guards the whole [`State`]. Held for reading while the closure of
     /// [`Machine::read`] runs, for writing only while the masks are computed.
     state: RwLock<State>,
-    /// The listeners to changes. Its lock is taken inside of `state`'s, never the other way round.
+    /// Listeners to changes. Their lock is taken inside of `state`'s, never the other way round.
     listeners: Arc<Listeners>,
-    /// L: is the lock; held while a refresh reads and applies what the system says now, so that of
-    /// two refreshes the later one's word stands. Taken before `state`'s.
+    /// L: is the lock; held while a refresh reads and applies the system's state, so that of two
+    /// refreshes the later one's reading stands. Taken before `state`'s.
     refreshing: Mutex<()>,
 }
 
@@ -64,10 +64,10 @@ struct State {
 }
 
 impl Machine {
-    /// A machine with the CPUs that were online and allowed when the topology was made. For the one
-    /// that this process runs on, its CPU quota is read.
+    /// Creates a machine with the CPUs that were online and allowed when the topology was made. For
+    /// the machine that this process runs on, it reads the CPU quota.
     ///
-    /// Should none of the allowed CPUs be online, [`Machine::online`] is empty until one comes.
+    /// If none of the allowed CPUs is online, [`Machine::online`] is empty until one comes.
     pub fn new(topology: Topology) -> Machine {
         let given = Inputs {
             running: topology.online(),
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// The machine that this process runs on. Reads files; see [`Topology::live`].
+    /// Creates the machine that this process runs on. Reads files; see [`Topology::live`].
     ///
     /// # Errors
     /// Those of [`Topology::live`].
@@ -94,7 +94,8 @@ impl Machine {
         Topology::live().map(Machine::new)
     }
 
-    /// A machine as described in hwloc's synthetic language; see [`Topology::synthetic`].
+    /// Creates a machine from a description in hwloc's synthetic language; see
+    /// [`Topology::synthetic`].
     ///
     /// # Errors
     /// Those of [`Topology::synthetic`].
@@ -102,58 +103,58 @@ impl Machine {
         Topology::synthetic(description).map(Machine::new)
     }
 
-    /// The facts about the machine. They never change.
+    /// Returns the facts about the machine. They never change.
     pub fn topology(&self) -> &Topology {
         &self.inner.topology
     }
 
-    /// Whether this is *not* the machine that the process runs on, but one that was described or
-    /// saved, or whose CPUs were only counted ([`Source::Flat`](crate::Source::Flat)). Its CPU
-    /// numbers mean nothing to the kernel, so its threads are never really pinned.
+    /// Returns true if the process does *not* run on this machine: it was described or saved, or
+    /// its CPUs were only counted ([`Source::Flat`](crate::Source::Flat)). Its CPU numbers mean
+    /// nothing to the kernel, so its threads are never really pinned.
     pub fn is_synthetic(&self) -> bool {
         !self.inner.topology.is_live()
     }
 
-    /// The pods of every scope, with cache shards of about `shard_size` cores. They don't depend on
-    /// what is online, so the numbers hold for the machine's whole life. Computed anew by each
-    /// call.
+    /// Computes the pods of every scope, with cache shards of about `shard_size` cores. They don't
+    /// depend on the online CPUs, so the numbers hold for the machine's whole life. Each call
+    /// computes them anew.
     pub fn pods(&self, shard_size: u32) -> Pods {
         Pods::new(&self.inner.topology, shard_size)
     }
 
-    /// The CPUs that may be used now: online and allowed.
+    /// Returns the CPUs that may be used now: online and allowed.
     ///
-    /// A copy, which may be outdated when it is looked at. To choose a CPU and act on the choice
-    /// before it can go, use [`Machine::read`].
+    /// The result is a copy, which may be outdated when the caller reads it. To choose a CPU and
+    /// act on the choice before it can go, use [`Machine::read`].
     pub fn online(&self) -> CpuSet {
         self.state().masks.online.clone()
     }
 
-    /// The CPUs for general work now: online, allowed and not isolated; all online ones if each is
-    /// isolated.
+    /// Returns the CPUs for general work now: online, allowed and not isolated; all online ones if
+    /// each is isolated.
     pub fn housekeeping(&self) -> CpuSet {
         self.state().masks.housekeeping.clone()
     }
 
-    /// The CPU time that the process may use now, where that is limited: by `cpu.max` of its cgroup
-    /// or of one above (version 1: `cpu.cfs_quota_us`), the least of those that can be seen.
+    /// Returns the CPU time that the process may use now, if that is limited. The limit is the
+    /// least visible `cpu.max` of its cgroup and of those above (version 1: `cpu.cfs_quota_us`).
     pub fn cpu_quota(&self) -> Option<CpuQuota> {
         self.state().masks.cpu_quota
     }
 
-    /// How many threads may compute at once now: see [`Masks::parallelism`].
+    /// Returns the number of threads that may compute at once now: see [`Masks::parallelism`].
     pub fn parallelism(&self) -> usize {
         self.state().masks.parallelism()
     }
 
-    /// The number of the current state of the masks; see [`Masks::epoch`].
+    /// Returns the number of the current state of the masks; see [`Masks::epoch`].
     pub fn epoch(&self) -> u64 {
         self.state().masks.epoch
     }
 
     /// Runs `f` with the current masks, on the calling thread. They don't change before `f`
-    /// returns: a thread that changes them waits for all readers. So what `f` chooses and publishes
-    /// by them is seen by the one that takes a CPU away afterwards.
+    /// returns: a thread that changes them waits for all readers. So if a thread takes a CPU away
+    /// afterwards, it sees what `f` chose by the masks and published.
     ///
     /// `f` must be short, must not block, and must not call back into this machine (it could wait
     /// for a change that waits for it).
@@ -161,20 +162,20 @@ impl Machine {
         f(&self.state().masks)
     }
 
-    /// A copy of all masks, of one moment.
+    /// Returns a copy of all masks at one moment.
     pub fn masks(&self) -> Masks {
         self.state().masks.clone()
     }
 
-    /// Has `listener` called with every change of the masks from now on, until the [`Subscription`]
-    /// is dropped. In a loop that must not miss one: subscribe first, then read the masks.
+    /// Subscribes `listener` to every later change of the masks, until the [`Subscription`] is
+    /// dropped. A loop that must not miss one subscribes first, then reads the masks.
     ///
-    /// It is called on the thread that made the change, after the change and outside of all locks
-    /// of the machine, so it may call the machine as it likes, may change it, and may subscribe and
-    /// unsubscribe. Changes are told one at a time, in the order of their epochs, each to the
-    /// listeners in the order in which they subscribed. A thread that makes a change while another
-    /// one (or the same one, from a listener) is telling an earlier one leaves it to that one, and
-    /// doesn't wait: its own call may return before the listeners know.
+    /// The listener runs on the thread that made the change, after the change and outside of all
+    /// locks of the machine. So it may call the machine, may change it, and may subscribe and
+    /// unsubscribe. Changes are reported one at a time, in the order of their epochs, to the
+    /// listeners in the order in which they subscribed. A thread may make a change while another
+    /// thread (or the same one, from a listener) reports an earlier one. Then that thread also
+    /// reports the new one, and the call that made the change may return before the listeners know.
     ///
     /// A panic of a listener is reported by the panic hook and goes no further.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) -> Subscription {
@@ -183,12 +184,12 @@ impl Machine {
         Listeners::subscribe(&self.inner.listeners, state.masks.epoch, Arc::new(listener))
     }
 
-    /// Takes a CPU offline or brings it online, as far as this machine is concerned: the kernel
-    /// isn't told, and a [`Machine::refresh`] sets it right again. For synthetic machines and for
-    /// tests. Waits for readers ([`Machine::read`]); when it returns, none sees the old masks.
+    /// Takes a CPU offline or brings it online in this machine's masks. The kernel isn't told, and
+    /// a [`Machine::refresh`] sets it right again. It is for synthetic machines and for tests.
+    /// Waits for readers ([`Machine::read`]); when it returns, none sees the old masks.
     ///
     /// Returns whether the CPU's state changed. The epoch changes only if usable CPUs do: an online
-    /// CPU that isn't allowed changes nothing for this process. Listeners are told
+    /// CPU that isn't allowed changes nothing for this process. Listeners are called
     /// ([`Machine::on_change`]).
     ///
     /// # Errors
@@ -210,11 +211,11 @@ impl Machine {
         Ok(changed)
     }
 
-    /// Narrows (or widens again) what the process may use, as when its cpuset changes. CPUs that
-    /// were not allowed when the topology was made stay out: they are in no pod. Waits for
-    /// readers. On the live machine it holds until the next [`Machine::refresh`].
+    /// Sets the CPUs that the process may use, as when its cpuset changes. CPUs that were not
+    /// allowed when the topology was made stay out: they are in no pod. Waits for readers. On the
+    /// live machine it holds until the next [`Machine::refresh`].
     ///
-    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
+    /// Returns whether anything changed. Listeners are called ([`Machine::on_change`]).
     ///
     /// # Errors
     /// If no online CPU would remain.
@@ -227,11 +228,11 @@ impl Machine {
         Ok(changed)
     }
 
-    /// Sets these CPUs apart from general work, instead of those that were before; CPUs that the
-    /// machine doesn't have are left out. Waits for readers. On the live machine it holds until the
-    /// next [`Machine::refresh`].
+    /// Sets these CPUs apart from general work, instead of the earlier ones. CPUs that the machine
+    /// doesn't have are left out. Waits for readers. On the live machine it holds until the next
+    /// [`Machine::refresh`].
     ///
-    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
+    /// Returns whether anything changed. Listeners are called ([`Machine::on_change`]).
     pub fn set_isolated(&self, isolated: &CpuSet) -> bool {
         let isolated = self.inner.topology.cpu_set().intersection(isolated);
         let changed = self.change(|given| {
@@ -242,17 +243,17 @@ impl Machine {
         changed.is_ok_and(|(changed, _)| changed)
     }
 
-    /// Sets the CPU time that the process may use, as when somebody writes its cgroup's `cpu.max`;
-    /// the kernel isn't told. For synthetic machines and for tests: on the live machine it holds
+    /// Sets the CPU time that the process may use, as a write to its cgroup's `cpu.max` does. The
+    /// kernel isn't told. It is for synthetic machines and for tests: on the live machine it holds
     /// until the next [`Machine::refresh`]. Waits for readers.
     ///
-    /// Returns whether anything changed. Listeners are told ([`Machine::on_change`]).
+    /// Returns whether anything changed. Listeners are called ([`Machine::on_change`]).
     pub fn set_cpu_quota(&self, quota: Option<CpuQuota>) -> bool {
         let changed = self.change(|given| {
             given.quota = quota;
             CpuSet::new()
         });
-        // It takes no CPU away, so it is never refused.
+        // A quota takes no CPU away, so it is never refused.
         changed.is_ok_and(|(changed, _)| changed)
     }
 
@@ -274,14 +275,14 @@ impl Machine {
         self.inner.state.read()
     }
 
-    /// One refresh at a time.
+    /// Begins a refresh. Only one runs at a time.
     fn refreshing(&self) -> MutexGuard<'_, ()> {
         self.inner.refreshing.lock()
     }
 
-    /// Changes what the masks are derived from, unless that would leave no usable CPU where there
-    /// was one. `edit` says which CPUs it took away, for the error. Says whether anything is
-    /// another now, and what became of the masks. Listeners aren't told yet: the caller ends in
+    /// Changes the inputs of the masks, unless that would leave no usable CPU although there was
+    /// one. `edit` returns the CPUs that it took away, for the error. Returns whether anything
+    /// differs now, and the change of the masks. Listeners aren't called yet: the caller ends in
     /// [`Machine::tell`].
     fn apply(
         &self,
@@ -302,12 +303,14 @@ impl Machine {
         after.epoch += 1;
         let before = std::mem::replace(&mut state.masks, after.clone());
         let change = Arc::new(Change { before, after });
-        // With the state still held, so that changes are told in the order in which they were made.
+        // With the state still held, so that changes are reported in the order in which they were
+        // made.
         self.inner.listeners.add(&change);
         Ok((changed, Some(change)))
     }
 
-    /// Tells the listeners what [`Machine::apply`] left to be told; the caller holds no lock.
+    /// Calls the listeners for the changes that [`Machine::apply`] queued. The caller holds no
+    /// lock.
     fn tell(&self) {
         self.inner.listeners.tell();
     }
@@ -331,16 +334,16 @@ impl fmt::Debug for Machine {
     }
 }
 
-/// What the masks are derived from.
+/// The inputs that the masks are derived from.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Inputs {
-    /// CPUs that run, may this process use them or not.
+    /// CPUs that run, whether this process may use them or not.
     pub(crate) running: CpuSet,
     /// CPUs that the process may use.
     pub(crate) allowed: CpuSet,
     /// CPUs that are set apart from general work.
     pub(crate) isolated: CpuSet,
-    /// The CPU time that the process may use.
+    /// CPU time that the process may use.
     pub(crate) quota: Option<CpuQuota>,
 }
 
@@ -348,16 +351,16 @@ pub(crate) struct Inputs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Masks {
-    /// The CPUs that may be used: online and allowed.
+    /// CPUs that may be used: online and allowed.
     pub online: CpuSet,
-    /// The online CPUs that are not isolated; all online ones if that leaves none.
+    /// Online CPUs that are not isolated; all online ones if that leaves none.
     pub housekeeping: CpuSet,
-    /// The online CPUs that are isolated: set apart from general work.
+    /// Online CPUs that are isolated: set apart from general work.
     pub isolated: CpuSet,
-    /// The CPU time that the process may use, where that is limited.
+    /// CPU time that the process may use, if that is limited.
     pub cpu_quota: Option<CpuQuota>,
-    /// Changes whenever one of these does, always upwards. Starts at 1, so 0 is a good "never
-    /// seen" value.
+    /// Number that rises whenever one of these fields changes. It starts at 1, so 0 is a good
+    /// "never seen" value.
     pub epoch: u64,
 }
 
@@ -370,9 +373,8 @@ impl Masks {
         Masks { online, housekeeping, isolated, cpu_quota: inputs.quota, epoch }
     }
 
-    /// How many threads may compute at once, for all that is known: as many as there are CPUs for
-    /// general work, or as the CPU quota is worth ([`CpuQuota::whole_cpus`]), whichever is less. At
-    /// least 1.
+    /// Returns the number of threads that may compute at once: that of the CPUs for general work,
+    /// or the worth of the CPU quota ([`CpuQuota::whole_cpus`]), whichever is less. At least 1.
     pub fn parallelism(&self) -> usize {
         let quota = self.cpu_quota.map_or(usize::MAX, CpuQuota::whole_cpus);
         self.housekeeping.len().min(quota).max(1)
@@ -380,27 +382,32 @@ impl Masks {
 }
 
 impl Machine {
-    /// Reads again which CPUs are online, isolated and allowed, and how much of their time is, and
-    /// applies that as one change. Says what changed for this process, if anything did. Listeners
-    /// are told ([`Machine::on_change`]).
+    /// Reads again which CPUs are online, isolated and allowed, and the CPU quota, and applies that
+    /// as one change. Returns what changed for this process, if anything did. Listeners are called
+    /// ([`Machine::on_change`]).
     ///
-    /// Of the live machine that is: `online` and `isolated` of sysfs (and the isolated partitions
-    /// of the cpuset controller, where its root can be seen); the cpuset and the CPU quota of the
-    /// process's cgroups; and the CPUs that *some* thread of the process may use. (Not those of one
-    /// thread: any may have been pinned for its own reasons. `taskset --all-tasks` narrows all.) Of
-    /// a saved sysfs tree: its `online` and `isolated`. A machine that was described in a line
-    /// never changes by itself.
+    /// The sources for the live machine are:
     ///
-    /// What [`Machine::set_online`] and its like have set is set anew. CPUs that the topology
-    /// doesn't have, or that weren't allowed when it was made, stay out: they are in no pod.
+    /// - `online` and `isolated` of sysfs, and the isolated partitions of the cpuset controller, if
+    ///   its root can be seen;
+    /// - the cpuset and the CPU quota of the process's cgroups;
+    /// - the CPUs that *some* thread of the process may use. (One thread doesn't count: any may
+    ///   have been pinned for its own reasons. `taskset --all-tasks` narrows all.)
+    ///
+    /// A saved sysfs tree has `online` and `isolated`. A machine that was described in a line never
+    /// changes by itself.
+    ///
+    /// The result replaces changes made by [`Machine::set_online`] and its like. CPUs that the
+    /// topology doesn't have, or that weren't allowed when it was made, stay out: they are in no
+    /// pod.
     ///
     /// Reads files, and waits for readers ([`Machine::read`]); may block for a moment. Any thread
-    /// may call it, several at once take turns. [`Watch`](crate::Watch) says when it is worth a
+    /// may call it; several at once take turns. [`Watch`](crate::Watch) says when it is worth a
     /// call.
     ///
     /// # Errors
-    /// If a file can't be read or says something else than such a file does, or no CPU would remain
-    /// of those that the machine was made with. Nothing has changed then.
+    /// If a file can't be read or has unexpected content, or no CPU would remain of those that the
+    /// machine was made with. Nothing has changed then.
     pub fn refresh(&self) -> Result<Option<Arc<Change>>, TopologyError> {
         let change = {
             let _turn = self.refreshing();
@@ -426,7 +433,7 @@ impl Machine {
     fn apply_seen(&self, seen: LiveState) -> Result<Option<Arc<Change>>, TopologyError> {
         let topology = self.topology();
         let all = topology.cpu_set();
-        // Debug: compared with what was said before.
+        // Debug: compared with the earlier text.
         let said = format!("{seen:?}");
         let applied = self.apply(|given| {
             if let Some(running) = seen.running {

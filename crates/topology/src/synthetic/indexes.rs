@@ -1,35 +1,35 @@
-//! What `indexes=` in a synthetic description means: the numbers of all objects of a level.
+//! The parser of `indexes=` in a synthetic description: the numbers of all objects of a level.
 //!
-//! The hwloc manual ("Synthetic topologies") shows a list and an interleaving by types; that the
-//! latter may be written in numbers as well, and that its last part may be left out, is learnt from
-//! trying `lstopo` 2.9. Where hwloc warns about a wrong one and numbers in order, this refuses it.
+//! The hwloc manual ("Synthetic topologies") shows a list and an interleaving by types. `lstopo`
+//! 2.9 also accepts numbers in the latter, and a missing last part. If an index is wrong, hwloc
+//! warns and numbers in order; this parser refuses it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::cpuset::CpuSet;
 
-/// What is wrong with the text behind `indexes=`, and where in it (in bytes).
+/// A fault in the text after `indexes=`, and its position in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct IndexError {
     pub(crate) at: Range<usize>,
     pub(crate) reason: String,
 }
 
-/// A level that an interleaving can name: how deep it lies, and how many objects it has in the
-/// whole machine.
+/// A level that an interleaving can name: its depth, and its number of objects in the whole
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LevelPosition {
     pub(crate) depth: usize,
     pub(crate) width: u64,
 }
 
-/// The numbers of `total` objects in the order of the tree.
+/// Returns the numbers of `total` objects in the order of the tree.
 ///
-/// `text` is a list of all of them (`0,2,1,3`), or an interleaving: the digits of an object's place
-/// in the tree, taken in another order. Each part `step*count` of `2*24:1*2` is a digit, the
+/// `text` is a list of all of them (`0,2,1,3`), or an interleaving: the digits of an object's
+/// position in the tree, in another order. Each part `step*count` of `2*24:1*2` is a digit, the
 /// fastest first: objects `step` apart in the tree get numbers one (then `count`) apart. `core`
-/// says the same by the types of levels, which `place_of` finds. The last digit may be left out.
+/// names the same by the types of levels, which `place_of` finds. The last digit may be left out.
 pub(crate) fn numbers(
     text: &str,
     total: u64,
@@ -63,7 +63,7 @@ pub(crate) fn numbers(
     Ok(numbers)
 }
 
-/// One digit of an object's place: which of `count` it is, among those that are `step` apart.
+/// One digit of an object's position: one of `count` objects that are `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digit {
     step: u64,
@@ -97,7 +97,7 @@ fn list(text: &str, total: u64) -> Result<Vec<u32>, IndexError> {
     Ok(numbers)
 }
 
-/// `step*count:step*count`.
+/// Parses `step*count:step*count`.
 fn digits_by_number(text: &str) -> Result<Vec<Digit>, IndexError> {
     let digit = |(at, piece): (Range<usize>, &str)| {
         let (step, count) = piece.split_once('*').unwrap_or((piece, ""));
@@ -114,7 +114,7 @@ fn digits_by_number(text: &str) -> Result<Vec<Digit>, IndexError> {
     pieces(text, ':').map(digit).collect()
 }
 
-/// `type:type`.
+/// Parses `type:type`.
 fn digits_by_type(
     text: &str,
     total: u64,
@@ -140,8 +140,8 @@ fn digits_by_type(
     Ok(places.iter().map(digit).collect())
 }
 
-/// Adds the digit of the innermost objects, where it was left out, and checks that all of them
-/// together tell `total` objects apart.
+/// Adds the digit of the innermost objects if it was left out, and checks that all digits together
+/// tell `total` objects apart.
 fn complete(digits: &mut Vec<Digit>, total: u64) -> Result<(), String> {
     let product = digits.iter().fold(1u64, |product, digit| product.saturating_mul(digit.count));
     let finest = digits.iter().map(|digit| digit.step).min().unwrap_or(total).min(total);
@@ -151,7 +151,7 @@ fn complete(digits: &mut Vec<Digit>, total: u64) -> Result<(), String> {
         }
         digits.push(Digit { step: 1, count: finest });
     }
-    // They change nothing; without them there are few.
+    // Digits of one value change nothing; without them there are few.
     digits.retain(|digit| digit.count > 1);
     Ok(())
 }
@@ -161,7 +161,7 @@ fn distinct(numbers: &[u32]) -> bool {
     numbers.iter().all(|number| seen.insert(number))
 }
 
-/// The parts of `text` between separators, and where they are.
+/// Returns the parts of `text` between separators, with their positions.
 fn pieces(text: &str, separator: char) -> impl Iterator<Item = (Range<usize>, &str)> {
     let mut start = 0;
     text.split(separator).map(move |piece| {
@@ -175,7 +175,7 @@ fn pieces(text: &str, separator: char) -> impl Iterator<Item = (Range<usize>, &s
 mod tests {
     use super::*;
 
-    /// Two nodes of three cores with two threads each.
+    /// Returns the levels of two nodes of three cores with two threads each.
     fn place_of(name: &str) -> Result<LevelPosition, String> {
         match name {
             "numa" => Ok(LevelPosition { depth: 2, width: 2 }),

@@ -1,7 +1,7 @@
-//! Builds a topology from a description in hwloc's synthetic language.
+//! The builder of a topology from a description in hwloc's synthetic language.
 //!
-//! [`parse`](parse::parse) turns the text into levels; this file walks the tree
-//! that they describe. The language is that of the hwloc manual, "Synthetic topologies".
+//! [`parse`](parse::parse) turns the text into levels; this file walks the tree that they describe.
+//! The language is that of the hwloc manual, "Synthetic topologies".
 
 mod indexes;
 mod parse;
@@ -16,8 +16,8 @@ use parse::{Description, Kind, Level, parse};
 
 impl Topology {
     /// Builds a machine from a description in hwloc's synthetic language: levels from the outermost
-    /// to the innermost, each `type:count`, the last one `pu`. Package 0 and node 0 are there where
-    /// the description has none. CPUs are numbered in the order of the tree, so SMT siblings are
+    /// to the innermost, each `type:count`, the last one `pu`. If the description has none, package
+    /// 0 and node 0 are added. CPUs are numbered in the order of the tree, so SMT siblings are
     /// adjacent, unless `indexes=` says otherwise. Each CPU is online and allowed.
     ///
     /// Types are written in any case, in full or shortened to two letters or more: `numanode` (also
@@ -29,14 +29,14 @@ impl Topology {
     ///
     /// The attribute `indexes=` gives the objects of a level their numbers, all of them in the
     /// whole machine, in the order of the tree. It counts for `pu` and for NUMA nodes; on other
-    /// levels it is only checked. It is one of
+    /// levels it is only checked. Its forms are
+    ///
     /// - a list: `core:2 pu:2(indexes=0,2,1,3)`;
     /// - an interleaving by types, the fastest first: `numa:2 core:12 pu:2(indexes=core)` numbers
     ///   the first threads of all cores, then the second ones, as most x86 servers do;
     /// - the same in numbers, `step*count`: `(indexes=2*24:1*2)`.
     ///
-    /// Where hwloc warns of an `indexes=` that doesn't fit and goes on without it, this is an
-    /// error.
+    /// If an `indexes=` doesn't fit, hwloc warns and continues without it; here it is an error.
     ///
     /// Source: the hwloc manual, "Synthetic topologies".
     ///
@@ -53,7 +53,7 @@ impl Topology {
         }
         let nodes = nodes.unwrap_or_else(|| (0..local.len() as u32).collect());
         // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest:
-        // so hwloc orders them.
+        // hwloc orders them so.
         let mut inner_first: Vec<_> = nodes.iter().zip(local).collect();
         inner_first.sort_by_key(|(node, local)| (local.len(), **node));
         for (node, local) in inner_first {
@@ -67,14 +67,14 @@ impl Topology {
 }
 
 /// A walk through the tree, depth first. Level 0 is the machine itself. CPUs and nodes get numbers
-/// in the order of the walk; those that `indexes=` gives come later.
+/// in the order of the walk; numbers of `indexes=` are applied later.
 struct Walk<'a> {
     levels: &'a [Level],
     cpus: Vec<RawCpu>,
-    /// Which of the CPUs each node is around.
+    /// Range of CPUs of each node.
     nodes: Vec<Range<usize>>,
-    /// The index of the current object within its parent, for each level down to the current one:
-    /// the beginning of it, up to some level, identifies the object of that level.
+    /// Index of the current object within its parent, for each level down to the current one. The
+    /// first indexes, up to a level, identify the object of that level.
     path: Vec<i64>,
 }
 

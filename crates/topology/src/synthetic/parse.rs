@@ -1,4 +1,4 @@
-//! Reads a description in hwloc's synthetic language: text in, levels out, errors with a position.
+//! The parser of hwloc's synthetic language: text in, levels out, errors with a position.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::indexes::{IndexError, LevelPosition, numbers};
 use crate::cpuset::CpuSet;
 use crate::error::TopologyError;
 
-/// What the objects of a level are.
+/// The kind of the objects of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Machine,
@@ -17,19 +17,19 @@ pub(crate) enum Kind {
     Cache {
         level: u32,
     },
-    /// Anything that says nothing about placement: groups, dies, instruction caches, and the place
+    /// Objects that say nothing about placement: groups, dies, instruction caches, and the place
     /// that NUMA nodes of a level of their own are attached to.
     Group,
 }
 
-/// What a description says.
+/// A parsed description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
-    /// The first is the machine itself, the last are the CPUs.
+    /// Levels of the tree. The first is the machine itself, the last are the CPUs.
     pub(crate) levels: Vec<Level>,
-    /// The numbers of the CPUs in the order of the tree; `None`: that order.
+    /// Numbers of the CPUs in the order of the tree; `None` stands for that order.
     pub(crate) cpus: Option<Vec<u32>>,
-    /// The numbers of the NUMA nodes in the order of [`Level::numa`]; `None`: that order.
+    /// Numbers of the NUMA nodes in the order of [`Level::numa`]; `None` stands for that order.
     pub(crate) nodes: Option<Vec<u32>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Description {
 pub(crate) struct Level {
     pub(crate) kind: Kind,
     pub(crate) count: u32,
-    /// How many NUMA nodes are attached to each object of this level.
+    /// Number of NUMA nodes attached to each object of this level.
     pub(crate) numa: u32,
 }
 
@@ -51,15 +51,15 @@ enum Type {
     Plain(Kind),
 }
 
-/// A level as it stands in the description.
+/// A level as it is written in the description.
 struct WrittenLevel {
-    /// Its type; `None`: a bare number.
+    /// Type of the level; `None` for a bare number.
     kind: Option<Type>,
-    /// Where it starts.
+    /// Start of the level in bytes.
     start: usize,
-    /// How many objects it has in the whole machine.
+    /// Number of its objects in the whole machine.
     total: u64,
-    /// Where what `indexes=` says of it stands.
+    /// Range of the text after `indexes=`.
     indexes: Option<Range<usize>>,
 }
 
@@ -69,7 +69,7 @@ impl WrittenLevel {
     }
 }
 
-/// hwloc's shortest form of each name is two letters; these are the long ones.
+/// Long forms of the names. hwloc accepts any beginning of at least two letters.
 const NAMES: [(&str, Type); 9] = [
     ("numanode", Type::Numa),
     ("node", Type::Numa),
@@ -82,13 +82,13 @@ const NAMES: [(&str, Type); 9] = [
     ("module", Type::Plain(Kind::Group)),
 ];
 
-/// The most levels, and the most NUMA nodes attached to one object, as in hwloc: code that walks
+/// Largest number of levels, and of NUMA nodes attached to one object, as in hwloc: code that walks
 /// the tree goes as deep as it is.
 const MAX_LEVELS: usize = 128;
 
 const KNOWN: &str = "use numanode, package, die, group, l1 to l5, core or pu";
 
-/// Turns a description into levels, and the numbers of CPUs and nodes where it gives any.
+/// Parses a description into levels, and the numbers of CPUs and nodes if it gives any.
 pub(crate) fn parse(description: &str) -> Result<Description> {
     Parser { text: description, at: 0 }.description()
 }
@@ -105,7 +105,7 @@ impl<'a> Parser<'a> {
         let mut levels = vec![Level { kind: Kind::Machine, count: 1, numa: 0 }];
         let mut written: Vec<WrittenLevel> = Vec::new();
         let (mut attached_at, mut machine_indexes, mut node_indexes) = (None, None, None);
-        // Objects of the level that was read last, and attached NUMA nodes so far.
+        // Objects of the level that was parsed last, and attached NUMA nodes so far.
         let (mut total, mut nodes) = (1u64, 0u64);
         self.skip_space();
         if self.peek() == Some('(') {
@@ -184,7 +184,7 @@ impl<'a> Parser<'a> {
             nodes: self.numbers(&written, attached, node_indexes, nodes)?,
         };
         for WrittenLevel { kind, total, indexes, .. } in &written {
-            // Numbers of other objects than these say nothing about placement. They are checked.
+            // Numbers of other objects say nothing about placement. They are only checked.
             let numbers = self.numbers(&written, attached, indexes.clone(), *total)?;
             match kind {
                 Some(Type::Plain(Kind::Pu)) => description.cpus = numbers,
@@ -195,7 +195,7 @@ impl<'a> Parser<'a> {
         Ok(description)
     }
 
-    /// The numbers that `indexes=` gives to the `total` objects of a level.
+    /// Returns the numbers that `indexes=` gives to the `total` objects of a level.
     fn numbers(
         &self,
         written: &[WrittenLevel],
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Where the level lies that a name in `indexes=` means.
+    /// Returns the position of the level that a name in `indexes=` means.
     fn place_of(
         &self,
         name: &str,
@@ -234,8 +234,8 @@ impl<'a> Parser<'a> {
                 continue;
             }
             if level.is_group() {
-                // hwloc numbers groups from the innermost, 1, outwards, but for those that have a
-                // number in the description.
+                // hwloc numbers groups from the innermost, 1, outwards, except those with a number
+                // in the description.
                 let own = group_number(&self.text[level.start..]);
                 let number = own.unwrap_or(groups as u32);
                 groups -= usize::from(own.is_none());
@@ -246,7 +246,7 @@ impl<'a> Parser<'a> {
             return Ok(LevelPosition { depth, width: level.total });
         }
         match wanted {
-            // Where none is described there is one, below the machine.
+            // If none is described there is one, below the machine.
             Type::Numa if !attached => Ok(LevelPosition { depth: 1, width: 1 }),
             Type::Numa => Err("attached nodes are not a level; name another type".into()),
             Type::Plain(Kind::Pu) => {
@@ -301,7 +301,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `type:count(attributes)` or `count(attributes)`.
+    /// Parses `type:count(attributes)` or `count(attributes)`.
     fn level(&mut self) -> Result<(Option<Type>, u32, Option<Range<usize>>)> {
         let start = self.at;
         let mut kind = None;
@@ -338,7 +338,7 @@ impl<'a> Parser<'a> {
         Ok((kind, count, indexes))
     }
 
-    /// `[numa]` or `[numa(memory=1GB)]`; gives back where what `indexes=` says stands.
+    /// Parses `[numa]` or `[numa(memory=1GB)]`. Returns the range of the text after `indexes=`.
     fn attached_numa(&mut self) -> Result<Option<Range<usize>>> {
         let start = self.at;
         self.at += 1;
@@ -359,8 +359,9 @@ impl<'a> Parser<'a> {
         Ok(indexes)
     }
 
-    /// `(name=value name=value)`: sizes of caches and memory, which are checked and dropped, and
-    /// `indexes=`. Gives back where what that says stands; as in hwloc, the last one counts.
+    /// Parses `(name=value name=value)`: sizes of caches and memory, which are checked and dropped,
+    /// and `indexes=`. Returns the range of the text after the last `indexes=`, which counts, as in
+    /// hwloc.
     fn attributes(&mut self, cache: bool) -> Result<Option<Range<usize>>> {
         let start = self.at;
         let mut indexes = None;
@@ -406,7 +407,7 @@ impl<'a> Parser<'a> {
         &rest[..end]
     }
 
-    /// Where the token that starts at `start` ends: at the next white space.
+    /// Returns the end of the token that starts at `start`: the next white space.
     fn token_end(&self, start: usize) -> usize {
         let rest = &self.text[start..];
         start + rest.find(char::is_whitespace).unwrap_or(rest.len())
@@ -422,8 +423,9 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The types that hwloc gives to `count` levels above the CPUs that are written as bare numbers. It
-/// wants nodes, packages, cores, caches and groups, in this order, and places them as in a machine.
+/// Returns the types that hwloc gives to `count` levels above the CPUs that are written as bare
+/// numbers. It wants nodes, packages, cores, caches and groups, in this order, and places them as
+/// in a machine.
 fn usual_types(count: usize, attached_numa: bool) -> Vec<Type> {
     let numa = usize::from(!attached_numa).min(count);
     let package = (count - numa).min(1);
@@ -444,7 +446,7 @@ fn usual_types(count: usize, attached_numa: bool) -> Vec<Type> {
     types
 }
 
-/// The type that a name stands for. Like hwloc, takes any case and any beginning of a name.
+/// Returns the type of a name. Like hwloc, accepts any case and any beginning of a name.
 fn level_type(name: &str) -> std::result::Result<Type, String> {
     let lower = name.to_ascii_lowercase();
     if let Some(cache) =
@@ -471,14 +473,14 @@ fn is_machine(name: &str) -> bool {
     name.len() >= 2 && "machine".starts_with(&name.to_ascii_lowercase())
 }
 
-/// The number in `group2`, if there is one.
+/// Returns the number in `group2`, if there is one.
 fn group_number(name: &str) -> Option<u32> {
     let number = name.trim_start_matches(|c: char| c.is_ascii_alphabetic());
     let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
     number[..digits].parse().ok()
 }
 
-/// The cache that `3`, `2u`, `1d`, `1icache` (after the letter `l`) stand for.
+/// Returns the cache of `3`, `2u`, `1d`, `1icache` (after the letter `l`).
 fn cache_type(rest: &str) -> Option<Type> {
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let level = rest[..digits].parse().ok().filter(|level| (1..=5).contains(level))?;

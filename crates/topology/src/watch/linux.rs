@@ -1,5 +1,5 @@
-//! The kernel's word that CPUs came or went, or that a cpuset or CPU quota was written: netlink and
-//! inotify.
+//! The kernel's messages about CPUs that come or go, and about writes to cpusets or CPU quotas:
+//! netlink and inotify.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,10 +15,10 @@ use crate::cgroup::{self, Controller};
 use crate::error::TopologyError;
 use crate::watch::Unwatched;
 
-/// As [`crate::Watch`].
+/// The Linux implementation of [`crate::Watch`].
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// I: what to wait on; becomes readable with either of the two below.
+    /// I: the descriptor to wait on; becomes readable with either of the two below.
     epoll: OwnedFd,
     /// I: hotplug messages.
     uevents: Option<OwnedFd>,
@@ -27,7 +27,7 @@ pub(super) struct Watch {
     unwatched: Vec<Unwatched>,
 }
 
-/// The kernel's own messages; those that udev passes on are another group.
+/// Netlink group of the kernel's own messages; those that udev passes on are another group.
 const KERNEL_GROUP: u32 = 1;
 
 impl Watch {
@@ -83,7 +83,7 @@ impl Watch {
             None => false,
         };
         if hotplug || written {
-            // The process may have come to another group. The files watched already stay so.
+            // The process may have moved to another group. The files already watched stay so.
             let _ = self.watch_groups();
         }
         Ok(hotplug || written)
@@ -102,8 +102,9 @@ impl Watch {
 
     /// Watches the files that decide about the cpuset, of the process's group and those above.
     fn watch_groups(&self) -> Result<(), String> {
-        // The effective set is what we read, but the kernel announces only writes, and those are to
-        // the others. `cgroup.events` tells when the last process has left the group.
+        // The effective set is the one that is read, but the kernel announces only writes, and
+        // those go to the other files. `cgroup.events` tells when the last process has left the
+        // group.
         const CPUSET: &[&str] = &[
             "cpuset.cpus",
             "cpuset.cpus.effective",
@@ -139,7 +140,7 @@ impl AsFd for Watch {
     }
 }
 
-/// The groups that decide about this for this process: its own first, then those above it, as far
+/// Returns the groups of a controller for this process: its own first, then those above it, as far
 /// as they can be seen.
 fn groups_of(of: Controller) -> Vec<PathBuf> {
     cgroup::tables().map_or_else(Vec::new, |(memberships, mounts)| {
@@ -165,7 +166,7 @@ fn uevents() -> Result<OwnedFd, Errno> {
 
 fn take_uevents(fd: &OwnedFd) -> Result<bool, Errno> {
     let mut found = false;
-    // The kernel's messages have at most 2 KiB of variables behind a path.
+    // The kernel's messages have at most 2 KiB of variables after a path.
     let mut buffer = [0; 8192];
     loop {
         match net::recv(fd, &mut buffer, net::RecvFlags::empty()) {
@@ -179,8 +180,8 @@ fn take_uevents(fd: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a message of the kernel (`ACTION@DEVPATH`, and variables, each ended by a zero byte) is
-/// about a CPU.
+/// Returns true if a message of the kernel (`ACTION@DEVPATH`, and variables, each ended by a zero
+/// byte) is about a CPU.
 fn concerns_cpus(message: &[u8]) -> bool {
     message.split(|&byte| byte == 0).any(|part| part == b"SUBSYSTEM=cpu")
 }
@@ -191,7 +192,7 @@ fn take_writes(fd: &OwnedFd) -> Result<bool, Errno> {
     let mut events = inotify::Reader::new(fd, &mut buffer);
     loop {
         match events.next() {
-            // Also one that says that events were lost, or that a watched group is gone.
+            // This includes reports that events were lost, or that a watched group is gone.
             Ok(_) => found = true,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Ok(found),
@@ -200,7 +201,7 @@ fn take_writes(fd: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// Why writes to the cpuset may come from where this process sees nothing of them.
+/// Returns why writes to the cpuset may come from outside this process's view.
 fn in_cgroup_namespace() -> Option<String> {
     // The kernel's fixed number of the first one (`PROC_CGROUP_INIT_INO`).
     const FIRST: &str = "cgroup:[4026531835]";
@@ -209,8 +210,9 @@ fn in_cgroup_namespace() -> Option<String> {
     elsewhere.then(|| "writes from outside of the process's cgroup namespace".to_owned())
 }
 
-/// Why the kernel may send no hotplug messages: it sends them to the network namespaces of the
-/// first user namespace, and one that was made inside of another belongs to that.
+/// Returns why the kernel may send no hotplug messages. It sends them to the network namespaces of
+/// the first user namespace; a network namespace made inside of another user namespace belongs to
+/// that.
 fn in_user_namespace() -> Option<String> {
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     let whole = map.split_whitespace().eq(["0", "0", "4294967295"]);

@@ -1,4 +1,4 @@
-//! When to look at the machine again: a file descriptor to wait on.
+//! A file descriptor that tells when to read the machine again.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -14,10 +14,10 @@ use self::linux as imp;
 use self::none as imp;
 use crate::error::TopologyError;
 
-/// Waits, without polling, for something that may have changed which CPUs this process may use.
+/// A watch that waits, without polling, for events that may have changed the CPUs of this process.
 ///
-/// It only says *when* to look; [`Machine::refresh`](crate::Machine::refresh) looks. What happened
-/// before the watch was made is not reported, so a loop looks once at its beginning:
+/// It only says *when* to look; [`Machine::refresh`](crate::Machine::refresh) looks. Events before
+/// the watch was made are not reported, so a loop refreshes once at its beginning:
 ///
 /// ```no_run
 /// use corewise_topology::{Machine, Watch};
@@ -42,12 +42,12 @@ use crate::error::TopologyError;
 ///   (inotify).
 ///
 /// # What nobody can wait for
-/// The kernel announces neither `taskset`, nor that the process was moved to another cgroup (but
-/// where the old one is left empty), nor that a sibling group was made an isolated partition. It
-/// announces such writes only to those that see the group through the same cgroup namespace: inside
-/// of most containers that is not so, and then [`Watch::unwatched`] says it. For these,
-/// [`Machine::refresh`](crate::Machine::refresh) at an occasion of the program's own choice
-/// remains.
+/// The kernel doesn't announce `taskset`. It doesn't announce a move of the process to another
+/// cgroup either, unless the old one is left empty, nor that a sibling group became an isolated
+/// partition. Writes are announced only to processes that see the group through the same cgroup
+/// namespace. Inside of most containers that is not so, and then [`Watch::unwatched`] says it. For
+/// these, the program calls [`Machine::refresh`](crate::Machine::refresh) at times of its own
+/// choice.
 ///
 /// On other systems than Linux there is nothing to wait for: [`Watch::new`] fails.
 #[derive(Debug)]
@@ -57,9 +57,9 @@ pub struct Watch(imp::Watch);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unwatched {
-    /// What isn't watched: `hotplug`, or `cpuset`, which stands for the CPU quota too.
+    /// Subject that isn't watched: `hotplug`, or `cpuset`, which stands for the CPU quota too.
     pub what: &'static str,
-    /// Why not, or which part of it.
+    /// Reason, or the part that isn't watched.
     pub why: String,
 }
 
@@ -73,39 +73,38 @@ impl Watch {
     /// Begins to watch. A file that can't be watched is left out; see [`Watch::unwatched`].
     ///
     /// # Errors
-    /// If the system gives no file descriptor to wait on. None but Linux does.
+    /// If the system gives no file descriptor to wait on. Only Linux does.
     pub fn new() -> Result<Watch, TopologyError> {
         imp::Watch::new().map(Watch)
     }
 
-    /// What could not be watched, and why. Empty where all is.
+    /// Returns the subjects that could not be watched, and why. Empty if all are watched.
     pub fn unwatched(&self) -> &[Unwatched] {
         self.0.unwatched()
     }
 
-    /// Sleeps until something happened that may have changed which CPUs can be used, and takes note
-    /// of all that happened so far. There is no timeout, and nothing wakes it in between but the
-    /// kernel's messages about other devices.
+    /// Sleeps until an event may have changed the CPUs that can be used, and consumes all events so
+    /// far. It has no timeout. In between, only the kernel's messages about other devices wake it.
     ///
     /// # Errors
-    /// If the system fails to wait, or to say what happened.
+    /// If the system fails to wait, or to report the events.
     pub fn wait(&mut self) -> Result<(), TopologyError> {
         self.0.wait()
     }
 
-    /// Takes note of all that happened so far, without waiting: true if it may have changed which
-    /// CPUs can be used. For a thread that waits on [`Watch::as_fd`] together with other things: it
-    /// is readable until this is called.
+    /// Consumes all events so far, without waiting. Returns true if they may have changed the CPUs
+    /// that can be used. It is for a thread that waits on [`Watch::as_fd`] together with other
+    /// things: that is readable until this is called.
     ///
     /// # Errors
-    /// If the system fails to say what happened.
+    /// If the system fails to report the events.
     pub fn take(&mut self) -> Result<bool, TopologyError> {
         self.0.take()
     }
 }
 
 impl AsFd for Watch {
-    /// Readable when there may be something to [`take`](Watch::take).
+    /// Returns a descriptor that is readable when there may be something to [`take`](Watch::take).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,4 +1,4 @@
-//! A system that says nothing about its CPUs: there is no watch.
+//! The watch of a system that reports nothing about its CPUs: it can't be made.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::error::TopologyError;
 use crate::watch::Unwatched;
 
-/// As [`crate::Watch`]: there is none.
+/// The type of a [`crate::Watch`] that can't be made.
 #[derive(Debug)]
 pub(super) enum Watch {}
 

@@ -1,8 +1,7 @@
-//! The elements of an XML text, one after the other: what is well-formed, bounded, and where it
-//! stands.
+//! The elements of an XML text, one after the other, checked, bounded, and with their positions.
 //!
-//! Nothing of a document type is believed or fetched, and no entity but the five of XML is known,
-//! so a small file cannot grow while it is read.
+//! Document types are ignored, and no entity but the five of XML is known, so a small file cannot
+//! grow while it is read.
 
 use std::path::Path;
 
@@ -13,30 +12,30 @@ use crate::error::TopologyError;
 
 type Result<T> = std::result::Result<T, TopologyError>;
 
-/// How deep elements may lie in each other. Real exports stay below 30.
+/// Largest depth of nested elements. Real exports stay below 30.
 const MAX_DEPTH: usize = 128;
 
-/// The most attributes of one element. Real ones have up to 20.
+/// Largest number of attributes of one element. Real ones have up to 20.
 const MAX_ATTRIBUTES: usize = 64;
 
-/// What comes next in the text.
+/// The next step in the text.
 pub(crate) enum Step {
     /// An element begins.
     Open(Element),
-    /// The one that began last, of those still open, ends.
+    /// The innermost open element ends.
     Close,
 }
 
 /// The beginning of an element.
 pub(crate) struct Element {
     pub(crate) name: String,
-    /// Where it starts, in bytes from the beginning of the text.
+    /// Start of the element, in bytes from the beginning of the text.
     pub(crate) at: usize,
     attributes: Vec<(String, String)>,
 }
 
 impl Element {
-    /// The value of an attribute, if it is there.
+    /// Returns the value of an attribute, if it is there.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
@@ -52,15 +51,15 @@ pub(crate) struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// `name` stands in errors, as that of the file.
+    /// Creates a reader. `name` stands in errors, as that of the file.
     pub(crate) fn new(text: &'a str, name: &'a Path) -> Elements<'a> {
         let mut reader = Reader::from_str(text);
-        // `<a/>` is told as `<a></a>`.
+        // `<a/>` is reported as `<a></a>`.
         reader.config_mut().expand_empty_elements = true;
         Elements { text, name, reader, depth: 0 }
     }
 
-    /// What comes next; `None` at the end of the text.
+    /// Returns the next step, or `None` at the end of the text.
     pub(crate) fn step(&mut self) -> Result<Option<Step>> {
         loop {
             let at = self.reader.buffer_position() as usize;
@@ -94,7 +93,7 @@ impl<'a> Elements<'a> {
                                   them";
                     return Err(self.wrong(at, reason));
                 }
-                // Nothing that stands between elements says anything about the machine.
+                // Text between elements says nothing about the machine.
                 _ => {}
             }
         }
@@ -118,7 +117,7 @@ impl<'a> Elements<'a> {
         Ok(Element { name: text_of(start.name().as_ref()), at, attributes })
     }
 
-    /// An error about what stands `at` bytes from the beginning of the text.
+    /// Creates an error for the position `at`, in bytes from the beginning of the text.
     pub(crate) fn wrong(&self, at: usize, reason: impl Into<String>) -> TopologyError {
         let mut at = at.min(self.text.len());
         while !self.text.is_char_boundary(at) {
@@ -135,7 +134,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// A name, out of a text: so it is one.
+/// Returns a name as text. It is a part of a text, so nothing is lost.
 fn text_of(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

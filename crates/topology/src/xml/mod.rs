@@ -1,9 +1,9 @@
-//! Reads a machine from what hwloc exports as XML (`lstopo --of xml`), version 2.
+//! The reader of hwloc's XML exports (`lstopo --of xml`), version 2.
 //!
 //! The format is that of hwloc's `hwloc2.dtd` and of the comments on `cpuset`, `complete_cpuset`
 //! and `allowed_cpuset` in its manual. Version 3 differs in nothing that is read here, so it is
-//! taken too. The tree says who shares a core, a cache, a package; sets of CPUs are read only where
-//! the tree doesn't say it: for the machine, and for NUMA nodes, which hang beside it.
+//! accepted too. The tree says which CPUs share a core, a cache, a package. Sets of CPUs are read
+//! only for the machine, and for NUMA nodes, which hang beside the tree.
 
 mod elements;
 
@@ -19,33 +19,33 @@ use elements::{Element, Elements, Step};
 
 type Result<T, E = TopologyError> = std::result::Result<T, E>;
 
-/// The most that is read. An export of 8192 CPUs has about 20 MB.
+/// Largest number of bytes that are read. An export of 8192 CPUs has about 20 MB.
 const MAX_FILE: u64 = 64 << 20;
 
-/// The longest text of a set of CPUs: twice what 8192 of them need.
+/// Longest text of a set of CPUs: twice as long as that of 8192 CPUs.
 const MAX_SET: usize = 8 << 10;
 
-/// The longest name of a kind of cores.
+/// Longest name of a kind of cores.
 const MAX_KIND: usize = 64;
 
 impl Topology {
     /// Reads an XML export of hwloc 2, as `lstopo --of xml` writes it: cores, packages, unified and
-    /// data caches from the tree, NUMA nodes with their local CPUs. Version 3 has the same in it
-    /// and is read too; those of hwloc 1 have to be converted (`lstopo -i OLD.xml NEW.xml`).
+    /// data caches from the tree, NUMA nodes with their local CPUs. Version 3 contains the same and
+    /// is read too; exports of hwloc 1 have to be converted (`lstopo -i OLD.xml NEW.xml`).
     ///
-    /// - CPUs in the machine's `complete_cpuset` for which there is no PU are offline here. hwloc
-    ///   means by them CPUs that were offline, or that the exporting process was not allowed to use
-    ///   and left out (`lstopo --disallowed` keeps them, and tells the two apart).
+    /// - CPUs in the machine's `complete_cpuset` without a PU are offline here. In hwloc they were
+    ///   offline, or the exporting process was not allowed to use them and left them out (`lstopo
+    ///   --disallowed` keeps them, and tells the two apart).
     /// - [`Topology::allowed`] is the `allowed_cpuset`, so such CPUs are in no pod.
-    /// - Of several NUMA nodes at one place (memory of two kinds) a CPU's own is the lowest.
+    /// - If several NUMA nodes are at one place (memory of two kinds), a CPU's own is the lowest.
     /// - No CPU is isolated, since exports don't say.
     ///
     /// Only with the feature `xml` of this crate.
     ///
     /// # Errors
-    /// When the file is unreadable, too long (64 MiB) or not such an export. The error names the
-    /// file and the place. For any content, reading it takes time and memory that its length
-    /// bounds.
+    /// If the file is unreadable, too long (64 MiB) or not such an export. The error names the file
+    /// and the place. The time and memory of reading are bounded by the length, whatever the
+    /// content.
     pub fn from_xml(file: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         self::file(file.as_ref())
     }
@@ -99,7 +99,7 @@ fn topology(text: &str, name: &Path) -> Result<Topology> {
     }
 }
 
-/// What an `<object>` is.
+/// The kind of an `<object>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Machine,
@@ -111,9 +111,9 @@ enum Kind {
     Cache {
         level: u32,
     },
-    /// What says nothing about placement: groups, dies, instruction caches.
+    /// Objects that say nothing about placement: groups, dies, instruction caches.
     Plain,
-    /// Caches of memory, devices: no CPU is below them.
+    /// Objects without CPUs below them: caches of memory, devices.
     Other,
 }
 
@@ -125,7 +125,7 @@ enum Frame {
     Object(Kind, i64),
     /// A `<cpukind>`.
     CpuKind,
-    /// Anything else.
+    /// Any other element.
     Beside,
 }
 
@@ -137,7 +137,7 @@ struct MachineSets {
     allowed: Option<CpuSet>,
 }
 
-/// A NUMA node: its number, the CPUs that are there, and with those that are offline.
+/// A NUMA node: its number, its present CPUs, and all its CPUs with offline ones.
 #[derive(Debug)]
 struct NumaNode {
     node: u32,
@@ -145,7 +145,7 @@ struct NumaNode {
     complete: CpuSet,
 }
 
-/// What was read so far.
+/// The parts of an export that have been read.
 #[derive(Default)]
 struct Export {
     machine: Option<MachineSets>,
@@ -153,14 +153,14 @@ struct Export {
     seen: CpuSet,
     nodes: Vec<NumaNode>,
     seen_nodes: BTreeSet<u32>,
-    /// The CPUs of the `<cpukind>` that was begun last.
+    /// CPUs of the `<cpukind>` that was begun last.
     cpu_kind: CpuSet,
     kinds: BTreeMap<CpuId, RawKind>,
     objects: i64,
 }
 
 impl Export {
-    /// Takes in the beginning of an element. The error says what is wrong with it.
+    /// Handles the beginning of an element. The error says what is wrong with it.
     fn open(&mut self, element: &Element, open: &[Frame]) -> std::result::Result<Frame, String> {
         match (element.name.as_str(), open.last()) {
             ("topology", None) => {
@@ -257,7 +257,7 @@ impl Export {
         let below = caches.pop().filter(|&(level, _)| level >= CLUSTER_LEVEL);
         self.cpus.push(RawCpu {
             cpu,
-            // Where cores were left out, each PU stands for one, as in synthetic descriptions.
+            // If cores were left out, each PU stands for one, as in synthetic descriptions.
             core: Some(around(|kind| kind == Kind::Core).unwrap_or(Key::Lowest(cpu))),
             package: around(|kind| kind == Kind::Package)
                 .or_else(|| around(|kind| kind == Kind::Machine)),
@@ -270,8 +270,8 @@ impl Export {
         Ok(())
     }
 
-    /// What a `<cpukind>` says of its cores. Those that differ only in their frequency, as favoured
-    /// cores do, are of one kind.
+    /// Handles the name of a `<cpukind>`. Kinds that differ only in their frequency, as favoured
+    /// cores do, are one.
     fn core_kind(&mut self, info: &Element) {
         let kind = match (info.get("name"), info.get("value")) {
             (Some("CoreType"), Some(name)) if name.len() <= MAX_KIND => {
@@ -316,8 +316,8 @@ impl Export {
             online: false,
         }));
 
-        // A CPU's own node is the one with the fewest CPUs around it and, of several there (memory
-        // of two kinds), the lowest.
+        // A CPU's own node is the one with the fewest CPUs around it and, if there are several
+        // (memory of two kinds), the lowest.
         let mut of_cpu = vec![None; CpuSet::MAX_CPU as usize + 1];
         let mut claim = |sets: fn(&NumaNode) -> &CpuSet| {
             self.nodes.sort_by_key(|node| (sets(node).len(), node.node));
@@ -361,14 +361,14 @@ fn kind(element: &Element) -> std::result::Result<Kind, String> {
         "Core" => Kind::Core,
         "PU" => Kind::Pu,
         "NUMANode" => Kind::NumaNode,
-        // The last three are those that hwloc takes as groups too.
+        // hwloc treats the last three as groups too.
         "Group" | "Die" | "Tile" | "Module" | "Cluster" => Kind::Plain,
         "MemCache" | "Misc" | "Bridge" | "PCIDev" | "OSDev" => Kind::Other,
         _ => return cache(name, element),
     })
 }
 
-/// `L3Cache`, `L1iCache`; the attributes `depth` and `cache_type` must say the same.
+/// Parses `L3Cache`, `L1iCache`; the attributes `depth` and `cache_type` must agree.
 fn cache(name: &str, element: &Element) -> std::result::Result<Kind, String> {
     let unknown = || format!("unknown type of object '{name}'");
     let inner = name.strip_prefix('L').and_then(|name| name.strip_suffix("Cache"));
@@ -401,8 +401,8 @@ fn os_index(element: &Element) -> std::result::Result<u32, String> {
     })
 }
 
-/// A set of CPUs, such as `0x0000000f,,0x00000001`: words of 32 bits, the highest first. A word
-/// that is left out is 0.
+/// Parses a set of CPUs, such as `0x0000000f,,0x00000001`: words of 32 bits, the highest first. A
+/// word that is left out is 0.
 fn set(element: &Element, name: &str) -> std::result::Result<Option<CpuSet>, String> {
     let Some(text) = element.get(name) else { return Ok(None) };
     if text.len() > MAX_SET {

@@ -1,4 +1,5 @@
-//! The listeners of a machine's changes are told: in which order, from where, and until when.
+//! Tests of the listeners of a machine's changes: the order of calls, the calling thread, and the
+//! end.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::thread;
@@ -15,7 +16,7 @@ fn machine() -> Machine {
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Notes each change in a line.
+/// Logs each change as a line.
 fn note(machine: &Machine, log: &Log) -> Subscription {
     let log = Arc::clone(log);
     machine.on_change(move |change| log.lock().unwrap().push(change.to_string()))
@@ -166,7 +167,8 @@ fn changes_of_many_threads_are_told_one_at_a_time_in_order() {
             });
         }
     });
-    // Each changer tells, or has left it to one that tells before its own call returns.
+    // Each changer reports its change, or has left it to a thread that does so before its own call
+    // returns.
     let epochs: Vec<_> = told.try_iter().collect();
     assert_eq!(epochs, (1..64).map(|n| (n, n + 1)).collect::<Vec<_>>());
 }

@@ -1,4 +1,4 @@
-//! The machine that the tests run on, held against what the system says about it elsewhere.
+//! Tests of the machine that the tests run on, compared with what the system reports elsewhere.
 
 use std::thread;
 

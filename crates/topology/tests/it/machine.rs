@@ -1,4 +1,5 @@
-//! The machine handle: masks that change, an epoch that tells, and what never changes.
+//! Tests of the machine handle: masks that change, an epoch that counts changes, and facts that
+//! never change.
 
 use std::sync::{Mutex, mpsc};
 use std::thread;

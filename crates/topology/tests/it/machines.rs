@@ -1,18 +1,18 @@
-//! The machines of tests/data, each by the trap that it stands for, in every form that it has.
+//! Tests of the machines in tests/data, each named after its pitfall, in every form that it has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Pods, Topology};
 
-/// The machines in a form that can be read: name, form, and what was read.
+/// The machines in a form that can be read: name, form, and topology.
 type Read = Vec<(String, &'static str, Topology)>;
 
 fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
 }
 
-/// Name, description and allowed CPUs of each machine.
+/// Returns the name, description and allowed CPUs of each machine.
 fn machines() -> Vec<[String; 3]> {
     let table = fs::read_to_string(data("machines.txt")).unwrap();
     let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -23,9 +23,9 @@ fn machines() -> Vec<[String; 3]> {
     machines.collect()
 }
 
-/// Lays out a file of `PATH:CONTENT` lines as the folder that it was, and reads that.
+/// Restores a folder from a file of `PATH:CONTENT` lines, and reads it.
 fn sysfs(path: &Path) -> Topology {
-    // Hundreds of small files, which are not worth a disk.
+    // Hundreds of small files are not worth a disk.
     let memory = Some(Path::new("/dev/shm")).filter(|memory| memory.is_dir());
     let folder = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
     for line in fs::read_to_string(path).unwrap().lines() {
@@ -37,7 +37,7 @@ fn sysfs(path: &Path) -> Topology {
     Topology::from_sysfs(folder.path()).unwrap()
 }
 
-/// A machine in every form that it has.
+/// Returns a machine in every form that it has.
 fn forms(name: &str) -> Read {
     let [_, description, allowed] = machines().into_iter().find(|row| row[0] == name).unwrap();
     let mut forms = Vec::new();
@@ -88,7 +88,7 @@ fn at_least_eight_machines_are_there_and_each_has_a_form() {
     for name in &names {
         assert!(!forms(name).is_empty(), "{name}");
     }
-    // No file is left over, which nothing reads.
+    // Every file must be read by a test.
     for (folder, ending) in [("xml", ".xml"), ("sysfs", ".sysfs")] {
         for entry in fs::read_dir(data(folder)).unwrap() {
             let file = entry.unwrap().file_name().into_string().unwrap();
@@ -180,7 +180,7 @@ fn unequal_clusters_keep_their_sizes() {
     check("unequal-clusters", [10, 10, 1, 1], Some(2), &[&[4], &[4], &[2]]);
 }
 
-/// The CPUs of each shard in every form of a machine, for a shard size.
+/// Checks the CPUs of each shard in every form of a machine, for a shard size.
 fn shards(name: &str, size: u32, wanted: &[&str]) {
     for (_, form, topology) in forms(name) {
         let pods = Pods::new(&topology, size);

@@ -1,4 +1,4 @@
-//! Machines: live, read from files, made up, and changing.
+//! Tests of machines: live, read from files, made up, and changing.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! A machine that looks again: what its saved tree says now is applied as one change.
+//! Tests of refreshes: the present state of a saved tree is applied as one change.
 
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, TopologyError};
 

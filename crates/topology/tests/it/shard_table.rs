@@ -1,4 +1,4 @@
-//! The shard layout for size 8, line by line against the published table.
+//! Test of the shard layout for size 8, line by line against the published table.
 
 use corewise_topology::{AffinityScope, Pods, Topology, shard_layout};
 

@@ -1,4 +1,4 @@
-//! hwloc's synthetic language: what descriptions mean, and what is said of wrong ones.
+//! Tests of hwloc's synthetic language: what descriptions mean, and the errors for wrong ones.
 
 use corewise_topology::{AffinityScope, Cpu, CpuSet, Pods, Topology, TopologyError};
 
@@ -7,7 +7,8 @@ fn pods(topology: &Topology, scope: AffinityScope) -> Vec<(String, Option<u32>)>
     pods.scope(scope).iter().map(|pod| (pod.cpus.to_string(), pod.node)).collect()
 }
 
-/// Number of CPUs, cores, packages, last-level caches and nodes, and the level of the caches.
+/// Returns the numbers of CPUs, cores, packages, last-level caches and nodes, and the level of the
+/// caches.
 fn shape(description: &str) -> (usize, usize, usize, usize, usize, Option<u32>) {
     let topology = Topology::synthetic(description).unwrap_or_else(|error| panic!("{error}"));
     (
@@ -116,7 +117,7 @@ fn bare_numbers_get_hwlocs_usual_types() {
     }
 }
 
-/// The CPUs of each core, in the order of the tree's cores, and of each node.
+/// Returns the CPUs of each core, in the order of the tree's cores, and of each node.
 fn numbering(description: &str) -> (Vec<String>, Vec<(u32, String)>) {
     let topology = Topology::synthetic(description).unwrap_or_else(|error| panic!("{error}"));
     let smt = pods(&topology, AffinityScope::Smt).into_iter().map(|(cpus, _)| cpus).collect();

@@ -1,4 +1,4 @@
-//! Saved sysfs trees: what is read from them, and what stands for what they don't report.
+//! Tests of saved sysfs trees: what is read from them, and the defaults for what they don't report.
 
 use std::collections::BTreeSet;
 use std::fs;

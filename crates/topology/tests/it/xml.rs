@@ -1,11 +1,11 @@
-//! XML exports of hwloc: what is read from them, and what is said of files that are none.
+//! Tests of XML exports of hwloc: what is read from them, and the errors for files that are none.
 
 use corewise_topology::{CpuId, Topology, TopologyError};
 
 const TWO_PUS: &str = r#"<object type="PU" os_index="0" cpuset="0x1"/>
 <object type="PU" os_index="1" cpuset="0x2"/>"#;
 
-/// An export with these objects in its machine, which begins in line 2.
+/// Returns an export with these objects in its machine, which begins in line 2.
 fn export(machine: &str, objects: &str) -> String {
     format!(
         "<topology version=\"2.0\">\n<object type=\"Machine\" {machine}>\n{objects}\n</object>\n</topology>\n"
@@ -16,7 +16,7 @@ fn read(text: &str) -> Topology {
     Topology::from_xml_str(text, "machine.xml").unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The place and the reason of the error.
+/// Returns the position and the reason of the error.
 fn refused(text: &str) -> (usize, usize, String) {
     match Topology::from_xml_str(text, "machine.xml") {
         Err(TopologyError::Xml { path, line, column, reason }) => {
@@ -276,7 +276,7 @@ fn deep_wide_and_long_files_are_refused_without_ado() {
     assert!(refused(&deep_beside).2.contains("more than 128 deep"));
     let many: String = (0..100_000).map(|n| format!(" a{n}=\"\"")).collect();
     assert!(refused(&export(&many, TWO_PUS)).2.contains("more than 64 attributes"));
-    // Much of what says nothing is just read.
+    // Many elements without meaning are just read.
     let beside = "<info name=\"a\" value=\"b\"/>".repeat(100_000);
     assert_eq!(read(&export("", &format!("{beside}{TWO_PUS}"))).cpus().len(), 2);
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 const LEAVES: CpuId = CpuId::new(1);
 
-/// A placer that publishes on a CPU where that is online, and a changer that takes it away and
-/// drains it. Nothing may be left there that nobody looks at again.
+/// Runs a placer that publishes on a CPU if that is online, and a changer that takes the CPU away
+/// and drains it. Nothing may be left there that no thread handles.
 fn choice_against_change(in_one_section: bool) {
     loom::model(move || {
         let machine = Machine::synthetic("core:2 pu:1").expect("a valid description");
@@ -45,7 +45,8 @@ fn loom_a_publication_after_the_choosing_section_may_be_left_behind() {
     must_panic("left behind", || choice_against_change(false));
 }
 
-/// Each change is told once, in order, though two threads make them and either may tell.
+/// Checks that each change is reported once, in order, although two threads make them and either may
+/// report.
 #[test]
 fn loom_two_changes_at_once_are_both_told_in_order() {
     corewise_sync::model::bounded(2, || {

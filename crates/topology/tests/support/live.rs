@@ -1,8 +1,8 @@
-//! Changes the machine that the tests run on, where that is permitted, and always puts it back:
-//! takes a CPU offline for a moment, or makes a cpuset. Also used by the tests of the workqueue.
+//! Changes of the machine that the tests run on, if they are permitted, and their reversal: a CPU
+//! goes offline for a moment, or a cpuset is made. Also used by the tests of the workqueue.
 //!
-//! Tests that use it have a binary of their own, and hold [`alone`] while they are at it: they pull
-//! CPUs from under whatever runs beside them.
+//! Tests that use it have a binary of their own, and hold [`alone`] meanwhile: they take CPUs from
+//! whatever runs beside them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
@@ -14,10 +14,10 @@ use std::process::{Child, Command, Stdio};
 
 use corewise_topology::{CpuId, CpuSet, Machine};
 
-/// Why a test can't be run here.
+/// The reason why a test can't be run here.
 pub(crate) type Skip = String;
 
-/// One test at a time, in this process and in others, changes the machine.
+/// Locks the machine: one test at a time, in this process and in others, changes it.
 #[allow(clippy::incompatible_msrv, reason = "the tests are run with a newer compiler")]
 pub(crate) fn alone() -> File {
     let path = std::env::temp_dir().join("corewise-tests-change-this-machine.lock");
@@ -32,12 +32,12 @@ pub(crate) fn skipped(test: &str, why: &str) {
     eprintln!("skipped: {test}: {why}");
 }
 
-/// A process that puts a CPU back online when this one ends, however that comes: a test that is
-/// killed leaves a machine behind that has all its CPUs.
+/// A process that puts a CPU back online when this one ends in any way: otherwise a killed test
+/// would leave a machine without all its CPUs.
 pub(crate) struct Keeper(Child);
 
 impl Keeper {
-    /// For the CPU that this file of `/sys` switches.
+    /// Starts a keeper for the CPU that this file of `/sys` switches.
     pub(crate) fn of(file: &Path) -> io::Result<Keeper> {
         let mut keeper = Command::new("sh");
         keeper.args(["-c", "cat; until echo 1 > \"$0\"; do sleep 0.1; done"]).arg(file);
@@ -59,7 +59,7 @@ pub(crate) struct Offline {
     _keeper: Keeper,
 }
 
-/// The CPU to take offline in this test: the highest one, if there is another.
+/// Returns the CPU to take offline in this test: the highest one, if there is another.
 pub(crate) fn spare_cpu() -> Result<CpuId, Skip> {
     let online = Machine::live().unwrap().online();
     match online.last() {
@@ -69,8 +69,8 @@ pub(crate) fn spare_cpu() -> Result<CpuId, Skip> {
 }
 
 impl Offline {
-    /// Takes a CPU offline. Needs root, a CPU that the kernel can do without, and a `/sys` that
-    /// can be written: most containers' can't.
+    /// Takes a CPU offline. This needs root, a CPU that the kernel can do without, and a writable
+    /// `/sys`, which most containers lack.
     pub(crate) fn take(cpu: CpuId) -> Result<Offline, Skip> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
         fs::write(&file, "1").map_err(|error| format!("CPU {cpu} can't be switched: {error}"))?;
@@ -89,8 +89,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes one below the root of whichever version has the controller; `file` is one that version
-    /// 1 has there.
+    /// Creates a group below the root of whichever version has the controller; `file` is one that
+    /// version 1 has there.
     fn new(name: &str, controller: &str, file: &str) -> Result<Group, Skip> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let root = mounts.lines().find_map(|line| {
@@ -112,7 +112,7 @@ impl Group {
         Ok(Group { root, dir })
     }
 
-    /// One whose processes have no CPU quota yet.
+    /// Creates a group whose processes have no CPU quota yet.
     pub(crate) fn for_quota(name: &str) -> Result<Group, Skip> {
         let group = Group::new(name, "cpu", "cpu.cfs_quota_us")?;
         set_quota(&group.dir, None).map_err(|e| format!("no CPU quota can be set: {e}"))?;
@@ -127,7 +127,7 @@ impl Drop for Group {
     }
 }
 
-/// Gives the processes of a group so many milliseconds of CPU time in each 100.
+/// Gives the processes of a group `millis` milliseconds of CPU time in each 100.
 fn set_quota(dir: &Path, millis: Option<u64>) -> io::Result<()> {
     let micros = millis.map(|millis| (millis * 1000).to_string());
     if dir.join("cpu.max").exists() {
@@ -143,7 +143,7 @@ pub(crate) struct Cpuset {
 }
 
 impl Cpuset {
-    /// Makes one with these CPUs.
+    /// Creates a cgroup with these CPUs.
     pub(crate) fn new(name: &str, cpus: &CpuSet) -> Result<Cpuset, Skip> {
         let group = Cpuset { group: Group::new(name, "cpuset", "cpuset.mems")? };
         let nodes = ["cpuset.effective_mems", "cpuset.mems.effective"]
@@ -192,7 +192,7 @@ pub(crate) fn run_child(test: &str, group: impl AsRef<Group>) {
     assert!(said.contains("1 passed"), "{said}");
 }
 
-/// In the child: enters the group. `None` where the test wasn't started by [`run_child`].
+/// Enters the group, in the child. Returns `None` if the test wasn't started by [`run_child`].
 pub(crate) fn enter_group() -> Option<GroupOfChild> {
     let dir = PathBuf::from(std::env::var_os(GROUP)?);
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
@@ -209,7 +209,7 @@ impl GroupOfChild {
         fs::write(self.dir.join("cpuset.cpus"), cpus).unwrap();
     }
 
-    /// So many milliseconds of CPU time in each 100.
+    /// Sets the quota in milliseconds of CPU time in each 100.
     pub(crate) fn set_quota(&self, millis: Option<u64>) {
         set_quota(&self.dir, millis).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Writes small sysfs trees into a temporary folder, as a kernel would report them.
+//! Writer of small sysfs trees in a temporary folder, as a kernel would report them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests say what they expect by unwrapping")]
 
 use std::fs;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use corewise_topology::{CpuId, CpuSet, Topology};
 
-/// How the hardware threads of a core are numbered.
+/// The numbering of a core's hardware threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// 0 and 1 are one core.
+    /// CPUs 0 and 1 are one core.
     Adjacent,
-    /// 0 and half of all are one core.
+    /// CPU 0 and the CPU at half the count are one core.
     Far,
 }
 
@@ -25,7 +25,8 @@ pub(crate) struct Regular {
     pub(crate) siblings: Siblings,
 }
 
-/// A saved `devices/system` that lives as long as this value. Tests change what they are about.
+/// A saved `devices/system` that lives as long as this value. Tests change the part that they are
+/// about.
 pub(crate) struct Tree {
     dir: tempfile::TempDir,
 }
@@ -62,7 +63,7 @@ impl Tree {
         tree
     }
 
-    /// One cache of one CPU.
+    /// Writes one cache of one CPU.
     pub(crate) fn cache(&self, cpu: u32, index: u32, level: u32, kind: &str, shared: &str) {
         let dir = format!("cpu/cpu{cpu}/cache/index{index}");
         self.write(&format!("{dir}/level"), level);
@@ -77,7 +78,7 @@ impl Tree {
         fs::write(path, format!("{}\n", text.to_string())).unwrap();
     }
 
-    /// Takes a file or folder away.
+    /// Removes a file or folder.
     pub(crate) fn remove(&self, path: &str) {
         let path = self.dir.path().join(path);
         if path.is_dir() {
@@ -88,7 +89,7 @@ impl Tree {
     }
 
     /// Takes CPUs offline as the kernel does: without topology and cache folders of their own, and
-    /// left out of the lists of others.
+    /// missing from the lists of others.
     pub(crate) fn offline(&self, cpus: &str) {
         let gone: CpuSet = cpus.parse().unwrap();
         for cpu in &gone {
@@ -115,7 +116,7 @@ impl Tree {
 }
 
 impl Regular {
-    /// (package, core, thread) of a CPU.
+    /// Returns package, core and thread of a CPU.
     fn place(self, cpu: u32) -> (u32, u32, u32) {
         let all_cores = self.packages * self.cores;
         let (core, thread) = match self.siblings {
