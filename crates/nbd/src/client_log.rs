@@ -227,7 +227,7 @@ impl PeerAccount {
 #[derive(Debug)]
 pub(crate) struct PeerAccounts {
     /// L: is the lock, taken when a client comes; guards the accounts.
-    hosts: Mutex<BTreeMap<(u8, u128), Arc<PeerAccount>>>,
+    accounts: Mutex<BTreeMap<(u8, u128), Arc<PeerAccount>>>,
     /// Account of the peers that have none of their own.
     rest: Arc<PeerAccount>,
 }
@@ -244,35 +244,35 @@ fn key(peer: Peer) -> (u8, u128) {
 
 impl PeerAccounts {
     pub(crate) fn new() -> PeerAccounts {
-        PeerAccounts { hosts: Mutex::default(), rest: PeerAccount::new(None) }
+        PeerAccounts { accounts: Mutex::default(), rest: PeerAccount::new(None) }
     }
 
     /// Returns the account of a peer.
     pub(crate) fn of(&self, peer: Peer) -> Arc<PeerAccount> {
         let key = key(peer);
-        let mut hosts = self.hosts.lock();
-        if let Some(host) = hosts.get(&key) {
-            return Arc::clone(host);
+        let mut accounts = self.accounts.lock();
+        if let Some(account) = accounts.get(&key) {
+            return Arc::clone(account);
         }
-        if hosts.len() >= PEERS {
-            hosts.retain(|_, host| Arc::strong_count(host) > 1 || !host.is_rested());
+        if accounts.len() >= PEERS {
+            accounts.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_rested());
         }
-        if hosts.len() >= PEERS {
+        if accounts.len() >= PEERS {
             return Arc::clone(&self.rest);
         }
-        Arc::clone(hosts.entry(key).or_insert_with(|| PeerAccount::new(Some(peer))))
+        Arc::clone(accounts.entry(key).or_insert_with(|| PeerAccount::new(Some(peer))))
     }
 
     /// Reports all suppressed lines, one line for each peer and export. Called at the end.
     pub(crate) fn tell_rest(&self) {
-        let mut all: Vec<_> = self.hosts.lock().values().map(Arc::clone).collect();
+        let mut all: Vec<_> = self.accounts.lock().values().map(Arc::clone).collect();
         all.push(Arc::clone(&self.rest));
-        for host in all {
-            let exports = host.exports.lock().clone();
+        for account in all {
+            let exports = account.exports.lock().clone();
             let named = exports.iter().map(|(name, kinds)| (Some(&**name), kinds));
-            for (export, kinds) in named.chain([(None, &host.none)]) {
+            for (export, kinds) in named.chain([(None, &account.none)]) {
                 let left_out = kinds.take_left_out();
-                match host.peer {
+                match account.peer {
                     _ if left_out.is_empty() => {}
                     Some(peer) => tell_left_out(&peer, export, left_out),
                     None => tell_left_out(&"several", export, left_out),
@@ -289,7 +289,7 @@ pub(crate) struct ClientLog {
     pub(crate) who: Identity,
     /// Name of the export; empty before there is one.
     pub(crate) export: String,
-    host: Arc<PeerAccount>,
+    account: Arc<PeerAccount>,
     kinds: Arc<Throttles>,
 }
 
@@ -303,15 +303,15 @@ pub(crate) struct ClientFacts {
 
 impl ClientLog {
     /// Creates the log of a connection without an export.
-    pub(crate) fn new(host: Arc<PeerAccount>, client: u64, who: Identity) -> ClientLog {
-        let kinds = Arc::clone(&host.none);
-        ClientLog { client, who, export: String::new(), host, kinds }
+    pub(crate) fn new(account: Arc<PeerAccount>, client: u64, who: Identity) -> ClientLog {
+        let kinds = Arc::clone(&account.none);
+        ClientLog { client, who, export: String::new(), account, kinds }
     }
 
     /// Returns the log of the same client at an export.
     pub(crate) fn at(&self, who: Identity, export: &str) -> ClientLog {
-        let (host, kinds) = (Arc::clone(&self.host), self.host.at(export));
-        ClientLog { client: self.client, who, export: export.to_owned(), host, kinds }
+        let (account, kinds) = (Arc::clone(&self.account), self.account.at(export));
+        ClientLog { client: self.client, who, export: export.to_owned(), account, kinds }
     }
 
     /// Logs a line if the limits allow it: `make` makes a function that gets the number of
@@ -335,7 +335,7 @@ impl ClientLog {
             let line = make(known());
             move |left_out| tell(|| line(left_out))
         };
-        tell(|| self.kinds.of(what).tell_within(&self.host.lines, line));
+        tell(|| self.kinds.of(what).tell_within(&self.account.lines, line));
     }
 
     /// Reports the suppressed lines of a connection that is over. If its peer has used up its
@@ -345,7 +345,7 @@ impl ClientLog {
         if left_out.is_empty() {
             return;
         }
-        if !self.host.lines.admit() {
+        if !self.account.lines.admit() {
             let back = |(what, left_out)| self.kinds.of(what).put_back(left_out);
             return left_out.into_iter().for_each(back);
         }
@@ -394,10 +394,10 @@ mod tests {
 
     #[test]
     fn a_peer_has_so_many_lines_however_often_it_comes_and_whatever_it_tries_and_none_is_lost() {
-        let hosts = PeerAccounts::new();
+        let accounts = PeerAccounts::new();
         let (mut lines, mut before, mut asked) = (0, 0, 0);
         for client in 0..100 {
-            let log = ClientLog::new(hosts.of(Peer::User(7)), client, user(7));
+            let log = ClientLog::new(accounts.of(Peer::User(7)), client, user(7));
             let log = log.at(user(7), &format!("export {}", client % 20));
             for what in LineKind::all().filter(|what| what.is_trouble()) {
                 let told = told(&log, what, 10);
@@ -406,30 +406,30 @@ mod tests {
         }
         // Some more if the machine is so slow that seconds have gone by.
         assert!((LINES..2 * LINES).contains(&lines), "{lines} lines");
-        let host = hosts.of(Peer::User(7));
-        let exports = host.exports.lock().clone();
+        let account = accounts.of(Peer::User(7));
+        let exports = account.exports.lock().clone();
         assert_eq!(exports.len(), EXPORTS);
-        let kinds = exports.iter().map(|(_, kinds)| kinds).chain([&host.none]);
+        let kinds = exports.iter().map(|(_, kinds)| kinds).chain([&account.none]);
         let left_out: u64 =
             kinds.flat_map(|kinds| kinds.take_left_out()).map(|(_, n)| n.messages()).sum();
         assert_eq!(u64::from(lines) + before + left_out, asked);
-        let other = ClientLog::new(hosts.of(Peer::User(8)), 200, user(8));
+        let other = ClientLog::new(accounts.of(Peer::User(8)), 200, user(8));
         assert_ne!(told(&other, LineKind::Cut, 1000).0, 0, "another peer has its own");
     }
 
     #[test]
     fn so_many_peers_have_accounts_a_quiet_one_makes_way_and_the_others_share_one() {
-        let hosts = PeerAccounts::new();
+        let accounts = PeerAccounts::new();
         for uid in 0..2 * PEERS as u32 {
-            hosts.of(Peer::User(uid));
-            assert!(hosts.hosts.lock().len() <= PEERS);
+            accounts.of(Peer::User(uid));
+            assert!(accounts.accounts.lock().len() <= PEERS);
         }
-        let hosts = PeerAccounts::new();
+        let accounts = PeerAccounts::new();
         for uid in 0..=PEERS as u32 {
-            let log = ClientLog::new(hosts.of(Peer::User(uid)), 1, user(uid));
+            let log = ClientLog::new(accounts.of(Peer::User(uid)), 1, user(uid));
             assert_eq!(told(&log, LineKind::Cut, 1), (1, 0));
         }
-        let late = |uid| Arc::ptr_eq(&hosts.of(Peer::User(uid)), &hosts.rest);
+        let late = |uid| Arc::ptr_eq(&accounts.of(Peer::User(uid)), &accounts.rest);
         assert!(!late(0) && late(PEERS as u32) && late(u32::MAX));
         let place = |address: [u16; 8]| key(Peer::Address(IpAddr::from(address)));
         assert_eq!(place([1, 2, 3, 4, 5, 6, 7, 8]), place([1, 2, 3, 4, 9, 9, 9, 9]), "one network");

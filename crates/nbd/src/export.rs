@@ -8,10 +8,10 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 
 use crate::access::Access;
 use crate::access::{Limiter, Rate};
-use crate::edge::Edges;
 use crate::handshake::ExportOffer;
 use crate::losses::Losses;
 use crate::policy;
+use crate::range_lock::RangeLocks;
 use crate::turn::{PLACES, Turns};
 use crate::wire::ExportSummary;
 
@@ -56,7 +56,7 @@ pub(crate) struct ExportShared {
     /// before the request reaches the device. It is read after the client has left the registry,
     /// which has a lock.
     changed: AtomicBool,
-    pub(crate) edges: Arc<Edges<Request>>,
+    pub(crate) locks: Arc<RangeLocks<Request>>,
     pub(crate) losses: Losses,
 }
 
@@ -70,7 +70,7 @@ impl ExportShared {
             block,
             turns,
             changed,
-            edges: Arc::default(),
+            locks: Arc::default(),
             losses: Losses::default(),
         })
     }
@@ -86,7 +86,7 @@ impl ExportShared {
     }
 
     /// Returns true if the range covers a block in part.
-    pub(crate) fn is_odd(&self, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_unaligned(&self, offset: u64, len: u64) -> bool {
         (offset | len) & (self.block - 1) != 0
     }
 }

@@ -46,7 +46,7 @@
 //! | `access` | who may attach to an export, and how much it may do in a second |
 //! | `deadline` | by when a client has to have done something |
 //! | `losses` | which client knows what its device has lost |
-//! | `edge` | changes that cover blocks of the device in part |
+//! | `range_lock` | changes that cover blocks of the device in part |
 //! | `load` | replies owed to a client, in one word; arrival times; counters of replies |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
@@ -82,7 +82,6 @@ mod client;
 mod client_log;
 mod connection;
 mod deadline;
-mod edge;
 mod error;
 mod export;
 #[doc(hidden)]
@@ -94,6 +93,7 @@ mod memory;
 pub mod model;
 mod negotiate;
 mod policy;
+mod range_lock;
 mod reply;
 mod server;
 mod session;

@@ -287,14 +287,14 @@ pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     let block = geometry.block_size;
     let maximum = (MAX_PAYLOAD.min(geometry.max_transfer) / block * block).max(block);
     BlockSizes {
-        minimum: if block <= LARGEST_EDGE { 1 } else { block },
+        minimum: if block <= LARGEST_PARTIAL_BLOCK { 1 } else { block },
         preferred: geometry.preferred.next_power_of_two().clamp(block, maximum),
         maximum,
     }
 }
 
 /// Largest block of which clients may change a part. It is the largest that the protocol knows.
-const LARGEST_EDGE: u32 = 64 << 10;
+const LARGEST_PARTIAL_BLOCK: u32 = 64 << 10;
 
 /// Returns the whole blocks around a range.
 pub fn around(offset: u64, len: u64, block: u64) -> Range<u64> {
@@ -308,7 +308,7 @@ pub fn inside(offset: u64, len: u64, block: u64) -> Option<Range<u64>> {
 }
 
 /// Returns the number of blocks that a range covers in part.
-pub fn edges(offset: u64, len: u64, block: u64) -> u64 {
+pub fn partial_blocks(offset: u64, len: u64, block: u64) -> u64 {
     let blocks = |range: Range<u64>| (range.end - range.start) / block;
     blocks(around(offset, len, block)) - inside(offset, len, block).map_or(0, blocks)
 }
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!(inside(1, 1024, 512), Some(512..1024));
         for (offset, len, count) in [(0, 512, 0), (1, 10, 1), (511, 2, 2), (0, 513, 1), (1, 511, 1)]
         {
-            assert_eq!(edges(offset, len, 512), count, "{offset} {len}");
+            assert_eq!(partial_blocks(offset, len, 512), count, "{offset} {len}");
         }
         let pieces = |offset, end| {
             let mut ends = vec![offset];

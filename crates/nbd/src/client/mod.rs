@@ -7,23 +7,23 @@
 //! | file | job |
 //! |---|---|
 //! | `uri` | URIs of exports. Pure |
-//! | `shake` | the client's side of the handshake, over any bytes |
+//! | `client_handshake` | the client's side of the handshake, over any bytes |
 //! | `policy` | the device that an export makes; requests on the wire; errors; pauses. Pure |
 //! | `table` | requests, and which may be sent; the changes that a flush covers or that were lost |
-//! | `answers` | parses replies, and puts their data into the requests |
+//! | `replies` | parses replies, and puts their data into the requests |
 //! | `stream` | sockets, waiting |
 //! | `tls` | the same bytes in TLS |
-//! | `line` | the thread |
+//! | `volume_thread` | the thread |
 
-mod answers;
-mod line;
+pub mod client_handshake;
 mod policy;
-pub mod shake;
+mod replies;
 mod stream;
 mod table;
 #[cfg(feature = "tls")]
 mod tls;
 mod uri;
+mod volume_thread;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[cfg(not(feature = "tls"))]
 use crate::tls::client as tls;
 
-pub use answers::fuzzed;
+pub use replies::fuzzed;
 #[cfg(feature = "tls")]
 pub use tls::RemoteTls;
 #[cfg(not(feature = "tls"))]
@@ -376,9 +376,9 @@ impl Remote {
             sizes: Mutex::new(VolumeSizes { device: 0, export: 0 }),
             why: Mutex::default(),
         });
-        let mut clock = line::clock(&options);
+        let mut clock = volume_thread::clock(&options);
         let begun = context::blocking("a connection to an export", || {
-            line::begin(&shared, None, &mut clock)
+            volume_thread::begin(&shared, None, &mut clock)
         });
         let (connections, agreed) = begun.map_err(&failed)?;
         let geometry = policy::geometry(&agreed, options.read_only).map_err(&failed)?;
@@ -386,7 +386,8 @@ impl Remote {
         let hw_queues = connections.len();
         let knows_extents = agreed.allocation.is_some();
         shared.state.store(hw_queues as u32, Ordering::Relaxed);
-        let thread = line::start(Arc::clone(&shared), connections, agreed, geometry, clock);
+        let thread =
+            volume_thread::start(Arc::clone(&shared), connections, agreed, geometry, clock);
         let no_thread =
             |error| failed(format!("no thread for it: {error}{}", text::thread_remedy(&error)));
         let thread = Some(thread.map_err(no_thread)?);

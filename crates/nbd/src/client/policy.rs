@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use corewise_blockmq::{Geometry, IoErrorKind, Op, Started};
 
-use super::shake::RemoteAgreement;
+use super::client_handshake::RemoteAgreement;
 use crate::wire::{
     BlockSizes, Command, CommandFlags, MAX_PAYLOAD, REQUEST_LEN, ReplyError, Request,
     TransmissionFlags,
@@ -173,7 +173,7 @@ pub(super) fn head(rq: &Started, cookie: u64, asked: Range<u64>, block: u32) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::shake::USUAL_SIZES;
+    use super::super::client_handshake::USUAL_SIZES;
     use super::*;
     use crate::wire::ExportSummary;
 

@@ -20,7 +20,7 @@ use rustix::net::{
 };
 
 use super::RemoteOptions;
-use super::shake::Wire;
+use super::client_handshake::Wire;
 use super::tls::{RemoteTls, RemoteTlsStream};
 use super::uri::Address;
 use crate::deadline::timespec;

@@ -134,7 +134,7 @@ pub(super) struct Table {
     slots: Vec<Option<Box<TableEntry>>>,
     free: Vec<usize>,
     /// Requests that wait to be sent, in the order of their arrival.
-    line: VecDeque<usize>,
+    queue: VecDeque<usize>,
     /// Requests by deadline, each with its sequence number. All have the same timeout.
     due: VecDeque<(Instant, u64, usize)>,
     /// Changes on their way.
@@ -174,7 +174,7 @@ impl Table {
             self.slots.len() - 1
         });
         self.slots[slot] = Some(entry);
-        self.line.push_back(slot);
+        self.queue.push_back(slot);
         if self.due.len() > 2 * self.slots.len() + 64 {
             // Entries of ended requests pile up behind one that takes long.
             let slots = &self.slots;
@@ -209,7 +209,7 @@ impl Table {
         from: usize,
         waiting: &mut Vec<Range<u64>>,
     ) -> Option<(usize, usize)> {
-        let rest = self.line.iter().enumerate().skip(from);
+        let rest = self.queue.iter().enumerate().skip(from);
         let mut free = rest.filter(|&(_, &slot)| {
             let entry = self.get(slot);
             let range = entry.range();
@@ -226,12 +226,12 @@ impl Table {
 
     /// Returns the first request of the queue, whether or not it may be sent.
     pub(super) fn first(&self) -> Option<usize> {
-        self.line.front().copied()
+        self.queue.front().copied()
     }
 
     /// Takes the request at index `n` from the queue and puts it on its way.
     pub(super) fn send(&mut self, n: usize, on: usize) -> usize {
-        let slot = self.line.remove(n).expect("the caller was given this number");
+        let slot = self.queue.remove(n).expect("the caller was given this number");
         self.sent += 1;
         let cookie = self.sent << 16 | slot as u64;
         let entry = self.get_mut(slot);
@@ -256,14 +256,14 @@ impl Table {
             self.on_their_way -= 1;
             self.changing.retain(|(other, _)| *other != slot);
         } else {
-            self.line.retain(|other| *other != slot);
+            self.queue.retain(|other| *other != slot);
         }
         entry.rq
     }
 
     /// Puts a request that the server has not done back into the queue. Returns false if it has
     /// been sent often enough.
-    pub(super) fn back_to_line(&mut self, slot: usize) -> bool {
+    pub(super) fn requeue(&mut self, slot: usize) -> bool {
         self.on_their_way -= 1;
         self.changing.retain(|(other, _)| *other != slot);
         let entry = self.get_mut(slot);
@@ -273,8 +273,8 @@ impl Table {
         entry.has_extents = false;
         entry.early.clear();
         let (order, again) = (entry.order, entry.tries < MOST_TRIES);
-        let at = self.line.partition_point(|&other| self.get(other).order < order);
-        self.line.insert(at, slot);
+        let at = self.queue.partition_point(|&other| self.get(other).order < order);
+        self.queue.insert(at, slot);
         again
     }
 
@@ -313,7 +313,7 @@ fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
     other.start < one.end && one.start < other.end
 }
 
-const HELD: &str = "a slot in the line, or on its way, holds a request";
+const HELD: &str = "a slot in the queue, or on its way, holds a request";
 
 /// Largest number of changes that are recorded with their ranges.
 const MOST_NOTED: usize = 16 << 10;

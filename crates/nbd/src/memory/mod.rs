@@ -107,7 +107,7 @@ pub struct Pool {
 struct PoolState {
     free: u64,
     /// Waiters in the order in which they came. The first one needs more than is free.
-    line: VecDeque<Waiter>,
+    queue: VecDeque<Waiter>,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ struct Waiter {
 impl Pool {
     /// Creates a pool of `bytes` free bytes.
     pub fn new(bytes: u64) -> Pool {
-        let state = Mutex::new(PoolState { free: bytes, line: VecDeque::new() });
+        let state = Mutex::new(PoolState { free: bytes, queue: VecDeque::new() });
         Pool { bytes, state, freed: Freed::new() }
     }
 
@@ -134,7 +134,7 @@ impl Pool {
     pub fn queue(&self, bytes: u64, id: u64, unparker: &Unparker) {
         let bytes = self.clamp(bytes);
         let mut state = self.state.lock();
-        state.line.push_back(Waiter { id, bytes, unparker: unparker.clone() });
+        state.queue.push_back(Waiter { id, bytes, unparker: unparker.clone() });
         state.serve();
     }
 
@@ -144,7 +144,7 @@ impl Pool {
         let bytes = self.clamp(bytes);
         let mut state = self.state.lock();
         // Waiters go first, or large requests would wait forever.
-        let there = state.line.is_empty() && state.free >= bytes;
+        let there = state.queue.is_empty() && state.free >= bytes;
         if there {
             state.free -= bytes;
         }
@@ -153,14 +153,14 @@ impl Pool {
 
     /// Returns true if the waiter has its bytes.
     pub fn has(&self, id: u64) -> bool {
-        self.state.lock().line.iter().all(|waiter| waiter.id != id)
+        self.state.lock().queue.iter().all(|waiter| waiter.id != id)
     }
 
     /// Leaves the queue, and returns bytes that were taken meanwhile.
     pub fn give_up(&self, bytes: u64, id: u64) {
         let mut state = self.state.lock();
-        match state.line.iter().position(|waiter| waiter.id == id) {
-            Some(at) => drop(state.line.remove(at)),
+        match state.queue.iter().position(|waiter| waiter.id == id) {
+            Some(at) => drop(state.queue.remove(at)),
             None => state.free += self.clamp(bytes),
         }
         state.serve();
@@ -187,19 +187,19 @@ impl Pool {
     /// Returns the bytes taken, and the number of waiters.
     pub fn usage(&self) -> MemoryUse {
         let state = self.state.lock();
-        MemoryUse { taken: self.bytes - state.free, of: self.bytes, waiting: state.line.len() }
+        MemoryUse { taken: self.bytes - state.free, of: self.bytes, waiting: state.queue.len() }
     }
 }
 
 impl PoolState {
     fn serve(&mut self) {
-        while let Some(first) = self.line.front() {
+        while let Some(first) = self.queue.front() {
             if first.bytes > self.free {
                 return;
             }
             self.free -= first.bytes;
             first.unparker.unpark();
-            self.line.pop_front();
+            self.queue.pop_front();
         }
     }
 }

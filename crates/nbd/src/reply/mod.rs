@@ -16,7 +16,6 @@ use std::fmt;
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::cell::UnsafeCell;
-use corewise_sync::hint::IN_MODEL;
 use corewise_sync::inbox::{Batch, Inbox, Node};
 
 /// The destination of replies, owned by the holder of the flush right.
@@ -146,14 +145,6 @@ impl<S: Sink> ReplyPath<S> {
         ReplyPath { inbox: Inbox::new(), right: FlushRight::new(), sink: UnsafeCell::new(sink) }
     }
 
-    /// Creates a path whose holder releases the right without a check for notes, for a model that
-    /// has to fail.
-    pub fn that_releases_blindly(sink: S) -> Self {
-        let mut path = ReplyPath::new(sink);
-        path.right.releases_blindly = true;
-        path
-    }
-
     /// Posts a reply. Never blocks; any context.
     pub fn post(&self, reply: S::Reply) -> PostOutcome<'_, S> {
         // Push. Only the thread that finds the inbox empty has to arrange the sending. Between its
@@ -196,14 +187,12 @@ pub struct FlushRight {
     /// A: `FREE`, `HELD` or `AGAIN`. Changed by read-modify-writes only, so all steps stand in one
     /// order.
     word: AtomicU32,
-    /// True if the release skips the check for notes, for a model that has to fail.
-    releases_blindly: bool,
 }
 
 impl FlushRight {
     /// Creates a free right.
     pub fn new() -> Self {
-        FlushRight { word: AtomicU32::new(FREE), releases_blindly: false }
+        FlushRight { word: AtomicU32::new(FREE) }
     }
 
     /// Claims the right after a push (Claim). Returns true if the caller now holds it; otherwise
@@ -235,10 +224,6 @@ impl FlushRight {
     /// false if a note arrived, and the holder has to continue.
     #[must_use]
     fn release(&self) -> bool {
-        if IN_MODEL && self.releases_blindly {
-            self.word.swap(FREE, Ordering::Release);
-            return true;
-        }
         // Release: the next holder sees the sink as this one left it.
         self.word.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok()
     }

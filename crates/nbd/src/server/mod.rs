@@ -96,7 +96,7 @@ pub(super) struct Inner {
     /// made without TLS.
     tls: Option<Mutex<Tls>>,
     /// Accounts that limit the log lines about each client.
-    hosts: PeerAccounts,
+    peers: PeerAccounts,
     /// Memory share of each connection in bytes.
     share: u64,
     pool: Arc<Pool>,
@@ -131,7 +131,7 @@ impl Server {
     fn make(options: Options, tls: Option<Tls>) -> Server {
         let Split { pool, share, .. } = options.split(tls.is_some());
         let (registry, acceptors) = (Registry::new(), Mutex::new(Vec::new()));
-        let (pool, hosts) = (Arc::new(Pool::new(pool)), PeerAccounts::new());
+        let (pool, peers) = (Arc::new(Pool::new(pool)), PeerAccounts::new());
         let (tls, observer) = (tls.map(Mutex::new), OnceLock::new());
         let (made, options) = (options, Mutex::new(options));
         let shared_writer = Mutex::new(None);
@@ -139,7 +139,7 @@ impl Server {
             options,
             made,
             tls,
-            hosts,
+            peers,
             share,
             pool,
             poll_permits: Arc::new(PollPermits::of_machine()),
@@ -367,7 +367,7 @@ impl Server {
         self.stop_accepting();
         context::blocking("Server::drain", || {
             let report = drain::drain(&self.inner, &exports, connections, &mut until, SHUT_DOWN);
-            self.inner.hosts.tell_rest();
+            self.inner.peers.tell_rest();
             report
         })
     }
@@ -431,10 +431,10 @@ impl Inner {
         let Options { budget, evict_idle, idle_timeout, .. } = options;
         let idle_limit = evict_idle.into_iter().chain(idle_timeout).min();
         let who = Identity::of(&socket);
-        let host = self.hosts.of(who.peer);
+        let account = self.peers.of(who.peer);
         let make = |id| {
             let pool = Arc::clone(&self.pool);
-            let log = ClientLog::new(host, id, who.clone());
+            let log = ClientLog::new(account, id, who.clone());
             let (connection, parker) =
                 Connection::new(log, socket, budget, self.share, pool, idle_limit);
             (Arc::new(connection), parker)
@@ -502,21 +502,22 @@ impl Inner {
         let mut deadline = Deadline::after(self.options().handshake_timeout);
         let deadline = &mut deadline;
         let log = &connection.log;
-        let desk = ClientCatalogue::new(self, log);
-        let attach = |_: &ExportOffer| desk.chosen();
-        let certified = |names| desk.certified(names);
+        let catalogue = ClientCatalogue::new(self, log);
+        let attach = |_: &ExportOffer| catalogue.chosen();
+        let certified = |names| catalogue.certified(names);
         let tls = self.tls.as_ref().map(|tls| tls.lock().clone());
         let (tls, extended) = (tls.as_ref(), self.options().extended_headers);
-        let begun = match negotiate(connection, &desk, tls, extended, certified, attach, deadline) {
-            Ok(begun) => begun,
-            Err(end) => {
-                tell_end(&end, log.client, &desk.who(), log);
-                return Some(end);
-            }
-        };
+        let begun =
+            match negotiate(connection, &catalogue, tls, extended, certified, attach, deadline) {
+                Ok(begun) => begun,
+                Err(end) => {
+                    tell_end(&end, log.client, &catalogue.who(), log);
+                    return Some(end);
+                }
+            };
         let Negotiated { agreed, attached: export, received, incoming } = begun;
         let limits = Limits::new(&agreed);
-        let log = Arc::new(log.at(desk.who(), export.name()));
+        let log = Arc::new(log.at(catalogue.who(), export.name()));
         let ClientLog { client, who, export: name, .. } = &*log;
         tell(|| tracing::debug!(client, peer = %who, export = name, "client attached"));
         let Options { request_timeout, reply_timeout, idle_timeout, .. } = self.options();

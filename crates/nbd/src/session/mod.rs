@@ -16,11 +16,11 @@
 //! log reports a failed flush; the protocol has no way to. A client that must know sends its own
 //! `FLUSH` and waits for the reply.
 
-mod odd;
 mod reader;
 mod receive;
 mod sink;
 mod sparse;
+mod unaligned;
 mod writer;
 
 pub(crate) use receive::PollPermits;
@@ -41,12 +41,12 @@ use corewise_sync::{Parker, panics, text};
 use crate::access::Limiter;
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::edge::Changes;
 use crate::export::{Export, ExportShared, WriteRefusal};
 use crate::load::Charge;
 use crate::load::{Cost, Settlement};
 use crate::losses::{KnownLosses, LossScope};
 use crate::policy::Limits;
+use crate::range_lock::Changes;
 use crate::reply::{Patience, PostOutcome, ReplyPath, Right, RunOutcome};
 use crate::tls::Incoming;
 use crate::turn::{Turn, Work};
@@ -147,7 +147,7 @@ impl Session {
                 .chain(export.limiter.clone())
                 .collect(),
             turn: Turn::new(&export.shared.turns, connection.load.unparker()),
-            changes: Changes::new(&export.shared.edges, connection.load.unparker().clone()),
+            changes: Changes::new(&export.shared.locks, connection.load.unparker().clone()),
             shared: Arc::clone(&export.shared),
             refusal: Arc::clone(&export.refusal),
             device_fua: geometry.can_fua,

@@ -11,10 +11,10 @@ use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
 use corewise_sync::{Parker, time};
 
 use super::receive::Poller;
-use super::receive::{Expects, Pace, Part, SessionEnd};
+use super::receive::{Expects, Part, SendTimer, SessionEnd};
 use super::receive::{Received, charge};
 use super::sink::{EXTENTS, Reply, SPARE, SocketSink};
-use super::{InDevice, Session, odd, sparse};
+use super::{InDevice, Session, sparse, unaligned};
 use crate::client_log::{ClientFacts, LineKind};
 use crate::load::ArrivalSlot;
 use crate::load::Cost;
@@ -43,12 +43,12 @@ pub(super) struct Reader<'a> {
     cork: Option<Right<'a, SocketSink>>,
     /// A refused write whose payload has to be skipped before the reply.
     skipping: Option<SkippedPayload>,
-    pace: Pace,
+    timer: SendTimer,
     deficit: Deficit,
     /// True if the changes in the batch are listed, and not counted.
     listed: bool,
     /// True once this client has changed blocks in part, so that all clients' changes are listed.
-    odd: bool,
+    unaligned: bool,
     /// True if the device had completed all of the last batch when its submission returned.
     prompt: bool,
     wrote: bool,
@@ -107,10 +107,10 @@ impl<'a> Reader<'a> {
             batch: Vec::new(),
             cork: None,
             skipping: None,
-            pace: Pace::new(&session.connection, session.deadlines, incoming, poller),
+            timer: SendTimer::new(&session.connection, session.deadlines, incoming, poller),
             deficit: Deficit::default(),
             listed: false,
-            odd: false,
+            unaligned: false,
             prompt: false,
             wrote: false,
             came: session.connection.clock(),
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
 
     fn receive(&mut self, expects: Expects) -> Result<usize, SessionEnd> {
         let connection = &self.session.connection;
-        let got = self.pace.receive(connection, &mut self.buffer, None, expects)?;
+        let got = self.timer.receive(connection, &mut self.buffer, None, expects)?;
         self.came = connection.clock();
         Ok(got)
     }
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
                 }
             }
             if self.skipping.is_none() {
-                self.pace.whole(&self.session.connection);
+                self.timer.whole(&self.session.connection);
             }
         }
     }
@@ -285,17 +285,17 @@ impl<'a> Reader<'a> {
         let Verdict::Submit(operation) = verdict else { return 0 };
         let Request { offset, length, .. } = *request;
         let shared = &self.session.shared;
-        let is_odd = shared.is_odd(offset, length);
-        let edges = || match is_odd {
-            true => policy::edges(offset, length, shared.block) * shared.block,
+        let is_unaligned = shared.is_unaligned(offset, length);
+        let partial = || match is_unaligned {
+            true => policy::partial_blocks(offset, length, shared.block) * shared.block,
             false => 0,
         };
         match operation {
             // The whole blocks, and the reply.
-            Operation::Read { .. } if is_odd => 2 * (length + shared.block),
+            Operation::Read { .. } if is_unaligned => 2 * (length + shared.block),
             Operation::Read { .. } => length,
-            Operation::Write { .. } => charge(length) + edges(),
-            Operation::WriteZeroes { .. } => edges(),
+            Operation::Write { .. } => charge(length) + partial(),
+            Operation::WriteZeroes { .. } => partial(),
             _ => 0,
         }
     }
@@ -327,7 +327,7 @@ impl<'a> Reader<'a> {
                 }
                 self.parker.park_timeout(left);
             }
-            self.pace.whole(connection);
+            self.timer.whole(connection);
         }
         true
     }
@@ -345,13 +345,13 @@ impl<'a> Reader<'a> {
             let Some(charge) = connection.load.charge(bytes) else {
                 self.let_go();
                 connection.load.wait_for_room(self.parker, bytes);
-                self.pace.whole(connection);
+                self.timer.whole(connection);
                 continue;
             };
             if charge.pool() > 0 && !connection.pool.try_take(charge.pool()) {
                 self.let_go();
                 let taken = connection.take_memory(self.parker, charge.pool());
-                self.pace.whole(connection);
+                self.timer.whole(connection);
                 if !taken {
                     continue;
                 }
@@ -397,21 +397,21 @@ impl<'a> Reader<'a> {
                 | Operation::WriteZeroes { fua: true, .. }
         );
         let form = self.session.form;
-        let is_odd = self.session.shared.is_odd(offset, length);
+        let is_unaligned = self.session.shared.is_unaligned(offset, length);
         let mut rq = match operation {
-            Operation::Read { .. } if is_odd => {
-                let rq = odd::read_around(self.session, tag, length as u32, cost);
+            Operation::Read { .. } if is_unaligned => {
+                let rq = unaligned::read_around(self.session, tag, length as u32, cost);
                 self.push(rq);
                 return Ok(());
             }
-            Operation::BlockStatus { one } if is_odd => {
+            Operation::BlockStatus { one } if is_unaligned => {
                 let most = if one { 1 } else { EXTENTS };
-                let rq = odd::status_around(self.session, tag, length, most, cost);
+                let rq = unaligned::status_around(self.session, tag, length, most, cost);
                 self.push(rq);
                 return Ok(());
             }
             // Blocks that it covers in part would be read and written.
-            Operation::WriteZeroes { fast: true, .. } if is_odd => {
+            Operation::WriteZeroes { fast: true, .. } if is_unaligned => {
                 self.answer(request, Err(ReplyError::NotSup), cost);
                 return Ok(());
             }
@@ -488,10 +488,10 @@ impl<'a> Reader<'a> {
     /// Returns true if the change is counted, and false if it is listed. Blocks at the client's
     /// first change of a part of a block.
     fn begin_change(&mut self, rq: &DeviceRequest) -> bool {
-        if !self.odd && self.session.shared.is_odd(rq.offset(), rq.len()) {
+        if !self.unaligned && self.session.shared.is_unaligned(rq.offset(), rq.len()) {
             self.list();
         }
-        let counted = !self.odd && self.session.changes.begin();
+        let counted = !self.unaligned && self.session.changes.begin();
         if self.listed == counted {
             self.let_go();
             self.listed = !counted;
@@ -502,7 +502,7 @@ impl<'a> Reader<'a> {
     /// Makes the changes of all clients listed ones. Waits for the last counted one, or for the end
     /// of the connection.
     fn list(&mut self) {
-        self.odd = true;
+        self.unaligned = true;
         self.let_go();
         let Session { connection, changes, .. } = &**self.session;
         changes.list();
@@ -575,7 +575,7 @@ impl<'a> Reader<'a> {
             let part = Part { came: payload.len(), of: length };
             let (missing, expects) = (length - payload.len(), Expects::Payload(part));
             let Session { connection, .. } = &**self.session;
-            if self.pace.receive(connection, &mut payload, Some(missing), expects)? == 0 {
+            if self.timer.receive(connection, &mut payload, Some(missing), expects)? == 0 {
                 return Err(self.end_of_stream());
             }
         }
@@ -622,7 +622,7 @@ impl<'a> Reader<'a> {
                 if self.listed {
                     for rq in self.batch.drain(..count) {
                         match rq.op().is_change() {
-                            true => odd::submit_listed(shared, rq),
+                            true => unaligned::submit_listed(shared, rq),
                             false => device.submit(rq),
                         }
                     }
@@ -660,15 +660,15 @@ impl<'a> Reader<'a> {
             return Some(self.batch.len());
         }
         let mut entry = turn.enter(demand);
-        if entry == TurnEntry::InLine {
+        if entry == TurnEntry::Queued {
             self.send();
         }
-        while entry == TurnEntry::InLine {
+        while entry == TurnEntry::Queued {
             self.parker.park();
             entry = turn.granted();
-            if entry == TurnEntry::InLine && self.session.connection.load.snapshot().cut {
+            if entry == TurnEntry::Queued && self.session.connection.load.snapshot().cut {
                 entry = turn.give_up();
-                if entry == TurnEntry::InLine {
+                if entry == TurnEntry::Queued {
                     return None;
                 }
             }

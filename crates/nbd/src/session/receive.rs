@@ -1,9 +1,9 @@
 //! The receiving end of a session: the client's deadlines, polling, and the buffer.
 //!
-//! [`Pace`] times a request that has begun, and silences. If a request arrives in part, its time
-//! begins, and the socket gets a timeout. A client whose requests arrive whole costs neither. The
-//! time of a request is a [`Deadline`], and [`Connection::idle`] times a silence. So no client pays
-//! for a pause of this process.
+//! [`SendTimer`] times a request that has begun, and silences. If a request arrives in part, its
+//! time begins, and the socket gets a timeout. A client whose requests arrive whole costs neither.
+//! The time of a request is a [`Deadline`], and [`Connection::idle`] times a silence. So no client
+//! pays for a pause of this process.
 //!
 //! While the client is owed nothing, a [`Poller`] waits for its next request. It reads the clock
 //! twice for a sleep, and once for a poll that finds the request at its first look.
@@ -125,7 +125,7 @@ fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> SessionEnd
 }
 
 /// The timer of one client's sending.
-pub(super) struct Pace {
+pub(super) struct SendTimer {
     /// Source of the bytes, unless it is the plain socket.
     incoming: Option<Incoming>,
     deadlines: Deadlines,
@@ -141,18 +141,26 @@ pub(super) struct Pace {
     poller: Poller,
 }
 
-impl Pace {
+impl SendTimer {
     pub(super) fn new(
         connection: &Connection,
         deadlines: Deadlines,
         incoming: Option<Incoming>,
         poller: Poller,
-    ) -> Pace {
+    ) -> SendTimer {
         // The socket accepts no zero.
         let request = deadlines.request.max(Duration::from_millis(1));
         let deadlines = Deadlines { request, ..deadlines };
         let silence = connection.idle_slice();
-        Pace { incoming, deadlines, patience: None, rest: None, silence, waited: false, poller }
+        SendTimer {
+            incoming,
+            deadlines,
+            patience: None,
+            rest: None,
+            silence,
+            waited: false,
+            poller,
+        }
     }
 
     /// Restarts the time: a request has come whole, or its client had to wait.
@@ -470,18 +478,18 @@ mod tests {
         let (request, reply) = (Duration::ZERO, Duration::ZERO);
         let poller = Poller::new(Arc::new(PollPermits::new(0)));
         let deadlines = Deadlines { request, reply, idle: None };
-        let mut pace = Pace::new(&connection, deadlines, None, poller);
+        let mut timer = SendTimer::new(&connection, deadlines, None, poller);
         let mut buffer = BytesMut::with_capacity(64);
-        let mut receive = |pace: &mut Pace, came, len| {
+        let mut receive = |timer: &mut SendTimer, came, len| {
             let head = Expects::Head(Part { came, of: 28 });
-            pace.receive(&connection, &mut buffer, len, head)
+            timer.receive(&connection, &mut buffer, len, head)
         };
         for (came, len) in [(3, None), (5, Some(2))] {
             client.write_all(&[7; 2]).unwrap();
-            assert_eq!(receive(&mut pace, came, len), Ok(2));
-            while pace.rest.as_mut().is_some_and(|rest| !rest.wait().is_zero()) {}
+            assert_eq!(receive(&mut timer, came, len), Ok(2));
+            while timer.rest.as_mut().is_some_and(|rest| !rest.wait().is_zero()) {}
         }
-        let Err(SessionEnd::TooSlow(why)) = receive(&mut pace, 7, None) else { panic!() };
+        let Err(SessionEnd::TooSlow(why)) = receive(&mut timer, 7, None) else { panic!() };
         assert!(why.contains("7 of the 28 bytes of its head came in "), "{why}");
         assert!(why.contains("(request_timeout: 1ms)"), "{why}");
     }
@@ -493,10 +501,11 @@ mod tests {
         let (budget, idle) = (Budget::default(), Some(Duration::from_millis(1)));
         let (connection, _) = Connection::new(log, ours.into(), budget, 0, pool, idle);
         let (request, reply) = (Duration::MAX, Duration::MAX);
-        let mut pace = Pace::new(&connection, Deadlines { request, reply, idle }, None, poller);
+        let mut timer =
+            SendTimer::new(&connection, Deadlines { request, reply, idle }, None, poller);
         let mut receive = || {
             let mut buffer = BytesMut::with_capacity(64);
-            let got = pace.receive(&connection, &mut buffer, None, Expects::Request)?;
+            let got = timer.receive(&connection, &mut buffer, None, Expects::Request)?;
             assert_eq!(got, buffer.len());
             Ok(buffer.to_vec())
         };

@@ -149,7 +149,7 @@ impl Flow {
     /// Returns how the waiting reader has entered. After that it waits no more. Reader only.
     pub fn granted(&self) -> TurnEntry {
         if self.word.load(Ordering::Acquire) & GRANTED == 0 {
-            return TurnEntry::InLine;
+            return TurnEntry::Queued;
         }
         self.word.fetch_and(!GRANTED, Ordering::AcqRel);
         TurnEntry::Turn
@@ -172,7 +172,7 @@ pub enum TurnEntry {
     Turn,
     /// The connection waits for its turn. [`Flow::granted`] returns when it comes, and the thread
     /// is woken.
-    InLine,
+    Queued,
 }
 
 /// Places that a connection has left over from its turns, or has had too many.
@@ -210,7 +210,7 @@ impl Deficit {
                 let turns = i64::from(QUANTUM) * i64::from(demand.pass + 1);
                 (self.0 + turns - i64::from(demand.turn), demand.turn)
             }
-            TurnEntry::InLine => (self.0, 0),
+            TurnEntry::Queued => (self.0, 0),
         };
         // A client without further requests carries nothing over.
         self.0 = if places == demand.all { 0 } else { left };
@@ -245,14 +245,14 @@ struct State {
     /// Connections that keep places.
     keepers: Vec<Arc<Flow>>,
     /// Connections that wait, in the order of their turns.
-    line: VecDeque<(Arc<Flow>, Demand)>,
+    queue: VecDeque<(Arc<Flow>, Demand)>,
 }
 
 impl Turns {
     /// Creates a pool of `places` free places.
     pub fn new(places: u32) -> Turns {
-        let (keepers, line) = (Vec::new(), VecDeque::new());
-        Turns { state: Mutex::new(State { free: places, keepers, line }) }
+        let (keepers, queue) = (Vec::new(), VecDeque::new());
+        Turns { state: Mutex::new(State { free: places, keepers, queue }) }
     }
 
     /// Enters, or joins the queue for a turn. Reader only.
@@ -261,14 +261,14 @@ impl Turns {
             return TurnEntry::All;
         }
         let mut state = self.state.lock();
-        if state.line.is_empty() && state.gather(flow, demand.all) {
+        if state.queue.is_empty() && state.gather(flow, demand.all) {
             return TurnEntry::All;
         }
         if flow.used() == 0 {
             flow.force(demand.first);
             return TurnEntry::First;
         }
-        state.line.push_back((Arc::clone(flow), demand));
+        state.queue.push_back((Arc::clone(flow), demand));
         state.want();
         state.serve();
         drop(state);
@@ -278,7 +278,7 @@ impl Turns {
     /// Leaves the queue, unless its turn has come meanwhile. Reader only.
     pub fn give_up(&self, flow: &Arc<Flow>) -> TurnEntry {
         let mut state = self.state.lock();
-        state.line.retain(|(waiting, _)| !Arc::ptr_eq(waiting, flow));
+        state.queue.retain(|(waiting, _)| !Arc::ptr_eq(waiting, flow));
         state.serve();
         drop(state);
         flow.granted()
@@ -299,7 +299,7 @@ impl Turns {
         let mut state = self.state.lock();
         state.take_spare(flow);
         state.serve();
-        if state.line.is_empty() {
+        if state.queue.is_empty() {
             flow.word.fetch_and(!WANTED, Ordering::AcqRel);
         }
     }
@@ -365,9 +365,9 @@ impl State {
     /// Makes completions take the lock: those of the last in the queue and, if it is the only one,
     /// those of all that keep places.
     fn want(&mut self) {
-        let Some((last, _)) = self.line.back() else { return };
+        let Some((last, _)) = self.queue.back() else { return };
         last.word.fetch_or(WANTED, Ordering::AcqRel);
-        if self.line.len() > 1 {
+        if self.queue.len() > 1 {
             // The first one in the queue has marked the keepers. A connection that got places since
             // then had been in the queue.
             return;
@@ -384,10 +384,10 @@ impl State {
 
     /// Lets the next connections in while there are places.
     fn serve(&mut self) {
-        while let Some((flow, demand)) = self.line.front_mut() {
+        while let Some((flow, demand)) = self.queue.front_mut() {
             if demand.pass > 0 {
                 demand.pass -= 1;
-                self.line.rotate_left(1);
+                self.queue.rotate_left(1);
                 continue;
             }
             let lacks = flow.state().lacks(demand.turn);
@@ -395,7 +395,7 @@ impl State {
                 return;
             }
             let (flow, turn) = (Arc::clone(flow), u64::from(demand.turn));
-            self.line.pop_front();
+            self.queue.pop_front();
             self.give(&flow, lacks, turn * ONE_USED + GRANTED);
             flow.unparker.unpark();
         }

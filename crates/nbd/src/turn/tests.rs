@@ -31,7 +31,7 @@ fn one_client_alone_has_all_places_and_keeps_them() {
     turns.leave(&one.flow, 8);
     assert_eq!(turns.free(), 0, "it keeps them");
     assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
-    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::InLine, "there are no more");
+    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::Queued, "there are no more");
     turns.leave(&one.flow, 1);
     assert!(one.parker.try_park());
     assert_eq!(one.flow.granted(), TurnEntry::Turn);
@@ -44,17 +44,17 @@ fn one_client_alone_has_all_places_and_keeps_them() {
 fn a_client_with_nothing_in_the_device_goes_past_all_that_wait() {
     let (turns, deep, other, sparse) = (Turns::new(8), client(), client(), client());
     assert_eq!(turns.enter(&deep.flow, demand(1, 4, 8)), TurnEntry::All);
-    assert_eq!(turns.enter(&deep.flow, demand(1, 4, 100)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&deep.flow, demand(1, 4, 100)), TurnEntry::Queued);
     assert_eq!(turns.enter(&other.flow, demand(2, 4, 50)), TurnEntry::First, "its first request");
-    assert_eq!(turns.enter(&other.flow, demand(2, 4, 48)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&other.flow, demand(2, 4, 48)), TurnEntry::Queued);
     assert_eq!(turns.enter(&sparse.flow, demand(1, 1, 1)), TurnEntry::First);
     assert_eq!(
         turns.enter(&sparse.flow, demand(1, 1, 1)),
-        TurnEntry::InLine,
+        TurnEntry::Queued,
         "the second waits for its turn"
     );
     turns.leave(&sparse.flow, 1);
-    assert_eq!(sparse.flow.granted(), TurnEntry::InLine);
+    assert_eq!(sparse.flow.granted(), TurnEntry::Queued);
     turns.leave(&deep.flow, 4);
     assert_eq!(deep.flow.granted(), TurnEntry::Turn);
 }
@@ -65,7 +65,7 @@ fn places_that_another_does_not_use_are_taken_from_it() {
     assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
     turns.leave(&one.flow, 5);
     assert_eq!(turns.enter(&two.flow, demand(1, 4, 5)), TurnEntry::All);
-    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&one.flow, demand(1, 1, 1)), TurnEntry::Queued);
     turns.leave(&two.flow, 1);
     assert_eq!(one.flow.granted(), TurnEntry::Turn);
 }
@@ -75,8 +75,8 @@ fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
     let (turns, one, two) = (Turns::new(8), client(), client());
     assert_eq!(turns.enter(&one.flow, demand(1, 4, 8)), TurnEntry::All);
     assert_eq!(turns.enter(&two.flow, demand(1, 1, 2)), TurnEntry::First);
-    assert_eq!(turns.enter(&one.flow, demand(1, 4, 250)), TurnEntry::InLine);
-    assert_eq!(turns.enter(&two.flow, demand(1, 2, 2)), TurnEntry::InLine);
+    assert_eq!(turns.enter(&one.flow, demand(1, 4, 250)), TurnEntry::Queued);
+    assert_eq!(turns.enter(&two.flow, demand(1, 2, 2)), TurnEntry::Queued);
     let mut order = Vec::new();
     while order.len() < 4 {
         // Here the first client always has something in the device, and the second always its first
@@ -88,7 +88,7 @@ fn those_that_wait_go_in_by_turns_whatever_they_have_waiting() {
                 if name == 2 {
                     turns.leave(&two.flow, 2);
                 }
-                assert_eq!(turns.enter(&client.flow, again), TurnEntry::InLine);
+                assert_eq!(turns.enter(&client.flow, again), TurnEntry::Queued);
             }
         }
     }
@@ -116,9 +116,9 @@ fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
     assert_eq!(turns.enter(&one.flow, demand(1, 2, 2)), TurnEntry::All);
     for waiting in [&two, &three] {
         assert_eq!(turns.enter(&waiting.flow, demand(1, 2, 2)), TurnEntry::First);
-        assert_eq!(turns.enter(&waiting.flow, demand(1, 1, 1)), TurnEntry::InLine);
+        assert_eq!(turns.enter(&waiting.flow, demand(1, 1, 1)), TurnEntry::Queued);
     }
-    assert_eq!(turns.give_up(&two.flow), TurnEntry::InLine);
+    assert_eq!(turns.give_up(&two.flow), TurnEntry::Queued);
     turns.leave(&one.flow, 2);
     assert_eq!(turns.give_up(&three.flow), TurnEntry::Turn, "it was its turn");
     for (flow, used) in [(&two.flow, 1), (&three.flow, 2)] {
@@ -183,7 +183,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
                         (demand, turns.enter(&client.flow, demand))
                     }
                 };
-                waits[n] = (entry == TurnEntry::InLine).then_some(demand);
+                waits[n] = (entry == TurnEntry::Queued).then_some(demand);
                 let mut left = deficits[n].entered(demand, entry);
                 while left > 0 {
                     left -= size(next[n]);
@@ -224,7 +224,7 @@ fn a_reader_beside_two_that_write_zeroes_has_a_turn_after_each_of_theirs() {
     let mut device: VecDeque<(usize, u32)> = VecDeque::new();
     let one =
         |client: &Client, places| match turns.enter(&client.flow, demand(places, places, places)) {
-            TurnEntry::InLine => false,
+            TurnEntry::Queued => false,
             TurnEntry::All | TurnEntry::First | TurnEntry::Turn => true,
         };
     let mut waits = [false; 3];

@@ -160,10 +160,10 @@ fn is_wrong(request: &Request, form: Form) -> bool {
         _ => CommandFlags::empty(),
     };
     let end = request.offset.checked_add(request.length);
-    let is_odd = (request.offset | request.length) % BLOCK as u64 != 0;
+    let is_unaligned = (request.offset | request.length) % BLOCK as u64 != 0;
     !flags.without(allowed).is_empty()
         || end.is_none_or(|end| end > SIZE as u64)
-        || is_odd && flags.contains(CommandFlags::FAST_ZERO)
+        || is_unaligned && flags.contains(CommandFlags::FAST_ZERO)
 }
 
 fn peer(server: &Server, form: Form) -> Client<UnixStream> {
@@ -173,7 +173,7 @@ fn peer(server: &Server, form: Form) -> Client<UnixStream> {
     client
 }
 
-fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Request {
+fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, unaligned: bool) -> Request {
     let command = [
         Command::READ,
         Command::READ,
@@ -192,7 +192,7 @@ fn random(rng: &mut Rng, form: Form, lane: usize, cookie: u64, odd: bool) -> Req
     loop {
         from = begin + rng.usize(..end - begin);
         to = end.min(from + 1 + rng.usize(..most));
-        if odd {
+        if unaligned {
             break;
         }
         // At the ends of the lane, too, there are whole blocks only.
@@ -286,7 +286,7 @@ fn converse(
     let mut cookie = 0;
     for round in 0..rounds {
         // Whole blocks first; later also rounds of partial ones.
-        let odd = round > rounds / 3 && rng.usize(..4) != 0;
+        let unaligned = round > rounds / 3 && rng.usize(..4) != 0;
         // In a round each connection has several requests in flight, and none touches another's
         // bytes.
         let mut rounds: Vec<Vec<(Request, Vec<u8>)>> = peers.iter().map(|_| Vec::new()).collect();
@@ -294,7 +294,7 @@ fn converse(
             let n = rng.usize(..peers.len());
             cookie += 1;
             let form = peers[n].form;
-            let request = random(&mut rng, form, lane, cookie, odd);
+            let request = random(&mut rng, form, lane, cookie, unaligned);
             let byte = rng.usize(..3) as u8;
             let payload = vec![byte; request.payload_len(form) as usize];
             rounds[n].push((request, payload));

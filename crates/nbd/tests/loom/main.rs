@@ -1,8 +1,8 @@
 //! The models of the NBD server, in every interleaving: a file for each protocol.
 #![cfg(loom)]
 
-mod edge;
 mod load;
 mod memory;
+mod range_lock;
 mod reply;
 mod turn;

@@ -13,7 +13,7 @@ const TWO: Demand = Demand { first: 2, turn: 2, all: 2, pass: 0 };
 /// Enters as a connection's reader does.
 fn enter(turns: &Turns, flow: &Arc<Flow>, parker: &Parker) {
     let mut entry = turns.enter(flow, ONE);
-    while entry == TurnEntry::InLine {
+    while entry == TurnEntry::Queued {
         parker.park();
         entry = flow.granted();
     }

@@ -17,8 +17,8 @@ use rustix::net::{
 };
 
 use crate::disk::Machine;
+use crate::event_counts::{EventCounts, count, say};
 use crate::ledger::{BLOCK, BLOCKS, Content, Ledger, content};
-use crate::told::{Told, count, say};
 
 /// The surroundings of a client in one life of the server.
 pub(crate) struct Life<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Life<'a> {
     pub(crate) ledger: &'a Mutex<Ledger>,
     /// L: is the lock, held while a client connects, so that it learns its number.
     pub(crate) door: &'a Mutex<()>,
-    pub(crate) told: &'a Told,
+    pub(crate) counts: &'a EventCounts,
     /// True if the device's contents may differ from the ledger, without an error.
     pub(crate) is_unsure: bool,
     /// Disks that hold everything, if any do by themselves.
@@ -153,7 +153,7 @@ impl<'a> Client<'a> {
         let length = if command == Command::FLUSH { 0 } else { BLOCK as u64 };
         let request = Request { flags, command, cookie, offset: (block * BLOCK) as u64, length };
         say(|| format!("client {}: {cookie} {command:?} {flags:?} block {block}", self.id));
-        count(&self.life.told.requests);
+        count(&self.life.counts.requests);
         let mut message = request.encode().to_vec();
         message.extend(payload);
         self.flying.insert(cookie, waits);
@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
         say(|| format!("client {}: {} is answered {}", self.id, reply.cookie, reply.error));
         let (waits, good) = (self.flying.remove(&reply.cookie).unwrap(), reply.error == 0);
         if !good {
-            count(&self.life.told.errors);
+            count(&self.life.counts.errors);
         }
         match waits {
             InFlight::Change { block, version, fua } => {
@@ -226,7 +226,7 @@ impl<'a> Client<'a> {
         if self.life.is_unsure || ledger.sent(block) != sent || ledger.is_busy(block) {
             return;
         }
-        count(&self.life.told.read);
+        count(&self.life.counts.read);
         if let Err(why) = ledger.judge(block, found) {
             panic!("{why}");
         }
@@ -248,7 +248,7 @@ impl<'a> Client<'a> {
             let sent = self.life.ledger.lock().sent(block);
             match self.read(block)? {
                 Some(found) => self.judge(block, sent, &found),
-                None => count(&self.life.told.errors),
+                None => count(&self.life.counts.errors),
             }
         }
         Ok(())

@@ -7,9 +7,9 @@ use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Mutex, thread};
 
 use crate::disk::{DATA, Errors, Machine, World};
+use crate::event_counts::{EventCounts, Shown, count, say};
 use crate::ledger::{BLOCK, BLOCKS, Ledger};
 use crate::stack::{Shape, Up};
-use crate::told::{Shown, Told, count, say};
 
 /// Chooses the errors of the disks in a life.
 fn weather(disks: usize) -> Vec<Errors> {
@@ -28,16 +28,21 @@ struct Run {
     shape: Shape,
     machine: Arc<Machine>,
     ledger: Mutex<Ledger>,
-    told: &'static Told,
+    counts: &'static EventCounts,
 }
 
 impl Run {
-    fn new(shape: Shape, change: impl FnOnce(&mut World), told: &'static Told) -> Run {
-        count(&told.seeds);
+    fn new(shape: Shape, change: impl FnOnce(&mut World), counts: &'static EventCounts) -> Run {
+        count(&counts.seeds);
         say(|| format!("{shape:?}"));
         let mut world = World::new(shape.disks());
         change(&mut world);
-        Run { shape, machine: Machine::new(world, told), ledger: Mutex::new(Ledger::new()), told }
+        Run {
+            shape,
+            machine: Machine::new(world, counts),
+            ledger: Mutex::new(Ledger::new()),
+            counts,
+        }
     }
 
     /// Runs a life of the server with `live`. Returns `None` if its start was refused.
@@ -47,8 +52,8 @@ impl Run {
         crash_in: Option<u64>,
         live: impl FnOnce(&Up) -> T,
     ) -> Option<T> {
-        let Run { shape, machine, ledger, told } = self;
-        count(&told.lives);
+        let Run { shape, machine, ledger, counts } = self;
+        count(&counts.lives);
         say(|| format!("a life: {errors:?}, crash in {crash_in:?}"));
         machine.begin(|n| errors[n], crash_in);
         let interrupts = thread::spawn({
@@ -70,18 +75,18 @@ impl Run {
             }
             Err(why) => {
                 say(|| format!("refused: {why}"));
-                count(&told.refused);
+                count(&counts.refused);
                 None
             }
         };
         machine.close();
         interrupts.join().unwrap();
         if machine.is_dead() {
-            count(&told.crashes);
+            count(&counts.crashes);
         }
         let power_fails = choose(3) != 0;
         if power_fails {
-            count(&told.power_failures);
+            count(&counts.power_failures);
         }
         machine.end(power_fails);
         ledger.lock().end(!power_fails);
@@ -94,7 +99,7 @@ impl Run {
             let errors = if has_errors { weather(disks) } else { vec![Errors::None; disks] };
             let crash_in = (choose(4) != 0).then(|| 1 + choose(150));
             self.life(&errors, crash_in, |up| {
-                up.serve(&self.machine, &self.ledger, self.told, is_unsure);
+                up.serve(&self.machine, &self.ledger, self.counts, is_unsure);
             });
         }
     }
@@ -104,15 +109,15 @@ impl Run {
     }
 }
 
-static HONEST: Told = Told::new();
+static HONEST: EventCounts = EventCounts::new();
 
 /// Runs disks that fail, and lose unflushed changes in a power failure, but never lie: no promised
 /// change is lost.
-fn honest(told: &'static Told) {
-    let run = Run::new(Shape::any(), |_| (), told);
+fn honest(counts: &'static EventCounts) {
+    let run = Run::new(Shape::any(), |_| (), counts);
     run.lives(true, false);
     let is_up = run.life(&run.calm(), None, |up| {
-        up.serve(&run.machine, &run.ledger, told, false);
+        up.serve(&run.machine, &run.ledger, counts, false);
         up.wait_until_alike();
         let world = run.machine.world.lock();
         for disks in run.shape.alike() {
@@ -123,9 +128,9 @@ fn honest(told: &'static Told) {
     assert!(is_up.is_some(), "it doesn't come up, though no disk fails");
 }
 
-static DECEIVED: Told = Told::new();
-static ALONE: Told = Told::new();
-static TWICE: Told = Told::new();
+static DECEIVED: EventCounts = EventCounts::new();
+static ALONE: EventCounts = EventCounts::new();
+static TWICE: EventCounts = EventCounts::new();
 
 /// Makes a disk lie about flushes, or put writes elsewhere.
 fn deceive(world: &mut World, bad: usize) {
@@ -146,7 +151,7 @@ fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
         let places = if is_mirror { up.check(false).places } else { Vec::new() };
         let judge = || {
             let mut wrong: Vec<(usize, String)> = Vec::new();
-            let read = up.read(&run.machine, &run.ledger, run.told);
+            let read = up.read(&run.machine, &run.ledger, run.counts);
             let (mut ledger, world) = (run.ledger.lock(), run.machine.world.lock());
             for disk in up.complete() {
                 let blocks = world.disks[disk].now.chunks(BLOCK).take(BLOCKS).enumerate();
@@ -163,7 +168,7 @@ fn wrong_blocks(run: &Run) -> Option<Vec<(String, bool)>> {
         let wrong = judge().into_iter().map(|(n, why)| {
             let (start, end) = ((n * BLOCK) as u64, ((n + 1) * BLOCK) as u64);
             let is_told = places.iter().any(|p| p.range.start < end && start < p.range.end);
-            count(if is_told { &run.told.found } else { &run.told.silent });
+            count(if is_told { &run.counts.found } else { &run.counts.silent });
             (why, is_told)
         });
         let mut wrong: Vec<_> = wrong.collect();
@@ -189,7 +194,7 @@ fn deceived() {
     );
     run.lives(false, true);
     for (why, is_told) in wrong_blocks(&run).unwrap_or_default() {
-        assert!(is_told, "no check has told: {why}");
+        assert!(is_told, "no check has counts: {why}");
     }
 }
 

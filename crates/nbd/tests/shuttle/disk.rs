@@ -11,7 +11,7 @@ use corewise_sync::model::choose;
 use corewise_sync::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::told::{Told, count, say};
+use crate::event_counts::{EventCounts, count, say};
 
 pub(crate) const SECTOR: usize = 512;
 /// Size of a disk in bytes. If it is a leg of a mirror, half of it is for the record; the other
@@ -114,7 +114,7 @@ impl Disk {
         }
     }
 
-    fn perform(&mut self, rq: &mut Started, told: &Told) -> Result<(), IoError> {
+    fn perform(&mut self, rq: &mut Started, counts: &EventCounts) -> Result<(), IoError> {
         let fails = self.fails();
         let left = match fails {
             true => [Left::Nothing, Left::All, Left::Torn][choose(3) as usize],
@@ -124,7 +124,7 @@ impl Disk {
         match rq.op() {
             Op::Read if fails => {}
             Op::Read => drop(rq.put(&self.now[range])),
-            Op::Flush if self.lies && one_in(2) => count(&told.lies),
+            Op::Flush if self.lies && one_in(2) => count(&counts.lies),
             Op::Flush => {
                 if !fails || one_in(2) {
                     self.flush(self.unflushed.clone().into_iter());
@@ -132,7 +132,7 @@ impl Disk {
             }
             Op::Write | Op::WriteZeroes | Op::Discard => {
                 if self.misdirects && one_in(8) {
-                    count(&told.lies);
+                    count(&counts.lies);
                     let places = (self.now.len() - range.len()) / SECTOR + 1;
                     let at = choose(places as u64) as usize * SECTOR;
                     range = at..at + range.len();
@@ -220,12 +220,12 @@ impl World {
 pub(crate) struct Machine {
     pub(crate) world: Mutex<World>,
     more: Condvar,
-    told: &'static Told,
+    counts: &'static EventCounts,
 }
 
 impl Machine {
-    pub(crate) fn new(world: World, told: &'static Told) -> Arc<Machine> {
-        Arc::new(Machine { world: Mutex::new(world), more: Condvar::new(), told })
+    pub(crate) fn new(world: World, counts: &'static EventCounts) -> Arc<Machine> {
+        Arc::new(Machine { world: Mutex::new(world), more: Condvar::new(), counts })
     }
 
     /// Begins a life, with these errors of each disk.
@@ -275,7 +275,7 @@ impl Machine {
             let mut taken = world.taken.swap_remove(at);
             if !world.dead && taken.done.is_none() {
                 let disk = &mut world.disks[taken.disk];
-                let result = disk.perform(&mut taken.rq, self.told);
+                let result = disk.perform(&mut taken.rq, self.counts);
                 let (rq, name) = (&taken.rq, disk.name);
                 say(|| {
                     let (op, at, len) = (rq.op(), rq.offset(), rq.len());

@@ -6,6 +6,6 @@
 mod client;
 mod crashes;
 mod disk;
+mod event_counts;
 mod ledger;
 mod stack;
-mod told;

@@ -16,8 +16,8 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 
 use crate::client::{Client, Life, client};
 use crate::disk::{Disk, Machine, Port};
+use crate::event_counts::EventCounts;
 use crate::ledger::{Ledger, SIZE};
-use crate::told::Told;
 
 /// The kind of the stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,12 +175,12 @@ impl Up {
         &self,
         machine: &Machine,
         ledger: &Mutex<Ledger>,
-        told: &Told,
+        counts: &EventCounts,
         is_unsure: bool,
     ) {
         let door = Mutex::new(());
         let (server, door, complete) = (&self.server, &door, &|| self.complete());
-        let life = Life { server, machine, ledger, door, told, is_unsure, complete };
+        let life = Life { server, machine, ledger, door, counts, is_unsure, complete };
         if let Ok(mut first) = Client::new(&life) {
             let _over = first.read_all();
             first.leave();
@@ -197,11 +197,11 @@ impl Up {
         &self,
         machine: &Machine,
         ledger: &Mutex<Ledger>,
-        told: &Told,
+        counts: &EventCounts,
     ) -> Vec<Vec<u8>> {
         let door = Mutex::new(());
         let (server, door, complete) = (&self.server, &door, &Vec::new);
-        let life = Life { server, machine, ledger, door, told, is_unsure: true, complete };
+        let life = Life { server, machine, ledger, door, counts, is_unsure: true, complete };
         let mut client = Client::new(&life).unwrap();
         let blocks = 0..crate::ledger::BLOCKS;
         let found = blocks.map(|block| client.read(block).unwrap().unwrap()).collect();

@@ -45,8 +45,8 @@ fn loom_a_publication_after_the_choosing_section_may_be_left_behind() {
     must_panic("left behind", || choice_against_change(false));
 }
 
-/// Checks that each change is reported once, in order, although two threads make them and either may
-/// report.
+/// Checks that each change is reported once, in order, although two threads make them and either
+/// may report.
 #[test]
 fn loom_two_changes_at_once_are_both_told_in_order() {
     corewise_sync::model::bounded(2, || {

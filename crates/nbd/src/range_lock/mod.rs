@@ -1,11 +1,11 @@
-//! Edges: changes that cover a block of the device in part. Such a change has to read the block
-//! first, and must be alone among all other changes of it.
+//! Range locks of a device, for changes that cover a block in part. Such a change has to read the
+//! block first, and must be alone among all other changes of it.
 //!
 //! While no connection makes such a change, each only counts its changes in flight, on a word of
 //! its own. The first such change makes all connections enter theirs in a [`Table`] instead, where
 //! changes of the same block wait for each other.
 //!
-//! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/edge.rs`.
+//! Steps, races and proof: `README.md` beside this file. Model: `tests/loom/range_lock.rs`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -28,44 +28,44 @@ struct CountedChanges {
 
 /// A connection at a device.
 #[derive(Debug)]
-struct AtDevice {
+struct ConnectionEntry {
     counted: Arc<CountedChanges>,
     /// True if it changes blocks in part.
-    odd: bool,
+    unaligned: bool,
 }
 
 /// The changes of one device, whose requests are `T`s.
 #[derive(Debug)]
-pub struct Edges<T> {
-    /// L: is the lock; guards everything in `EdgesState`. A leaf: inside it threads are woken, and
-    /// nothing else is locked.
-    state: Mutex<EdgesState<T>>,
+pub struct RangeLocks<T> {
+    /// L: is the lock; guards everything in `RangeLocksState`. A leaf: inside it threads are woken,
+    /// and nothing else is locked.
+    state: Mutex<RangeLocksState<T>>,
 }
 
 #[derive(Debug)]
-struct EdgesState<T> {
-    connections: Vec<AtDevice>,
+struct RangeLocksState<T> {
+    connections: Vec<ConnectionEntry>,
     /// Readers that wait for the last counted change.
     waiting: Vec<Unparker>,
     table: Table<T>,
 }
 
-impl<T> Default for Edges<T> {
+impl<T> Default for RangeLocks<T> {
     fn default() -> Self {
         let (connections, waiting, table) = (Vec::new(), Vec::new(), Table::default());
-        Edges { state: Mutex::new(EdgesState { connections, waiting, table }) }
+        RangeLocks { state: Mutex::new(RangeLocksState { connections, waiting, table }) }
     }
 }
 
-impl<T> EdgesState<T> {
-    fn is_any_odd(&self) -> bool {
-        self.connections.iter().any(|connection| connection.odd)
+impl<T> RangeLocksState<T> {
+    fn has_unaligned(&self) -> bool {
+        self.connections.iter().any(|connection| connection.unaligned)
     }
 }
 
-impl<T> Edges<T> {
+impl<T> RangeLocks<T> {
     /// Enters a change that its connection doesn't count. Returns its id, and the change itself if
-    /// it may begin. Otherwise a later [`Edges::leave`] returns it.
+    /// it may begin. Otherwise a later [`RangeLocks::leave`] returns it.
     pub fn enter(&self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.state.lock().table.enter(blocks, change)
     }
@@ -86,20 +86,20 @@ impl<T> Edges<T> {
 /// A connection among the others that change the device.
 #[derive(Debug)]
 pub struct Changes<T> {
-    edges: Arc<Edges<T>>,
+    locks: Arc<RangeLocks<T>>,
     counted: Arc<CountedChanges>,
     unparker: Unparker,
 }
 
 impl<T> Changes<T> {
     /// Registers a connection that changes nothing yet. The parker belongs to its reader.
-    pub fn new(edges: &Arc<Edges<T>>, unparker: Unparker) -> Changes<T> {
-        let mut state = edges.state.lock();
-        let word = if state.is_any_odd() { LISTED } else { 0 };
+    pub fn new(locks: &Arc<RangeLocks<T>>, unparker: Unparker) -> Changes<T> {
+        let mut state = locks.state.lock();
+        let word = if state.has_unaligned() { LISTED } else { 0 };
         let counted = Arc::new(CountedChanges { word: AtomicU64::new(word) });
-        state.connections.push(AtDevice { counted: Arc::clone(&counted), odd: false });
+        state.connections.push(ConnectionEntry { counted: Arc::clone(&counted), unaligned: false });
         drop(state);
-        Changes { edges: Arc::clone(edges), counted, unparker }
+        Changes { locks: Arc::clone(locks), counted, unparker }
     }
 
     /// Begins a change of whole blocks. Returns true if it is counted, and [ends](Changes::end) so;
@@ -120,16 +120,16 @@ impl<T> Changes<T> {
 
     #[cold]
     fn wake(&self) {
-        self.edges.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
+        self.locks.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
     }
 
     /// Makes all connections enter new changes in the table while this connection exists. Called
     /// before its first change of a part of a block, which may begin once [`Changes::are_listed`]
     /// returns true. Reader only.
     pub fn list(&self) {
-        let mut state = self.edges.state.lock();
+        let mut state = self.locks.state.lock();
         for connection in &mut state.connections {
-            connection.odd |= Arc::ptr_eq(&connection.counted, &self.counted);
+            connection.unaligned |= Arc::ptr_eq(&connection.counted, &self.counted);
             connection.counted.word.fetch_or(LISTED, Ordering::AcqRel);
         }
     }
@@ -137,8 +137,9 @@ impl<T> Changes<T> {
     /// Returns true if all changes in flight are in the table. Otherwise the reader is woken when
     /// that may be so. Reader only.
     pub fn are_listed(&self) -> bool {
-        let mut state = self.edges.state.lock();
-        let is_listed = |at: &AtDevice| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
+        let mut state = self.locks.state.lock();
+        let is_listed =
+            |at: &ConnectionEntry| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
         let all = state.connections.iter().all(is_listed);
         if !all {
             state.waiting.push(self.unparker.clone());
@@ -150,9 +151,9 @@ impl<T> Changes<T> {
 impl<T> Drop for Changes<T> {
     /// Removes the connection, which has nothing in the device any more.
     fn drop(&mut self) {
-        let mut state = self.edges.state.lock();
+        let mut state = self.locks.state.lock();
         state.connections.retain(|other| !Arc::ptr_eq(&other.counted, &self.counted));
-        if !state.is_any_odd() {
+        if !state.has_unaligned() {
             for other in &state.connections {
                 other.counted.word.fetch_and(!LISTED, Ordering::AcqRel);
             }
@@ -166,14 +167,14 @@ pub struct Blocks {
     /// Numbers of the blocks.
     pub range: RangeInclusive<u64>,
     /// True if it covers its block in part: no other change of that may run meanwhile.
-    pub alone: bool,
+    pub exclusive: bool,
 }
 
 impl Blocks {
-    fn bears(&self, other: &Blocks) -> bool {
+    fn is_compatible(&self, other: &Blocks) -> bool {
         let apart =
             self.range.end() < other.range.start() || other.range.end() < self.range.start();
-        apart || !(self.alone || other.alone)
+        apart || !(self.exclusive || other.exclusive)
     }
 }
 
@@ -203,7 +204,7 @@ impl<T> Table<T> {
     /// for each earlier one that it can't run beside.
     pub fn enter(&mut self, blocks: Blocks, change: T) -> (u64, Option<T>) {
         self.last += 1;
-        let free = self.entries.iter().all(|entry| entry.blocks.bears(&blocks));
+        let free = self.entries.iter().all(|entry| entry.blocks.is_compatible(&blocks));
         let (waiting, begins) = if free { (None, Some(change)) } else { (Some(change), None) };
         self.entries.push(ListedChange { id: self.last, blocks, waiting });
         (self.last, begins)
@@ -217,8 +218,8 @@ impl<T> Table<T> {
         for n in at..self.entries.len() {
             let (earlier, rest) = self.entries.split_at_mut(n);
             let entry = &mut rest[0];
-            let waited = entry.waiting.is_some() && !entry.blocks.bears(&gone.blocks);
-            if waited && earlier.iter().all(|earlier| earlier.blocks.bears(&entry.blocks)) {
+            let waited = entry.waiting.is_some() && !entry.blocks.is_compatible(&gone.blocks);
+            if waited && earlier.iter().all(|earlier| earlier.blocks.is_compatible(&entry.blocks)) {
                 begin.extend(entry.waiting.take().map(|change| (entry.id, change)));
             }
         }
@@ -234,10 +235,10 @@ mod tests {
 
     #[test]
     fn changes_are_counted_until_one_covers_a_block_in_part_and_again_when_its_client_has_left() {
-        let edges = Arc::new(Edges::<()>::default());
+        let locks = Arc::new(RangeLocks::<()>::default());
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one = Changes::new(&edges, one_parker.unparker());
-        let two = Changes::new(&edges, two_parker.unparker());
+        let one = Changes::new(&locks, one_parker.unparker());
+        let two = Changes::new(&locks, two_parker.unparker());
         assert!(one.begin() && one.begin() && two.begin());
         two.list();
         assert!(!two.are_listed());
@@ -247,7 +248,7 @@ mod tests {
         assert!(two_parker.try_park() && !two.are_listed());
         one.end();
         assert!(two_parker.try_park() && two.are_listed());
-        let late = Changes::new(&edges, Parker::new().unparker());
+        let late = Changes::new(&locks, Parker::new().unparker());
         assert!(!late.begin());
         one.list();
         assert!(one.are_listed());
@@ -259,11 +260,11 @@ mod tests {
     }
 
     fn whole(range: RangeInclusive<u64>) -> Blocks {
-        Blocks { range, alone: false }
+        Blocks { range, exclusive: false }
     }
 
     fn part(block: u64) -> Blocks {
-        Blocks { range: block..=block, alone: true }
+        Blocks { range: block..=block, exclusive: true }
     }
 
     #[test]
@@ -303,7 +304,7 @@ mod tests {
                 ended += 1;
             }
             for (at, (_, one)) in under_way.iter().enumerate() {
-                assert!(under_way[at + 1..].iter().all(|(_, two)| one.bears(two)), "{n}");
+                assert!(under_way[at + 1..].iter().all(|(_, two)| one.is_compatible(two)), "{n}");
             }
             assert_eq!(under_way.is_empty(), table.entries.is_empty(), "the first one never waits");
         }

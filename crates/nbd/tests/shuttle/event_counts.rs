@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts over all schedules. They decide nothing.
-pub(crate) struct Told {
+pub(crate) struct EventCounts {
     pub(crate) seeds: AtomicU64,
     pub(crate) lives: AtomicU64,
     pub(crate) crashes: AtomicU64,
@@ -27,10 +27,10 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-impl Told {
-    pub(crate) const fn new() -> Told {
+impl EventCounts {
+    pub(crate) const fn new() -> EventCounts {
         const NONE: AtomicU64 = AtomicU64::new(0);
-        Told {
+        EventCounts {
             seeds: NONE,
             lives: NONE,
             crashes: NONE,
@@ -49,7 +49,7 @@ impl Told {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         eprintln!(
             "{test}: {} seeds, {} lives, {} crashes, {} power failures, {} requests, {} of them failed, {} starts \
-             refused, {} blocks read, {} lies, {} losses told, {} silent",
+             refused, {} blocks read, {} lies, {} losses reported, {} silent",
             of(&self.seeds),
             of(&self.lives),
             of(&self.crashes),
@@ -66,7 +66,7 @@ impl Told {
 }
 
 /// A guard that prints the counts of a test when that ends in any way.
-pub(crate) struct Shown(pub(crate) &'static str, pub(crate) &'static Told);
+pub(crate) struct Shown(pub(crate) &'static str, pub(crate) &'static EventCounts);
 
 impl Drop for Shown {
     fn drop(&mut self) {

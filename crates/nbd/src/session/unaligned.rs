@@ -1,9 +1,9 @@
 //! Requests that cover blocks of the device in part.
 //!
 //! A change of a part of a block reads that block, changes it, and writes it: three steps, each
-//! begun by the end of the one before. Meanwhile other changes of the block [wait](crate::edge),
-//! whichever client they come from. Other requests are adapted: a read fetches whole blocks, and a
-//! trim leaves out the blocks of which it covers only a part.
+//! begun by the end of the one before. Meanwhile other changes of the block
+//! [wait](crate::range_lock), whichever client they come from. Other requests are adapted: a read
+//! fetches whole blocks, and a trim leaves out the blocks of which it covers only a part.
 
 use std::mem;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use corewise_blockmq::{Completed, Extent, ExtentKind, IoError, Op, Payload, Requ
 
 use super::sink::Body;
 use super::{InDevice, Session};
-use crate::edge::Blocks;
 use crate::export::ExportShared;
 use crate::load::Cost;
 use crate::policy;
+use crate::range_lock::Blocks;
 use crate::turn::Work;
 use crate::wire::Tag;
 
 /// The entry of a change in the table. Dropping it begins the changes that waited for it.
-struct Listed {
+struct ListedChange {
     shared: Arc<ExportShared>,
     id: u64,
 }
 
-impl Drop for Listed {
+impl Drop for ListedChange {
     fn drop(&mut self) {
-        for (id, rq) in self.shared.edges.leave(self.id) {
-            begin(Listed { shared: Arc::clone(&self.shared), id }, rq);
+        for (id, rq) in self.shared.locks.leave(self.id) {
+            begin(ListedChange { shared: Arc::clone(&self.shared), id }, rq);
         }
     }
 }
@@ -38,20 +38,20 @@ impl Drop for Listed {
 pub(super) fn submit_listed(shared: &Arc<ExportShared>, rq: Request) {
     let blocks = policy::around(rq.offset(), rq.len(), shared.block);
     let range = blocks.start / shared.block..=(blocks.end - 1) / shared.block;
-    let alone = shared.is_odd(rq.offset(), rq.len());
-    if let (id, Some(rq)) = shared.edges.enter(Blocks { range, alone }, rq) {
-        begin(Listed { shared: Arc::clone(shared), id }, rq);
+    let exclusive = shared.is_unaligned(rq.offset(), rq.len());
+    if let (id, Some(rq)) = shared.locks.enter(Blocks { range, exclusive }, rq) {
+        begin(ListedChange { shared: Arc::clone(shared), id }, rq);
     }
 }
 
-fn begin(listed: Listed, rq: Request) {
-    let shared = Arc::clone(&listed.shared);
-    if shared.is_odd(rq.offset(), rq.len()) {
-        return shared.device.submit(read(listed, rq));
+fn begin(change: ListedChange, rq: Request) {
+    let shared = Arc::clone(&change.shared);
+    if shared.is_unaligned(rq.offset(), rq.len()) {
+        return shared.device.submit(read(change, rq));
     }
     let (len, offset) = (rq.len(), rq.offset());
     let whole = Whole::with(rq, move |rq, result| {
-        drop(listed);
+        drop(change);
         rq.complete(result);
     });
     shared.device.submit(whole.part(0, len, offset));
@@ -59,13 +59,13 @@ fn begin(listed: Listed, rq: Request) {
 
 /// Returns the first step of a change of a part of a block: the request that reads the block, and
 /// whose end changes it.
-fn read(listed: Listed, rq: Request) -> Request {
-    let block = listed.shared.block;
+fn read(change: ListedChange, rq: Request) -> Request {
+    let block = change.shared.block;
     let at = rq.offset() / block * block;
     Request::read(at, block as usize).quiet().on_complete(move |done| {
         let mut bytes = match done.into_data() {
             Ok(bytes) => bytes,
-            Err(error) => return end(listed, rq, Err(error)),
+            Err(error) => return end(change, rq, Err(error)),
         };
         let from = (rq.offset() - at) as usize;
         let part = &mut bytes[from..from + rq.len() as usize];
@@ -77,13 +77,13 @@ fn read(listed: Listed, rq: Request) -> Request {
         if rq.flags().fua {
             write = write.fua();
         }
-        let shared = Arc::clone(&listed.shared);
-        shared.device.submit(write.on_complete(move |done| end(listed, rq, done.result)));
+        let shared = Arc::clone(&change.shared);
+        shared.device.submit(write.on_complete(move |done| end(change, rq, done.result)));
     })
 }
 
-fn end(listed: Listed, rq: Request, result: Result<(), IoError>) {
-    drop(listed);
+fn end(change: ListedChange, rq: Request, result: Result<(), IoError>) {
+    drop(change);
     rq.complete(result);
 }
 
@@ -183,7 +183,7 @@ impl Session {
 
     /// Returns true if such a request goes to the device in several parts.
     pub(super) fn goes_in_parts(&self, work: Work, op: Op, offset: u64, len: u64) -> bool {
-        len > work.piece() || op.is_change() && self.shared.is_odd(offset, len)
+        len > work.piece() || op.is_change() && self.shared.is_unaligned(offset, len)
     }
 }
 

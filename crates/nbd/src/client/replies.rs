@@ -8,8 +8,8 @@
 use bytes::{Buf, BytesMut};
 use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
 
+use super::client_handshake::words;
 use super::policy;
-use super::shake::words;
 use super::stream::ROOM;
 use super::table::{Piece, Table};
 use crate::wire::{
@@ -38,7 +38,7 @@ fn broken<T>(why: impl Into<String>) -> Result<T, BrokenConnection> {
 
 /// The outcome of a request.
 #[derive(Debug)]
-pub(super) enum AnswerOutcome {
+pub(super) enum RequestOutcome {
     /// The request was answered, with this result.
     Answered(usize, Result<(), IoError>),
     /// The server is shutting down and hasn't done the request.
@@ -47,8 +47,8 @@ pub(super) enum AnswerOutcome {
 
 /// The parser of one connection's replies.
 #[derive(Default)]
-pub(super) struct Answers {
-    state: AnswersState,
+pub(super) struct ReplyParser {
+    state: ReplyParserState,
     /// True if chunks were agreed on.
     structured: bool,
     /// Context number of `base:allocation`.
@@ -58,7 +58,7 @@ pub(super) struct Answers {
 }
 
 #[derive(Default)]
-enum AnswersState {
+enum ReplyParserState {
     /// The next byte begins a message.
     #[default]
     Start,
@@ -70,9 +70,9 @@ enum AnswersState {
     Rest { slot: usize, chunk: Chunk },
 }
 
-impl Answers {
-    pub(super) fn new(structured: bool, allocation: Option<u32>) -> Answers {
-        Answers { state: AnswersState::Start, structured, allocation, large: false }
+impl ReplyParser {
+    pub(super) fn new(structured: bool, allocation: Option<u32>) -> ReplyParser {
+        ReplyParser { state: ReplyParserState::Start, structured, allocation, large: false }
     }
 
     /// Returns the request that the next bytes belong to, and the number of those bytes. It does so
@@ -80,13 +80,13 @@ impl Answers {
     /// into the request, and reduces the number.
     pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
         match &mut self.state {
-            AnswersState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
+            ReplyParserState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
             _ => None,
         }
     }
 
-    /// Returns the number of bytes to receive for [`Answers::take`]. It is small if the head of a
-    /// large read is likely, whose data is received straight into its place.
+    /// Returns the number of bytes to receive for [`ReplyParser::take`]. It is small if the head of
+    /// a large read is likely, whose data is received straight into its place.
     pub(super) fn room(&self) -> usize {
         if self.large { HEADS } else { ROOM }
     }
@@ -94,7 +94,7 @@ impl Answers {
     /// Begins data that is the next of its read.
     fn data(&mut self, slot: usize, left: u64, last: bool) {
         self.large = left >= LARGE;
-        self.state = AnswersState::Data { slot, left, last };
+        self.state = ReplyParserState::Data { slot, left, last };
     }
 
     /// Parses what is whole in `bytes`, which came on connection `on`, and appends the outcomes to
@@ -104,7 +104,7 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<(), BrokenConnection> {
         while self.step(bytes, table, on, ends)? {}
         Ok(())
@@ -116,11 +116,11 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         match &mut self.state {
-            AnswersState::Start => self.head(bytes, table, on, ends),
-            AnswersState::Data { slot, left, last } => {
+            ReplyParserState::Start => self.head(bytes, table, on, ends),
+            ReplyParserState::Data { slot, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 let entry = table.get_mut(*slot);
                 entry.rq.put(&bytes[..n]);
@@ -131,10 +131,10 @@ impl Answers {
                 }
                 entry.catch_up();
                 let (slot, last) = (*slot, *last);
-                self.state = AnswersState::Start;
+                self.state = ReplyParserState::Start;
                 if last { finish(slot, table, ends) } else { Ok(true) }
             }
-            AnswersState::Early { slot, start, data, left, last } => {
+            ReplyParserState::Early { slot, start, data, left, last } => {
                 let n = (bytes.len() as u64).min(*left) as usize;
                 data.extend_from_slice(&bytes[..n]);
                 bytes.advance(n);
@@ -145,16 +145,16 @@ impl Answers {
                 let piece = Piece::Data(std::mem::take(data).freeze());
                 table.get_mut(*slot).put_piece(*start, piece);
                 let (slot, last) = (*slot, *last);
-                self.state = AnswersState::Start;
+                self.state = ReplyParserState::Start;
                 if last { finish(slot, table, ends) } else { Ok(true) }
             }
-            AnswersState::Rest { slot, chunk } => {
+            ReplyParserState::Rest { slot, chunk } => {
                 let (slot, chunk) = (*slot, *chunk);
                 if (bytes.len() as u64) < chunk.length {
                     return Ok(false);
                 }
                 let data = bytes.split_to(chunk.length as usize);
-                self.state = AnswersState::Start;
+                self.state = ReplyParserState::Start;
                 self.rest(slot, &chunk, &data, table, ends)
             }
         }
@@ -165,7 +165,7 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let Some(magic) = bytes.first_chunk().map(|word| u32::from_be_bytes(*word)) else {
             return Ok(false);
@@ -192,7 +192,7 @@ impl Answers {
         reply: SimpleReply,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(reply.cookie, on) else {
             return broken(format!("an answer to {:#x}, which nobody asked", reply.cookie));
@@ -222,7 +222,7 @@ impl Answers {
         bytes: &mut BytesMut,
         table: &mut Table,
         on: usize,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(chunk.tag.cookie, on) else {
             return broken(format!("a chunk for {:#x}, which nobody asked", chunk.tag.cookie));
@@ -247,8 +247,13 @@ impl Answers {
                 match next {
                     true => self.data(slot, left, last),
                     false => {
-                        self.state =
-                            AnswersState::Early { slot, start, data: BytesMut::new(), left, last };
+                        self.state = ReplyParserState::Early {
+                            slot,
+                            start,
+                            data: BytesMut::new(),
+                            left,
+                            last,
+                        };
                     }
                 }
                 Ok(true)
@@ -268,12 +273,12 @@ impl Answers {
             }
             ReplyKind::BLOCK_STATUS if op == Op::Extents && length <= MOST_STATUS => {
                 bytes.advance(CHUNK_LEN);
-                self.state = AnswersState::Rest { slot, chunk: *chunk };
+                self.state = ReplyParserState::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
             kind if kind.is_error() && length <= MOST_ERROR && entry.may_err() => {
                 bytes.advance(CHUNK_LEN);
-                self.state = AnswersState::Rest { slot, chunk: *chunk };
+                self.state = ReplyParserState::Rest { slot, chunk: *chunk };
                 Ok(true)
             }
             _ => unfit(),
@@ -287,7 +292,7 @@ impl Answers {
         chunk: &Chunk,
         data: &[u8],
         table: &mut Table,
-        ends: &mut Vec<AnswerOutcome>,
+        ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
         let malformed = || broken(format!("a malformed {} of {} bytes", chunk.kind, data.len()));
@@ -338,7 +343,7 @@ impl Answers {
 fn finish(
     slot: usize,
     table: &mut Table,
-    ends: &mut Vec<AnswerOutcome>,
+    ends: &mut Vec<RequestOutcome>,
 ) -> Result<bool, BrokenConnection> {
     let entry = table.get_mut(slot);
     let result = match entry.error.take() {
@@ -353,15 +358,15 @@ fn finish(
         None => Ok(()),
     };
     entry.answered = true;
-    ends.push(AnswerOutcome::Answered(slot, result));
+    ends.push(RequestOutcome::Answered(slot, result));
     Ok(true)
 }
 
-fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> AnswerOutcome {
+fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> RequestOutcome {
     match before {
-        Some(before) => AnswerOutcome::Answered(slot, Err(before)),
-        None if error == ReplyError::Shutdown.code() => AnswerOutcome::Refused(slot),
-        None => AnswerOutcome::Answered(slot, Err(io_error(error, message))),
+        Some(before) => RequestOutcome::Answered(slot, Err(before)),
+        None if error == ReplyError::Shutdown.code() => RequestOutcome::Refused(slot),
+        None => RequestOutcome::Answered(slot, Err(io_error(error, message))),
     }
 }
 
@@ -382,7 +387,7 @@ pub mod fuzzed {
     use corewise_blockmq::{IoError, IoErrorKind, Started};
     use corewise_sync::time;
 
-    use crate::client::answers::{AnswerOutcome, Answers};
+    use crate::client::replies::{ReplyParser, RequestOutcome};
     use crate::client::table::Table;
 
     /// Returns the cookie of request number `n`.
@@ -410,7 +415,7 @@ pub mod fuzzed {
             entry.leaving = n + 1 == all;
             assert_eq!((slot, entry.cookie), (n, cookie(n)));
         }
-        let mut reader = Answers::new(structured, Some(allocation));
+        let mut reader = ReplyParser::new(structured, Some(allocation));
         let (mut bytes, mut ends, mut order) = (BytesMut::new(), Vec::new(), Vec::new());
         let mut goes_on = true;
         for piece in pieces {
@@ -418,8 +423,8 @@ pub mod fuzzed {
             goes_on = reader.take(&mut bytes, &mut table, 0, &mut ends).is_ok();
             for end in ends.drain(..) {
                 let (slot, result) = match end {
-                    AnswerOutcome::Answered(slot, result) => (slot, result),
-                    AnswerOutcome::Refused(slot) => (slot, Err(IoError::new(IoErrorKind::Gone))),
+                    RequestOutcome::Answered(slot, result) => (slot, result),
+                    RequestOutcome::Refused(slot) => (slot, Err(IoError::new(IoErrorKind::Gone))),
                 };
                 order.push(slot);
                 table.remove(slot).complete(result);

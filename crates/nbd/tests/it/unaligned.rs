@@ -91,28 +91,28 @@ fn two_clients_that_write_the_halves_of_a_block_at_once_both_survive() {
 fn a_write_of_a_part_of_a_block_waits_for_writes_of_the_block_and_they_for_it() {
     let device = device();
     let server = server(device.clone());
-    let (mut plain, mut odd) = (client(&server), client(&server));
+    let (mut plain, mut unaligned) = (client(&server), client(&server));
     device.hold();
     plain.write_request(1, 0, &[1; 1024]);
     device.wait_for_seen(1);
     // Its first partial change: the other's change is not in the table.
-    odd.write_request(1, 513, &[2; 2]);
+    unaligned.write_request(1, 513, &[2; 2]);
     device.hold_no_more();
     assert_eq!(plain.read(2, 0, 512).error, 0);
     assert_eq!(device.seen().len(), 2, "{:?}", device.seen());
     device.release();
-    assert_eq!((plain.reply(0).error, odd.reply(0).error), (0, 0));
+    assert_eq!((plain.reply(0).error, unaligned.reply(0).error), (0, 0));
     assert_eq!(device.bytes(512, 5), [1, 2, 2, 1, 1]);
     // The other way round.
     device.hold();
-    odd.write_request(1, 512, &[3]);
+    unaligned.write_request(1, 512, &[3]);
     device.wait_for_seen(5);
     plain.write_request(3, 0, &[4; 1024]);
     plain.write_request(4, 2048, &[5; 512]);
     device.wait_for_seen(6);
     assert_eq!(seen(&device, 5), [(Op::Write, 2048, 512)], "another block is free");
     device.release();
-    assert_eq!((odd.reply(0).error, plain.reply(0).error, plain.reply(0).error), (0, 0, 0));
+    assert_eq!((unaligned.reply(0).error, plain.reply(0).error, plain.reply(0).error), (0, 0, 0));
     assert_eq!(device.bytes(0, 1024), [4; 1024]);
 }
 
@@ -130,8 +130,8 @@ fn zeroes_are_exact_trims_shrink_and_what_would_take_as_long_as_a_write_is_not_f
     let from = device.seen().len();
     assert_eq!(ask(&mut client, Command::WRITE_ZEROES, CommandFlags::FUA, 500, 1100), 0);
     let asked = seen(&device, from);
-    let edges = [(Op::Read, 0, 512), (Op::Write, 0, 512), (Op::Read, 1536, 512)];
-    assert!(edges.iter().all(|edge| asked.contains(edge)), "{asked:?}");
+    let partial = [(Op::Read, 0, 512), (Op::Write, 0, 512), (Op::Read, 1536, 512)];
+    assert!(partial.iter().all(|one| asked.contains(one)), "{asked:?}");
     assert!(asked.contains(&(Op::WriteZeroes, 512, 1024)) && asked.len() == 5, "{asked:?}");
     let changes = device.seen()[from..].iter().filter(|seen| seen.op != Op::Read).count();
     let durable = device.seen()[from..].iter().filter(|seen| seen.fua).count();

@@ -21,8 +21,8 @@ use corewise_sync::{panics, thread};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::answers::{AnswerOutcome, Answers};
-use super::shake::{self, RemoteAgreement};
+use super::client_handshake::{self, RemoteAgreement};
+use super::replies::{ReplyParser, RequestOutcome};
 use super::stream::{HandshakeStream, HandshakeWait, ROOM, Stream, clear, not_yet};
 use super::table::Durable;
 use super::table::Table;
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     stream: Stream,
     /// Received bytes that aren't parsed yet.
     bytes: BytesMut,
-    answers: Answers,
+    parser: ReplyParser,
     /// Requests to send, in this order.
     out: VecDeque<usize>,
     /// Bytes of the first of them that have been sent.
@@ -98,9 +98,9 @@ fn dial(
     let stream = Stream::connect(&uri.address, options, &wait)
         .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
     let mut wire = HandshakeStream { stream, wait: &wait, ahead: BytesMut::new() };
-    let padded = shake::greet(&mut wire).map_err(|why| why.to_string())?;
+    let padded = client_handshake::greet(&mut wire).map_err(|why| why.to_string())?;
     if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
-        shake::start_tls(&mut wire).map_err(|why| why.to_string())?;
+        client_handshake::start_tls(&mut wire).map_err(|why| why.to_string())?;
         if !wire.ahead.is_empty() {
             return Err("it sent something before its TLS began".to_owned());
         }
@@ -109,11 +109,12 @@ fn dial(
             .secure(tls, name, &wait)
             .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
     }
-    let agreed = shake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
-    let answers = Answers::new(agreed.structured, agreed.allocation);
+    let agreed =
+        client_handshake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
+    let parser = ReplyParser::new(agreed.structured, agreed.allocation);
     let HandshakeStream { stream, ahead: bytes, .. } = wire;
     Ok((
-        Connection { stream, bytes, answers, out: VecDeque::new(), gone: 0, load: 0, more: false },
+        Connection { stream, bytes, parser, out: VecDeque::new(), gone: 0, load: 0, more: false },
         agreed,
     ))
 }
@@ -134,7 +135,7 @@ pub(super) fn start(
     device: Geometry,
     mut clock: PausableClock,
 ) -> io::Result<thread::JoinHandle<()>> {
-    let mut line = VolumeThread {
+    let mut volume = VolumeThread {
         since: clock.now(),
         clock,
         shared,
@@ -152,8 +153,8 @@ pub(super) fn start(
         closing: false,
     };
     thread::Builder::new().name("nbd-remote".to_owned()).spawn(move || {
-        line.connected(connections);
-        line.run();
+        volume.connected(connections);
+        volume.run();
     })
 }
 
@@ -166,7 +167,7 @@ struct VolumeThread {
     table: Table,
     durable: Durable,
     /// Ended requests that aren't handled yet.
-    ends: Vec<AnswerOutcome>,
+    ends: Vec<RequestOutcome>,
     /// Clock of all times here. It stands still while this process does, so a pause makes no reply
     /// late.
     clock: PausableClock,
@@ -346,7 +347,7 @@ impl VolumeThread {
             match self.table.get_mut(slot).answer.take() {
                 // The result came before all bytes of the request had been sent.
                 Some(result) => often.push((slot, result)),
-                None if self.table.back_to_line(slot) => {}
+                None if self.table.requeue(slot) => {}
                 None => {
                     let why = format!("each connection on which it was sent broke; now: {why}");
                     often.push((slot, Err(IoError::with(IoErrorKind::Io(EIO), why))));
@@ -472,7 +473,7 @@ impl VolumeThread {
                 connection.out.pop_front();
                 entry.leaving = false;
                 if let Some(result) = entry.answer.take() {
-                    ends.push(AnswerOutcome::Answered(slot, result));
+                    ends.push(RequestOutcome::Answered(slot, result));
                 }
             }
         }
@@ -550,10 +551,10 @@ impl VolumeThread {
         let Self { connections, table, ends, .. } = self;
         // Another connection may have ended them all.
         let Some(connection) = connections.get_mut(on) else { return Ok(()) };
-        let Connection { stream, bytes, answers, more, .. } = connection;
+        let Connection { stream, bytes, parser, more, .. } = connection;
         *more = false;
         for _ in 0..MOST_READS {
-            let straight = match answers.straight().filter(|_| bytes.is_empty()) {
+            let straight = match parser.straight().filter(|_| bytes.is_empty()) {
                 Some((slot, left)) => {
                     let received = stream.receive_read(&mut table.get_mut(slot).rq, *left as usize);
                     received.map(|received| received.inspect(|(came, _)| *left -= *came as u64))
@@ -562,7 +563,7 @@ impl VolumeThread {
             };
             let received = straight.unwrap_or_else(|| {
                 bytes.reserve(ROOM);
-                let room = answers.room().min(bytes.capacity() - bytes.len());
+                let room = parser.room().min(bytes.capacity() - bytes.len());
                 stream.receive(bytes, room).map(|came| (came, room))
             });
             let (came, room) = match received {
@@ -571,7 +572,7 @@ impl VolumeThread {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(in_words(&error)),
             };
-            answers
+            parser
                 .take(bytes, table, on, ends)
                 .map_err(|broken| format!("the other side is out of order: {}", broken.0))?;
             if came < room && !stream.may_have_more() {
@@ -588,8 +589,8 @@ impl VolumeThread {
         let mut over = false;
         for end in ends.drain(..) {
             match end {
-                AnswerOutcome::Answered(slot, result) => self.end(slot, result),
-                AnswerOutcome::Refused(slot) => {
+                RequestOutcome::Answered(slot, result) => self.end(slot, result),
+                RequestOutcome::Refused(slot) => {
                     self.closing = true;
                     if self.table.get(slot).leaving {
                         // All requests go back to the queue, this one too.
@@ -597,7 +598,7 @@ impl VolumeThread {
                         continue;
                     }
                     self.unload(slot);
-                    if !self.table.back_to_line(slot) {
+                    if !self.table.requeue(slot) {
                         let rq = self.table.remove(slot);
                         let why = "the other side is shutting down";
                         self.complete(rq, Err(IoError::with(IoErrorKind::Gone, why)));

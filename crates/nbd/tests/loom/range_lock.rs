@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::{Blocks, Changes, Edges};
+use corewise_nbd::model::{Blocks, Changes, RangeLocks};
 use corewise_sync::{Mutex, Parker};
 use loom::model::Builder;
 use loom::thread;
@@ -19,7 +19,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 struct Disk {
     /// L: is the lock; guards the bytes.
     block: Mutex<[u8; 2]>,
-    edges: Arc<Edges<usize>>,
+    locks: Arc<RangeLocks<usize>>,
 }
 
 impl Disk {
@@ -28,7 +28,7 @@ impl Disk {
         thread::yield_now();
         block[byte] = 1;
         *self.block.lock() = block;
-        for (id, byte) in self.edges.leave(id) {
+        for (id, byte) in self.locks.leave(id) {
             self.begin(id, byte);
         }
     }
@@ -38,14 +38,14 @@ impl Disk {
         while !changes.are_listed() {
             parker.park();
         }
-        if let (id, Some(byte)) = self.edges.enter(Blocks { range: 0..=0, alone: true }, byte) {
+        if let (id, Some(byte)) = self.locks.enter(Blocks { range: 0..=0, exclusive: true }, byte) {
             self.begin(id, byte);
         }
     }
 }
 
 fn disk() -> Arc<Disk> {
-    Arc::new(Disk { block: Mutex::new([0; 2]), edges: Arc::default() })
+    Arc::new(Disk { block: Mutex::new([0; 2]), locks: Arc::default() })
 }
 
 #[test]
@@ -53,14 +53,14 @@ fn loom_two_that_change_the_halves_of_a_block_both_survive() {
     model(|| {
         let disk = disk();
         let (parker, other_parker) = (Parker::new(), Parker::new());
-        let one = Changes::new(&disk.edges, parker.unparker());
-        let two = Changes::new(&disk.edges, other_parker.unparker());
+        let one = Changes::new(&disk.locks, parker.unparker());
+        let two = Changes::new(&disk.locks, other_parker.unparker());
         let theirs = Arc::clone(&disk);
         let other = thread::spawn(move || theirs.change_a_part(&two, &other_parker, 1));
         disk.change_a_part(&one, &parker, 0);
         other.join().unwrap();
         assert_eq!(*disk.block.lock(), [1, 1]);
-        assert_eq!(disk.edges.listed(), 0);
+        assert_eq!(disk.locks.listed(), 0);
     });
 }
 
@@ -69,8 +69,8 @@ fn loom_the_first_change_of_a_part_comes_after_what_was_counted() {
     model(|| {
         let disk = disk();
         let parker = Parker::new();
-        let odd = Changes::new(&disk.edges, parker.unparker());
-        let plain = Changes::new(&disk.edges, Parker::new().unparker());
+        let unaligned = Changes::new(&disk.locks, parker.unparker());
+        let plain = Changes::new(&disk.locks, Parker::new().unparker());
         let theirs = Arc::clone(&disk);
         let other = thread::spawn(move || {
             if plain.begin() {
@@ -81,7 +81,7 @@ fn loom_the_first_change_of_a_part_comes_after_what_was_counted() {
                 false
             }
         });
-        disk.change_a_part(&odd, &parker, 0);
+        disk.change_a_part(&unaligned, &parker, 0);
         let counted = other.join().unwrap();
         let expected = if counted { [1, 7] } else { [1, 0] };
         assert_eq!(*disk.block.lock(), expected, "nothing of the counted one is lost");
