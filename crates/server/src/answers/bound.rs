@@ -1,4 +1,4 @@
-//! Where the control socket is: at the place that the user wants, or the usual one.
+//! The listening control socket, at the user's path or the default one.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixListener;
@@ -8,22 +8,21 @@ use crate::cleanup::Cleanup;
 use crate::control::place::{self, SocketState};
 use crate::listen;
 
-/// Tries to make a socket in a folder that others remove when it is empty.
+/// Limit of attempts to create a socket in a folder that other servers remove when it is empty.
 const TRIES: usize = 16;
 
-/// A socket that listens, and nobody answers yet.
+/// A listening socket that nobody answers yet.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(super) listener: UnixListener,
     pub(super) path: PathBuf,
 }
 
-/// Binds the socket where the user wants it, and leaves a link to it in the usual place.
+/// Binds the socket at the user's path, and leaves a link to it in the default folder.
 pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
     let listener = listen::unix_for_owner(path, cleanup)?;
     for folder in place::folders() {
-        // A client that looks for us there doesn't find us if this fails, and can still say where
-        // we are.
+        // If this fails, clients can't find the server by its id, but can still name the path.
         let link = folder.join(place::name(std::process::id()));
         let made = in_folder(&folder, cleanup, || {
             remove_leftover(&link)?;
@@ -37,7 +36,7 @@ pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
     Ok(Bound { listener, path: path.to_path_buf() })
 }
 
-/// Binds the socket in the usual place.
+/// Binds the socket in the default folder.
 pub(crate) fn bind(cleanup: &Cleanup) -> Result<Bound, String> {
     let mut why = "found no folder for it".to_string();
     for folder in place::folders() {
@@ -56,8 +55,8 @@ fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
     let listener = in_folder(folder, cleanup, || {
         remove_leftover(&new)?;
         let listener = UnixListener::bind(&new)?;
-        // From its first moment under its name somebody listens on it: others remove sockets on
-        // which nobody does.
+        // The socket listens before it gets its name: other servers remove sockets on which nobody
+        // listens.
         listen::only_for_owner(&new)
             .and_then(|()| remove_leftover(&path))
             .and_then(|()| std::fs::rename(&new, &path))
@@ -68,19 +67,20 @@ fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
     Ok(Bound { listener, path })
 }
 
-/// Makes something in a folder, which is made first, and removed at the end if it is empty by then.
+/// Makes something in a folder. The folder is created first, and removed at the end if it is empty
+/// by then.
 fn in_folder<T>(
     folder: &Path,
     cleanup: &Cleanup,
     mut make: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    // Before what is put into it: the newest things are removed first.
+    // Registered before its content, since the newest entries are removed first.
     cleanup.folder_if_empty(folder);
     let mut tries = 0;
     loop {
         place::make(folder)?;
         match make() {
-            // Another server that ended has removed it meanwhile.
+            // Another server that ended has removed the folder meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES => tries += 1,
             Err(error) => {
                 let _ = std::fs::remove_dir(folder);
@@ -91,8 +91,8 @@ fn in_folder<T>(
     }
 }
 
-/// Removes what a killed process with our id has left. A socket that somebody listens on is that of
-/// a process with our id in another PID namespace.
+/// Removes what a killed process with this id has left. If somebody listens on the socket, it
+/// belongs to a process with this id in another PID namespace.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     match place::probe(path) {
         SocketState::Stale => std::fs::remove_file(path),

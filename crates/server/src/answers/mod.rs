@@ -1,10 +1,10 @@
-//! The end of the control socket that answers: one thread, for as long as the server runs.
+//! The server's end of the control socket: one thread, for as long as the server runs.
 //!
-//! It is no part of the server's work and can't hold it up: it sleeps in `poll` until somebody
-//! asks, answers at most a hundred times a second, and waits for nothing that the server does.
-//! Clients can't hurt it: there are at most [`serving::CLIENTS`] of them, a newcomer takes the
-//! place of the one that has been quiet for longest, a question has a longest length, and a client
-//! that doesn't take its answer isn't read from. Only this user, and root, are let in.
+//! The thread is no part of the server's work and can't hold it up. It sleeps in `poll` until a
+//! client asks, answers at most a hundred times a second, and waits for nothing that the server
+//! does. Clients can't hurt it: there are at most [`serving::CLIENTS`], and a new one replaces the
+//! one that has been quiet for longest. A question has a maximum length, and the thread reads
+//! nothing from a client that doesn't take its answer. Only this user and root are let in.
 
 mod bound;
 mod serving;
@@ -32,10 +32,10 @@ use crate::threads::{SpareThread, no_thread};
 pub(crate) use bound::{bind, bind_at};
 pub(crate) use serving::Control;
 
-/// How long a client may take to take the answer about a change.
+/// Timeout for a client to take the answer about a change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a server tells about itself.
+/// The parts of a server that answers describe.
 pub(crate) struct ServerView {
     pub(crate) pools: WorkerPools,
     pub(crate) manager: Arc<DeviceManager>,
@@ -45,21 +45,20 @@ pub(crate) struct ServerView {
     pub(crate) since: Instant,
 }
 
-/// A question that wants something changed, or has a store asked.
+/// Returns the question if it asks for a change, or for a request to a store.
 fn wants_change(question: &[u8]) -> Option<Question> {
     let question: Question = serde_json::from_slice(question).ok()?;
     let wants = ChangeRequest::of(&question).is_some() || snapshots::request(&question).is_some();
     (wants && question.corewise == VERSION).then_some(question)
 }
 
-/// What a question asks, where it is one.
+/// Returns the word that a valid question asks for.
 fn asks(question: &[u8]) -> Option<String> {
     let question: Question = serde_json::from_slice(question).ok()?;
     (question.corewise == VERSION).then_some(question.ask)
 }
 
-/// Makes a change on a thread, which then answers. It makes no more of them than one at a time; the
-/// others end at once.
+/// Makes a change on a thread, which then answers. A second change at the same time fails at once.
 fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, question: Question) {
     // A client whose thread can't be started gets an answer, too.
     let stream = Arc::new(stream);
@@ -78,7 +77,7 @@ fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, quest
             let changed = view.live.change(&change).map_err(|error| error.to_string())?;
             Ok(Answer { changed: Some(changed), ..Answer::default() })
         });
-        // A client that doesn't wait for its answer has been served all the same.
+        // The change is made even if the client doesn't wait for its answer.
         let _ = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
@@ -87,12 +86,12 @@ fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, quest
     if let Err(error) = spare.run("change", run) {
         let why = format!("nothing was changed: {}", no_thread(&error));
         tracing::warn!("a change was asked for, and {why}");
-        // It has room for that, as nothing else was sent.
+        // The socket has room for that, as nothing else was sent.
         let _ = (&*stream).write_all(&answered(&view, || Err(why)));
     }
 }
 
-/// The answer to a question, as a line.
+/// Returns the answer to a question, as a line.
 fn line(view: &ServerView, question: &[u8]) -> Vec<u8> {
     answered(view, || answer(view, question))
 }
@@ -108,7 +107,7 @@ fn who(view: &ServerView) -> ServerInfo {
 }
 
 fn answered(view: &ServerView, answer: impl FnOnce() -> Result<Answer, String>) -> Vec<u8> {
-    // A bug in here is no business of the server's.
+    // A panic here must not end the server.
     let answered = catch_unwind(AssertUnwindSafe(answer));
     let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
     let answer = match answered {
@@ -154,14 +153,14 @@ fn answer(view: &ServerView, question: &[u8]) -> Result<Answer, String> {
     }
 }
 
-/// A worker of the volumes does it.
+/// Asks the mirror to try its legs again, which a worker of the volumes does.
 fn take_back(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'take_back' needs a 'disk'")?;
     let taken_back = view.disks.take_back(disk, question.leg.as_deref())?;
     Ok(Answer { taken_back: Some(taken_back), ..Answer::default() })
 }
 
-/// As `take_back`.
+/// Asks the mirror for a check, which a worker of the volumes does.
 fn check(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let disk = question.disk.as_deref().ok_or("'check' needs a 'disk'")?;
     view.disks.check(disk, &question.check.clone().unwrap_or_default())?;
@@ -172,7 +171,7 @@ fn disconnect(view: &ServerView, question: &Question) -> Result<Answer, String> 
     let id = question.client.ok_or("'disconnect' needs a 'client', its number")?;
     let server = &view.live.server;
     let client = server.clients().into_iter().find(|client| client.id == id);
-    // It may leave by itself meanwhile.
+    // The client may leave by itself meanwhile.
     match client.filter(|_| server.disconnect(id)) {
         Some(client) => {
             let disconnected = Some(served::Client::new(&client));
@@ -192,22 +191,22 @@ fn exports(view: &ServerView) -> Vec<Export> {
     exports
 }
 
-/// Everything there is to tell, as metrics.
+/// Returns all metrics.
 pub(crate) fn metrics(view: &ServerView) -> String {
     crate::control::metrics::text(&Answer { who: who(view), ..whole(view) })
 }
 
-/// How the server is.
+/// Returns the server's health.
 pub(crate) fn health(view: &ServerView) -> Health {
     all_but_pools(view).health.unwrap_or_default()
 }
 
-/// Everything there is to tell, but for the text.
+/// Returns the whole answer, without the text.
 fn whole(view: &ServerView) -> Answer {
     Answer { dump: Some(Document::from(&view.pools.dump())), ..all_but_pools(view) }
 }
 
-/// What the server knows of itself.
+/// Returns the facts about the server itself.
 fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let stuck = live.stuck.lock().clone();
     let metrics = live.metrics.lock().as_ref().and_then(|one| one.path().map(Path::to_path_buf));
@@ -246,7 +245,7 @@ fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
     if !question.queues.is_empty() {
         dump.retain_queues(|name| question.queues.iter().any(|pattern| matches(pattern, name)));
     }
-    // A client that asks for some queues wants these.
+    // A client that names queues gets only those.
     let rest = match question.queues.is_empty() {
         true => all_but_pools(view),
         false => Answer::default(),
@@ -259,7 +258,7 @@ fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
             (Some(exports), Some(clients)) => served::text(exports, clients, width),
             _ => String::new(),
         };
-        // First, since it is what most look for.
+        // Health comes first, since most readers look for it.
         let health = rest.health.as_ref().map(Health::section).unwrap_or_default();
         format!("{health}{}{devices}{disks}{served}", queues::text(&dump, width))
     });

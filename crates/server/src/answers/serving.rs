@@ -1,4 +1,4 @@
-//! The thread of the control socket: who is let in, read from, answered and written to.
+//! The thread of the control socket, which accepts clients, reads questions and writes answers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -18,16 +18,16 @@ use crate::control::{Answer, LONGEST_QUESTION, Question};
 use crate::events::Listening;
 use crate::threads::{ListenerThread, SpareThread};
 
-/// Clients at once.
+/// Limit of clients at a time.
 pub(super) const CLIENTS: usize = 16;
-/// Between two answers; also how long nobody is let in after that failed.
+/// Time between two answers, and between two tries to accept after one failed.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Between two looks at the mirrors for those that listen.
+/// Time between two checks of the mirrors for listening clients.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the end of the server waits for those that listen to take their last events.
+/// Time that the end of the server gives listening clients to take their last events.
 const END_WAIT: Duration = Duration::from_secs(2);
 
-/// The thread that answers. Dropping it ends the thread and waits for that, a moment.
+/// The thread that answers. Dropping it ends the thread and waits a moment for that.
 #[derive(Debug)]
 pub(crate) struct Control {
     _thread: ListenerThread,
@@ -35,12 +35,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Where it listens.
+    /// Returns the path on which it listens.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers from now on.
+    /// Starts the thread.
     pub(crate) fn start(bound: Bound, view: Arc<ServerView>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
         let spare = SpareThread::start("change")?;
@@ -69,41 +69,40 @@ struct Serving {
     listener: UnixListener,
     stopped: UnixStream,
     view: Arc<ServerView>,
-    /// The thread for changes if no other can be started.
+    /// Thread for changes if no other can be started.
     spare: SpareThread,
     clients: Vec<Client>,
-    /// Nobody is let in before.
+    /// Time until which nobody is accepted.
     closed_until: Option<Instant>,
-    /// Nobody is answered before.
+    /// Time until which nobody is answered.
     next_answer: Instant,
-    /// The mirrors aren't looked at before,
+    /// Time until which the mirrors aren't checked.
     next_look: Instant,
-    /// and they were like this the last time.
+    /// Mirrors as they were at the last check.
     mirrors: Vec<(String, MirrorOf)>,
 }
 
 struct Client {
     stream: UnixStream,
-    /// Up to [`LONGEST_QUESTION`] bytes, and what came with their end.
+    /// Up to [`LONGEST_QUESTION`] bytes, and what was read together with the last of them.
     input: Vec<u8>,
     output: Vec<u8>,
-    /// It will ask no more.
+    /// True if the client will ask no more.
     ended: bool,
-    /// When it came, or was answered last.
+    /// Time at which the client came, or was last answered.
     heard: Instant,
-    /// It asks no more, and hears of what happens.
+    /// Events for a client that listens, which asks no more.
     listens: Option<Listening>,
 }
 
-/// What is to become of a client.
+/// The next step with a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ClientAction {
     Keep,
     Close,
-    /// It was answered: the others first.
+    /// The client was answered, so the others come first.
     Last,
-    /// It wants something changed, which takes its time: a thread of its own does that, and
-    /// answers.
+    /// The client wants a change, which takes time. A thread of its own makes it and answers.
     Change(Box<Question>),
 }
 
@@ -116,13 +115,13 @@ impl Serving {
             if ready.next() == Some(true) {
                 self.let_in();
             }
-            // A client that came just now has not been waited for; it is asked next time.
+            // A client accepted just now was not polled. Its turn is the next round.
             let (mut now, mut index) = (ready.collect::<Vec<_>>().into_iter(), 0);
             while index < self.clients.len() {
                 match self.attend(index, now.next().unwrap_or(false)) {
                     ClientAction::Keep => index += 1,
                     ClientAction::Close => drop(self.clients.remove(index)),
-                    // One after the other, also where one has many questions.
+                    // Clients take turns, even if one has many questions.
                     ClientAction::Last => self.clients[index..].rotate_left(1),
                     ClientAction::Change(question) => {
                         let client = self.clients.remove(index);
@@ -133,8 +132,8 @@ impl Serving {
         }
     }
 
-    /// Sleeps until there is something to do: whether somebody wants in, and which clients can be
-    /// read from or written to. `None`: it is over.
+    /// Sleeps until there is something to do. Returns one flag a client, true if it can be read
+    /// from or written to, or `None` at the end.
     fn wait(&self) -> io::Result<Option<Vec<bool>>> {
         let now = Instant::now();
         let open = self.closed_until.is_none_or(|until| until <= now);
@@ -153,13 +152,13 @@ impl Serving {
         }
         for client in &self.clients {
             let flags = match (client.output.is_empty(), client.question().is_some()) {
-                // It has said all, and may still take what there is to hear: the system tells when
-                // it has gone.
+                // The client has sent everything and may still take events. `poll` reports when it
+                // has gone.
                 (true, _) if client.listens.is_some() && client.ended => PollFlags::empty(),
                 (true, _) if client.listens.is_some() => PollFlags::IN,
                 (false, _) => PollFlags::OUT,
                 (true, false) => PollFlags::IN,
-                // It is our turn, and not to be told of again and again.
+                // The server has to act next, so the client isn't polled until it may answer.
                 (true, true) => {
                     until = Some(until.map_or(self.next_answer, |u| u.min(self.next_answer)));
                     places.push(None);
@@ -194,8 +193,8 @@ impl Serving {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => {
-                // Out of file descriptors, most likely: one of ours helps, and the server's own
-                // clients come first.
+                // Most likely no file descriptor is free. Closing a control client frees one, since
+                // the server's own clients come first.
                 tracing::debug!(%error, "cannot accept a control client");
                 self.drop_quietest();
                 self.closed_until = Some(Instant::now() + PAUSE);
@@ -243,7 +242,7 @@ impl Serving {
             if let Some(end) = client.question() {
                 if self.next_answer <= Instant::now() {
                     let question: Vec<u8> = client.input.drain(..end).collect();
-                    // The rest of one that was too long is no question.
+                    // The rest of a question that was too long is no question.
                     client.ended |= question.last() != Some(&b'\n');
                     client.heard = Instant::now();
                     if let Some(question) = wants_change(&question) {
@@ -274,10 +273,11 @@ impl Serving {
 }
 
 impl Serving {
-    /// The client hears from now on of what happens; the answer.
+    /// Makes the client a listener. Returns the answer.
     fn begin_to_listen(&mut self, index: usize) -> Vec<u8> {
         let events = Arc::clone(&self.view.live.report.events);
-        // So that the first change that it hears of is one, and others miss none.
+        // The mirrors are checked first, so that the first change the client hears of is one, and
+        // other listeners miss none.
         self.next_look = Instant::now();
         match events.are_heard() {
             true => self.look_at_mirrors(),
@@ -292,15 +292,15 @@ impl Serving {
         answer
     }
 
-    /// Answers with the mirrors. A client that listens and goes by this answer hears of each change
-    /// behind it, also where that undoes a change in front of it.
+    /// Answers with the mirrors. A listening client that starts from this answer gets each later
+    /// change, even one that undoes an earlier change.
     fn mirrors_now(&mut self) -> Vec<u8> {
         let disks = self.view.disks.mirrors();
         self.tell_mirrors(disks::each_mirror(&disks));
         answered(&self.view, || Ok(Answer { disks: Some(disks), ..Answer::default() }))
     }
 
-    /// Looks at the mirrors, where anybody listens and it is time.
+    /// Checks the mirrors if a client listens and it is time.
     fn look_at_mirrors(&mut self) {
         if self.view.live.report.events.are_heard() && self.next_look <= Instant::now() {
             self.tell_mirrors(disks::each_mirror(&self.view.disks.mirrors()));
@@ -308,7 +308,7 @@ impl Serving {
         }
     }
 
-    /// Tells those that listen of mirrors that are otherwise than before.
+    /// Tells listening clients of mirrors that have changed.
     fn tell_mirrors(&mut self, now: Vec<(String, MirrorOf)>) {
         for (device, mirror) in now.iter().filter(|mirror| !self.mirrors.contains(mirror)) {
             let report = &self.view.live.report;
@@ -319,11 +319,11 @@ impl Serving {
 }
 
 impl Client {
-    /// Takes what there is to hear, and sends what can be sent without waiting.
+    /// Takes the events due, and sends what can be sent without waiting.
     fn listen(&mut self, ready: bool) -> ClientAction {
         if ready && self.output.is_empty() {
             match self.stream.read(&mut [0; 64]) {
-                // Gone, or it has only said that it says no more.
+                // The client has gone, or has only closed its sending side.
                 Ok(0) if self.ended => return ClientAction::Close,
                 Ok(0) => self.ended = true,
                 Ok(_) => {}
@@ -334,7 +334,7 @@ impl Client {
         if self.send_events().is_ok() { ClientAction::Keep } else { ClientAction::Close }
     }
 
-    /// Sends the events up to now, as far as can be done without waiting: `output` is what is left.
+    /// Sends the events up to now without waiting. The rest stays in `output`.
     fn send_events(&mut self) -> io::Result<()> {
         loop {
             if let (true, Some(listening)) = (self.output.is_empty(), &self.listens) {
@@ -350,8 +350,8 @@ impl Client {
         }
     }
 
-    /// Where the first question ends, its newline included. One that is too long, or the last thing
-    /// that it says, needs none.
+    /// Returns the end of the first question, its newline included. A question that is too long, or
+    /// the last before the end of input, needs no newline.
     fn question(&self) -> Option<usize> {
         let end = self.input.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
         let all = self.input.len();
@@ -387,14 +387,14 @@ fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Whether the other end is this user, or root. The socket's mode says the same, but for the moment
-/// in which it is made.
+/// Returns true if the other end is this user or root. The socket's mode says the same, except for
+/// a moment during its creation.
 fn is_trusted(stream: &UnixStream) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(stream);
     peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-/// Sends those that listen the events up to now, and waits at most so long until they have taken
+/// Sends listening clients the events up to now. Waits at most `at_most` until they have taken
 /// them.
 fn send_last_events(mut clients: Vec<Client>, at_most: Duration) {
     let until = Instant::now() + at_most;

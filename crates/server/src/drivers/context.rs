@@ -1,4 +1,4 @@
-//! What all volumes are made with, and what they note while they come up.
+//! The context that all volumes are created with, and what they record while they come up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,49 +18,49 @@ use crate::manifest::{self, Manifest};
 use crate::new_parts;
 use crate::report::Report;
 
-/// What all volumes are made with.
+/// The context that all volumes are created with.
 #[derive(Clone)]
 pub(crate) struct VolumeContext {
     pub(crate) machine: Machine,
-    /// What the volumes in files share.
+    /// Rings that the volumes in files share.
     pub(crate) rings: FileRings,
-    /// Those files.
+    /// Files of the volumes.
     pub(crate) files: Arc<Files>,
-    /// Runs what the queues of volumes can't run on the spot.
+    /// Queue for work that the volumes' queues can't run on the spot.
     pub(crate) workqueue: Workqueue,
     pub(crate) calls: Arc<CallTargets>,
-    /// Knows the files that were made.
+    /// Record of the files that were created.
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Warnings>,
-    /// Where what happens to volumes while they serve is told.
+    /// Reporter of events while volumes serve.
     pub(crate) report: Report,
-    /// Knows the queues of the volumes that are up.
+    /// Queues of the volumes that are up.
     pub(crate) disks: Arc<Disks>,
-    /// Knows the volumes that could not be brought up and may be missing.
+    /// Volumes that could not be brought up and may be missing.
     pub(crate) missing: Arc<MissingParts>,
 }
 
-/// Parts of mirrors, and what these are built over, which may be missing at the beginning; and
-/// devices that must not be made.
+/// Devices that may be missing at the start, since they are below a mirror, and devices that must
+/// not be created.
 #[derive(Debug, Default)]
 pub(crate) struct MissingParts {
-    /// L: is the lock; guards the names of those that may be.
+    /// L: is the lock; guards the names of the devices that may be missing.
     may: Mutex<BTreeSet<String>>,
-    /// L: is the lock; guards who is missing, and why.
+    /// L: is the lock; guards the missing devices and the reasons.
     found: Mutex<Vec<(String, String)>>,
-    /// L: is the lock; guards the devices that must not be made, and why.
+    /// L: is the lock; guards the devices that must not be created, and the reasons.
     not_made: Mutex<BTreeMap<String, String>>,
 }
 
 impl MissingParts {
-    /// Decides what may be missing in the bring-up of `added`, some or all devices of `manifest`,
-    /// and which devices of `manifest` must not be made from now on.
+    /// Decides which devices may be missing in the bring-up of `added`, some or all devices of
+    /// `manifest`, and which devices of `manifest` must not be created from now on.
     pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
         *self.may.lock() = added.may_be_missing();
         *self.not_made.lock() = new_parts::refused(manifest);
     }
 
-    /// Returns why that device must not be made, unless it may.
+    /// Returns the reason why that device must not be created, or `None` if it may.
     pub(super) fn why_not_made(&self, device: &str) -> Option<String> {
         self.not_made.lock().get(device).cloned()
     }
@@ -73,16 +73,16 @@ impl MissingParts {
         self.found.lock().push((device.to_string(), why));
     }
 
-    /// Of those that were missing in that bring-up, which one is a failure, and why it was missing:
-    /// something that is built over it is not up.
+    /// Returns the devices missing in that bring-up that count as failures, with the reasons: a
+    /// device above such a one is not up.
     pub(crate) fn lacking(&self, manifest: &Manifest, up: &BringUp) -> BTreeMap<String, String> {
         let missing: BTreeMap<String, String> =
             std::mem::take(&mut *self.found.lock()).into_iter().collect();
         let is_up = |name: &str| {
             up.device(name).is_some_and(|device| device.outcome == ProbeOutcome::Bound)
         };
-        // From each device that is neither up nor missing down to the missing ones that it stands
-        // on, directly or over missing ones.
+        // The walk starts at each device that is neither up nor missing. It goes down to the
+        // missing devices below, directly or through other missing ones.
         let devices = manifest.by_name();
         let is_out = |device: &&manifest::Device| {
             !missing.contains_key(&device.name) && !is_up(&device.name)
@@ -104,7 +104,7 @@ impl MissingParts {
 }
 
 impl VolumeContext {
-    /// The queue of a volume, as its manifest wants it.
+    /// Creates the queue of a volume as its manifest describes it.
     pub(super) fn queue(
         &self,
         device: &manifest::Device,
@@ -131,40 +131,40 @@ impl VolumeContext {
     }
 }
 
-/// What is no failure, and yet worth a word to the user.
+/// Messages to the user that are no failures.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
-    /// L: is the lock; guards what was not told yet.
+    /// L: is the lock; guards the messages not yet taken.
     notes: Mutex<Vec<String>>,
 }
 
 impl Warnings {
-    /// From any thread.
+    /// Adds a message. Any thread may call it.
     pub(crate) fn add(&self, note: String) {
         self.notes.lock().push(note);
     }
 
-    /// What came since the last call.
+    /// Takes the messages added since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock())
     }
 }
 
-/// They follow the machine's CPUs.
+/// The targets of cross-CPU calls, which follow the machine's CPUs.
 #[derive(Default)]
 pub(crate) struct CallTargets {
-    /// L: is the lock, held while they start.
+    /// L: is the lock, held while the targets start.
     started: Mutex<Option<(Smp, Subscription)>>,
 }
 
 impl CallTargets {
-    /// Starts them if a volume of the manifest needs them and nothing has started them yet.
+    /// Starts the targets if a volume of the manifest needs them and nothing has started them yet.
     pub(crate) fn start_for(
         &self,
         manifest: &Manifest,
         machine: &Machine,
     ) -> Result<(), StartError> {
-        // Where all CPUs share one cache, "cache" never calls another one.
+        // If all CPUs share one cache, "cache" never calls another CPU.
         let needs_call = |affinity| match affinity {
             RqAffinity::Anywhere => false,
             RqAffinity::Cache => machine.topology().llcs().len() > 1,
@@ -172,7 +172,7 @@ impl CallTargets {
         };
         let mut started = self.started.lock();
         if started.is_none() && manifest.devices.iter().any(|d| needs_call(d.tuning.rq_affinity)) {
-            // Their handlers end requests, which is short: so they may run ahead of ordinary work.
+            // Their handlers end requests, which is short, so they may run ahead of ordinary work.
             let smp = Smp::builder(machine).priority(Priority::OF_INTERRUPT_THREADS).build()?;
             let follower = smp.clone();
             let follows = machine.on_change(move |_| drop(follower.follow_machine()));

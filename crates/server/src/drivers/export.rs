@@ -1,4 +1,4 @@
-//! An export as a device: it needs its volume, so at shutdown it drains before its volume closes.
+//! An export as a device. It needs its volume, so at shutdown it drains before its volume closes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::units::count;
 /// The name of this driver among devices.
 pub(crate) const EXPORT: &str = "export";
 
-/// What clients are offered.
+/// Creates the export that clients see.
 pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> Export {
     let mut offer = Export::new(export.name.as_str(), volume)
         .description(export.description.clone().unwrap_or_default())
@@ -41,10 +41,10 @@ pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> 
     offer
 }
 
-/// Brings exports up.
+/// The driver that brings exports up.
 pub(crate) struct ExportDriver {
     server: Arc<Server>,
-    /// How long clients may go on at shutdown, among others.
+    /// Settings, which have the time to drain at shutdown.
     settings: Arc<Settings>,
     /// L: is the lock; guards the exports that are up, in the order in which they came.
     shown: Arc<Mutex<Vec<Shown>>>,
@@ -60,7 +60,7 @@ impl ExportDriver {
         ExportDriver { server, settings, shown: Arc::default(), notes }
     }
 
-    /// The exports that are up; the list goes on growing while devices come up.
+    /// Returns the exports that are up. The list grows while devices come up.
     pub(crate) fn shown(&self) -> Arc<Mutex<Vec<Shown>>> {
         Arc::clone(&self.shown)
     }
@@ -85,7 +85,7 @@ impl Driver for ExportDriver {
     }
 }
 
-/// The clients that a drain didn't wait for any longer, in words.
+/// Returns a message about the clients that a drain disconnected unanswered, if there are any.
 pub(crate) fn cut(report: &DrainReport) -> Option<String> {
     (report.cut > 0).then(|| {
         format!(
@@ -105,20 +105,20 @@ struct BoundExport {
 }
 
 impl Bound for BoundExport {
-    /// Answers what is in flight, closes the connections, flushes.
+    /// Answers the requests in flight, closes the connections, flushes.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         let Some(report) = self.server.remove_export(&self.name, self.settings.now().drain) else {
             return Ok(());
         };
         if let Some(cut) = cut(&report) {
-            // No failure: nothing that was acknowledged is lost, and the deadline was asked for.
+            // This is no failure: nothing acknowledged is lost, and the user set the deadline.
             self.notes.add(format!("export '{}': {cut}", self.name));
         }
         flushed(&report)
     }
 }
 
-/// Whether what clients were answered is durable.
+/// Returns an error unless all that clients were answered is durable.
 fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
     for flush in &report.flushes {
         match &flush.outcome {

@@ -1,4 +1,4 @@
-//! File volumes: opened or made as the manifest says, with errors in the manifest's words.
+//! File volumes, opened or created as the manifest says, with errors in the manifest's words.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -21,8 +21,8 @@ use crate::manifest::{self, Io};
 use crate::report::Report;
 use crate::units;
 
-/// Opens the file of `device`, which is locked as long as the driver lives. A file that is made is
-/// removed again if the device does not come up. It shares the rings of all files.
+/// Opens the file of `device`, which is locked as long as the driver lives. If the device doesn't
+/// come up, a file that was created is removed again. All files share their rings.
 pub(super) fn open(
     device: &manifest::Device,
     file: &manifest::FileDriver,
@@ -86,12 +86,12 @@ pub(super) fn open(
     Ok(driver)
 }
 
-/// Tells those that listen of what is lost, and of the end of that.
+/// A reporter that tells listeners of a lost file, and of the end of the loss.
 struct LossReporter {
     device: String,
     report: Report,
     on: Workqueue,
-    /// A: whether it was told. AcqRel: the end of what was.
+    /// A: true once a loss was reported. AcqRel: the end of a loss follows its report.
     lost: AtomicBool,
 }
 
@@ -101,8 +101,8 @@ impl LossReporter {
         LossReporter { device: device.to_owned(), report, on, lost: AtomicBool::new(false) }
     }
 
-    /// It is dropped with the driver: then the file is closed, and what was lost of it is no matter
-    /// any more.
+    /// Returns the observer of a file. It is dropped with the driver: the file is then closed, so
+    /// its loss no longer matters.
     fn observer(self) -> impl Fn(&FileEvent) + Send + Sync + 'static {
         move |happened| match happened {
             FileEvent::Lost { why } => {
@@ -115,7 +115,7 @@ impl LossReporter {
         }
     }
 
-    /// By a worker: what finds it must not wait for those that listen.
+    /// Reports on a worker, since the caller must not wait for listeners.
     fn tell(&self, what: &'static str, why: Option<String>) {
         let (report, device) = (self.report.clone(), self.device.clone());
         drop(self.on.execute(move || report.file(&device, what, why.as_deref())));
@@ -130,15 +130,14 @@ impl Drop for LossReporter {
     }
 }
 
-/// How often the files are looked at. A flush finds one that was truncated or unlinked, and only
-/// this one that was renamed or replaced. Both looks take 3 to 8 µs a file.
+/// Time between two checks of the files. A flush notices a truncated or unlinked file; only this
+/// check notices a renamed or replaced one.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The files of all volumes. Each is looked at by an item of its own, since the lookup of a path
-/// may hang.
+/// The files of all volumes. A work item per file checks it, since the lookup of a path may hang.
 #[derive(Default)]
 pub(crate) struct Files {
-    /// L: is the lock; guards the files, and what looks at each.
+    /// L: is the lock; guards the files and the item that checks each.
     looks: Mutex<Vec<(Weak<FileDriver>, Work)>>,
 }
 
@@ -147,10 +146,10 @@ impl Files {
         let (weak, queue) = (Arc::downgrade(file), on.clone());
         let look = Work::new(move || {
             let Some(file) = weak.upgrade() else { return };
-            // The log has it.
+            // The log has the result.
             let _ = context::blocking("a look at a file", || file.look());
             drop(file);
-            // An error: the server ends.
+            // An error means that the server ends.
             let _ = Work::current().map(|work| queue.queue_delayed(&work, LOOK));
         });
         let _ = on.queue_delayed(&look, LOOK);
@@ -160,14 +159,15 @@ impl Files {
     }
 }
 
-/// Opening a FIFO would wait for its other end, opening a terminal or a tape has effects.
+/// Refuses what is neither a file nor a disk. Opening a FIFO would wait for its other end; opening
+/// a terminal or a tape has effects.
 pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
         Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
             Err("it is neither a file nor a disk".to_string())
         }
-        // To make the file that it leads to might be meant, and might fill another disk.
+        // Creating the link's target might be meant, but might fill another disk.
         Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
             let to = path.read_link().unwrap_or_default();
             Err(format!(
@@ -175,7 +175,7 @@ pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
                 to.display()
             ))
         }
-        // One that is missing may be made; opening finds all other reasons, too.
+        // A missing file may be created. Opening finds all other reasons.
         _ => Ok(()),
     }
 }
@@ -185,7 +185,7 @@ fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
     if found == asked { Ok(()) } else { Err(other_size(found, asked)) }
 }
 
-/// The size of the file is another one than the manifest says.
+/// Returns the message for a file whose size differs from the manifest's.
 pub(crate) fn other_size(found: u64, asked: u64) -> String {
     format!(
         "it has {found} bytes ({}), but the manifest says {asked} ({}); without 'size' and 'create' the \
@@ -248,7 +248,7 @@ fn why(path: &Path, error: &OpenError) -> String {
                 _ => format!("{step}: {source}"),
             }
         }
-        // Other kinds may come; they explain themselves, path included.
+        // New kinds may be added. Their text includes the path.
         _ => error.to_string(),
     }
 }

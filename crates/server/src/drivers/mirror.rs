@@ -1,5 +1,4 @@
-//! Mirrors: with a record where their legs outlive the server, and a word about what happens to
-//! them.
+//! Mirrors, with a record if their legs outlive the server, and with reports of their events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +14,7 @@ use crate::control::mirrors::names;
 use crate::manifest;
 use crate::report::{Audience, Report};
 
-/// Puts the legs together.
+/// Opens the mirror over its legs.
 pub(super) fn open(
     context: &VolumeContext,
     name: &str,
@@ -25,7 +24,7 @@ pub(super) fn open(
     let legs = parts.lock().clone();
     let devices: Vec<_> = legs.iter().map(|leg| leg.device()).collect();
     let here: Vec<_> = devices.iter().filter_map(|device| device.as_ref().ok()).cloned().collect();
-    // Where nothing can be written nothing can be written down either.
+    // A leg that can't be written can't keep a record.
     let read_only = here.iter().any(|device| device.geometry().read_only);
     let lasts = here.iter().any(|device| device.geometry().can_flush);
     let record = asked.bitmap.unwrap_or(lasts && !read_only);
@@ -37,7 +36,7 @@ pub(super) fn open(
     let usual = MirrorOptions::default();
     let lines = EventLimiter::new(context.report.clone(), name);
     let theirs = Arc::clone(parts);
-    // L: is the lock, held until the mirror is there: what happens before waits. Guards the mirror,
+    // L: is the lock, held until the mirror exists, so that earlier events wait. Guards the mirror,
     // which knows its legs.
     let itself: Arc<Mutex<Weak<Mirror>>> = Arc::default();
     let known = |itself: &Arc<Mutex<Weak<Mirror>>>| {
@@ -75,7 +74,7 @@ pub(super) fn open(
     Ok(mirror)
 }
 
-/// Tells what happens to a mirror.
+/// A reporter of a mirror's events that limits repeated lines.
 pub(super) struct EventLimiter {
     report: Report,
     device: String,
@@ -84,7 +83,7 @@ pub(super) struct EventLimiter {
     limits: Mutex<BTreeMap<(LineKind, usize), LineLimit>>,
 }
 
-/// How often a line about a leg is told.
+/// The limit of one kind of line about a leg.
 #[derive(Clone, Default)]
 struct LineLimit {
     throttle: Arc<Throttle>,
@@ -92,7 +91,7 @@ struct LineLimit {
     leg: String,
 }
 
-/// Lines that come again and again.
+/// The kinds of lines that may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LineKind {
     Dropped,
@@ -100,7 +99,8 @@ enum LineKind {
     Resynced,
 }
 
-/// What an event is limited by: its kind, and the leg; `None`: somebody asked for it.
+/// Returns the kind and the leg by which an event is limited. Returns `None` for an event that
+/// somebody asked for.
 fn limited(event: &MirrorEvent) -> Option<(LineKind, usize)> {
     let first = |legs: &[usize]| legs.first().copied().unwrap_or_default();
     match event {
@@ -116,7 +116,7 @@ impl EventLimiter {
         EventLimiter { report, device: device.to_owned(), limits: Mutex::default() }
     }
 
-    /// Tells it. `legs`: their names. From any thread.
+    /// Reports an event. `legs` are the names of the legs. Any thread may call it.
     pub(super) fn tell(&self, legs: &[String], event: &MirrorEvent) {
         let EventLimiter { report, device, .. } = self;
         report.mirror(device, legs, event, Audience::Listeners);
@@ -126,7 +126,7 @@ impl EventLimiter {
         let limit = {
             let mut limits = self.limits.lock();
             let limit = limits.entry(key).or_default();
-            // Another device may have its place by now.
+            // Another device may have the leg's place by now.
             limit.leg.clone_from(legs.get(key.1).unwrap_or(&self.device));
             Arc::clone(&limit.throttle)
         };
@@ -182,7 +182,7 @@ mod tests {
         for kind in [LineKind::Dropped, LineKind::Resync] {
             let limit = lines.limits.lock()[&(kind, 1)].clone();
             assert_eq!(limit.leg, "b");
-            // A machine that is so slow that it takes minutes for that tells more of them.
+            // A machine so slow that this takes minutes reports more lines.
             assert!(limit.throttle.take_left_out().messages() > 50, "{kind:?}");
         }
         assert_eq!(lines.limits.lock().len(), 2);

@@ -1,4 +1,4 @@
-//! Drivers of the device manager: what turns a manifest's devices into block devices and exports.
+//! Drivers of the device manager, which turn a manifest's devices into block devices and exports.
 
 mod context;
 pub(super) mod export;

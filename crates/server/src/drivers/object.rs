@@ -17,7 +17,7 @@ pub(super) use corewise_object::ObjectDriver;
 #[cfg(not(feature = "object"))]
 pub(super) use without::ObjectDriver;
 
-/// Opens it, or makes it, and fences the server that has it.
+/// Opens or creates the volume, and fences the server that has it.
 #[cfg(feature = "object")]
 pub(super) fn open(
     context: &VolumeContext,
@@ -61,7 +61,7 @@ pub(super) fn open(
     ObjectDriver::open(options).map(Arc::new).map_err(ProbeError::failed)
 }
 
-/// Whether it was made: nothing was at its location.
+/// Returns true if the volume was created: nothing was at its location.
 #[cfg(feature = "object")]
 pub(super) fn created(driver: &ObjectDriver) -> bool {
     driver.created()
@@ -72,7 +72,7 @@ pub(super) fn created(driver: &ObjectDriver) -> bool {
     match *driver {}
 }
 
-/// What it costs, by now.
+/// Returns what the volume has cost so far.
 #[cfg(feature = "object")]
 pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
     use crate::control::stores::{Cache, Refuses, Space};
@@ -115,7 +115,7 @@ pub(super) fn open(
     Err(ProbeError::failed("this corewise was built without volumes in object stores"))
 }
 
-/// Whether it opens as a clone of this; else the reason.
+/// Checks that the volume opens as a clone of this snapshot. Returns the reason if not.
 #[cfg(feature = "object")]
 pub(super) fn is_clone_of(
     driver: &ObjectDriver,
@@ -130,7 +130,7 @@ pub(super) fn is_clone_of(driver: &ObjectDriver, _: &str, _: &str) -> Result<(),
     match *driver {}
 }
 
-/// Does it, and says which snapshot was taken, or which there are.
+/// Does the action. Returns the snapshot taken, or the snapshots listed.
 #[cfg(feature = "object")]
 pub(super) fn snapshots(
     driver: &ObjectDriver,
@@ -165,7 +165,7 @@ pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
     match *driver {}
 }
 
-/// There is none.
+/// The substitute for builds without object stores.
 #[cfg(not(feature = "object"))]
 mod without {
     use corewise::blockmq::{Dispatch, Driver, Info, IoError, Started};

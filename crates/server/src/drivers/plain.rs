@@ -1,5 +1,5 @@
-//! Volumes that need little of their own: in memory, over one other device (partitions, and the
-//! injectors of delays and errors), and at another NBD server.
+//! Volumes that need little code: in memory, over one other device (partitions, delays and errors),
+//! and on another NBD server.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::context::VolumeContext;
 use super::volume::Volume;
 use crate::manifest;
 
-/// Bytes in memory.
+/// Creates a volume in memory.
 pub(super) fn memory(size: u64, block_size: u32) -> Result<Arc<dyn Driver>, ProbeError> {
     let memory = Memory::new(size).map_err(|error| {
         ProbeError::failed(format!("cannot allocate {size} bytes of memory: {error}"))
@@ -22,7 +22,7 @@ pub(super) fn memory(size: u64, block_size: u32) -> Result<Arc<dyn Driver>, Prob
     Ok(Arc::new(Coarse { inner: memory, block_size }))
 }
 
-/// Nothing at all.
+/// Creates a volume that stores nothing.
 pub(super) fn null(size: u64, block_size: u32) -> Arc<dyn Driver> {
     Arc::new(Coarse { inner: Null::new(size), block_size })
 }
@@ -30,7 +30,7 @@ pub(super) fn null(size: u64, block_size: u32) -> Arc<dyn Driver> {
 /// A driver that shows larger blocks than it needs.
 struct Coarse<D> {
     inner: D,
-    /// A power of two, at least the inner one.
+    /// Block size: a power of two, at least that of `inner`.
     block_size: u32,
 }
 
@@ -51,7 +51,7 @@ impl<D: Driver> Driver for Coarse<D> {
     }
 }
 
-/// The partitions of a volume that devices have, so that no two have the same bytes.
+/// The partitions of a volume that devices have, so that no two share bytes.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// L: is the lock; guards each range and the device that has it.
@@ -59,10 +59,10 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Gives `range` to `device`, unless some of it is another's: then that one.
+    /// Gives `range` to `device`. If part of it belongs to another device, returns that one.
     fn claim(&self, range: Range<u64>, device: &str) -> Result<(), String> {
         let mut taken = self.taken.lock();
-        // A device that is brought up once more has what it had.
+        // A device that is brought up again has its old claim.
         taken.retain(|(_, owner)| owner != device);
         let overlaps =
             |(other, _): &&(Range<u64>, String)| range.start < other.end && other.start < range.end;
@@ -74,7 +74,7 @@ impl Claims {
     }
 }
 
-/// The partition `which` (a number, a name or a GUID) of the device `over`.
+/// Opens the partition `which` (a number, a name or a GUID) of the device `below`.
 pub(super) fn partition(
     context: &VolumeContext,
     device: &str,
@@ -108,7 +108,7 @@ pub(super) fn partition(
     Ok(Arc::new(Partition::of_entry(disk, entry).map_err(ProbeError::failed)?))
 }
 
-/// A slow device.
+/// Creates a slow device.
 pub(super) fn delay(
     context: &VolumeContext,
     below: &Volume,
@@ -117,7 +117,7 @@ pub(super) fn delay(
     Ok(Arc::new(Delay::new(below.device()?, delays, &context.workqueue)))
 }
 
-/// A device that fails as it is told.
+/// Creates a device with failing requests.
 pub(super) fn error(
     below: &Volume,
     asked: &manifest::Failing,
@@ -130,12 +130,12 @@ pub(super) fn error(
     Ok(Arc::new(Faulty::new(device, vec![asked.fault()], asked.seed.into())))
 }
 
-/// Why a range of faults is refused: no request would fail.
+/// Returns the message that refuses a range of faults in which no request would fail.
 pub(crate) fn behind_the_end(from: u64, over: &str, size: u64) -> String {
     format!("'from' must be less than {size}, the size of '{over}', not {from}")
 }
 
-/// Connects, for as long as the manifest says.
+/// Connects, for at most the time in the manifest.
 pub(super) fn remote(
     context: &VolumeContext,
     device: &str,

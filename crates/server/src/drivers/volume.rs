@@ -1,5 +1,5 @@
-//! A volume: what exports and stacked volumes use. One that may be missing is there all the same,
-//! so that shutdown keeps its order, and can be made later.
+//! The volumes that exports and stacked volumes use. A missing volume has an object, too, so that
+//! shutdown keeps its order and the volume can be made later.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,54 +21,54 @@ use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
 
-/// L: is the lock, held for a moment; guards what a volume is built over, in order. Legs of a
-/// mirror change while it serves.
+/// L: is the lock, held for a moment; guards the volumes below, in order. Legs of a mirror change
+/// while it serves.
 pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
 pub(crate) struct Volume {
     context: VolumeContext,
     device: manifest::Device,
-    /// What it is built over.
+    /// Volumes below.
     parts: Parts,
-    /// What it is made of; empty while it is missing.
+    /// Queue and driver; empty while the volume is missing.
     made: OnceLock<OpenVolume>,
-    /// L: is the lock, held while it is made, and by a later look for it.
+    /// L: is the lock, held while the volume is made, at the start or later.
     making: Mutex<()>,
-    /// L: is the lock; guards why it is missing.
+    /// L: is the lock; guards the reason why the volume is missing.
     pub(super) why: Mutex<String>,
     pub(super) claims: Claims,
-    /// A: the server ends. Release and Acquire: set before it is shut down.
+    /// A: true once the server ends. Release and Acquire: set before the volume is shut down.
     server_ends: AtomicBool,
-    /// Of a mirror: when it is checked.
+    /// Times at which a mirror is checked.
     schedule: Arc<CheckSchedule>,
 }
 
-/// What a volume is made of.
+/// The queue and the driver of a volume that is up.
 pub(super) struct OpenVolume {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
     file: Option<Arc<FileDriver>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
-    /// Where it was made for good, if nothing was there.
+    /// Location at which durable data was created, if nothing was there.
     new_at: Option<String>,
     origin: DataOrigin,
 }
 
-/// Where the data of a volume comes from.
+/// The origin of a volume's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataOrigin {
-    /// Nothing was there: this start made it.
+    /// Data that this start created.
     New,
-    /// It was there before, or may have been.
+    /// The data existed before, or may have.
     Before,
-    /// It ends with the server, in memory.
+    /// The data is in memory and ends with the server.
     Memory,
 }
 
 impl DataOrigin {
-    /// That of a volume over those.
+    /// Returns the origin of a volume over those.
     fn over(parts: &[Arc<Volume>]) -> DataOrigin {
         let all = |of: DataOrigin| parts.iter().all(|part| part.origin() == of);
         match (all(DataOrigin::New), all(DataOrigin::Memory)) {
@@ -80,7 +80,7 @@ impl DataOrigin {
 }
 
 impl Volume {
-    /// One that is not made yet.
+    /// Creates a volume that isn't made yet.
     pub(super) fn new(
         context: VolumeContext,
         device: manifest::Device,
@@ -107,7 +107,7 @@ impl Volume {
         &self.device.name
     }
 
-    /// The device; an error while it is missing.
+    /// Returns the device, or an error while it is missing.
     pub(crate) fn device(&self) -> Result<Arc<dyn BlockDevice>, ProbeError> {
         match self.made.get() {
             Some(made) => Ok(made.queue.clone()),
@@ -118,12 +118,12 @@ impl Volume {
         }
     }
 
-    /// Where its data comes from. One that is missing was there before.
+    /// Returns the origin of the data. A missing volume counts as one that existed before.
     pub(super) fn origin(&self) -> DataOrigin {
         self.made.get().map_or(DataOrigin::Before, |made| made.origin)
     }
 
-    /// Returns why it can't become longer, as far as that is known without trying it.
+    /// Returns the reason why the volume can't grow, as far as that is known without trying.
     pub(crate) fn may_grow(&self, size: Option<u64>) -> Result<(), String> {
         use manifest::Driver;
         let has = self.made.get().ok_or("it is missing")?.queue.geometry();
@@ -147,14 +147,14 @@ impl Volume {
         }
     }
 
-    /// Makes it longer, and says how long it is then. Nothing may be built over it. May block.
+    /// Grows the volume and returns its new size. No volume may be above it. May block.
     pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
         let made = self.made.get().ok_or("it is missing")?;
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
-    /// Whether it opens as a clone of this, where it is a volume in an object store; else the
-    /// reason.
+    /// Checks that a volume in an object store opens as a clone of this snapshot. Returns the
+    /// reason if not.
     pub(crate) fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), String> {
         match self.made.get().and_then(|made| made.object.as_deref()) {
             Some(volume) => object::is_clone_of(volume, parent, snapshot),
@@ -162,7 +162,7 @@ impl Volume {
         }
     }
 
-    /// Takes, lists or deletes snapshots, where it is a volume in an object store. May block.
+    /// Takes, lists or deletes snapshots of a volume in an object store. May block.
     pub(crate) fn snapshots(&self, action: &SnapshotAction) -> Result<Vec<Snapshot>, String> {
         let name = self.name();
         let made = self.made.get().ok_or_else(|| format!("'{name}' is missing"))?;
@@ -177,8 +177,8 @@ impl Volume {
         }
     }
 
-    /// Another volume takes the place of a leg of this mirror, which is then out and is resynced.
-    /// Returns why it is out all the same, where nothing could be written to it. May block.
+    /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If
+    /// nothing could be written to it, returns the reason why it stays out. May block.
     pub(crate) fn replace_leg(
         &self,
         leg: &str,
@@ -194,8 +194,8 @@ impl Volume {
         Ok(mirror.why_out(n))
     }
 
-    /// Another volume becomes a leg of this mirror, and is resynced. Returns why it is out all the
-    /// same. May block.
+    /// Adds another volume as a leg of this mirror, to be resynced. Returns the reason if it stays
+    /// out. May block.
     pub(crate) fn add_leg(&self, with: &Arc<Volume>) -> Result<Option<String>, String> {
         let mirror = self.mirror()?;
         let device = with.device().map_err(|error| error.to_string())?;
@@ -204,7 +204,7 @@ impl Volume {
         Ok(mirror.why_out(n))
     }
 
-    /// A leg of this mirror is none any more. May block.
+    /// Removes a leg of this mirror. May block.
     pub(crate) fn remove_leg(&self, leg: &str) -> Result<(), String> {
         let mirror = self.mirror()?;
         let n = self.number(mirror, leg)?;
@@ -213,23 +213,23 @@ impl Volume {
         Ok(())
     }
 
-    /// This mirror is checked at other times from now on.
+    /// Sets the time between checks of this mirror.
     pub(crate) fn check_every(&self, every: Option<Duration>) {
         self.schedule.set(every);
     }
 
-    /// The names of the legs of this mirror, in the order in which the next start has to have them.
+    /// Returns the names of this mirror's legs, in the order that the next start needs.
     pub(crate) fn legs(&self) -> Result<Vec<String>, String> {
         let names = mirrors::names(self.mirror()?);
         Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
     }
 
-    /// Whether it is a mirror that keeps a record on its legs.
+    /// Returns true for a mirror that keeps a record on its legs.
     pub(crate) fn has_record(&self) -> bool {
         self.mirror().is_ok_and(|mirror| mirror.has_record())
     }
 
-    /// Whether it is a mirror that is up.
+    /// Returns true for a mirror that is up.
     pub(crate) fn is_mirror(&self) -> bool {
         self.mirror().is_ok()
     }
@@ -244,25 +244,26 @@ impl Volume {
         n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
     }
 
-    /// The server ends: the next one has to find what it serves.
+    /// Marks the end of the server: the next one has to find what the volume serves.
     pub(crate) fn server_ends(&self) {
         self.server_ends.store(true, Ordering::Release);
         self.ends_soon();
     }
 
-    /// It will soon be shut down: another machine that is silent isn't waited for again and again.
+    /// Announces the shutdown, so that a silent remote server isn't waited for again and again.
     fn ends_soon(&self) {
         if let Some(remote) = self.made.get().and_then(|made| made.remote.as_ref()) {
             remote.ends_soon();
         }
     }
 
-    /// The device, which is looked for where it was missing; else why it still is. May block.
+    /// Returns the device. If it is missing, tries to make it, and returns the reason if that
+    /// fails. May block.
     pub(super) fn appear(&self) -> Result<Arc<dyn BlockDevice>, String> {
         let _alone = self.making.lock();
         if self.made.get().is_none() {
             for part in self.parts.lock().clone() {
-                // Whether it can be done without is up to the driver.
+                // The driver decides whether it can do without the part.
                 let _ = part.appear();
             }
             match self.make() {
@@ -273,7 +274,7 @@ impl Volume {
         self.device().map_err(|_| self.why.lock().clone())
     }
 
-    /// It is there from now on.
+    /// Registers the volume as up.
     pub(super) fn came(&self, made: OpenVolume) {
         self.context.disks.add(&made.queue, self.kind(&made));
         let report = &self.context.report;
@@ -282,11 +283,11 @@ impl Volume {
             let (driver, size) = (self.device.driver.name(), made.queue.geometry().size);
             report.made_at(self.name(), driver, at, size);
         }
-        // False: it was there, and nobody but the caller makes one.
+        // An error would mean that it was made before, and only the caller makes it.
         let _ = self.made.set(made);
     }
 
-    /// What it tells of itself beside its queue.
+    /// Returns the kind of disk that is reported beside its queue.
     fn kind(&self, made: &OpenVolume) -> DiskKind {
         match (&made.mirror, &made.remote, &made.object) {
             (Some(mirror), ..) => {
@@ -306,7 +307,7 @@ impl Volume {
         }
     }
 
-    /// Makes it. May block.
+    /// Opens or creates the volume. May block.
     pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
         let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
@@ -324,7 +325,8 @@ impl Volume {
             manifest::Driver::File(file) => {
                 let opened = file::open(&self.device, file, context)?;
                 origin = if opened.began_empty() { DataOrigin::New } else { DataOrigin::Before };
-                // A file that was created goes again if the bring-up fails: it is told of later.
+                // A file that was created goes again if the bring-up fails, so it is reported
+                // later.
                 let was_empty = opened.began_empty() && !opened.created();
                 new_at = was_empty.then(|| file.path.value.display().to_string());
                 in_file = Some(Arc::clone(&opened));
@@ -339,7 +341,7 @@ impl Volume {
             manifest::Driver::Object(asked) => {
                 let opened = object::open(context, self.name(), asked)?;
                 new_at = object::created(&opened).then(|| asked.location.value.clone());
-                // A clone has what its parent has.
+                // A clone has its parent's data.
                 let is_new = new_at.is_some() && asked.clone_of.is_none();
                 origin = if is_new { DataOrigin::New } else { DataOrigin::Before };
                 object = Some(Arc::clone(&opened));
@@ -373,11 +375,11 @@ impl Volume {
     }
 }
 
-/// A new part beside one that holds data has nothing of what the volume had there.
+/// Refuses a new part beside one that holds data: it lacks the volume's data there.
 fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), ProbeError> {
     let of = |origin: DataOrigin| parts.iter().filter(move |part| part.origin() == origin);
     for new in of(DataOrigin::New) {
-        // One that an earlier change of the running server has made may have data by now.
+        // A part that an earlier change of the running server created may have data by now.
         if holds_data(&*new.device()?) == Some(true) {
             continue;
         }
@@ -390,13 +392,13 @@ fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), Prob
     Ok(())
 }
 
-/// The part of a driver that stands on one.
+/// Returns the part of a driver that has one.
 fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
     parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
 }
 
-/// Whether the next server finds the file by its path. All that was flushed is in it, wherever it
-/// is.
+/// Checks that the next server finds the file by its path. All flushed data is in the file,
+/// wherever it is.
 fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
     context::blocking("a look at a file", || file.look()).map_err(|error| {
         let todo = file.displaced().map_or("", |displaced| displaced.todo);
@@ -408,9 +410,9 @@ fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
 }
 
 impl Bound for Volume {
-    /// Whatever is still on its way (requests of clients whose connections were cut) ends first;
-    /// then everything becomes durable, where it is kept: a flush of a stripe would only be one of
-    /// its parts, and theirs comes next.
+    /// Ends requests still on their way (of clients whose connections were closed), then flushes to
+    /// where the data is kept. A stripe isn't flushed: that would flush its parts, whose shutdown
+    /// comes next.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         let Some(made) = self.made.get() else { return Ok(()) };
         self.ends_soon();
@@ -418,20 +420,21 @@ impl Bound for Volume {
         if let Some(mirror) = &made.mirror {
             mirror.settle();
         }
-        // A write to the others ends in parts of their own.
+        // A flush of the others would flush their parts, which have a shutdown of their own.
         use manifest::Driver::{File, Object, Remote};
         if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
             return Ok(());
         }
         if let Some(object) = &made.object {
-            // The next server needn't wait then. An error says what may be lost.
+            // After a clean close, the next server needn't wait. An error says what may be lost.
             return object.close().map_err(|error| ShutdownError::new(error.to_string()));
         }
         made.queue.flush().map_err(|error| {
             ShutdownError::new(format!("the flush failed, so recent writes may be lost: {error}"))
         })?;
         match &made.file {
-            // Of one that is removed from a server nobody knows what is to become of it.
+            // After a device is removed from a running server, its file may have been moved on
+            // purpose.
             Some(file) if self.server_ends.load(Ordering::Acquire) => is_in_its_place(file),
             _ => Ok(()),
         }
@@ -439,21 +442,21 @@ impl Bound for Volume {
 
     fn has_shutdown(&self) -> bool {
         self.made.get().is_none_or(|made| {
-            // One that is only read since it lost data has writes whose flush has to fail.
+            // A device that is read-only because it lost data has writes whose flush must fail.
             let geometry = made.queue.driver().info().geometry;
             geometry.can_flush && !geometry.read_only
         })
     }
 }
 
-/// Brings up the devices whose `driver` in the manifest has this name.
+/// The driver that brings up the devices of one kind, `name` in the manifest.
 pub(crate) struct VolumeDriver {
     name: &'static str,
     context: VolumeContext,
 }
 
 impl VolumeDriver {
-    /// One for each driver that a manifest may name.
+    /// Returns a driver for each kind that a manifest may name.
     pub(crate) fn all(context: &VolumeContext) -> impl Iterator<Item = VolumeDriver> {
         let context = context.clone();
         manifest::driver_names().map(move |name| VolumeDriver { name, context: context.clone() })

@@ -1,4 +1,4 @@
-//! What has to be done to a running server so that it is what another manifest says.
+//! The changes that turn a running server into the one another manifest describes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -8,31 +8,31 @@ use super::export::Export;
 use super::keys::{Keys, Reload};
 use super::model::{Device, Manifest, export_name};
 
-/// The difference of two manifests, in the order in which it is made.
+/// The difference of two manifests, in the order in which it is applied.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
-    /// Their names.
+    /// Names of the exports to remove.
     pub(crate) remove_exports: Vec<String>,
-    /// Their names; each after those that need it.
+    /// Names of the devices to remove, each after its consumers.
     pub(crate) remove_devices: Vec<String>,
-    /// As `remove_devices`, when legs of mirrors have changed: until then they are such legs, or
-    /// stand below one.
+    /// Names of the devices to remove once legs of mirrors have changed, in the same order. Until
+    /// then they are such legs, or below one.
     pub(crate) remove_legs: Vec<String>,
     pub(crate) add_devices: Vec<Device>,
     pub(crate) add_exports: Vec<Export>,
-    /// Their names, and the sizes that they get while clients go on.
+    /// Names of devices, and the sizes to which they grow while clients go on.
     pub(crate) grow: Vec<(String, u64)>,
-    /// The mirrors whose clients go on, and what becomes of the legs of each, one after the other.
+    /// Names of mirrors whose clients go on, and the leg changes of each, in order.
     pub(crate) legs: Vec<(String, Vec<LegChange>)>,
-    /// The mirrors that are checked otherwise from now on.
+    /// Names of mirrors whose `check_every` changes, and the new value.
     pub(crate) checks: Vec<(String, Option<Duration>)>,
-    /// Their device stays as it is, and with it their clients.
+    /// Exports to replace. Their devices stay, and so do their clients.
     pub(crate) replace_exports: Vec<Export>,
-    /// Of those that are removed and added: they change, or stand on one that does.
+    /// Names of the devices that are removed and added again: they change, or a device below does.
     pub(crate) restarted: BTreeSet<String>,
 }
 
-/// What is to become of a leg of a mirror.
+/// A change of one leg of a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LegChange {
     Replace { leg: String, with: String },
@@ -41,7 +41,7 @@ pub(crate) enum LegChange {
 }
 
 impl LegChange {
-    /// The leg that goes.
+    /// Returns the leg that is removed.
     pub(crate) fn leaves(&self) -> Option<&str> {
         match self {
             LegChange::Replace { leg, .. } | LegChange::Remove { leg } => Some(leg),
@@ -49,7 +49,7 @@ impl LegChange {
         }
     }
 
-    /// The device that becomes one.
+    /// Returns the device that becomes a leg.
     pub(crate) fn comes(&self) -> Option<&str> {
         match self {
             LegChange::Replace { with, .. } | LegChange::Add { with } => Some(with),
@@ -57,14 +57,14 @@ impl LegChange {
         }
     }
 
-    /// The mirror, and these two.
+    /// Returns the mirror, the new leg and the removed leg.
     pub(crate) fn touches<'a>(&'a self, mirror: &'a str) -> impl Iterator<Item = &'a str> {
         std::iter::once(mirror).chain(self.comes()).chain(self.leaves())
     }
 }
 
 impl Changes {
-    /// From what a server has to what it is to have.
+    /// Compares what a server has with what it is to have.
     pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
         let (devices, exports) = (new.by_name(), new.exports.iter());
         let exports: HashMap<&str, &Export> =
@@ -87,8 +87,8 @@ impl Changes {
             let changed = old.devices.iter().filter(|device| !same(device));
             let changed = changed.map(|device| device.name.clone()).collect();
             let gone = with_consumers(old, &legs, changed);
-            // A device that is to come again under its own name can't wait until the legs have
-            // changed, and go then.
+            // A device that comes back under its own name can't be removed as late as after the leg
+            // changes.
             let left: BTreeSet<String> = leaving(&legs).map(str::to_string).collect();
             let with_legs = with_suppliers(old, left);
             let again = |name: &String| gone.contains(name) && devices.contains_key(name.as_str());
@@ -121,7 +121,7 @@ impl Changes {
                 }
             }
         }
-        // One that gives the default up goes before the one that gets it.
+        // The export that gives up the default goes before the one that gets it.
         replace_exports.sort_by_key(|export| export.default);
         let checks = old.devices.iter().filter(|device| stays(&device.name));
         let checks = checks.filter_map(|device| checked_otherwise(device, new)).collect();
@@ -143,7 +143,7 @@ impl Changes {
         }
     }
 
-    /// The devices that change where they are, or go.
+    /// Returns the devices that change in place or go.
     pub(crate) fn touched(&self) -> impl Iterator<Item = &str> {
         let legs = self
             .legs
@@ -153,13 +153,13 @@ impl Changes {
         gone.chain(self.grow.iter().map(|(name, _)| name.as_str())).chain(legs)
     }
 
-    /// Whether a device, or an export (`export:NAME`), of this name comes up.
+    /// Returns true if a device, or an export (`export:NAME`), of this name comes up.
     pub(crate) fn adds(&self, name: &str) -> bool {
         self.add_devices.iter().any(|device| device.name == name)
             || self.add_exports.iter().any(|export| export_name(&export.name) == name)
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         let Changes { remove_exports, remove_devices, add_devices, .. } = self;
         remove_exports.is_empty()
@@ -174,21 +174,21 @@ impl Changes {
     }
 }
 
-/// Whether a reload takes none of these to each key in which two devices differ, apart from their
-/// suppliers.
+/// Returns true if no key in which the two devices differ has one of these `reloads`. Suppliers
+/// aren't compared.
 fn without(reloads: &[Reload], device: &Device, other: &Device) -> bool {
     let driver = device.driver.changes(&other.driver);
     let all = driver.into_iter().chain(device.tuning.changes(&other.tuning));
     all.into_iter().all(|change| !reloads.contains(&change.reload))
 }
 
-/// Whether a device is to stay as it is.
+/// Returns true if a device stays as it is.
 fn is_alike(device: &Device, other: &Device) -> bool {
     let others = [Reload::Restarts, Reload::Grows, Reload::Legs];
     device.suppliers == other.suppliers && without(&others, device, other)
 }
 
-/// A mirror that is to be checked at other times.
+/// Returns the mirror and its new `check_every`, if that changes.
 fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<Duration>)> {
     let every = |device: &Device| match &device.driver {
         Driver::Mirror(mirror) => Some(mirror.check_every),
@@ -198,8 +198,8 @@ fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<
     (had != wanted).then(|| (device.name.clone(), wanted))
 }
 
-/// A file, or a volume in a store, that is to be longer, and to be the same in all else. Devices
-/// that are built over it would know its old size.
+/// Returns the new size of a file or a volume in a store that grows and stays the same otherwise. A
+/// device with others above it can't grow: those know its old size.
 fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Option<(String, u64)> {
     let (had, wanted) = (device.driver.size_that_grows()?, other.driver.size_that_grows()?);
     let others = [Reload::Restarts, Reload::Legs];
@@ -209,7 +209,7 @@ fn grows(device: &Device, other: &Device, old: &Manifest, new: &Manifest) -> Opt
     (wanted > had && same && alone()).then(|| (device.name.clone(), wanted))
 }
 
-/// A mirror that is to have other legs, and to be the same in all else.
+/// Returns the leg changes of a mirror that stays the same otherwise.
 fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
     let (Driver::Mirror(from), Driver::Mirror(to)) = (&device.driver, &other.driver) else {
         return None;
@@ -223,8 +223,8 @@ fn legs(device: &Device, other: &Device) -> Option<(String, Vec<LegChange>)> {
         .then(|| (device.name.clone(), changes))
 }
 
-/// How legs become others; `None` where that can't be done one after the other: they keep their
-/// order, and a new one comes last.
+/// Returns the steps from one list of legs to the other. Returns `None` if there are no such steps:
+/// legs keep their order, and a new one comes last.
 fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
     let is_new = |name: &String| !had.contains(name);
     let stays = |name: &String| wanted.contains(name);
@@ -247,9 +247,9 @@ fn leg_changes(had: &[String], wanted: &[String]) -> Option<Vec<LegChange>> {
     Some(adds.chain(removes).collect())
 }
 
-/// Why a mirror with a record on its legs wouldn't come up again as another manifest has it: a leg
-/// that stays is in another place, or there are fewer, or the record is to be there no more. Where
-/// no leg stays it is another mirror.
+/// Returns the reason why a mirror with a record on its legs wouldn't come up as another manifest
+/// has it. Either a leg that stays changes its place, or legs are missing, or the record is
+/// switched off. If no leg stays, it is another mirror, and any list is accepted.
 pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Option<String> {
     let of = |manifest: &Manifest| match &manifest.device(mirror)?.driver {
         Driver::Mirror(mirror) => Some(mirror.clone()),
@@ -283,12 +283,12 @@ pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Op
     }
 }
 
-/// The legs that go.
+/// Returns the legs that go.
 fn leaving(legs: &[(String, Vec<LegChange>)]) -> impl Iterator<Item = &str> {
     legs.iter().flat_map(|(_, changes)| changes).filter_map(LegChange::leaves)
 }
 
-/// These devices, and all that they need.
+/// Returns these devices and all their suppliers.
 fn with_suppliers(manifest: &Manifest, mut all: BTreeSet<String>) -> BTreeSet<String> {
     let devices = manifest.by_name();
     let mut todo: Vec<String> = all.iter().cloned().collect();
@@ -302,7 +302,7 @@ fn with_suppliers(manifest: &Manifest, mut all: BTreeSet<String>) -> BTreeSet<St
     all
 }
 
-/// These devices, and all that need one of them; not the mirrors that have other legs instead.
+/// Returns these devices and all their consumers, except mirrors that get other legs instead.
 fn with_consumers(
     manifest: &Manifest,
     legs: &[(String, Vec<LegChange>)],
@@ -324,17 +324,17 @@ fn with_consumers(
     gone
 }
 
-/// These devices, each after those that need it.
+/// Returns these devices, each after its consumers.
 fn in_order(manifest: &Manifest, gone: &BTreeSet<String>) -> Vec<String> {
     let going = || manifest.devices.iter().filter(|device| gone.contains(&device.name));
     let devices: HashMap<&str, &Device> =
         going().map(|device| (device.name.as_str(), device)).collect();
-    // How many that need each of them are left.
+    // Number of consumers left of each device.
     let mut needed: HashMap<&str, usize> = HashMap::new();
     for supplier in going().flat_map(|device| &device.suppliers) {
         *needed.entry(supplier).or_default() += 1;
     }
-    // A manifest has no cycles, so each is free some time.
+    // A manifest has no cycles, so each device becomes free.
     let free = |device: &&Device| !needed.contains_key(device.name.as_str());
     let mut order: Vec<&Device> = going().filter(free).collect();
     let mut next = 0;
@@ -428,7 +428,7 @@ mod tests {
         assert!(changes.restarted.is_empty());
     }
 
-    /// A mirror of these, over as many volumes.
+    /// Returns a manifest with a mirror of these legs, and null devices named by the letters.
     fn mirror(over: &[&str], devices: &str, keys: &str) -> String {
         let volume = |name: char| {
             format!("[[device]]\nname = \"{name}\"\ndriver = \"null\"\nsize = \"1M\"\n")
@@ -503,7 +503,7 @@ mod tests {
         ] {
             assert_eq!(wrong(&old, &read(over, "abcd", "")), is_wrong, "{over:?}");
         }
-        // A name that is another device's is no leg that stays.
+        // A name that now belongs to another device is no leg that stays.
         let other = "[[device]]\nname = \"a\"\ndriver = \"null\"\nsize = \"2M\"\n";
         assert!(!wrong(&old, &read(&["d", "a"], "d", other)));
         let mut without = old.clone();
@@ -526,7 +526,7 @@ mod tests {
             of_mirror(&["b", "a", "c"], "abcd", ""),
             of_mirror(&["a", "d", "b", "c"], "abcd", ""),
             of_mirror(&["e", "f"], "abcdef", ""),
-            // A leg that stays is another one.
+            // A leg that stays is another device.
             Changes::between(
                 &old,
                 &read(&mirror(&["a", "d", "c"], "acd", "").replacen("1M", "2M", 1)),

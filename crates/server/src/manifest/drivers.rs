@@ -1,4 +1,4 @@
-//! What a device of a manifest is made of: the keys of each driver, and what they may say together.
+//! The drivers of a manifest: the keys of each, and the combinations of keys that are refused.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use super::object::Object;
 use super::problem::{At, Problem, too_long, unseen};
 use super::reader::Fields;
 
-/// A driver's table.
+/// A driver and its table of keys.
 pub(super) struct DriverKeys {
     pub(super) name: &'static str,
-    /// The names of its keys.
+    /// Names of the keys.
     pub(super) names: &'static [&'static str],
     #[cfg(test)]
     pub(super) meaning: &'static str,
     #[cfg(test)]
     pub(super) keys: fn() -> Vec<super::keys::Key>,
-    /// Reads and checks them.
+    /// Function that reads and checks the keys.
     pub(super) read: fn(&mut Fields<'_, '_>) -> Option<Driver>,
 }
 
 /// Declares the drivers: the name of each in a manifest, and the table of its keys.
 macro_rules! drivers {
     ($($(#[doc = $doc:literal])+ $name:literal => $driver:ident($keys:ty);)+) => {
-        /// What a device is made of. Sizes are in bytes.
+        /// A device's driver with the values of its keys. Sizes are in bytes.
         #[derive(Clone, Debug, PartialEq)]
         pub(crate) enum Driver { $($(#[doc = $doc])+ $driver($keys),)+ }
 
-        /// Each driver.
+        /// All drivers.
         pub(super) const DRIVERS: &[DriverKeys] = &[$(DriverKeys {
             name: $name,
             names: <$keys>::NAMES,
@@ -51,12 +51,12 @@ macro_rules! drivers {
         }),+];
 
         impl Driver {
-            /// Its name in manifests.
+            /// Returns the driver's name in manifests.
             pub(crate) fn name(&self) -> &'static str {
                 match self { $(Driver::$driver(_) => $name,)+ }
             }
 
-            /// Its keys that differ.
+            /// Returns the keys that differ.
             pub(super) fn changes(&self, other: &Driver) -> Vec<Change> {
                 match (self, other) {
                     $((Driver::$driver(keys), Driver::$driver(other)) => keys.changes(other),)+
@@ -68,35 +68,35 @@ macro_rules! drivers {
 }
 
 drivers! {
-    /// Its one part, slower: for trying things out.
+    /// Slows its one part down, for tests.
     "delay" => Delay(Delay);
-    /// Its one part, with requests that fail: for trying things out.
+    /// Makes requests to its one part fail, for tests.
     "error" => Error(Failing);
     /// A file, or a disk of this machine.
     "file" => File(FileDriver);
-    /// Bytes in memory, gone at the end.
+    /// Memory. The data is lost when the device goes down.
     "memory" => Memory(Plain);
-    /// Keeps the same data on each of its legs, none of which is smaller than the first one of a
-    /// new mirror. A larger one is used as far as the mirror goes, which keeps its size; see
+    /// Keeps the same data on each of its legs. No leg may be smaller than the first leg of a new
+    /// mirror. A larger leg is used up to the size of the mirror, which never changes; see
     /// [below](#mirrors).
     "mirror" => Mirror(Mirror);
-    /// Somebody else's export, on this machine or another one; see [remote.md](remote.md).
+    /// An NBD export of another server, on this machine or another one; see [remote.md](remote.md).
     "nbd" => Remote(Remote);
-    /// Takes every write, and reads zeroes.
+    /// Discards writes and reads zeroes.
     "null" => Null(Plain);
-    /// A volume in an object store, which one server has at a time; see [object.md](object.md) for
-    /// what has to be built in.
+    /// A volume in an object store. One server has it at a time. [object.md](object.md) says which
+    /// features it needs.
     "object" => Object(Object);
-    /// A partition of its one part, as the GUID partition table there says. Several may stand on
-    /// one part.
+    /// A partition of its one part, found in the GUID partition table there. Several partitions may
+    /// share one part.
     "partition" => Partition(Partition);
-    /// Spreads its data over its parts, chunk by chunk. It is as large as its smallest part, in
+    /// Spreads its data over its parts, chunk by chunk. Its size is that of its smallest part, in
     /// whole chunks, times the number of parts.
     "stripe" => Stripe(Stripe);
 }
 
 impl Driver {
-    /// The devices that it is built over, in order.
+    /// Returns the devices below, in order.
     pub(crate) fn over(&self) -> &[String] {
         match self {
             Driver::Memory(_)
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Whether what it holds is gone when it is taken down.
+    /// Returns true if the data is lost when the device goes down.
     pub(crate) fn is_in_memory(&self) -> bool {
         match self {
             Driver::Memory(_) => true,
@@ -120,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// The size that the manifest gives a volume that can grow.
+    /// Returns the size in the manifest, for a driver whose volumes can grow.
     pub(super) fn size_that_grows(&self) -> Option<u64> {
         match self {
             Driver::File(file) => file.size.as_ref().map(|at| at.value),
@@ -130,52 +130,52 @@ impl Driver {
     }
 }
 
-/// Whether several devices of this driver may stand on one part: each has its own piece of it.
+/// Returns true if several devices of this driver may share one part, each with its own piece.
 pub(super) fn shares_its_part(driver: &str) -> bool {
     driver == "partition"
 }
 
-/// What a manifest may name as a driver.
+/// Returns the names of all drivers.
 pub(crate) fn driver_names() -> impl Iterator<Item = &'static str> {
     DRIVERS.iter().map(|driver| driver.name)
 }
 
-/// The devices that a driver is built over.
+/// Reads the list of devices below a driver.
 fn parts(least: usize, range: &'static str) -> ValueKind<Vec<String>> {
     let parts = devices().within(range, "", move |parts| parts.len() >= least);
     parts.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
 }
 
-/// The device that a driver is built over.
+/// Reads the one device below a driver.
 fn part() -> ValueKind<String> {
     let one = devices().within("a list of exactly one device", "", |parts| parts.len() == 1);
     one.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
 }
 
-/// A size, as far as it is a power of two.
+/// Reads a size that is a power of two.
 fn power_of_two(least: u64, most: u64, range: &'static str) -> ValueKind<u32> {
     let holds = move |size: &u64| size.is_power_of_two() && (least..=most).contains(size);
     size().within(range, "", holds).map(|size, _| u32::try_from(size).unwrap_or_default())
 }
 
-/// 64 KiB is the largest minimum block size that NBD clients accept.
+/// Reads a block size. 64 KiB is the largest minimum block size that NBD clients accept.
 fn block_size() -> ValueKind<u32> {
     power_of_two(512, 64 << 10, "a power of two from 512 to 64K")
 }
 
-/// Bytes a second.
+/// Reads a rate in bytes per second.
 fn rate() -> ValueKind<u64> {
     size().within("at least 1 byte per second", "with 0, no resync ends", |rate| *rate > 0)
 }
 
 keys! {
-    /// A volume of which nothing is kept.
+    /// A volume that stores nothing after it goes down.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Plain {
-        /// The device's size, a multiple of its block size.
+        /// Size of the device, a multiple of its block size.
         size: u64 = size(), Required("size = \"64M\"");
-        /// What the device is read and written in. Clients may read and write any bytes: of a block
-        /// that they change in part the rest is read first, which costs time.
+        /// Unit in which the device is read and written. Clients may use any byte range. A write
+        /// that covers part of a block reads the rest of the block first, which takes time.
         block_size: u32 = block_size(), Usual("512");
     }
 }
@@ -186,12 +186,12 @@ impl Check for Plain {
     }
 }
 
-/// How a file is read and written.
+/// The way in which a file is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Io {
-    /// io_uring where the kernel lets us, threads where it doesn't.
+    /// io_uring if the kernel permits it, else threads.
     Auto,
-    /// io_uring, or the device fails.
+    /// io_uring. Without it, the device fails.
     Uring,
     /// pread and pwrite on worker threads.
     Threads,
@@ -204,32 +204,31 @@ keys! {
     /// A file, or a disk of this machine, as a device.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct FileDriver {
-        /// The file.
+        /// Path of the file.
         path: At<PathBuf> = path(), Required("path = \"disk.img\"");
-        /// Whether the file is made if it isn't there (sparse), [which is said](#a-new-volume). One
-        /// that is there keeps its content, and has to have the `size`.
+        /// `true` creates a missing file (sparse) and [reports it](#a-new-volume). An existing file
+        /// keeps its content and must have the `size`.
         create: bool = flag(), Usual("false");
-        /// The size that the file has to have, or gets when it is made: a multiple of its block
-        /// size.
+        /// Size that an existing file must have and a new one gets: a multiple of its block size.
         size: Option<At<u64>> = size(), Unset("the file's own; required with `create`"), Grows;
-        /// What the device is read and written in. Clients may read and write any bytes: of a block
-        /// that they change in part the rest is read first, which costs time.
+        /// Unit in which the device is read and written. Clients may use any byte range. A write
+        /// that covers part of a block reads the rest of the block first, which takes time.
         block_size: u32 = block_size(), Usual("512");
-        /// `"uring"` (io_uring, or fail), `"threads"` (pread and pwrite), `"auto"` (the first if
-        /// the kernel permits it, else the second, and it says so).
+        /// `"uring"`: io_uring; without it, the device fails. `"threads"`: pread and pwrite.
+        /// `"auto"`: io_uring if the kernel permits it, else threads, with a message.
         io: Io = word(IOS), Usual("\"auto\"");
-        /// Whether the file is read and written past the host's page cache (`O_DIRECT`). The device
-        /// fails where the file system doesn't do that in blocks of `block_size`; see
+        /// `true` bypasses the host's page cache (`O_DIRECT`). The device fails if the file system
+        /// doesn't support that in blocks of `block_size`; see
         /// [below](#through-the-page-cache-or-past-it).
         direct: bool = flag(), Usual("false");
-        /// A file that gets each change and each flush too, in the format of the kernel's
-        /// `dm-log-writes`, before it is acknowledged: for tests of what a crash leaves. It is
-        /// continued where it is there, grows without end, and slows changes down.
+        /// Path of a log for crash tests, in the format of the kernel's `dm-log-writes`. Each
+        /// change and each flush is logged before it is acknowledged. An existing log is continued.
+        /// The log grows without end and slows changes down.
         write_log: Option<PathBuf> = new_path(), Unset("none");
-        /// What becomes of a file that somebody else truncates or unlinks: `"error"` or
+        /// Behavior after another program truncates or unlinks the file: `"error"` or
         /// `"read-only"`; see [below](#a-file-that-is-truncated-or-unlinked).
         on_lost: OnLoss = word(ON_LOST), Usual("\"error\"");
-        /// Whether the file is opened for reading only.
+        /// `true` opens the file for reading only.
         read_only: bool = flag(), Usual("false");
     }
 }
@@ -241,7 +240,7 @@ impl Check for FileDriver {
                 "size = \"64M\", the size of the new file; one that is there needs no 'create'";
             fields.needs("size", example);
         }
-        // One that is there already may have any name.
+        // An existing file may have any name.
         if self.create {
             let path = fields.written("path").unwrap_or_default().to_string();
             let path = At::new(path, self.path.place);
@@ -265,15 +264,15 @@ impl Check for FileDriver {
 }
 
 keys! {
-    /// Parts that take turns, chunk by chunk.
+    /// Data spread over the parts, chunk by chunk.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Stripe {
-        /// The parts, in order. A part belongs to one device only, its partitions excepted.
+        /// The parts, in order. Only partitions may share a part with another device.
         over: Vec<String> = parts(2, "a list of at least two devices"),
             Required("over = [\"a\", \"b\"]");
-        /// How many bytes go to one part before the next one's turn.
-        // The largest chunk is what a device takes in one transfer; the usual one is large enough
-        // that most requests touch one part, and small enough that a large one touches all.
+        /// Bytes that go to one part before the next part's turn.
+        // The upper limit is the largest transfer that a device takes. With the default, most
+        // requests touch one part, and a large one touches all.
         chunk: u32 = power_of_two(4 << 10, 32 << 20, "a power of two from 4K to 32M"),
             Usual("\"64K\"");
     }
@@ -287,33 +286,33 @@ const DEGRADED: &[(&str, Degraded)] =
     &[("never", Degraded::Never), ("known", Degraded::Known), ("always", Degraded::Always)];
 
 keys! {
-    /// Parts with the same data.
+    /// A device with the same data on each leg.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Mirror {
         /// The legs, in order. A leg belongs to one device only.
         over: Vec<String> = parts(1, "a list of at least one device"),
             Required("over = [\"a\", \"b\"]"), Legs;
-        /// Whether the mirror keeps a record of what is in sync at the end of each leg, which takes
-        /// up to 128 KiB of its size; see [below](#mirrors).
+        /// `true` keeps a record of what is in sync at the end of each leg. It takes up to 128 KiB
+        /// of the leg; see [below](#mirrors).
         bitmap: Option<bool> = flag(),
             Unset("`true`, unless all legs are lost with the server, or one is read-only");
-        /// Which legs may be missing at the start. `"never"`: none. `"known"`: those that were
-        /// already out. `"always"`: any. With `bitmap = false` all are needed.
+        /// Legs that may be missing at the start. `"never"`: none. `"known"`: those that were
+        /// already out. `"always"`: any. With `bitmap = false`, all legs are needed.
         degraded: Degraded = word(DEGRADED), Usual("\"known\"");
-        /// How long after it failed, or was missing, a leg is tried again, and resynced if it
-        /// works. The log and stdout have the first eight of such tries, then one every ten
-        /// seconds; [events](monitoring.md) on the control socket have each.
+        /// Time after which a leg that failed or was missing is tried again. A leg that works is
+        /// resynced. The log and stdout show the first eight tries, then one every ten seconds;
+        /// [events](monitoring.md) on the control socket report each.
         retry: Option<Duration> = duration()
             .within("at least \"100ms\"", "each try reads the leg's record", |time| {
                 time.as_millis() >= 100
             }),
             Unset("at the next start, or by [`corewise mirror`](control.md#corewise-mirror)");
-        /// Bytes a second of a resync while clients have work for the legs.
+        /// Lowest rate of a resync while clients have work for the legs, in bytes per second.
         resync_least: u64 = rate(), Usual("\"10M\"");
-        /// Bytes a second of a resync at most.
+        /// Highest rate of a resync, in bytes per second.
         resync_most: u64 = rate(), Usual("\"400M\"");
-        /// How long after the end of a check of the mirror the next one begins, at the latest, such
-        /// as `"7d"`; see [below](#checks-of-mirrors).
+        /// Longest time from the end of one check of the mirror to the begin of the next, such as
+        /// `"7d"`; see [below](#checks-of-mirrors).
         check_every: Option<Duration> = duration()
             .within("at least \"1s\"", "a check reads all of each leg", |time| time.as_secs() >= 1),
             Unset("only when [`corewise mirror`](control.md#corewise-mirror) asks for it"), Follows;
@@ -334,20 +333,20 @@ impl Check for Mirror {
 }
 
 impl Mirror {
-    /// Whether it may come up without one of its legs.
+    /// Returns true if the mirror may come up without one of its legs.
     pub(super) fn begins_degraded(&self) -> bool {
         self.bitmap != Some(false) && self.degraded != Degraded::Never
     }
 }
 
 keys! {
-    /// A piece of its part.
+    /// One partition of a part.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Partition {
-        /// The part, which other partitions may stand on too.
+        /// The part. Other partitions may share it.
         over: String = part(), Required("over = [\"a\"]");
-        /// Which one: its number, from 1, or its name or GUID in the table. A damaged table is
-        /// warned about, and its backup is used.
+        /// The partition: its number, from 1, or its name or GUID in the table. A damaged table
+        /// causes a warning, and its backup is used.
         partition: At<String> = text_or_number()
             .within("a number from 1, a name or a GUID", "", |which| {
                 !which.is_empty() && which.parse() != Ok(0_u64)
@@ -361,21 +360,20 @@ impl Check for Partition {
 }
 
 keys! {
-    /// A slower part.
+    /// A part with delays.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Delay {
         /// The part.
         over: String = part(), Required("over = [\"a\"]");
-        /// How long reads, and questions about holes, wait before they are passed on. One of the
-        /// three is required.
+        /// Delay of reads, and of queries for holes. One of the three delays is required.
         read_delay: Duration = duration(), Usual("\"0s\"");
-        /// How long writes wait, and discards and zeroes.
+        /// Delay of writes, discards and zeroes.
         write_delay: Duration = duration(), Usual("\"0s\"");
-        /// How long flushes wait.
+        /// Delay of flushes.
         flush_delay: Duration = duration(), Usual("\"0s\"");
-        /// Up to this much is added, by chance, to each request that waits.
+        /// Random addition to each delay, at most this long.
         jitter: Duration = duration(), Usual("\"0s\"");
-        /// What decides chance: the same seed, the same requests.
+        /// Seed of the random numbers. The same seed delays the same requests.
         seed: u32 = number(), Usual("0");
     }
 }
@@ -389,7 +387,7 @@ impl Check for Delay {
 }
 
 impl Delay {
-    /// What its keys say.
+    /// Returns the delays that the keys describe.
     pub(crate) fn delays(&self) -> Delays {
         Delays {
             read: self.read_delay,
@@ -401,7 +399,7 @@ impl Delay {
     }
 }
 
-/// Errors that disks are known for; any other goes by its number.
+/// Errors that disks are known for. Any other error is written as its number.
 const ERRNOS: &[(&str, i32)] = &[
     ("EIO", 5),
     ("ENOMEM", 12),
@@ -424,7 +422,7 @@ fn errno() -> ValueKind<i32> {
 fn operations() -> ValueKind<Vec<Op>> {
     ValueKind::new(|fields, key| {
         let words = fields.names(key, "a list of operations, such as [\"read\", \"write\"]")?;
-        // All of them, so that each wrong one is complained about.
+        // All words are read before any failure counts, so that each wrong one is reported.
         let ops = words.iter().map(|word| operation(fields, word)).collect::<Vec<_>>();
         Some(At::new(ops.into_iter().collect::<Option<_>>()?, fields.place(key)))
     })
@@ -442,30 +440,30 @@ fn operation(fields: &mut Fields<'_, '_>, word: &At<String>) -> Option<Op> {
 }
 
 keys! {
-    /// A part of which requests fail.
+    /// A part with failing requests.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Failing {
         /// The part.
         over: String = part(), Required("over = [\"a\"]");
         /// Operations that may fail: `"read"`, `"write"`, `"flush"`, `"discard"`, `"write-zeroes"`.
         fails: Vec<Op> = operations(), Filled("[]", "all");
-        /// Only requests that touch bytes in [`from`, `to`) fail.
+        /// Requests fail only if they touch bytes in [`from`, `to`).
         from: Option<At<u64>> = size(), Unset("the device's begin");
-        /// The end of that range.
+        /// End of that range.
         to: Option<u64> = size(), Unset("the device's end");
-        /// How many of those requests pass first.
+        /// Number of those requests that pass first.
         after: u32 = number(), Usual("0");
-        /// Of those that follow each `every`th fails.
+        /// Each `every`th of the requests after those may fail.
         every: u32 = number().within("at least 1", "1 means every request", |every| *every > 0),
             Usual("1");
-        /// Of those that are left this share fails, from 0 to 1, by chance.
+        /// Share of the remaining requests that fails, from 0 to 1, chosen at random.
         rate: f64 = share(), Usual("1");
-        /// After so many failures the device is well again.
+        /// Number of failures after which no request fails any more.
         times: Option<u32> = number(), Unset("never");
         /// The error: `EIO`, `ENOMEM`, `ENOSPC`, `EROFS`, `EILSEQ`, `EOPNOTSUPP`, `ETIMEDOUT`,
         /// `EREMOTEIO`, or a number.
         errno: i32 = errno(), Usual("\"EIO\"");
-        /// What decides chance: the same seed, the same requests.
+        /// Seed of the random numbers. The same seed fails the same requests.
         seed: u32 = number(), Usual("0");
     }
 }
@@ -485,7 +483,7 @@ impl Check for Failing {
 }
 
 impl Failing {
-    /// What its keys say.
+    /// Returns the fault that the keys describe.
     pub(crate) fn fault(&self) -> Fault {
         let fault = Fault::new()
             .on(&self.fails)
@@ -522,7 +520,7 @@ fn hw_queues() -> ValueKind<HwQueues> {
     })
 }
 
-/// Whether requests are sorted by deadlines.
+/// Schedulers by name; `true` sorts requests by deadlines.
 const SCHEDULERS: &[(&str, bool)] = &[("none", false), ("deadline", true)];
 
 fn scheduler() -> ValueKind<IoScheduler> {
@@ -533,32 +531,34 @@ fn scheduler() -> ValueKind<IoScheduler> {
 }
 
 keys! {
-    /// How a device comes up and goes down, and how its queue is built.
+    /// The keys that all drivers share: how a device comes up and goes down, and how its queue is
+    /// built.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Tuning {
-        /// The number of the NUMA node that the device is near to: it is brought up there. One that
-        /// the machine doesn't have is refused, and with `--keep-going` no preference.
+        /// NUMA node that the device is near to. The device is brought up there. If the machine
+        /// lacks the node, the device is refused, or has no preference with `--keep-going`.
         node: Option<At<u32>> = number(), Unset("no preference");
-        /// How long bringing it up may take before it is named.
+        /// Time after which a bring-up that isn't done is reported.
         probe_timeout: Option<Duration> = duration(), Unset("as long as it takes");
-        /// How long shutting it down may take before it is named.
+        /// Time after which a shutdown that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
-        /// How many hardware queues its requests go through: a number, or `"cpu"`, `"cache_shard"`,
-        /// `"cache"`, `"numa"` for one each; never more than there are CPUs.
+        /// Number of hardware queues, or `"cpu"`, `"cache_shard"`, `"cache"`, `"numa"` for one
+        /// each; never more than CPUs.
         hw_queues: HwQueues = hw_queues(), Filled("\"cpu\"", "`\"cpu\"`");
-        /// Which of the requests that wait for room in the driver goes first: `"none"`, or
-        /// `"deadline"`, for disks that seek.
+        /// Order of the requests that wait for a place in the driver: `"none"`, or `"deadline"`,
+        /// for disks that seek.
         scheduler: IoScheduler = scheduler(), Usual("\"none\"");
-        /// How long a request may be in the driver; see [below](#requests-that-take-too-long).
+        /// Longest time of a request in the driver; see [below](#requests-that-take-too-long).
         timeout: Option<Duration> = duration().positive("leave it out for no timeout"),
             Unset("as long as it takes");
-        /// On which CPU a request ends: `"none"`, where its driver completes it; `"cache"`, on one
-        /// that shares a last-level cache with the one it came from; `"cpu"`, on that very one. To
-        /// end elsewhere costs a call to that CPU. With one cache, `"cache"` never calls.
+        /// CPU on which a request ends. `"none"`: where the driver completes it. `"cache"`: one
+        /// that shares a last-level cache with the CPU it came from. `"cpu"`: the CPU it came from.
+        /// Ending a request elsewhere costs a call to that CPU. On a machine with one cache,
+        /// `"cache"` never calls.
         rq_affinity: RqAffinity = word(AFFINITIES), Usual("\"cache\"");
-        /// How much is found out about its requests' times, for `corewise dump`: `"counted"`,
-        /// nothing, only requests and bytes; `"sampled"`, one request in eight stands for the
-        /// others; `"timed"`, each, for some 75 ns of CPU a request.
+        /// Detail of the statistics in `corewise dump`. `"counted"`: requests and bytes only.
+        /// `"sampled"`: times of one request in eight. `"timed"`: times of each request, for about
+        /// 75 ns of CPU a request.
         iostats: IoStats = word(STATS), Usual("\"sampled\"");
     }
 }
@@ -576,27 +576,26 @@ fn connections() -> ValueKind<usize> {
 }
 
 keys! {
-    /// Somebody else's export as a device.
+    /// An export of another server as a device.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Remote {
-        /// Which export it is: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, or
-        /// with `nbds` for TLS, where `tls-hostname=NAME` behind the `?` says another name than the
-        /// host's.
+        /// The export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, with `nbds`
+        /// for TLS. `?tls-hostname=NAME` gives the name in the certificate if it isn't the host's.
         uri: At<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
-        /// How many connections at most; one where the other side doesn't say that a flush on one
-        /// covers all.
+        /// Largest number of connections. If the server doesn't say that a flush on one connection
+        /// covers all, one is used.
         connections: usize = connections(), Usual("4");
-        /// How long an attempt to connect may take, its handshake included.
+        /// Timeout of an attempt to connect, its handshake included.
         connect_timeout: Duration = duration().positive("such as \"10s\""), Usual("\"5s\"");
-        /// How long a request may take, all attempts together; then it fails.
+        /// Timeout of a request, retries included. After that the request fails.
         request_timeout: Duration = duration().positive("such as \"10s\""), Usual("\"30s\"");
-        /// Whether the export isn't changed.
+        /// `true` never changes the export.
         read_only: bool = flag(), Usual("false");
-        /// A file (PEM) with the authorities that vouch for the other side.
+        /// File (PEM) with the authorities that vouch for the other server.
         tls_ca: Option<At<PathBuf>> = path(), Unset("required with `nbds`");
-        /// A file (PEM) with a certificate, for another side that asks for one.
+        /// File (PEM) with this client's certificate, for servers that ask for one.
         tls_certificate: Option<At<PathBuf>> = path(), Unset("none");
-        /// A file (PEM) with the key of that certificate.
+        /// File (PEM) with the key of that certificate.
         tls_key: Option<At<PathBuf>> = path(), Unset("required with `tls_certificate`");
     }
 }

@@ -11,49 +11,50 @@ keys! {
     /// A device that clients can see.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Export {
-        /// The device to export; several exports may show the same one.
+        /// Device to export. Several exports may show the same device.
         device: String = text(), Required("device = \"disk0\"");
-        /// What clients ask for. It may be empty.
+        /// Name that clients ask for. It may be empty.
         name: String = shown("an export's name"), Filled("\"\"", "the device's name");
-        /// Whether all changes are refused.
+        /// `true` refuses all changes.
         read_only: bool = flag(), Usual("false");
-        /// A text that clients can list.
+        /// Text that clients can list.
         description: Option<String> = shown("a description"), Unset("none");
-        /// How many clients it lets in at the same time.
+        /// Largest number of clients at a time.
         clients: Option<usize> = clients(), Unset("as many as the server");
-        /// How much all its clients together may do in a second: `{ iops = 1000, bytes = "100M" }`,
-        /// or one of both; see [below](#greedy-clients).
+        /// Limit of all its clients together, per second: `{ iops = 1000, bytes = "100M" }`, or one
+        /// of both; see [below](#greedy-clients).
         limit: Option<Limit> = limit(), Unset("as much as they can");
-        /// How much each of them may do, likewise.
+        /// Limit of each client, in the same form.
         client_limit: Option<Limit> = limit(), Unset("as much as it can");
-        /// The users of this machine that may attach, by their numbers: `[0, 1000]`. They come by
-        /// the Unix socket, where the kernel says who they are; see [below](#who-may-attach).
+        /// Users of this machine that may attach, by number: `[0, 1000]`. They use the Unix socket,
+        /// where the kernel tells the server the user; see [below](#who-may-attach).
         allow_uids: Option<Vec<u32>> = users(), Unset("everybody");
-        /// The clients that may attach, by a name in their certificate: a DNS name, a URI, or the
-        /// common name, letter by letter. Needs `tls_client_ca`; with `allow_uids`, one of the two
+        /// Clients that may attach, by a name in their certificate: a DNS name, a URI, or the
+        /// common name, letter by letter. Needs `tls_client_ca`. With `allow_uids`, one of the two
         /// is enough.
         allow_certificates: Option<Vec<String>> = certificates(), Unset("everybody");
-        /// Whether clients that ask for the empty name get this one; one export at most.
+        /// `true` gives this export to clients that ask for the empty name. At most one export may
+        /// have it.
         default: bool = flag(), Filled("false", "they get the only one that is for them");
-        /// How long its drain and flush may take before it is named.
+        /// Time after which a drain and flush that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {
-        /// Where its table begins.
+        /// Begin of the export's table.
         place: Position
     }
 }
 
-/// A text that the protocol carries.
+/// Reads a text that the protocol carries.
 fn shown(what: &'static str) -> ValueKind<String> {
     let short = |text: &String| text.len() <= 4096;
     text().seen(what).within("at most 4096 bytes long", "", short)
 }
 
 keys! {
-    /// How much may go through in a second.
+    /// The limits of a second.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Limit {
-        /// Requests.
+        /// Number of requests.
         iops: Option<u64> = number().within("at least 1", "", |n| *n > 0).map(|n, _| u64::from(n)),
             Unset("any number");
         /// Bytes of reads and writes.
@@ -73,7 +74,7 @@ fn limit() -> ValueKind<Limit> {
     })
 }
 
-/// One that was empty would let nobody in.
+/// Refuses an empty list, which would let nobody in.
 fn listed<T: 'static>(list: ValueKind<Vec<T>>) -> ValueKind<Vec<T>> {
     let why = "an empty one lets nobody in: leave the key out for everybody";
     list.within("a list that isn't empty", why, |list| !list.is_empty())

@@ -1,7 +1,6 @@
-//! What a key of the manifest is. The tables of keys are structs that [`keys!`] declares: each
-//! field is a key, and its entry says all that there is to say: how the value is written, what it
-//! may be, what goes without it, what a reload does with a change. The field's documentation is the
-//! key's line in `docs/manifest.md`.
+//! The declaration of the manifest's keys. The tables of keys are structs that [`keys!`] declares.
+//! Each field is a key. Its entry says how the value is written, its range, its default, and what a
+//! reload does with a change. The field's documentation is the key's line in `docs/manifest.md`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,43 +8,43 @@ use std::time::Duration;
 use super::problem::{self, At, unseen};
 use super::reader::Fields;
 
-/// What goes where a key is left out.
+/// The default of a key that is left out.
 #[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeftOut {
-    /// Nothing: it is an error, and its help shows this example.
+    /// Error for a missing key, whose help shows this example.
     Required(&'static str),
-    /// This value, as a manifest writes it.
+    /// Default value, as a manifest writes it.
     Usual(&'static str),
-    /// The field is `None`, which means this.
+    /// Meaning of the field's `None`.
     Unset(&'static str),
-    /// This value, which means what stands behind it.
+    /// Default value, and its meaning in the manual.
     Filled(&'static str, &'static str),
 }
 
-/// What a reload does with a changed key.
+/// The effect of a changed key in a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The device is taken down and brought up again, with all that needs it. An export is replaced
-    /// while clients go on. A server has to be restarted by hand.
+    /// The device is taken down and brought up again, with all its consumers. An export is replaced
+    /// while clients go on. A change of the server's own keys needs a restart by hand.
     Restarts,
-    /// A larger size is given to the device while clients go on.
+    /// The device grows while clients go on.
     Grows,
     /// Legs are replaced, added and removed while clients go on.
     Legs,
-    /// The new value counts from then on.
+    /// The new value takes effect at once.
     Follows,
-    /// The new value counts from then on, if it isn't more than the server has shared memory out
-    /// for.
+    /// The new value takes effect at once, unless it is above the limit that the server's memory
+    /// was divided for.
     Room,
-    /// Newcomers are shown what the files hold by then; to have none, or the first, needs a
+    /// New connections get the new content of the files. Setting the first file, or none, needs a
     /// restart.
     Renews,
-    /// Nothing: the key says how a device begins.
+    /// The change is ignored: the key matters only when the device is created or opened.
     Ignores,
 }
 
-/// A key that differs.
+/// A key whose values differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) key: &'static str,
@@ -65,34 +64,34 @@ pub(crate) struct Key {
 
 /// A struct whose fields are keys.
 pub(crate) trait Keys: Sized {
-    /// The names of its keys, in order.
+    /// Names of the keys, in order.
     const NAMES: &[&str];
 
-    /// Its keys, in order.
+    /// Returns the keys, in order.
     #[cfg(test)]
     fn keys() -> Vec<Key>;
 
-    /// Reads them, and complains about each that can't be what it says. `None`: one that is
-    /// required isn't there.
+    /// Reads the keys and reports each value that is refused. Returns `None` if a required key is
+    /// missing.
     fn read(fields: &mut Fields<'_, '_>) -> Option<Self>;
 
-    /// The keys that differ.
+    /// Returns the keys that differ.
     fn changes(&self, other: &Self) -> Vec<Change>;
 
-    /// Takes the values of another one, for keys with which a reload does that.
+    /// Copies the values of `other` for each key whose [`Reload`] `takes` accepts.
     fn take(&mut self, other: &Self, takes: impl Fn(Reload) -> bool);
 }
 
-/// What the keys of a table may not say together.
+/// The combinations of keys that a table refuses.
 pub(super) trait Check {
-    /// Complains about it.
+    /// Reports each such combination.
     fn check(&self, fields: &mut Fields<'_, '_>);
 }
 
-/// Declares a struct and its keys: `key: TYPE = KIND, LEFT_OUT;`, with a [`Reload`] behind it where
-/// a change doesn't restart the device. TYPE is what KIND gives, in an [`At`] where its place is
-/// wanted, in an `Option` where nothing goes without it. A field behind `and` is no key; the reader
-/// leaves it at its default.
+/// Declares a struct and its keys: `key: TYPE = KIND, LEFT_OUT;`, with a [`Reload`] at the end if a
+/// change doesn't restart the device. TYPE is the type that KIND gives: in an [`At`] if the value's
+/// place is needed, in an `Option` if the key has no default. A field behind `and` is no key; the
+/// reader leaves it at its default.
 macro_rules! keys {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $(
@@ -123,7 +122,8 @@ macro_rules! keys {
 
             fn read(fields: &mut $crate::manifest::reader::Fields<'_, '_>) -> Option<Self> {
                 use $crate::manifest::keys::LeftOut::*;
-                // All of them, so that each wrong one is complained about.
+                // All keys are read before a missing one counts, so that each wrong one is
+                // reported.
                 let ($($key,)+) = ($($kind.get(fields, stringify!($key), $left_out),)+);
                 Some($name { $($key: $key?,)+ $($more: Default::default())? })
             }
@@ -153,8 +153,8 @@ macro_rules! keys {
 }
 pub(super) use keys;
 
-/// What a field keeps of a value: it alone or with its place, and `None` where there is none, if
-/// the field can say so.
+/// The form in which a field keeps a value: alone or with its place, and as `None` if the field is
+/// an `Option` and the key is missing.
 pub(crate) trait Field<T>: Sized {
     fn keep(found: Option<At<T>>) -> Option<Self>;
 }
@@ -183,25 +183,25 @@ impl<T> Field<T> for Option<At<T>> {
     }
 }
 
-/// Reads one key; what is wrong is complained about.
+/// A function that reads one key and reports what is wrong.
 type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>>>;
 
-/// How a value is written, and what it may be.
+/// A kind of value: how it is written, and its range.
 pub(crate) struct ValueKind<T> {
     read: Read<T>,
     range: Option<String>,
 }
 
 impl<T: 'static> ValueKind<T> {
-    /// Joins a reader and nothing else.
+    /// Creates a kind from a reader, without a range.
     pub(super) fn new(
         read: impl Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>> + 'static,
     ) -> ValueKind<T> {
         ValueKind { read: Box::new(read), range: None }
     }
 
-    /// Only values that hold are taken. Messages and the manual say `must be RANGE`, and messages
-    /// why, if that isn't empty.
+    /// Accepts only values for which `holds` returns true. Messages and the manual say
+    /// `must be RANGE`. Messages add `why`, if it isn't empty.
     pub(super) fn within(
         self,
         range: &'static str,
@@ -222,7 +222,7 @@ impl<T: 'static> ValueKind<T> {
         ValueKind { read: Box::new(read), range: Some(range.to_string()) }
     }
 
-    /// Makes something else of the value.
+    /// Converts the value.
     pub(super) fn map<U: 'static>(self, map: impl Fn(T, &Path) -> U + 'static) -> ValueKind<U> {
         let ValueKind { read, range } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
@@ -232,7 +232,7 @@ impl<T: 'static> ValueKind<T> {
         ValueKind { read: Box::new(read), range }
     }
 
-    /// What the manual says that it must be.
+    /// Returns the range, as the manual says it.
     #[cfg(test)]
     pub(super) fn range(&self) -> Option<String> {
         self.range.clone()
@@ -259,7 +259,7 @@ impl<T: 'static> ValueKind<T> {
 }
 
 impl ValueKind<String> {
-    /// Makes something else of the text, or says why it can't be.
+    /// Converts the text, or reports why it can't.
     pub(super) fn parse<U: 'static>(
         self,
         parse: impl Fn(&str, &Path) -> Result<U, String> + 'static,
@@ -276,7 +276,7 @@ impl ValueKind<String> {
         })
     }
 
-    /// Characters that nobody sees are refused.
+    /// Refuses invisible characters.
     pub(super) fn seen(self, what: &'static str) -> ValueKind<String> {
         let ValueKind { read, range } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
@@ -291,7 +291,7 @@ impl ValueKind<String> {
 }
 
 impl ValueKind<Duration> {
-    /// Not 0.
+    /// Refuses 0.
     pub(super) fn positive(self, why: &'static str) -> ValueKind<Duration> {
         self.within("greater than 0", why, |time| !time.is_zero())
     }
@@ -301,17 +301,17 @@ pub(super) fn text() -> ValueKind<String> {
     ValueKind::new(|fields, key| fields.string(key))
 }
 
-/// A number may stand for its digits.
+/// Reads a text; a number stands for its digits.
 pub(super) fn text_or_number() -> ValueKind<String> {
     ValueKind::new(|fields, key| fields.string_or_number(key))
 }
 
-/// A path; a relative one begins in the manifest's folder.
+/// Reads a path; a relative one begins in the manifest's folder.
 pub(super) fn path() -> ValueKind<PathBuf> {
     text().map(|path, base| base.join(path))
 }
 
-/// The path of what is made there.
+/// Reads the path of a file or folder that may be created.
 pub(super) fn new_path() -> ValueKind<PathBuf> {
     text().seen("a path").map(|path, base| base.join(path))
 }
@@ -324,7 +324,7 @@ pub(super) fn number() -> ValueKind<u32> {
     ValueKind::new(|fields, key| fields.number(key))
 }
 
-/// A number from 0 to 1.
+/// Reads a number from 0 to 1.
 pub(super) fn share() -> ValueKind<f64> {
     ValueKind::new(|fields, key| fields.share(key))
 }
@@ -337,12 +337,13 @@ pub(super) fn duration() -> ValueKind<Duration> {
     ValueKind::new(|fields, key| fields.duration(key))
 }
 
-/// One of these words.
+/// Reads one of these words.
 pub(super) fn word<T: Copy + 'static>(words: &'static [(&'static str, T)]) -> ValueKind<T> {
     word_or(text(), "one of", words, |_| None)
 }
 
-/// One of these words, or what `other` makes of it; `wanted` stands in front of the words.
+/// Reads one of these words, or converts another text with `other`. Messages put `wanted` in front
+/// of the words.
 pub(super) fn word_or<T: Copy + 'static>(
     text: ValueKind<String>,
     wanted: &'static str,
@@ -363,7 +364,7 @@ pub(super) fn word_or<T: Copy + 'static>(
     })
 }
 
-/// Names of devices.
+/// Reads names of devices.
 pub(super) fn devices() -> ValueKind<Vec<At<String>>> {
     ValueKind::new(|fields, key| {
         let names = fields.names(key, "a list of device names, such as [\"a\", \"b\"]")?;

@@ -1,5 +1,5 @@
-//! The names between devices: duplicates, missing suppliers, parts claimed twice, cycles, and what
-//! a broken device takes along.
+//! The references between devices: duplicates, missing suppliers, parts claimed twice, cycles, and
+//! the devices that a broken one takes along.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,30 +10,30 @@ use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawManifest};
 use crate::text;
 
-/// The devices of a manifest by index, and what is known to be wrong with each.
+/// The devices of a manifest by index, and the known problem of each.
 pub(super) struct Links<'m> {
     devices: &'m [RawDevice],
-    /// What the server has already that these are added to.
+    /// Manifest of the running server to which these devices are added.
     server: Option<&'m Manifest>,
-    /// Why a device can't be brought up; `None` while it can.
+    /// Reason why a device can't be brought up; `None` while it can.
     bad: Vec<Option<String>>,
     /// Suppliers by index, each once, parts first.
     suppliers: Vec<Vec<usize>>,
-    /// Those that the server has already, each once.
+    /// Names of the suppliers that the server already has, each once.
     suppliers_up: Vec<Vec<String>>,
     by_name: BTreeMap<&'m str, usize>,
-    /// For each device that another one here is built over, the first of these.
+    /// Name of the first device above each device that is below another one of this manifest.
     above: HashMap<&'m str, &'m str>,
-    /// The same for the server's own.
+    /// Device above each device that is below another one of the server.
     above_there: HashMap<&'m str, &'m Device>,
-    /// The server's own devices.
+    /// Devices of the server by name.
     there: HashMap<&'m str, &'m Device>,
 }
 
-/// Problems with an unknown name that come with advice. Each compares the name with all others.
+/// Limit of problems with unknown names that get advice: each compares the name with all others.
 pub(super) const ADVISED: usize = 20;
 
-/// The subject of a device's problems.
+/// Returns the subject of a device's problems.
 pub(super) fn subject(device: &RawDevice) -> Subject {
     Subject::Device(match &device.name {
         Some(name) => Ok(name.value.clone()),
@@ -42,7 +42,7 @@ pub(super) fn subject(device: &RawDevice) -> Subject {
 }
 
 impl<'m> Links<'m> {
-    /// Follows all names. Problems are added to `problems`.
+    /// Follows all names. Adds what it finds to `problems`.
     pub(super) fn follow(
         raw: &'m RawManifest,
         server: Option<&'m Manifest>,
@@ -96,12 +96,12 @@ impl<'m> Links<'m> {
         self.by_name.get(name).copied()
     }
 
-    /// Whether the server has a device of that name already.
+    /// Returns true if the server already has a device of that name.
     pub(super) fn is_up(&self, name: &str) -> bool {
         self.there.contains_key(name)
     }
 
-    /// What to do where no device has that name.
+    /// Returns advice for a name that no device has.
     pub(super) fn meant(&self, name: &str) -> String {
         let up = self.server.into_iter().flat_map(|server| &server.devices);
         let here = self.by_name.keys().copied();
@@ -109,19 +109,19 @@ impl<'m> Links<'m> {
         text::help(name, known, "declared devices")
     }
 
-    /// The names of the devices that must be up before `index`.
+    /// Returns the names of the devices that must be up before `index`.
     pub(super) fn suppliers(&self, index: usize) -> Vec<String> {
         let these = self.suppliers[index].iter().map(|s| self.name(*s).to_string());
         these.chain(self.suppliers_up[index].iter().cloned()).collect()
     }
 
-    /// The device that is built over that one, if there is one.
+    /// Returns the device above that one, if there is one.
     pub(super) fn built_over(&self, name: &str) -> Option<&'m str> {
         let there = || self.above_there.get(name).map(|device| device.name.as_str());
         self.above.get(name).copied().or_else(there)
     }
 
-    /// Takes out all that depend on a bad device, directly or not, and says why for each.
+    /// Removes all devices that depend on a bad one, directly or not. Returns each with the reason.
     pub(super) fn left_out(&mut self) -> Vec<LeftOut> {
         let mut consumers = vec![Vec::new(); self.devices.len()];
         for (index, suppliers) in self.suppliers.iter().enumerate() {
@@ -148,11 +148,11 @@ impl<'m> Links<'m> {
         self.devices[index].name.as_ref().map_or("", |name| name.value.as_str())
     }
 
-    /// Every device needs a name of its own that can be written in a URI and in a table.
+    /// Checks names: each device needs one of its own that can be written in a URI and in a table.
     fn names(&mut self, problems: &mut Vec<Problem>) {
         for (index, device) in self.devices.iter().enumerate() {
             let Some(name) = &device.name else {
-                // That has been complained about.
+                // The missing name has been reported.
                 self.mark(index);
                 continue;
             };
@@ -177,7 +177,7 @@ impl<'m> Links<'m> {
                     )
                     .help("give each device a different name"),
                 );
-                // Which of the two is meant elsewhere can't be known: neither comes up.
+                // A reference to the name could mean either device, so neither comes up.
                 self.mark(index);
                 self.mark(first);
                 continue;
@@ -225,8 +225,8 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// A device can be a part of one other device only: two of them would overwrite each other. Its
-    /// partitions don't.
+    /// Checks that a device is a part of one other device only, since two of them would overwrite
+    /// each other. Partitions may share a part.
     fn claims(&mut self, problems: &mut Vec<Problem>) {
         let mut claimed: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, device) in self.devices.iter().enumerate() {
@@ -238,7 +238,7 @@ impl<'m> Links<'m> {
                 };
                 let its_name = device.name.as_ref().map(|name| name.value.as_str());
                 if its_name.is_some_and(|name| self.is_up(name)) {
-                    // That has been complained about.
+                    // A name that the server already has was reported.
                     continue;
                 }
                 if let Err(problem) = self.claim_there(&part.value, shares(index)) {
@@ -263,7 +263,7 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// A part that the server has already has to be free.
+    /// Checks that a part which the server already has is free.
     fn claim_there(&self, part: &str, shares: bool) -> Result<(), Problem> {
         let Some(server) = self.server else { return Ok(()) };
         let told = |message| Problem::new(Position::default(), Subject::Manifest, message);
@@ -312,10 +312,11 @@ fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The cycles that are met by walking from each node in order; disjoint, smallest index first.
+/// Returns the cycles met by walking from each node in order. They are disjoint, smallest index
+/// first.
 ///
-/// Every node on a cycle that shares no node with an earlier one is in exactly one of them. That
-/// is enough to reject the manifest and to show a way out of each knot.
+/// Every node on a cycle that shares no node with an earlier one is in exactly one of them. That is
+/// enough to reject the manifest and to show a way out of each knot.
 fn find_cycles(suppliers: &[Vec<usize>]) -> Vec<Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Colour {
@@ -326,8 +327,8 @@ fn find_cycles(suppliers: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut colour = vec![Colour::New; suppliers.len()];
     let mut cycles = Vec::new();
     for start in 0..suppliers.len() {
-        // A walk without recursion: manifests with long chains must not need a deep stack.
-        // Each entry is a node and the number of its suppliers that were looked at.
+        // A walk without recursion: manifests with long chains must not need a deep stack. Each
+        // entry is a node and the number of its suppliers already visited.
         let mut path: Vec<(usize, usize)> = Vec::new();
         if colour[start] == Colour::New {
             colour[start] = Colour::OnPath;

@@ -1,5 +1,5 @@
-//! The tables of keys in `docs/manifest.md` are made from those of the code: `COREWISE_RENEW=1
-//! cargo test -p corewise-server manual` writes them.
+//! The check that the tables of keys in `docs/manifest.md` match the code.
+//! `COREWISE_RENEW=1 cargo test -p corewise-server manual` writes them.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::keys::{Key, Keys, LeftOut, Reload};
 use super::raw;
 use super::server::Server;
 
-/// What the manual says of a key, whose table says what a reload usually does.
+/// Returns a key's row of the manual. `usual` is what the table says about reloads.
 fn row(key: &Key, usual: Reload) -> String {
     let range = key.range.as_ref().map(|range| {
         let (first, rest) = range.split_at(1);
@@ -40,7 +40,7 @@ fn table(keys: &[Key], usual: Reload) -> String {
     format!("| key | what it says | if left out |\n| --- | --- | --- |\n{rows}")
 }
 
-/// Text in lines of at most 100 characters.
+/// Wraps text in lines of at most 100 characters.
 fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -53,7 +53,7 @@ fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The tables, by the names that the manual has them under.
+/// Returns the tables, by their names in the manual.
 fn tables() -> Vec<(&'static str, String)> {
     let mut tables = vec![
         ("server", table(&Server::keys(), Reload::Follows)),

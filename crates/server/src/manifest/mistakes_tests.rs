@@ -1,4 +1,4 @@
-//! Mistakes in a manifest that people make, and the advice that each is answered with.
+//! Common mistakes in a manifest, and the advice that each gets.
 
 use super::tests::{memory, problem, problems, resolve};
 use super::*;

@@ -1,10 +1,10 @@
 //! The manifest of `corewise up`: what to bring up, what to export and where to listen.
 //!
-//! `keys` says what a key is. The tables of keys are in `server`, `export`, `drivers` (what every
-//! device takes, and each driver) and `object` (a volume in an object store): a new key is one
-//! entry there. `raw` reads the text by them and looks nothing up, `links` follows the names from
-//! device to device, and `resolve` decides what all of it means: `model`. All of it is pure:
-//! nothing here touches the file system. The format is described in `docs/manifest.md`.
+//! `keys` declares what a key is. The tables of keys are in `server`, `export`, `drivers` (the keys
+//! of all devices, and of each driver) and `object` (a volume in an object store): a new key is one
+//! entry there. `raw` reads the text by these tables and resolves nothing. `links` follows the
+//! names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
+//! here touches the file system. `docs/manifest.md` describes the format.
 
 mod changes;
 mod drivers;
@@ -47,8 +47,7 @@ pub fn read(text: &str, base: &Path) -> Resolved {
     resolve::resolve(&raw, problems, None)
 }
 
-/// Reads the manifest of what is to be added to a server that has all of `server`, and may be built
-/// over that.
+/// Reads a manifest whose devices are added to those of `server`, and may be built over them.
 pub(crate) fn read_beside(text: &str, base: &Path, server: &Manifest) -> Resolved {
     let (raw, problems) = raw::parse(text, base);
     resolve::resolve(&raw, problems, Some(server))

@@ -1,4 +1,4 @@
-//! What a manifest asks for.
+//! The checked content of a manifest.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,26 +17,26 @@ impl Manifest {
         self.exports.iter().find(|export| export.name == name)
     }
 
-    /// Keeps what `keep` says of the names of devices, which those of exports begin with `export:`
-    /// among.
+    /// Keeps the devices and exports whose name `keep` accepts. Names of exports begin with
+    /// `export:`.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.devices.retain(|device| keep(&device.name));
         self.exports.retain(|export| keep(&export_name(&export.name)));
     }
 
-    /// The devices that are built over that one.
+    /// Returns the devices directly above that one.
     pub(crate) fn built_over<'a>(&'a self, part: &'a str) -> impl Iterator<Item = &'a Device> {
         self.devices
             .iter()
             .filter(move |device| device.driver.over().iter().any(|over| over == part))
     }
 
-    /// Its devices by their names.
+    /// Returns the devices by name.
     pub(crate) fn by_name(&self) -> HashMap<&str, &Device> {
         self.devices.iter().map(|device| (device.name.as_str(), device)).collect()
     }
 
-    /// The devices that need each one, directly.
+    /// Returns the direct consumers of each device.
     pub(crate) fn consumers(&self) -> HashMap<&str, Vec<&Device>> {
         let mut consumers: HashMap<&str, Vec<&Device>> = HashMap::new();
         for device in &self.devices {
@@ -47,8 +47,8 @@ impl Manifest {
         consumers
     }
 
-    /// The devices that the others come up without: a mirror that may begin without all of its legs
-    /// is built over each of them, in however many steps.
+    /// Returns the devices that may be missing: those below a mirror that may begin without all of
+    /// its legs, in any number of steps.
     pub(crate) fn may_be_missing(&self) -> BTreeSet<String> {
         let by_name = self.by_name();
         let degraded = |device: &&Device| matches!(&device.driver, Driver::Mirror(mirror) if mirror.begins_degraded());
@@ -67,19 +67,19 @@ impl Manifest {
     }
 }
 
-/// What an export is called among devices; no device of a manifest has a colon in its name.
+/// Returns the name of an export among devices. No device of a manifest has a colon in its name.
 pub(crate) fn export_name(export: &str) -> String {
     format!("export:{export}")
 }
 
-/// What a manifest asks for, checked as far as that is possible without touching anything.
+/// A manifest, checked as far as that is possible without touching anything.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     /// The `[server]` table.
     pub server: Server,
-    /// In the order of the file.
+    /// Devices, in the order of the file.
     pub devices: Vec<Device>,
-    /// In the order of the file, which is also the order in which clients see them.
+    /// Exports, in the order of the file, which is also the order in which clients see them.
     pub exports: Vec<Export>,
 }
 
@@ -87,39 +87,39 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     pub(crate) name: String,
-    /// Where its table begins.
+    /// Begin of the device's table.
     pub(crate) place: Position,
     pub(crate) driver: Driver,
     pub(crate) tuning: Tuning,
-    /// Devices that must be up before this one and are shut down after it: the parts it is built
-    /// over, then those named in `suppliers`. Each once.
+    /// Devices that must be up before this one and are shut down after it, each once: the parts
+    /// below, then those named in `suppliers`.
     pub(crate) suppliers: Vec<String>,
 }
 
-/// Something that can't be brought up, and why.
+/// A device or an export that can't be brought up, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// What it is.
+    /// The device or export.
     pub subject: Subject,
     /// The reason in words.
     pub why: String,
 }
 
-/// The part of a manifest that can run, and what is wrong with the rest.
+/// The part of a manifest that can run, and the problems of the rest.
 #[derive(Debug)]
 pub struct Resolved {
-    /// Only what has no problem and depends on nothing that has one.
+    /// Devices and exports that have no problem and depend on nothing that has one.
     pub manifest: Manifest,
-    /// In the order of the file.
+    /// Problems, in the order of the file.
     pub problems: Vec<Problem>,
-    /// What is missing from `manifest`: those with a problem, and those that need them.
+    /// Devices and exports missing from `manifest`: those with a problem, and their consumers.
     pub left_out: Vec<LeftOut>,
-    /// The problems concern the manifest or its `[server]` table, so that nothing can run.
+    /// True if the problems concern the manifest or its `[server]` table, so that nothing can run.
     pub fatal: bool,
 }
 
 impl Resolved {
-    /// Returns a manifest without a problem; `label` is how messages call it.
+    /// Returns a manifest without a problem. `label` is its name in messages.
     ///
     /// # Errors
     /// The problems, a line each.
@@ -132,7 +132,7 @@ impl Resolved {
     }
 }
 
-/// Why nobody could attach where there is no Unix socket, and what to do.
+/// Returns the reason why nobody could attach without a Unix socket, and advice.
 pub(crate) fn why_not(export: &Export) -> Option<(&'static str, &'static str)> {
     let only_users = export.allow_uids.is_some() && export.allow_certificates.is_none();
     only_users.then_some((
@@ -141,8 +141,8 @@ pub(crate) fn why_not(export: &Export) -> Option<(&'static str, &'static str)> {
     ))
 }
 
-/// Takes the exports away that nobody could reach on a server without a Unix socket. Returns what
-/// is wrong with each of them, and how it is told as left out.
+/// Removes the exports that nobody could reach on a server without a Unix socket. Returns the
+/// problem of each, and its entry among those left out.
 pub fn unreachable(manifest: &mut Manifest) -> Vec<(Problem, LeftOut)> {
     let mut found = Vec::new();
     manifest.exports.retain(|export| {

@@ -9,17 +9,17 @@ use super::keys::{Check, ValueKind, duration, keys, new_path, path, size, text, 
 use super::problem::At;
 use super::reader::Fields;
 
-/// Whether flushes are kept in a file of this machine.
+/// Places where a flush ends; `true` is a file of this machine.
 const FLUSHES: &[(&str, bool)] = &[("store", false), ("local", true)];
 const COMPRESSIONS: &[(&str, &str)] = &[("none", "none"), ("lz4", "lz4"), ("zstd", "zstd")];
 
-/// What such volumes are read and written in.
+/// Block size of volumes in an object store.
 const BLOCK: u32 = 4096;
 
-/// What `read_cache` is where it is left out, on a machine of any size.
+/// The default of `read_cache`, on a machine of any size.
 const USUAL_CACHE: u64 = 64 << 20;
 
-/// There are others that need memory, too.
+/// Reads the size of a cache: half of the memory at most, so that others have the rest.
 fn cached() -> ValueKind<u64> {
     size().within("at most half of the memory that there is", "", |bytes| {
         topology::memory().is_none_or(|memory| *bytes <= (memory / 2).max(USUAL_CACHE))
@@ -30,84 +30,83 @@ keys! {
     /// A volume in an object store.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Object {
-        /// Where the volume is: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`, which
-        /// is gone at the end. A volume has its folder for itself: none lies in another one's.
+        /// Location of the volume: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`,
+        /// which is lost when the device goes down. A volume's folder may not lie in another
+        /// volume's.
         location: At<String> = text().seen("a path"),
             Required("location = \"s3://bucket/folder\", or \"file:///folder\"");
-        /// A volume that isn't there is made with this size, a multiple of 4096; one that is there
-        /// is made so long.
+        /// Size, a multiple of 4096. A missing volume is created with it. An existing, smaller one
+        /// grows to it.
         size: Option<At<u64>> = size(), Unset("the volume's own; required for a new one"), Grows;
-        /// A volume that isn't there is made as a clone of the volume at this location; see
+        /// Location of a volume of which a missing volume is created as a clone; see
         /// [object.md](object.md#clones).
         clone_of: Option<At<String>> = text(), Unset("none"), Ignores;
-        /// The name of the snapshot of that volume that it is a clone of. `size` may be left out
-        /// then.
+        /// Name of the snapshot of that volume to clone. `size` may be left out then.
         snapshot: Option<At<String>> = text(), Unset("required with `clone_of`"), Ignores;
-        /// How long one check for another server stays valid. If this server is killed, the next
-        /// one waits this long before its first write.
+        /// Time for which a check for another server stays valid. If this server is killed, the
+        /// next one waits this long before its first write.
         lease: Duration = duration().within(
             "at least \"100ms\"",
             "so often, a server that reads asks the store whether there is another one",
             |time| time.as_millis() >= 100,
         ), Usual("\"5s\"");
-        /// What a flush waits for: `"store"`, or `"local"`: a file of this machine, `flush_file`,
-        /// which is much faster, and promises less: see
+        /// Target of a flush. `"store"`: the object store. `"local"`: `flush_file` on this machine,
+        /// which is much faster and promises less; see
         /// [object.md](object.md#flushes-in-a-local-file).
         flush: bool = word(FLUSHES), Usual("\"store\"");
-        /// The file, some 130 MiB; it is made if it isn't there.
+        /// Path of the file, about 130 MiB. A missing file is created.
         flush_file: Option<PathBuf> = new_path(), Unset("required with `flush = \"local\"`");
-        /// One opening of the volume, such as `"17-3fa29c41"`: the volume opens though flushes are
-        /// lost that the server of this opening kept in a flush file. The error of a start that is
-        /// refused names it; see [object.md](object.md#a-flush-file-that-is-damaged-or-missing).
+        /// An opening of the volume, such as `"17-3fa29c41"`, whose flushes in a lost flush file
+        /// are given up, so that the volume opens. The error of the refused start names the
+        /// opening; see [object.md](object.md#a-flush-file-that-is-damaged-or-missing).
         accept_lost_flushes: Option<String> = text().within(
             "an opening, such as \"17-3fa29c41\"",
             "write what the error of the start that was refused names",
             |text| is_opening(text),
         ), Unset("none"), Ignores;
-        /// How long a request may take, all attempts together; then it fails.
+        /// Timeout of a request to the store, retries included. After that the request fails.
         request_timeout: Duration = duration().positive("such as \"60s\""), Usual("\"60s\"");
-        /// The URL of the server of `s3://`.
+        /// URL of the server of `s3://`.
         endpoint: Option<String> = text(), Unset("`AWS_ENDPOINT` of the environment");
-        /// The region of `s3://`.
+        /// Region of `s3://`.
         region: Option<String> = text(), Unset("`AWS_REGION` of the environment");
-        /// The compression of data that is written from now on: `"none"`, `"lz4"`, or `"zstd"`
-        /// (with the feature `zstd`); see [object.md](object.md#compression).
+        /// Compression of data written from now on: `"none"`, `"lz4"`, or `"zstd"` (with the
+        /// feature `zstd`); see [object.md](object.md#compression).
         compression: &'static str = word(COMPRESSIONS), Usual("\"none\"");
-        /// A file with the key that encrypts the volume: 64 hexadecimal digits (`openssl rand -hex
-        /// 32`); see [object.md](object.md#encryption).
+        /// File with the key that encrypts the volume: 64 hexadecimal digits
+        /// (`openssl rand -hex 32`); see [object.md](object.md#encryption).
         key_file: Option<At<PathBuf>> = path(), Unset("not encrypted");
-        /// A variable of the environment with that key, in place of the file.
+        /// Environment variable with that key, in place of the file.
         key_env: Option<At<String>> = text(), Unset("not encrypted");
-        /// Bytes of memory that keep blocks that were read. 0: none are kept, and nothing is
-        /// fetched ahead.
+        /// Memory for blocks that were read. 0 keeps no blocks and disables read-ahead.
         read_cache: u64 = cached(), Usual("\"64M\"");
     }
 }
 
-/// A snapshot of another volume.
+/// A snapshot of another volume, to be cloned.
 #[derive(Debug)]
 pub(crate) struct Parent<'a> {
     pub(crate) location: &'a At<String>,
     pub(crate) snapshot: &'a At<String>,
 }
 
-/// Where the key of an encrypted volume is.
+/// The source of the key of an encrypted volume.
 #[cfg(feature = "object")]
 #[derive(Debug, PartialEq)]
 pub(crate) enum KeyFrom<'a> {
     File(&'a Path),
-    /// A variable of the environment.
+    /// An environment variable.
     Env(&'a str),
 }
 
 impl Object {
-    /// The snapshot that a volume that isn't there is made as a clone of.
+    /// Returns the snapshot of which a missing volume is created as a clone.
     pub(crate) fn parent(&self) -> Option<Parent<'_>> {
         let (location, snapshot) = (self.clone_of.as_ref()?, self.snapshot.as_ref()?);
         Some(Parent { location, snapshot })
     }
 
-    /// The key that encrypts it.
+    /// Returns the source of the key that encrypts the volume.
     #[cfg(feature = "object")]
     pub(crate) fn key(&self) -> Option<At<KeyFrom<'_>>> {
         let file = self.key_file.as_ref().map(|at| At::new(KeyFrom::File(&at.value), at.place));
@@ -195,7 +194,7 @@ impl Object {
     }
 }
 
-/// Whether it may name the opening of a server, as `corewise_object::OpeningId` does.
+/// Returns true if the text has the form of an opening's name, as in `corewise_object::OpeningId`.
 fn is_opening(text: &str) -> bool {
     text.split_once('-').is_some_and(|(record, nonce)| {
         let is_hex = nonce.len() == 8 && nonce.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -203,7 +202,7 @@ fn is_opening(text: &str) -> bool {
     })
 }
 
-/// Why a clone at `place` can't have `parent`.
+/// Returns the reason why a clone at `place` can't have `parent`, or `None`.
 fn not_beside(parent: &str, place: &str) -> Option<&'static str> {
     let bucket = |at: &str| Some(at.strip_prefix("s3://")?.split('/').next()?.to_owned());
     let same = |at: &str| at.trim_end_matches('/').to_owned();

@@ -1,11 +1,11 @@
-//! What is wrong with a manifest, and where: one message that names file, line and device.
+//! Problems of a manifest: one message that names file, line and device.
 
 use std::fmt;
 use std::path::Path;
 
 use corewise::timeline::markup::is_invisible;
 
-/// A place in the text; both numbers count from 1. The default is none.
+/// A place in the text. Both numbers count from 1; the default stands for no place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -14,8 +14,8 @@ pub struct Position {
     pub column: usize,
 }
 
-/// A value and the place where it is written. Two are equal where their values are: a manifest that
-/// was rearranged says what it said before.
+/// A value and the place where it is written. Equality compares the values alone, so a rearranged
+/// manifest equals the old one.
 #[derive(Clone, Debug)]
 pub struct At<T> {
     pub(crate) value: T,
@@ -35,16 +35,16 @@ impl<T> At<T> {
     }
 }
 
-/// Whom a problem is about.
+/// The table that a problem is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The manifest as a whole.
     Manifest,
     /// The `[server]` table.
     Server,
-    /// A device by name, or by its number in the file (from 1) where it has none.
+    /// A device by name, or by its number in the file (from 1) if it has none.
     Device(Result<String, usize>),
-    /// An export by name, or by its number in the file (from 1) where it has none.
+    /// An export by name, or by its number in the file (from 1) if it has none.
     Export(Result<String, usize>),
 }
 
@@ -61,16 +61,16 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One thing that is wrong.
+/// A problem with its place, subject and advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, if it is about a place in the text.
+    /// Place of the problem, if it is about a place in the text.
     pub(crate) place: Option<Position>,
-    /// Whom it is about.
+    /// Table that the problem is about.
     pub(crate) subject: Subject,
-    /// What was asked and what was found.
+    /// Message: what was asked and what was found.
     pub(crate) message: String,
-    /// What to do about it.
+    /// Advice.
     pub(crate) help: Option<String>,
 }
 
@@ -84,13 +84,14 @@ impl Problem {
         self
     }
 
-    /// `FILE:LINE:COLUMN: SUBJECT: MESSAGE`, and the help on a line of its own.
+    /// Displays `FILE:LINE:COLUMN: SUBJECT: MESSAGE`, and the help on a line of its own.
     pub fn display<'a>(&'a self, file: &'a str) -> impl fmt::Display + 'a {
         DisplayProblem { problem: self, file }
     }
 }
 
-/// What is wrong with a name that is chosen: somebody who reads it sees another one.
+/// Returns the problem of a chosen name with an invisible character: a reader would take it for
+/// another name.
 pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<Problem> {
     let hidden = at.value.chars().find(|c| is_invisible(*c))?;
     let message =
@@ -99,8 +100,8 @@ pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<P
     Some(Problem::new(at.place, subject.clone(), message).help(help))
 }
 
-/// What a word stands for; where it is none of those that are known, the problem, with `wanted` in
-/// front of them.
+/// Returns the value that a word stands for. For an unknown word, returns a problem that lists the
+/// known ones after `wanted`.
 pub(super) fn word<T: Copy>(
     at: &At<String>,
     key: &str,
@@ -117,10 +118,10 @@ pub(super) fn word<T: Copy>(
     })
 }
 
-/// What a socket address has room for, less the closing zero.
+/// Room of a socket address for a path, without the closing zero.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Why a socket can't have this path.
+/// Returns the reason why a socket can't have this path, or `None`.
 pub fn too_long(path: &Path) -> Option<String> {
     let len = path.as_os_str().len();
     (len > LONGEST_SOCKET_PATH).then(|| {

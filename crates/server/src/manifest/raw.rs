@@ -1,4 +1,4 @@
-//! The manifest as it is written: every key with its place, nothing looked up, nothing decided.
+//! The manifest as it is written: every key with its place, without resolving names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,11 +14,11 @@ use super::server::Server;
 
 use crate::text;
 
-/// What the text says.
+/// The tables of the text.
 #[derive(Debug, Default)]
 pub(crate) struct RawManifest {
     pub(crate) server: Server,
-    /// Where the `[server]` table is, if there is one.
+    /// Place of the `[server]` table, if there is one.
     pub(crate) has_server: Option<Position>,
     pub(crate) devices: Vec<RawDevice>,
     pub(crate) exports: Vec<RawExport>,
@@ -27,31 +27,31 @@ pub(crate) struct RawManifest {
 /// One `[[device]]` table.
 #[derive(Debug)]
 pub(crate) struct RawDevice {
-    /// Where its header is.
+    /// Place of its header.
     pub(crate) place: Position,
-    /// Its number in the file, from 1.
+    /// Number of the table in the file, from 1.
     pub(crate) number: usize,
-    /// A value in it could not be read, so it can't be brought up as it was meant.
+    /// True if a value could not be read, so the device can't be brought up as it was meant.
     pub(crate) broken: bool,
     pub(crate) name: Option<At<String>>,
     pub(crate) driver: Option<At<String>>,
-    /// What it says to be built over, whatever its driver.
+    /// Names in `over`, whatever the driver.
     pub(crate) over: Vec<At<String>>,
     pub(crate) suppliers: Vec<At<String>>,
     pub(crate) tuning: Option<Tuning>,
-    /// What it is made of.
+    /// Driver with its keys.
     pub(crate) made: Option<Driver>,
 }
 
 keys! {
-    /// What a device is, and what it needs.
+    /// The keys that name a device, its driver and its suppliers.
     #[derive(Clone, Debug, Default)]
     struct Named {
-        /// 1 to 64 letters, digits, `-`, `_`, `.`; unique.
+        /// Name of the device, unique: 1 to 64 letters, digits, `-`, `_`, `.`.
         name: Option<At<String>> = text(), Unset("required");
-        /// One of the drivers below.
+        /// Name of a driver below.
         driver: Option<At<String>> = text(), Unset("required");
-        /// Devices that must be up before this one, and are shut down after it, though it isn't
+        /// Devices that must be up before this one and are shut down after it, though it isn't
         /// built over them.
         suppliers: Vec<At<String>> = devices(), Filled("[]", "none");
     }
@@ -61,17 +61,17 @@ keys! {
 #[derive(Debug)]
 pub(crate) struct RawExport {
     pub(crate) place: Position,
-    /// It has the name of the export, or else that of its device.
+    /// Name of the export, or else of its device.
     pub(crate) subject: Subject,
-    /// A value in it could not be read.
+    /// True if a value could not be read.
     pub(crate) broken: bool,
-    /// Where the value of each key is.
+    /// Place of each key's value.
     pub(crate) places: BTreeMap<String, Position>,
     pub(crate) export: Option<Export>,
 }
 
 impl RawExport {
-    /// Where the value of a key is, or the table if there is none.
+    /// Returns the place of a key's value, or of the table if the key is missing.
     pub(crate) fn place_of(&self, key: &str) -> Position {
         self.places.get(key).copied().unwrap_or(self.place)
     }
@@ -87,11 +87,11 @@ enum Table {
 }
 
 impl Table {
-    /// Those that a key may have been meant for, with what stands above their keys.
+    /// Tables that a misplaced key may belong to, with the text of their headers.
     const OTHERS: [(Table, &'static str); 3] =
         [(Table::Server, "[server]"), (Table::Device, "[[device]]"), (Table::Export, "[[export]]")];
 
-    /// The keys that it takes.
+    /// Returns the keys of the table.
     fn keys(self) -> Vec<&'static str> {
         match self {
             Table::Manifest => ROOT.to_vec(),
@@ -101,7 +101,7 @@ impl Table {
         }
     }
 
-    /// What to do about a key that stands in this table, and belongs elsewhere.
+    /// Returns advice for a key in this table that belongs elsewhere.
     fn elsewhere(self, key: &str) -> Option<String> {
         let stands = Table::OTHERS.iter().find(|(table, _)| *table == self);
         if let (Some((_, stands)), true) = (stands, ROOT.contains(&key)) {
@@ -117,11 +117,11 @@ impl Table {
     }
 }
 
-/// The keys of the manifest itself.
+/// Keys of the manifest itself.
 const ROOT: [&str; 3] = ["server", "device", "export"];
 
-/// Reads the text. A syntax error leaves nothing to go on with; after any other problem the rest
-/// of the manifest is there all the same.
+/// Reads the text. A syntax error makes the rest unreadable. After any other problem, the rest of
+/// the manifest is still returned.
 pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
     let lines = LineIndex::new(text);
     let document = match DeTable::parse(text) {
@@ -175,7 +175,7 @@ fn device(
     (RawDevice { place, number, broken, name, driver, over, suppliers, tuning, made }, problems)
 }
 
-/// What a device is made of, by the keys of its driver.
+/// Reads the keys of the device's driver.
 fn made(
     fields: &mut Fields<'_, '_>,
     driver: Option<&At<String>>,
@@ -210,13 +210,13 @@ fn made(
     made
 }
 
-/// The keys that a device may have, by whatever driver.
+/// Returns the keys of devices with any driver.
 fn device_keys() -> impl Iterator<Item = &'static str> {
     let drivers = DRIVERS.iter().flat_map(|driver| driver.names);
     Named::NAMES.iter().chain(Tuning::NAMES).chain(drivers).copied()
 }
 
-/// The keys that every device takes.
+/// Returns the keys that every device takes.
 #[cfg(test)]
 pub(super) fn keys_of_all_devices() -> Vec<super::keys::Key> {
     Named::keys().into_iter().chain(Tuning::keys()).collect()
@@ -254,7 +254,7 @@ fn name_of(table: &DeTable<'_>) -> Option<String> {
 
 fn syntax(error: &toml::de::Error, lines: &LineIndex) -> Problem {
     let place = lines.place(error.span().map_or(0, |span| span.start));
-    // The parser's message may have several lines ("duplicate key\n in ..."): one is enough here.
+    // The parser's message may have several lines ("duplicate key\n in ..."). They become one.
     let message = error.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");
     Problem::new(place, Subject::Manifest, format!("not valid TOML: {message}"))
 }

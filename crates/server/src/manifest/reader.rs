@@ -1,7 +1,7 @@
-//! Typed reading of TOML tables: each value with its place, each complaint with its owner.
+//! Typed reading of TOML tables: each value with its place, each problem with its owner.
 //!
-//! serde would stop at the first wrong key and could not say which device it belongs to, so the
-//! parsed document is walked here, and everything that is wrong is collected.
+//! serde would stop at the first wrong key and could not say which device it belongs to. Therefore
+//! the parsed document is walked here, and all problems are collected.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,9 +13,9 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::problem::{At, Position, Problem, Subject};
 use crate::{text, units};
 
-/// Turns byte offsets into lines and columns.
+/// An index that turns byte offsets into lines and columns.
 pub(crate) struct LineIndex {
-    /// The offset at which each line begins.
+    /// Offset of each line's begin.
     starts: Vec<usize>,
 }
 
@@ -33,17 +33,18 @@ impl LineIndex {
     }
 }
 
-/// One table that is being read: hands out its values by key, and at the end names what is left.
+/// A table being read. It hands out values by key and, at the end, reports the keys that nobody
+/// read.
 pub(crate) struct Fields<'t, 'i> {
     table: &'t DeTable<'i>,
     lines: &'t LineIndex,
-    /// Where relative paths begin.
+    /// Folder in which relative paths begin.
     pub(super) base: &'t Path,
     subject: Subject,
-    /// Where its header is, and what it declares, in words.
+    /// Place of the header, and the declared thing in words.
     header: (Position, String),
     asked: Vec<&'static str>,
-    /// Keys of other tables like this one: no help lists them, and they aren't unknown.
+    /// Keys of other tables like this one. They aren't unknown, but no help lists them.
     others: Vec<&'static str>,
     problems: Vec<Problem>,
 }
@@ -68,7 +69,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// What is said to need a key that isn't there: `what`, at its header.
+    /// Sets the subject of "needs" messages for missing keys: `what`, declared at `place`.
     pub(super) fn declares(&mut self, what: String, place: Position) {
         self.header = (place, what);
     }
@@ -77,18 +78,18 @@ impl<'t, 'i> Fields<'t, 'i> {
         &self.subject
     }
 
-    /// Whether the table has this key, whatever its value.
+    /// Returns true if the table has this key, whatever its value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// Where the value of a key is, or the header if there is none.
+    /// Returns the place of a key's value, or of the header if the key is missing.
     pub(super) fn place(&self, key: &str) -> Position {
         let value = self.table.get(key);
         value.map_or(self.header.0, |value| self.lines.place(value.span().start))
     }
 
-    /// Where the value of each key is.
+    /// Returns the place of each key's value.
     pub(super) fn places(&self) -> BTreeMap<String, Position> {
         let place = |value: &Spanned<DeValue<'_>>| self.lines.place(value.span().start);
         self.table.iter().map(|(key, value)| (key.get_ref().to_string(), place(value))).collect()
@@ -98,19 +99,19 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.problems.push(problem);
     }
 
-    /// Complains about the value of a key. `help` may be empty.
+    /// Reports a problem with the value of a key. `help` may be empty.
     pub(super) fn refuse(&mut self, key: &str, message: impl Into<String>, help: &str) {
         let problem = Problem::new(self.place(key), self.subject.clone(), message);
         self.push(if help.is_empty() { problem } else { problem.help(help) });
     }
 
-    /// Complains that a key isn't there.
+    /// Reports a missing key.
     pub(super) fn needs(&mut self, key: &str, example: &str) {
         let message = format!("{} needs '{key}'", self.header.1);
         self.refuse(key, message, &format!("such as {example}"));
     }
 
-    /// Complains about one of two keys without the other.
+    /// Reports one of two keys that is given without the other.
     pub(super) fn both(&mut self, one: &str, other: &str) {
         for (key, other) in [(one, other), (other, one)] {
             if self.has(key) && !self.has(other) {
@@ -119,7 +120,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// Reads the value that a key has where it is left out.
+    /// Reads the default value of a key that is left out.
     pub(super) fn usual<T>(
         &self,
         key: &str,
@@ -131,7 +132,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         read(&mut Fields::new(table.get_ref(), &lines, self.base, Subject::Manifest))
     }
 
-    /// Complains about a size that isn't whole blocks.
+    /// Reports a size that isn't a whole number of blocks.
     pub(super) fn check_size(&mut self, size: u64, block_size: u32) {
         let block = u64::from(block_size);
         if size == 0 {
@@ -145,17 +146,17 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// Keys that are none of this table's, and aren't unknown either.
+    /// Adds keys of other tables, which aren't unknown here.
     pub(super) fn know(&mut self, keys: impl IntoIterator<Item = &'static str>) {
         self.others.extend(keys);
     }
 
-    /// Whether a key was asked for.
+    /// Returns true if the key was read.
     pub(super) fn is_asked(&self, key: &str) -> bool {
         self.asked.contains(&key)
     }
 
-    /// The keys that the table holds, in no order that matters.
+    /// Returns the keys of the table, sorted by place.
     pub(crate) fn keys(&self) -> Vec<At<String>> {
         let mut keys: Vec<At<String>> = self
             .table
@@ -191,7 +192,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.complain(value, format!("'{key}' must be {wanted}, not {found}"));
     }
 
-    /// Reads the value of `key` with `read`, or complains about it.
+    /// Reads the value of `key` with `read`, or reports what is wrong with it.
     fn read<T>(
         &mut self,
         key: &'static str,
@@ -231,7 +232,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A size in bytes: an integer, or a string such as `"64M"`.
+    /// Reads a size in bytes: an integer, or a string such as `"64M"`.
     pub(crate) fn size(&mut self, key: &'static str) -> Option<At<u64>> {
         self.read(key, "a size such as \"64M\" or a number of bytes", |value| match value {
             DeValue::String(text) => units::parse_size(text).map_err(Refusal::Message),
@@ -263,11 +264,11 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A string, or an integer that is then written as one (a port alone).
+    /// Reads a string, or an integer as a string (a port alone).
     pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<At<String>> {
         self.read(key, "a string or a number", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
-            // The code that reads it complains.
+            // The caller that parses the text reports what is wrong with it.
             DeValue::Integer(number) => {
                 Ok(integer(value).map_or_else(|| written(number), |n| n.to_string()))
             }
@@ -275,7 +276,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A share, from 0 to 1.
+    /// Reads a share, from 0 to 1.
     pub(crate) fn share(&mut self, key: &'static str) -> Option<At<f64>> {
         self.read(key, "a number from 0 to 1", |value| {
             let number = match value {
@@ -288,7 +289,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         })
     }
 
-    /// A list of names; `wanted` says of what.
+    /// Reads a list of names. `wanted` describes it in messages.
     pub(crate) fn names(&mut self, key: &'static str, wanted: &str) -> Option<Vec<At<String>>> {
         let value = self.value(key)?;
         let DeValue::Array(array) = value.get_ref() else {
@@ -307,7 +308,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         Some(names)
     }
 
-    /// Those of a list that are names; nothing is complained about.
+    /// Returns the names in a list, without reporting anything.
     pub(super) fn silent_names(&self, key: &str) -> Vec<At<String>> {
         let list = self.table.get(key).and_then(|value| value.get_ref().as_array());
         let name = |item: &Spanned<DeValue<'_>>| {
@@ -317,12 +318,12 @@ impl<'t, 'i> Fields<'t, 'i> {
         list.into_iter().flatten().filter_map(name).collect()
     }
 
-    /// The text of a key, as it is written.
+    /// Returns the text of a key, as it is written.
     pub(super) fn written(&self, key: &str) -> Option<&str> {
         self.table.get(key)?.get_ref().as_str()
     }
 
-    /// The text of a number, or of a word, as it is written.
+    /// Returns the text of a number or a word, as it is written.
     pub(super) fn found(&self, key: &str) -> Option<String> {
         match self.table.get(key)?.get_ref() {
             DeValue::String(text) => Some(format!("\"{text}\"")),
@@ -332,7 +333,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// A list of whole numbers; `wanted` says of what.
+    /// Reads a list of whole numbers. `wanted` describes it in messages.
     pub(crate) fn numbers(&mut self, key: &'static str, wanted: &str) -> Option<Vec<u32>> {
         let value = self.value(key)?;
         let number = |item: &Spanned<DeValue<'_>>| {
@@ -348,7 +349,8 @@ impl<'t, 'i> Fields<'t, 'i> {
         numbers
     }
 
-    /// What `read` makes of a table that is a key's value. `None` where something is wrong with it.
+    /// Reads the table that is a key's value with `read`. Returns `None` if something is wrong with
+    /// it.
     pub(super) fn inline<T>(
         &mut self,
         key: &'static str,
@@ -368,7 +370,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         read
     }
 
-    /// A table of its own, with the place of its header.
+    /// Reads a table, with the place of its header.
     pub(crate) fn table(&mut self, key: &'static str) -> Option<(&'t DeTable<'i>, Position)> {
         let value = self.value(key)?;
         match value.get_ref() {
@@ -380,7 +382,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         }
     }
 
-    /// The tables of `[[key]]`, with the place of each header.
+    /// Reads the tables of `[[key]]`, with the place of each header.
     pub(crate) fn tables(&mut self, key: &'static str) -> Vec<(&'t DeTable<'i>, Position)> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let wanted = format!("a list of tables: write [[{key}]]");
@@ -400,8 +402,8 @@ impl<'t, 'i> Fields<'t, 'i> {
         tables
     }
 
-    /// Ends the reading: the problems found, an unknown key being one of them. `elsewhere` says
-    /// what to do about one that belongs into another table.
+    /// Ends the reading and returns the problems found, unknown keys included. `elsewhere` gives
+    /// advice for a key of another table.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         for key in self.keys() {
             let name = key.value.as_str();
@@ -422,17 +424,17 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 }
 
-/// Why a value isn't taken.
+/// The reason why a value is refused.
 enum Refusal {
-    /// It has another type than the key.
+    /// A type that isn't the key's.
     Type,
-    /// It isn't in this range.
+    /// A value outside this range.
     Range(&'static str),
-    /// This says why.
+    /// A reason in words.
     Message(String),
 }
 
-/// An integer as it stands in the text.
+/// Returns an integer as it stands in the text.
 fn written(number: &DeInteger<'_>) -> String {
     number.to_string()
 }

@@ -1,4 +1,4 @@
-//! What a manifest means: devices, files that two of them would share, exports, addresses.
+//! The meaning of a manifest: devices, files that two of them would share, exports, addresses.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,9 +12,9 @@ use super::model::{Device, LeftOut, Manifest, Resolved};
 use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawExport, RawManifest};
 
-/// Decides what `raw` means. `problems` are those that reading it found already.
+/// Resolves `raw` into devices and exports. `problems` are those of the reader.
 ///
-/// `beside`: what the server has already that all of it is added to.
+/// `beside` is the manifest of the server to which all of it is added.
 pub(super) fn resolve(
     raw: &RawManifest,
     mut problems: Vec<Problem>,
@@ -56,23 +56,23 @@ pub(super) fn resolve(
     Resolved { manifest, problems, left_out, fatal }
 }
 
-/// Where a device keeps its data, which no other one may change meanwhile.
+/// The place where a device keeps its data, which no other device may change meanwhile.
 struct Storage {
     place: Position,
-    /// Without links, where it is a folder.
+    /// Path of the file or folder. For a folder, links are resolved.
     path: PathBuf,
-    /// What a person calls it.
+    /// Name of the place for people.
     name: String,
     folder: Option<FolderId>,
     reads: bool,
     what: &'static str,
 }
 
-/// What tells a folder from others by whatever path it is named: device and inode of the deepest
-/// folder on that path that is there, and the names below it.
+/// The identity of a folder, whatever its path: device and inode of the deepest existing folder on
+/// that path, and the names below.
 type FolderId = (u64, u64, PathBuf);
 
-/// The path of a folder without links, as far as it is there, and its identity. Blocks.
+/// Returns the path of a folder with links resolved, as far as it exists, and its identity. Blocks.
 fn identify(folder: &Path) -> (PathBuf, Option<FolderId>) {
     let there = folder.ancestors().find_map(|above| {
         let (path, found) = (above.canonicalize().ok()?, above.metadata().ok()?);
@@ -118,7 +118,7 @@ impl Storage {
         self.folder.is_some() && self.folder == other.folder
     }
 
-    /// Why they can't both be, in words behind the name of the other one's device.
+    /// Returns the reason why both can't exist, to follow the name of the other one's device.
     fn clash(&self, other: &Storage) -> Option<String> {
         let what = self.what;
         if what != other.what || self.reads && other.reads {
@@ -144,17 +144,17 @@ impl Storage {
     }
 }
 
-/// Two devices over one file would overwrite each other, unless both only read it, and two over one
-/// volume in an object store fence each other; one volume in the folder of another one may be taken
-/// for a part of it. Paths that differ but lead to one folder (links, bind mounts) are found here,
-/// those that lead to one file when the files are locked.
+/// Finds devices whose data would clash. Two devices over one file would overwrite each other,
+/// unless both only read it. Two over one volume in an object store fence each other, and a volume
+/// in the folder of another may be taken for a part of it. Paths that lead to one folder (links,
+/// bind mounts) are found here, those that lead to one file when the files are locked.
 fn shared_homes(
     devices: &[RawDevice],
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
     let homes: Vec<_> = devices.iter().map(|device| Storage::of(device.made.as_ref()?)).collect();
-    // The mount of a folder that is served may hang: it is only looked at for another folder.
+    // The mount of a served folder may hang, so it is looked up only if another folder is added.
     let has_folders = homes.iter().flatten().any(|home| home.folder.is_some());
     let up = beside.into_iter().flat_map(|server| &server.devices);
     let is_folder = |driver: &Driver| matches!(driver, Driver::Object(object) if object.location.value.starts_with("file://"));
@@ -172,7 +172,7 @@ fn shared_homes(
         let Some(home) = home else { continue };
         let its_name = devices[index].name.as_ref().map(|name| &name.value);
         let subject = || links::subject(&devices[index]);
-        // That there is one of its name has been complained about.
+        // A second device of that name has been reported.
         let by_id = up.values().filter(|(_, other)| home.is_same_folder(other));
         let others = near(&up, &home.path).chain(by_id);
         let others = others.filter(|(name, _)| its_name != Some(*name));
@@ -207,7 +207,7 @@ fn shared_homes(
     bad
 }
 
-/// What lies at that path, above it, or first below it.
+/// Returns the homes at that path, above it, and the first one below it.
 fn near<'h, T>(homes: &'h BTreeMap<PathBuf, T>, path: &'h Path) -> impl Iterator<Item = &'h T> {
     let below = homes.range::<Path, _>((Bound::Excluded(path), Bound::Unbounded)).next();
     path.ancestors().filter_map(|above| homes.get(above)).chain(below.map(|(_, home)| home))
@@ -282,7 +282,7 @@ fn exports(
     exports
 }
 
-/// Why an export can't have its device.
+/// Returns the reason why an export can't have its device, or `None`.
 fn of_device(
     raw: &RawExport,
     export: &Export,

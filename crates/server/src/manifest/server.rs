@@ -1,4 +1,4 @@
-//! The keys of `[server]`, and what they may say together.
+//! The keys of `[server]`, and the combinations that are refused.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,85 +14,84 @@ use super::reader::Fields;
 /// The port that IANA gave to NBD.
 const NBD_PORT: u16 = 10809;
 
-/// What may be done about a device whose shutdown hangs.
+/// Policies for a device whose shutdown hangs.
 pub const HANG_POLICIES: &[(&str, HangPolicy)] =
     &[("wait", HangPolicy::WaitOn), ("skip", HangPolicy::Skip), ("give-up", HangPolicy::GiveUp)];
 
-/// Whether nothing is answered without TLS.
+/// Policies for clients without TLS; `true` refuses them.
 const TLS: &[(&str, bool)] = &[("require", true), ("allow", false)];
 
 keys! {
-    /// Where to listen, what clients may have, and how the server ends.
+    /// The sockets, the limits of clients, and the shutdown.
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct Server {
-        /// The path of a Unix socket, at most 107 bytes.
+        /// Path of a Unix socket, at most 107 bytes.
         unix: Option<At<PathBuf>> = socket(), Unset("see below");
-        /// An address: `"HOST:PORT"`, `"HOST"` (port 10809), or a port alone (host 127.0.0.1); port
-        /// 0 lets the system choose. `"0.0.0.0"` stands for all IPv4 addresses of the machine,
-        /// `"[::]"` for all its addresses, `"[fe80::1%eth0]"` for a link-local one.
+        /// Address to listen on: `"HOST:PORT"`, `"HOST"` (port 10809), or a port alone (host
+        /// 127.0.0.1). Port 0 lets the system choose. `"0.0.0.0"` stands for all IPv4 addresses of
+        /// the machine, `"[::]"` for all its addresses, `"[fe80::1%eth0]"` for a link-local one.
         tcp: Option<At<String>> = text_or_number().parse(|text, _| tcp_address(text)),
             Unset("no TCP");
-        /// How long an export may go on answering what is in flight at shutdown; then its
-        /// connections are cut.
+        /// Time that an export has at shutdown to answer the requests in flight. After that its
+        /// connections are closed.
         drain: Duration = duration(), Usual("\"5s\""), Follows;
-        /// The path of the Unix socket that answers `corewise dump`, at most 107 bytes.
+        /// Path of the Unix socket that answers `corewise dump`, at most 107 bytes.
         control: Option<At<PathBuf>> = socket(), Unset("[the usual place](control.md)");
-        /// Where [Prometheus may ask](monitoring.md#metrics): `"HOST:PORT"`, a port alone (host
+        /// Address for [Prometheus](monitoring.md#metrics): `"HOST:PORT"`, a port alone (host
         /// 127.0.0.1; port 0 lets the system choose), or the path of a Unix socket, with a `/` in
         /// it.
         metrics: Option<At<MetricsAt>> = text_or_number().seen("a path").parse(metrics_at),
             Unset("no metrics"), Follows;
-        /// A folder that records how long devices take to go down, so that the slow ones go first
-        /// next time; it is made if it isn't there.
+        /// Folder that records how long each device takes to go down, so that the slow ones go
+        /// first next time. A missing folder is created.
         state: Option<PathBuf> = text().seen("a path").parse(folder), Unset("nothing is kept");
-        /// How long the whole shutdown may take.
+        /// Longest time of the whole shutdown.
         shutdown_timeout: Option<Duration> = duration(), Unset("as long as it takes"), Follows;
-        /// What is done once only devices that hang are left, in the bring-up or the shutdown:
-        /// `"wait"`, `"skip"` or `"give-up"`; see [below](#what-hangs).
+        /// Policy once only hanging devices are left, in the bring-up or the shutdown: `"wait"`,
+        /// `"skip"` or `"give-up"`; see [below](#what-hangs).
         on_hang: HangPolicy = word(HANG_POLICIES), Usual("\"wait\""), Follows;
-        /// How much memory clients may take, whatever they do: see [below](#greedy-clients).
+        /// Memory that all clients together can take; see [below](#greedy-clients).
         memory: Option<u64> = size().within("at least 64M", "", |bytes| *bytes >= LEAST_MEMORY),
             Unset("a quarter of what the process may use, by the machine, its cgroup, or \
                    `RLIMIT_AS` and `RLIMIT_DATA`");
-        /// How many clients at the same time; each has a thread and a descriptor. The hard limit of
-        /// open files may [leave room for fewer](#greedy-clients).
+        /// Largest number of clients at a time. Each has a thread and a descriptor. The hard limit
+        /// of open files may [allow fewer](#greedy-clients).
         clients: Option<usize> = clients(),
             Unset("1,024, or as many as `memory` has room for"), Room;
-        /// How many of them may come from one address or, on the Unix socket, from one user.
+        /// Largest number of clients from one address or, on the Unix socket, from one user.
         clients_per_peer: Option<usize> = clients(), Unset("all"), Follows;
-        /// If there is no place for one more client, the one that has asked for nothing for longest
-        /// since its last reply is let go, if it is as long as this. Nothing that it was answered
-        /// is lost.
+        /// Idle time after which a client may be evicted for a new one. If no place is free, the
+        /// server disconnects the client that has been idle for longest since its last reply. No
+        /// answered request is lost.
         evict_idle: Option<Duration> = duration(), Unset("the newcomer is refused"), Follows;
-        /// How long a client may take to send a request that it began, and a second more for each
-        /// MiB of it; then it is disconnected, as by the next two.
+        /// Time for a client to finish a request that it began to send, plus 1 s for each MiB.
+        /// After that it is disconnected; the next two keys do the same.
         request_timeout: Duration = duration().positive(""), Usual("\"30s\""), Follows;
-        /// How long it may take to take a reply, likewise.
+        /// Time for a client to take a reply, plus 1 s for each MiB.
         reply_timeout: Duration = duration().positive(""), Usual("\"60s\""), Follows;
-        /// How long it may ask for nothing, from its last reply on.
+        /// Time without a request, counted from the last reply.
         idle_timeout: Option<Duration> = duration().positive(""),
             Unset("as long as it likes"), Follows;
-        /// Whether clients may have NBD's extended headers (`NBD_OPT_EXTENDED_HEADERS`; qemu from
-        /// 8.2 on, libnbd from 1.18 on): zeroes, trims, prefetches and block status of more than 4
-        /// GiB at a time. The specification still calls them experimental: what it says of them may
-        /// change, and then a client and this server may take each other's messages for something
-        /// else.
+        /// `true` offers NBD's extended headers (`NBD_OPT_EXTENDED_HEADERS`; qemu from 8.2, libnbd
+        /// from 1.18). They allow zeroes, trims, prefetches and block status of more than 4 GiB at
+        /// a time. The specification calls them experimental. If it changes, a client and this
+        /// server may misread each other's messages.
         extended_headers: bool = flag(), Usual("false"), Follows;
-        /// A file (PEM) with the server's certificate, and those that vouch for it behind it:
-        /// clients may use TLS, and have to.
+        /// File (PEM) with the server's certificate, followed by those that vouch for it. Clients
+        /// may use TLS, and must unless `tls` is `"allow"`.
         tls_certificate: Option<At<PathBuf>> = path(), Unset("no TLS"), Renews;
-        /// A file (PEM) with the key of that certificate.
+        /// File (PEM) with the key of that certificate.
         tls_key: Option<At<PathBuf>> = path(), Unset("required with `tls_certificate`"), Renews;
-        /// A file (PEM) with the authorities of clients: a client in TLS has to show a certificate
-        /// of theirs. See [below](#who-may-attach).
+        /// File (PEM) with the authorities of clients. A client in TLS must show a certificate of
+        /// one of them; see [below](#who-may-attach).
         tls_client_ca: Option<At<PathBuf>> = path(),
             Unset("clients in TLS need no certificate"), Renews;
-        /// `"require"`: nothing is answered without TLS; `"allow"`: clients may do without.
+        /// `"require"`: clients without TLS are refused. `"allow"`: clients may do without.
         tls: bool = word(TLS), Usual("\"require\""), Renews;
     }
 }
 
-/// Where metrics are to be had.
+/// The address at which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAt {
     /// `HOST:PORT`.
@@ -101,16 +100,16 @@ pub enum MetricsAt {
     Unix(PathBuf),
 }
 
-/// How clients come in by TLS.
+/// The settings of TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Tls<'a> {
-    /// Others are refused.
+    /// True if clients without TLS are refused.
     pub required: bool,
     /// The server's certificate.
     pub certificate: &'a At<PathBuf>,
     /// The key of the certificate.
     pub key: &'a At<PathBuf>,
-    /// The authorities of clients; `None`: they need no certificate.
+    /// The authorities of clients. With `None`, clients need no certificate.
     pub client_ca: Option<&'a At<PathBuf>>,
 }
 
@@ -152,16 +151,16 @@ impl Check for Server {
     }
 }
 
-/// The least memory that a server can do with, in bytes: for one client that reads as much as it
-/// may at a time.
+/// Least memory of a server, in bytes: enough for one client that reads the largest amount allowed
+/// at a time.
 const LEAST_MEMORY: u64 = 64 << 20;
 
-/// A number of clients.
+/// Reads a number of clients.
 pub(super) fn clients() -> ValueKind<usize> {
     number().within("at least 1", "", |number| *number > 0).map(|number, _| number as usize)
 }
 
-/// The path of a socket.
+/// Reads the path of a socket.
 fn socket() -> ValueKind<PathBuf> {
     text().seen("a path").parse(|text, base| {
         if text.is_empty() {
@@ -179,7 +178,7 @@ fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// One of [`HANG_POLICIES`] by its name.
+/// Returns the policy of [`HANG_POLICIES`] with this name.
 pub fn hang_policy(text: &str) -> Result<HangPolicy, String> {
     let found = HANG_POLICIES.iter().find(|(name, _)| *name == text);
     found
@@ -187,7 +186,7 @@ pub fn hang_policy(text: &str) -> Result<HangPolicy, String> {
         .ok_or_else(|| format!("'{text}' is not a policy: write wait, skip or give-up"))
 }
 
-/// Where metrics are to be had, from `HOST:PORT`, a port alone, or a path with a slash in it.
+/// Reads the address of metrics: `HOST:PORT`, a port alone, or a path with a slash in it.
 fn metrics_at(text: &str, base: &Path) -> Result<MetricsAt, String> {
     let wrong = || {
         format!("'{text}' is no place for them: write HOST:PORT, PORT, or a path with a '/' in it")
@@ -204,8 +203,8 @@ fn metrics_at(text: &str, base: &Path) -> Result<MetricsAt, String> {
     }
 }
 
-/// `HOST:PORT` from an address, a host, or a port. Without a host it is the loopback, without a
-/// port it is 10809; port 0 lets the system choose.
+/// Makes `HOST:PORT` from an address, a host, or a port. The default host is the loopback, the
+/// default port is 10809. Port 0 lets the system choose.
 pub fn tcp_address(text: &str) -> Result<String, String> {
     match host_and_port(text)? {
         Some((host, port)) => Ok(format!("{host}:{}", port.unwrap_or(NBD_PORT))),
@@ -213,7 +212,8 @@ pub fn tcp_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// A host, or the loopback where there is none, and a port. `None`: it is nothing of that kind.
+/// Splits an address into a host, the loopback by default, and a port. Returns `None` if the text
+/// is no address.
 fn host_and_port(text: &str) -> Result<Option<(String, Option<u16>)>, String> {
     if let Some((scheme, rest)) = text.split_once("://") {
         let address = rest.split('/').next().unwrap_or_default();
@@ -223,10 +223,10 @@ fn host_and_port(text: &str) -> Result<Option<(String, Option<u16>)>, String> {
         return Err(format!("'{text}' is a path: write unix = \"{text}\" for a Unix socket"));
     }
     let (host, port) = match text.rsplit_once(':') {
-        // No host begins so; it is a number below 0.
+        // No host begins with a minus: this is a number below 0.
         _ if text.starts_with('-') => ("", text),
         _ if text.chars().all(|c| c.is_ascii_digit()) => ("", text),
-        // [::1] without a port: the colon found is inside the brackets.
+        // [::1] without a port: the last colon is inside the brackets.
         Some(_) if text.ends_with(']') => (text, ""),
         Some((host, _)) if host.contains(':') && !host.starts_with('[') => {
             return Err(format!("write the address as [{text}] or [{text}]:{NBD_PORT}"));

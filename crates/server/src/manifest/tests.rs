@@ -1,4 +1,4 @@
-//! What a manifest may say, and what is said about one that may not.
+//! Tests of what a manifest accepts, and of the message for each thing it refuses.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ pub(super) fn resolve(text: &str) -> Resolved {
     read(text, Path::new("/base"))
 }
 
-/// All problems as a user sees them.
+/// Returns all problems as a user sees them.
 pub(super) fn problems(text: &str) -> Vec<String> {
     resolve(text).problems.iter().map(|p| p.display("up.toml").to_string()).collect()
 }
 
-/// The only problem.
+/// Returns the only problem.
 pub(super) fn problem(text: &str) -> String {
     let mut found = problems(text);
     assert_eq!(found.len(), 1, "{found:#?}");
     found.remove(0)
 }
 
-/// What can't run, as `subject: why`.
+/// Returns what can't run, as `subject: why`.
 fn left_out(text: &str) -> Vec<String> {
     resolve(text).left_out.iter().map(|l| format!("{}: {}", l.subject, l.why)).collect()
 }
@@ -366,7 +366,7 @@ fn a_manifest_without_devices_is_no_manifest() {
     assert!(problem("[server]\n").contains("declares no device"));
 }
 
-/// A memory device `a` and one of `driver` over it.
+/// Returns a memory device `a` and a device with `driver` over it.
 fn over_a(driver: &str, keys: &str) -> String {
     memory("a")
         + &format!("[[device]]\nname = \"b\"\ndriver = \"{driver}\"\nover = [\"a\"]\n{keys}")
