@@ -1,4 +1,4 @@
-//! Changes of a running server as JSON and as text. The names of the JSON are the promise:
+//! Changes of a running server as JSON and as text. The names in the JSON are a promise;
 //! `docs/control.md` explains each.
 
 use std::fmt::Write as _;
@@ -8,90 +8,89 @@ use serde_json::Value;
 
 use crate::units::{self, count};
 
-/// What becomes of the clients of an export that is removed.
+/// The treatment of the clients of a removed export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The change is refused where there are any.
+    /// The change is refused if there are any.
     #[default]
     Safe,
-    /// They go on, and no others come in; the rest is done when the last one has left.
+    /// The clients go on, and no others come in. The export is removed when the last one has left.
     Hide,
-    /// They are answered what they have asked for, at most as long as `drain` in the manifest, and
-    /// then disconnected.
+    /// Requests in flight are answered, for at most the manifest's `drain`. Then the clients are
+    /// disconnected.
     Soft,
-    /// They are disconnected at once.
+    /// The clients are disconnected at once.
     Hard,
 }
 
-/// What was done.
+/// The report of a change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChangeReport {
-    /// Nothing was done: it is what would be.
+    /// True if nothing was done, and the report says what would be.
     pub(crate) dry_run: bool,
-    /// In their order.
+    /// Steps, in order.
     pub(crate) steps: Vec<Step>,
-    /// What went wrong.
+    /// Failures.
     pub failed: Vec<StepFailure>,
-    /// What is worth a word, and no failure.
+    /// Notes that are no failures.
     pub notes: Vec<String>,
-    /// Of what went down, and of what came up, as `--timeline FILE.json` has them.
+    /// Timelines of the devices that went down, and of those that came up, in the form of
+    /// `--timeline FILE.json`.
     pub timelines: Vec<Value>,
 }
 
-/// One thing that was done.
+/// A step of a change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Step {
     pub(crate) what: StepKind,
-    /// A device, or `export:` and an export.
+    /// Name of a device, or `export:` and the name of an export.
     pub(crate) name: String,
-    /// How many it had, of an export that goes.
+    /// Number of clients of an export that goes.
     pub(crate) clients: usize,
-    /// In bytes, of a device that grows.
+    /// Size in bytes of a device that grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) size: Option<u64>,
-    /// Of a mirror: the leg that is replaced, added or removed, and the device that takes its
-    /// place.
+    /// Leg of a mirror that is replaced, added or removed; `with` is the device that replaces it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leg: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) with: Option<String>,
 }
 
-/// What is done to a device or an export.
+/// A kind of step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StepKind {
-    /// It goes when its last client leaves; until then no other finds it.
+    /// The export goes when its last client leaves. Until then no other client finds it.
     Hide,
     Remove,
     Add,
-    /// It goes and comes again, since it, or what it stands on, is another one.
+    /// The device or export goes and comes again, since it, or a device below, differs.
     Restart,
-    /// It is hidden no longer, and doesn't go.
+    /// The export is hidden no longer, and stays.
     Show,
-    /// It is longer. Clients that come from now on see that.
+    /// The device is larger. Clients that attach from now on see that.
     Grow,
-    /// Clients that come from now on are shown what the files of `[server]` for TLS hold by now. It
-    /// has no name.
+    /// New clients get the new content of the files of `[server]` for TLS. The step has no name.
     Renew,
     /// A leg of a mirror is another device.
     Replace,
-    /// The server goes by a key of `[server]`, whose name it has.
+    /// The server follows a changed key of `[server]`; the step's name is the key.
     Set,
-    /// Clients that come from now on see it otherwise.
+    /// Clients that attach from now on see the export's changed properties.
     #[default]
     #[serde(other)]
     Change,
 }
 
-/// One thing that went wrong.
+/// A failure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StepFailure {
-    /// A device, or `export:` and an export.
+    /// Name of a device, or `export:` and the name of an export.
     pub name: String,
     /// The reason in words.
     pub why: String,
@@ -137,7 +136,7 @@ impl Step {
 }
 
 impl ChangeReport {
-    /// A line for each step, and for what is worth a word.
+    /// Returns a line for each step and each note.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for step in &self.steps {

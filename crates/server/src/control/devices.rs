@@ -1,4 +1,4 @@
-//! Devices as JSON and as text. The names of the JSON are the promise: `docs/control.md` explains
+//! Devices as JSON and as text. The names in the JSON are a promise; `docs/control.md` explains
 //! each.
 
 use corewise::device::{DeviceInfo, DeviceManager, Pending, Remaining, RemainingState};
@@ -25,11 +25,11 @@ pub struct Device {
     pub(crate) cpu: Option<u32>,
     pub(crate) worker: String,
     pub(crate) released_by: Option<String>,
-    /// Why it is not up, or not shut down: in words.
+    /// Reason in words why the device isn't up, or isn't shut down.
     pub(crate) waits: Option<String>,
 }
 
-/// What a device needs.
+/// A device that another one needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Need {
@@ -39,9 +39,9 @@ pub(crate) struct Need {
     pub(crate) state: Option<String>,
 }
 
-/// All devices now, in the order in which they were registered.
+/// Returns all devices in the order in which they were registered.
 pub(crate) fn all(manager: &DeviceManager) -> Vec<Device> {
-    // Each is true of its own moment.
+    // The three snapshots are from different moments.
     let (devices, pending, remaining) = (manager.devices(), manager.pending(), manager.remaining());
     let with_reason = |info: &DeviceInfo| {
         let mut device = Device::from(info);
@@ -59,7 +59,7 @@ pub(crate) fn all(manager: &DeviceManager) -> Vec<Device> {
     devices.iter().map(with_reason).collect()
 }
 
-/// A device that a shutdown has not got to the end of.
+/// Returns the state of a device that a shutdown has not finished.
 fn shutdown_state(left: &Remaining) -> &'static str {
     match left.state {
         RemainingState::Running { .. } if left.skipped => "skipped",
@@ -95,7 +95,7 @@ impl From<&DeviceInfo> for Device {
     }
 }
 
-/// A table of them, in lines of at most `width` columns as far as names allow.
+/// Returns a table of devices, in lines of at most `width` columns as far as names allow.
 pub(crate) fn text(devices: &[Device], width: usize) -> String {
     let number = |number: Option<u32>| number.map_or("-".to_string(), |n| n.to_string());
     let seconds = |s: f64| duration(std::time::Duration::try_from_secs_f64(s).unwrap_or_default());
@@ -128,7 +128,7 @@ pub(crate) fn text(devices: &[Device], width: usize) -> String {
     out
 }
 
-/// A sentence below a table, on as many lines of `width` columns as it takes.
+/// Writes a sentence below a table, wrapped at `width` columns.
 pub(super) fn indented(out: &mut String, text: &str, width: usize) {
     for line in markup::wrap(text, width.saturating_sub(2), 2) {
         let _ = writeln!(out, "  {}", line.trim_end());

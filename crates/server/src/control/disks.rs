@@ -1,5 +1,5 @@
-//! Disks as JSON and as text: what each has done, and how long that took. The names of the JSON are
-//! the promise: `docs/control.md` explains each.
+//! Disks as JSON and as text: what each has done, and how long that took. The names in the JSON are
+//! a promise; `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ use super::served;
 use super::stores::{RemoteOf, StoreNow, StoreOf};
 use crate::text::Columns;
 
-/// The disks that are up. It keeps none of them up.
+/// The disks that are up. It holds weak references to them.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     /// L: is the lock; guards the disks, in the order in which they came up.
@@ -32,7 +32,7 @@ pub(crate) struct Disks {
 #[derive(Debug, Default)]
 struct List {
     disks: Vec<RegisteredDisk>,
-    /// When those that are gone are taken out.
+    /// Length at which closed disks are removed from the list.
     clean_at: CleanAt,
 }
 
@@ -43,10 +43,10 @@ struct RegisteredDisk {
     recent: Arc<Mutex<Recent>>,
 }
 
-/// What a disk has to tell beside what its queue tells.
+/// A kind of disk, with the source of its own facts.
 #[derive(Clone)]
 pub(crate) enum DiskKind {
-    /// The disks that it stands on.
+    /// The names of the disks below.
     Over(Vec<String>),
     Mirror(Weak<Mirror>, Arc<CheckSchedule>),
     Remote(Weak<Remote>),
@@ -60,18 +60,18 @@ impl std::fmt::Debug for RegisteredDisk {
     }
 }
 
-/// A disk that is up, for as long as this is held.
+/// A disk that stays up while this is held.
 struct OpenDisk {
     queue: Arc<Queue>,
     kind: DiskKind,
     /// L: as of `RegisteredDisk`.
     recent: Arc<Mutex<Recent>>,
-    /// Where it is one, with the names of its legs.
+    /// Mirror and the names of its legs, if the disk is one.
     mirror: Option<(Arc<Mirror>, Vec<String>)>,
 }
 
 impl OpenDisk {
-    /// Of a mirror that has a schedule.
+    /// Returns the time between checks of a mirror that has a schedule.
     fn check_every(&self) -> Option<Duration> {
         match &self.kind {
             DiskKind::Mirror(_, schedule) => schedule.every(),
@@ -80,8 +80,8 @@ impl OpenDisk {
     }
 }
 
-/// Begins the check of a mirror that is due, unless one is checked: one after the other, so that
-/// disks which mirrors share aren't read twice, and clients have the most of them.
+/// Begins the check of a mirror that is due, unless another mirror is being checked. With one check
+/// at a time, disks that mirrors share aren't read twice, and clients keep most of the bandwidth.
 fn begin_due_check(up: &[OpenDisk]) {
     let mirrors = || up.iter().filter_map(|up| Some((up, &up.mirror.as_ref()?.0)));
     let scheduled: Vec<_> = mirrors()
@@ -104,7 +104,7 @@ fn begin_due_check(up: &[OpenDisk]) {
     let all: Vec<Scheduled> = scheduled.iter().map(of).collect();
     if let Some(next) = mirrors::next(&all, wall().as_secs_f64()) {
         let (name, mirror, _) = scheduled[next];
-        // False: the mirror ends, or somebody was quicker.
+        // False means that the mirror ends, or that somebody else began a check.
         if mirror.check(None, false) {
             tracing::info!(device = name, "a check of a mirror was due, and begins");
         }
@@ -112,7 +112,7 @@ fn begin_due_check(up: &[OpenDisk]) {
 }
 
 impl Disks {
-    /// A disk came up. From any thread.
+    /// Adds a disk that came up. Any thread may call it.
     pub(crate) fn add(&self, queue: &Arc<Queue>, kind: DiskKind) {
         let recent = Arc::new(Mutex::new(Recent::new(now())));
         let mut known = self.known.lock();
@@ -124,8 +124,8 @@ impl Disks {
     }
 
     fn up(&self) -> Vec<OpenDisk> {
-        // Not dropped under the lock: the last handle of a queue may be ours, and dropping it may
-        // wait.
+        // Handles aren't dropped under the lock: the last handle of a queue may be among them, and
+        // dropping that may wait.
         let up = |RegisteredDisk { queue, kind, recent }: &RegisteredDisk| {
             let mirror = match kind {
                 DiskKind::Mirror(mirror, _) => mirror.upgrade(),
@@ -138,8 +138,9 @@ impl Disks {
         self.known.lock().disks.iter().filter_map(up).collect()
     }
 
-    /// To be called once a second: ages of requests are known to the time between two calls, and
-    /// what was done in the last minute to that and a few seconds.
+    /// Updates the ages of requests and the counters of the last minute. Calls once a second keep
+    /// both accurate: an age lacks at most the time between two calls, the last minute a few
+    /// seconds.
     pub(crate) fn tick(&self) {
         let up = self.up();
         begin_due_check(&up);
@@ -153,18 +154,18 @@ impl Disks {
         }
     }
 
-    /// All of them now.
+    /// Returns all disks.
     pub(crate) fn all(&self) -> Vec<Disk> {
         self.up().iter().map(Disk::new).collect()
     }
 
-    /// Those that are mirrors, now.
+    /// Returns the disks that are mirrors.
     pub(crate) fn mirrors(&self) -> Vec<Disk> {
         self.up().iter().filter(|up| up.mirror.is_some()).map(Disk::new).collect()
     }
 
-    /// Has legs of a mirror tried again that are out: all, or this one. Their names, or why there
-    /// is none.
+    /// Retries the legs of a mirror that are out: all, or this one. Returns their names, or the
+    /// reason why there is none.
     pub(crate) fn take_back(&self, disk: &str, leg: Option<&str>) -> Result<Vec<String>, String> {
         self.with_mirror(disk, |mirror, over| mirrors::take_back(disk, mirror, over, leg))
     }
@@ -191,7 +192,7 @@ impl Disks {
     }
 }
 
-/// What these mirrors are at, but for what changes with each write.
+/// Returns the state of these mirrors, without the count that changes with each write.
 pub(crate) fn each_mirror(disks: &[Disk]) -> Vec<(String, MirrorOf)> {
     let mirrors = disks.iter().filter_map(|disk| Some((disk.name.clone(), disk.mirror.clone()?)));
     mirrors.map(|(name, mirror)| (name, MirrorOf { dirty: 0, ..mirror })).collect()
@@ -201,51 +202,51 @@ pub(crate) fn each_mirror(disks: &[Disk]) -> Vec<(String, MirrorOf)> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Disk {
-    /// The device's name.
+    /// Name of the device.
     pub name: String,
-    /// The name of its driver in manifests.
+    /// Name of its driver in manifests.
     pub driver: String,
-    /// How it is, in words, where there is something to tell.
+    /// Condition in words, if there is something to report.
     pub condition: Option<String>,
-    /// It is a file that has lost data: `condition` says why.
+    /// True for a file that has lost data; `condition` says why.
     pub(crate) lost: bool,
-    /// A file or a folder that it uses isn't in its place, or isn't what it was: `condition` says
-    /// which.
+    /// True if a file or folder that the disk uses isn't in its place, or isn't what it was;
+    /// `condition` says which.
     pub(crate) displaced: bool,
-    /// What to do about that, and whether no change is made until then.
+    /// Advice about that. `blocks_changes` is true if no change is made until then.
     #[serde(skip)]
     pub(crate) displaced_todo: Option<String>,
     #[serde(skip)]
     pub(crate) blocks_changes: bool,
-    /// The disks that it stands on.
+    /// Names of the disks below.
     pub(crate) over: Vec<String>,
-    /// Of a mirror: its legs.
+    /// State of a mirror and its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorOf>,
-    /// Of a volume elsewhere: its connections.
+    /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteOf>,
-    /// Of a volume in an object store: what that was asked.
+    /// Requests to the store of a volume in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreOf>,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// `none` or `deadline`.
+    /// Scheduler: `none` or `deadline`.
     pub(crate) scheduler: String,
     /// Requests that are not answered yet.
     pub in_flight: u64,
-    /// How long the oldest of those has been there, at least, in seconds.
+    /// Age of the oldest of those, at least, in seconds.
     pub oldest_seconds: Option<f64>,
-    /// A flush failed so that changes may be lost, and none has succeeded since.
+    /// True if a flush failed so that changes may be lost, and none has succeeded since.
     pub(crate) in_doubt: bool,
-    /// What it has done since it came up.
+    /// Operations since the disk came up.
     #[serde(flatten)]
     pub ops: Ops,
     pub(crate) in_driver: Times,
     pub(crate) hw_queues: Vec<HwQueue>,
 }
 
-/// What a disk has done, or clients have been answered, by operation.
+/// The operations of a disk, or of the clients of an export, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ops {
@@ -259,7 +260,7 @@ pub struct Ops {
     pub(crate) prefetches: OfOp,
 }
 
-/// What was done of one operation.
+/// The counts of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OfOp {
@@ -267,15 +268,15 @@ pub struct OfOp {
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Bytes of these.
+    /// Bytes of the answered requests.
     pub bytes: u64,
     pub(crate) latency: Times,
-    /// The requests of the last minute, where these are counted.
+    /// Requests of the last minute, if these are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_minute: Option<LastMinute>,
 }
 
-/// How long something took. Times are seconds.
+/// The distribution of times, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Times {
@@ -283,7 +284,7 @@ pub(crate) struct Times {
     pub(crate) p99_seconds: Option<f64>,
     pub(crate) p999_seconds: Option<f64>,
     pub(crate) longest_seconds: Option<f64>,
-    /// Each bucket's longest time, and how many took that long; only those that aren't empty.
+    /// Longest time of each bucket, and its count. Empty buckets are left out.
     pub(crate) histogram: Vec<(f64, u64)>,
 }
 
@@ -311,7 +312,7 @@ pub(crate) struct HwQueue {
 impl Disk {
     fn new(up: &OpenDisk) -> Disk {
         let OpenDisk { queue, kind, mirror, recent } = up;
-        // Each is true of its own moment.
+        // The two snapshots are from different moments.
         let (stats, hctxs) = (queue.disk_stats(), queue.stats());
         let hw_queue = |(hctx, stats): (usize, &HctxStats)| HwQueue {
             cpus: queue.hctx_cpus(hctx).iter().copied().collect::<CpuSet>().to_string(),
@@ -333,7 +334,7 @@ impl Disk {
         let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
             (DiskKind::Over(over), _) => over.clone(),
-            // One that was removed has no name.
+            // A leg that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
             _ => Vec::new(),
         };
@@ -374,7 +375,7 @@ impl Disk {
         }
     }
 
-    /// Whether it stands on that disk, directly.
+    /// Returns true if `disk` is directly below.
     pub(crate) fn stands_on(&self, disk: &str) -> bool {
         self.over.iter().any(|name| name == disk)
     }
@@ -395,7 +396,7 @@ impl From<&DiskStats> for Ops {
 }
 
 impl Ops {
-    /// All, in the order of [`Ops::all`].
+    /// Returns all operations, in the order of [`Ops::all`].
     pub(super) fn all_mut(&mut self) -> [&mut OfOp; 7] {
         [
             &mut self.reads,
@@ -408,13 +409,13 @@ impl Ops {
         ]
     }
 
-    /// Whether these can't be earlier counters of the same disk or export.
+    /// Returns true if `other` can't be a later state of these counters.
     pub(super) fn is_beyond(&self, other: &Ops) -> bool {
         let all = self.all().into_iter().zip(other.all());
         all.into_iter().any(|((_, one), (_, other))| one.requests > other.requests)
     }
 
-    /// Each with the name that metrics and pictures give it.
+    /// Returns each operation with its name in metrics and pictures.
     pub fn all(&self) -> [(&'static str, &OfOp); 7] {
         [
             ("read", &self.reads),
@@ -453,7 +454,7 @@ impl From<&Latencies> for Times {
     }
 }
 
-/// A table of them: a row for each operation that a disk has done, in lines of at most `width`
+/// Returns a table with a row for each operation that a disk has done, in lines of at most `width`
 /// columns as far as names allow.
 pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     let head = [

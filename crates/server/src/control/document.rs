@@ -1,12 +1,12 @@
-//! A dump as JSON. The names here are the promise: `docs/control.md` explains each.
+//! A dump as JSON. The names are a promise; `docs/control.md` explains each.
 
 use corewise::workqueue::{Dump, QueueStats, SlotPlace};
 use serde::{Deserialize, Serialize};
 
-/// Everything about pools and queues. CPU sets are lists such as `0-3,8`, times are seconds.
+/// All data about pools and queues. CPU sets are lists such as `0-3,8`, times are seconds.
 ///
-/// It is read with defaults for what is missing, so that a client can show what an older server has
-/// to tell.
+/// Missing fields get defaults when it is read, so that a client can show the dump of an older
+/// server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Document {
@@ -15,9 +15,9 @@ pub struct Document {
     pub(crate) cpu_quota: Option<f64>,
     pub(crate) epoch: u64,
     pub(crate) scopes: Vec<Scope>,
-    /// The pools of worker threads.
+    /// Pools of worker threads.
     pub pools: Vec<Pool>,
-    /// The queues that use them.
+    /// Queues that use them.
     pub queues: Vec<Queue>,
     pub(crate) running: Vec<RunningItem>,
 }
@@ -42,34 +42,34 @@ pub(crate) struct Pod {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    /// Its number.
+    /// Number of the pool.
     pub pool: usize,
     pub(crate) kind: String,
     pub(crate) nice: i32,
-    /// The affinity scope of its pod.
+    /// Affinity scope of its pod.
     pub scope: String,
     pub(crate) strict: bool,
-    /// The number of its pod in that scope.
+    /// Number of its pod in that scope.
     pub pod: u32,
     pub(crate) node: Option<u32>,
-    /// The CPUs of its workers.
+    /// CPUs of its workers.
     pub cpus: String,
     pub(crate) away: bool,
     pub(crate) queues: usize,
-    /// Threads that it has.
+    /// Threads of the pool.
     pub workers: usize,
     /// Workers that have nothing to do.
     pub idle: usize,
     pub(crate) blocked: usize,
     /// Items that wait for a worker.
     pub waiting: usize,
-    /// Items that it has run.
+    /// Items that the pool has run.
     pub ran: u64,
     pub(crate) taken_over: u64,
     pub(crate) wakeups: u64,
     pub(crate) threads_made: u64,
     pub(crate) caught: u64,
-    /// The CPU time of its workers.
+    /// CPU time of its workers.
     pub cpu_seconds: f64,
 }
 
@@ -77,9 +77,9 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// Its number.
+    /// Number of the queue.
     pub id: u64,
-    /// Its name, which others may have, too.
+    /// Name of the queue, which others may have, too.
     pub name: String,
     pub(crate) kind: String,
     pub(crate) scope: String,
@@ -88,7 +88,7 @@ pub struct Queue {
     pub(crate) nice: i32,
     pub(crate) max_active: Option<usize>,
     pub(crate) capacity: Option<usize>,
-    /// Items that found it full.
+    /// Items that were refused because the queue was full.
     pub refused: u64,
     /// Items that are queued or run.
     pub in_flight: u64,
@@ -96,13 +96,13 @@ pub struct Queue {
     /// Items that have begun to run.
     pub started: u64,
     pub(crate) delayed: usize,
-    /// Whether the run time of items is measured.
+    /// True if the run time of items is measured.
     pub timed: bool,
     pub(crate) rescuer: bool,
-    /// The sum over its pools.
+    /// Sum over its pools.
     #[serde(flatten)]
     pub counters: Counters,
-    /// The items that run, by place.
+    /// Running items, by place.
     pub active: Vec<ActivePlace>,
     pub(crate) pools: Vec<Link>,
 }
@@ -115,7 +115,7 @@ pub struct ActivePlace {
     pub(crate) place: String,
     pub(crate) active: usize,
     pub(crate) max: Option<usize>,
-    /// Items that are held back, since as many run as may.
+    /// Items held back because the limit is reached.
     pub held: usize,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Link {
     pub(crate) counters: Counters,
 }
 
-/// What has become of the items of a queue.
+/// The counters of a queue's items.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
@@ -151,13 +151,13 @@ pub struct Counters {
     /// Items that ran away from the pod on which they were queued.
     pub overflowed: u64,
     pub(crate) taken_back: u64,
-    /// The run time of items, where it is measured.
+    /// Run time of items, if it is measured.
     pub run_seconds: f64,
-    /// Times that an item computed for long.
+    /// Number of times that an item computed for long.
     pub cpu_intensive: u64,
-    /// Times that an item slept without a word to the pool.
+    /// Number of times that an item slept without declaring it to the pool.
     pub blocked_untold: u64,
-    /// Times that a rescuer was called.
+    /// Number of times that a rescuer was called.
     pub maydays: u64,
     /// Items that a rescuer has run.
     pub rescued: u64,

@@ -1,7 +1,7 @@
 //! The control document in Prometheus's text format (0.0.4). `docs/monitoring.md` lists the names,
 //! which are a promise as those of the document are.
 //!
-//! By hand: the format is a line a sample, and the crate that there is for it leaves the escaping
+//! The format is written by hand: it is a line a sample, and the existing crate leaves the escaping
 //! of labels to its users.
 
 use std::fmt::Write as _;
@@ -19,15 +19,15 @@ const BOUNDS: [f64; 20] = [
 ];
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
-/// Operations, each with its name.
+/// The counts of all operations, each with its name.
 type Ops<'a> = [(&'static str, &'a OfOp); 7];
-/// A family of metrics of something: what its name ends with, or all of it, what it is, and its
+/// A family of metrics: its name or the end of it, its help, and the function that returns its
 /// value.
 type Of<T, V> = (&'static str, &'static str, fn(&T) -> V);
-/// The same with its kind behind its name.
+/// A family of metrics like [`Of`], with its kind after its name.
 type OfKind<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
 
-/// A family after the other, each with all its samples behind its head.
+/// The text of metrics: one family after the other, each with all its samples after its head.
 #[derive(Default)]
 struct Text(String);
 
@@ -54,7 +54,7 @@ impl Text {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// A family of which there is one sample for each of these.
+    /// Writes a family with one sample for each of `all`.
     fn of_each<'a, T: 'a>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
@@ -91,7 +91,8 @@ impl Text {
         self.sample(&format!("{name}_count"), labels, all as f64);
     }
 
-    /// Times of the last minute by operation, of those that had requests then, of each of these.
+    /// Writes the times of the last minute by operation for each of `all`. Operations without
+    /// requests in that time are left out.
     fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
         let name = format!("corewise_{of}_last_minute_duration_seconds");
         let help = format!("How long the requests {what} took that ended in the last minute.");
@@ -111,7 +112,8 @@ impl Text {
         }
     }
 
-    /// Requests, errors, bytes and times by operation, of those that there were, of each of these.
+    /// Writes requests, errors, bytes and times by operation for each of `all`. Operations without
+    /// requests are left out.
     fn by_op(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
         let counters: [Of<OfOp, u64>; 3] = [
             ("requests", "that ended, well or not", |op| op.requests),
@@ -138,7 +140,7 @@ impl Text {
     }
 }
 
-/// All metrics of a server.
+/// Returns all metrics of a server.
 pub(crate) fn text(answer: &Answer) -> String {
     let mut text = Text::default();
     let who = &answer.who;
@@ -339,7 +341,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
     );
 }
 
-/// Of each mirror what its checks have found, and when the next one is due.
+/// Writes for each mirror what its checks have found, and when the next one is due.
 fn checks(text: &mut Text, mirrors: &[(&str, &MirrorOf)]) {
     let families: [Of<MirrorOf, Option<f64>>; 4] = [
         ("running", "1 while a mirror is checked.", |of| {
@@ -469,7 +471,7 @@ fn pools(text: &mut Text, answer: &Answer) {
             (vec![("pool", number.as_str()), ("scope", &*pool.scope)], value(pool))
         });
     }
-    // Names needn't be alone, numbers are.
+    // Names need not be unique, numbers are.
     let ids: Vec<String> = dump.queues.iter().map(|queue| queue.id.to_string()).collect();
     let queues: Vec<_> = dump.queues.iter().zip(&ids).collect();
     let of_queues: [OfKind<super::document::Queue>; 3] = [

@@ -1,5 +1,5 @@
-//! Mirrors as JSON and as text, and what may be asked of one. The names of the JSON are the
-//! promise: `docs/control.md` explains each.
+//! Mirrors as JSON and as text, and the actions on a mirror. The names in the JSON are a promise;
+//! `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,34 +12,34 @@ use serde::{Deserialize, Serialize};
 use super::served;
 use crate::units;
 
-/// What a mirror is made of, and what it is at.
+/// The state of a mirror.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MirrorOf {
-    /// Whether it keeps a record of which legs are in sync, and what the others lack.
+    /// True if it keeps a record of which legs are in sync, and of what the others lack.
     pub(crate) bitmap: bool,
-    /// Its legs, in their order.
+    /// Legs, in order.
     pub legs: Vec<Leg>,
-    /// In bytes.
+    /// Bytes left to resync.
     pub to_resync: u64,
     pub(crate) resynced: u64,
     /// Bytes that a crash would have resynced.
     pub dirty: u64,
-    /// The check that goes on, or the last one since the server has it.
+    /// The running check, or the last one since the server has the mirror.
     pub check: Option<Check>,
-    /// The last check that came to its end, also before a restart.
+    /// The last check that was completed, also before a restart.
     pub(crate) checked: Option<Checked>,
-    /// Where it is checked by itself.
+    /// Schedule of its checks, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schedule: Option<Schedule>,
 }
 
-/// When a mirror is checked by itself. In seconds, times since 1970.
+/// The schedule of a mirror's checks, in seconds. `since` and `due` count from 1970.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Schedule {
     pub(crate) every_seconds: f64,
-    /// When the last check ended, or the mirror's record began.
+    /// End of the last check, or begin of the mirror's record.
     pub(crate) since: f64,
     pub(crate) due: f64,
 }
@@ -53,11 +53,11 @@ impl Schedule {
     }
 }
 
-/// A check that came to its end. Bytes, and seconds.
+/// A completed check. Sizes are bytes, times are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Checked {
-    /// Since 1970.
+    /// End of the check, since 1970.
     pub(crate) ended: f64,
     pub(crate) took_seconds: f64,
     pub(crate) differ: u64,
@@ -79,7 +79,7 @@ impl From<&MirrorChecked> for Checked {
     }
 }
 
-/// A check of a mirror. In bytes.
+/// A check of a mirror. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Check {
@@ -87,33 +87,33 @@ pub struct Check {
     pub(crate) repair: bool,
     pub(crate) checked: u64,
     pub(crate) size: u64,
-    /// How long it took so far.
+    /// Time that it took so far.
     pub(crate) took_seconds: f64,
     pub(crate) differ: u64,
     pub(crate) unreadable: u64,
-    /// Of the mirror: no leg can read them.
+    /// Bytes that no leg can read.
     pub(crate) lost: u64,
     pub(crate) repaired: u64,
-    /// The first of them.
+    /// Places of the first faults.
     pub(crate) places: Vec<CheckedPlace>,
 }
 
-/// A place where a leg wasn't as it should be.
+/// A place with a fault on a leg.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CheckedPlace {
     pub(crate) leg: String,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// The leg that it differs from, and is repaired from.
+    /// Leg that it differs from, and is repaired from.
     pub(crate) from: Option<String>,
-    /// Why it can't be read.
+    /// Reason why it can't be read.
     pub(crate) error: Option<String>,
 }
 
 impl Check {
     pub(crate) fn new(check: &MirrorCheck, over: &[String]) -> Check {
-        // Of a leg that was removed since there is no name any more.
+        // A leg that was removed meanwhile has no name any more.
         let name = |leg: usize| over.get(leg).filter(|name| !name.is_empty()).cloned();
         let places = check.places.iter().map(|place| CheckedPlace {
             leg: name(place.leg).unwrap_or_else(|| "a former leg".to_string()),
@@ -136,7 +136,7 @@ impl Check {
         }
     }
 
-    /// Bytes that aren't as they should be.
+    /// Returns the number of wrong bytes that aren't repaired.
     pub fn wrong(&self) -> u64 {
         (self.differ + self.unreadable).saturating_sub(self.repaired)
     }
@@ -176,7 +176,7 @@ impl Checked {
     }
 }
 
-/// Bytes that a check has found.
+/// The bytes that a check has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CheckFindings {
     pub(crate) differ: u64,
@@ -186,13 +186,13 @@ pub(crate) struct CheckFindings {
 }
 
 impl CheckFindings {
-    /// Those that aren't as they should be.
+    /// Returns the number of wrong bytes that aren't repaired.
     pub(crate) fn wrong(&self) -> u64 {
         (self.differ + self.unreadable).saturating_sub(self.repaired)
     }
 }
 
-/// How to take a leg back that is out of a mirror.
+/// Returns the command that retries a leg which is out.
 pub(crate) fn take_back_todo(mirror: &str, leg: &str) -> String {
     format!("corewise mirror {mirror} --take-back={leg}")
 }
@@ -201,25 +201,25 @@ pub(crate) fn take_back_todo(mirror: &str, leg: &str) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leg {
-    /// The leg's device.
+    /// Device of the leg.
     pub name: String,
-    /// How it stands in the mirror.
+    /// State of the leg in the mirror.
     pub state: LegStatus,
-    /// Why it is out.
+    /// Reason why it is out.
     pub why: Option<String>,
 }
 
-/// What a leg is good for.
+/// The state of a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LegStatus {
-    /// It has everything.
+    /// The leg has all data.
     InSync,
-    /// It gets what it lacks.
+    /// The leg is being resynced.
     Resyncing,
-    /// It is out, and being tried again.
+    /// The leg is out, and being retried.
     Returning,
-    /// The mirror does without it.
+    /// The mirror does without the leg.
     #[default]
     #[serde(other)]
     Out,
@@ -248,7 +248,7 @@ impl From<LegStatus> for LegState {
 }
 
 impl MirrorOf {
-    /// `over`: the names of its legs.
+    /// Returns the state of a mirror. `over` has the names of its legs.
     pub(super) fn new(mirror: &Mirror, over: &[String]) -> MirrorOf {
         let status = mirror.status();
         let leg = |(n, name): (usize, &String)| Leg {
@@ -268,14 +268,14 @@ impl MirrorOf {
         }
     }
 
-    /// Whether a leg is on its way back, or a check goes on.
+    /// Returns true if a leg is on its way back, or a check is running.
     pub fn is_busy(&self) -> bool {
         let busy = |leg: &Leg| matches!(leg.state, LegStatus::Resyncing | LegStatus::Returning);
         let checks = self.check.as_ref().is_some_and(|check| check.running);
         checks || self.to_resync != 0 || self.legs.iter().any(busy)
     }
 
-    /// A line a leg of the mirror, which has this name.
+    /// Returns a line for each leg of the mirror `mirror`, and lines about checks.
     pub fn text(&self, mirror: &str) -> String {
         let widest = self.legs.iter().map(|leg| leg.name.chars().count()).max().unwrap_or(0);
         let mut out = String::new();
@@ -292,7 +292,8 @@ impl MirrorOf {
             let _ = writeln!(out, "  {name:<widest$}  {state}{why}{todo}");
         }
         self.check.iter().for_each(|check| check.text(&mut out));
-        // Of one that ended since the server has it the lines above say the rest.
+        // If the last check ended since the server has the mirror, the lines above show the rest of
+        // it.
         if let Some(checked) = &self.checked {
             checked.text(&mut out);
         }
@@ -303,8 +304,8 @@ impl MirrorOf {
         out
     }
 
-    /// What the last check has found that counts: the one that ends, or ended, since the server has
-    /// the mirror, where it found anything or looked at all; else the one before.
+    /// Returns the findings of the last check that counts. This is the check since the server has
+    /// the mirror, if it found anything or was completed; else the one before.
     pub(crate) fn found(&self) -> Option<CheckFindings> {
         let of = |differ, unreadable, lost, repaired| CheckFindings {
             differ,
@@ -322,7 +323,7 @@ impl MirrorOf {
     }
 }
 
-/// What the legs of a mirror are called, by their numbers; nothing, where one was removed.
+/// Returns the names of a mirror's legs by number. A leg that was removed has an empty name.
 pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
     (0..mirror.legs()).map(|n| mirror.leg_name(n).unwrap_or_default()).collect()
 }
@@ -339,20 +340,20 @@ pub(super) fn check(disk: &str, mirror: &Mirror, how: &CheckOptions) -> Result<(
         .ok_or_else(|| format!("a check of '{disk}' goes on already; --stop ends it"))
 }
 
-/// How a mirror is checked.
+/// The options of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckOptions {
-    /// Most bytes a second.
+    /// Highest rate in bytes per second.
     pub rate: Option<u64>,
-    /// Make alike what isn't.
+    /// True to make legs that differ alike.
     pub repair: bool,
-    /// End the check that goes on instead.
+    /// True to stop the running check instead.
     pub stop: bool,
 }
 
-/// Has legs of the mirror tried again that are out: all, or this one. Their names, or why there is
-/// none.
+/// Retries the legs of the mirror that are out: all, or this one. Returns their names, or the
+/// reason why there is none.
 pub(super) fn take_back(
     disk: &str,
     mirror: &Mirror,
@@ -374,14 +375,13 @@ pub(super) fn take_back(
     }
 }
 
-/// A check comes up to this share of its period early, so that mirrors whose last checks ended
+/// The share of its period by which a check may come early, so that mirrors whose last checks ended
 /// together drift apart, also those of several servers.
 const EARLY: f64 = 1.0 / 8.0;
-/// A check that couldn't begin for as long behind its period is overdue.
+/// The share of its period after which a check that couldn't begin is overdue.
 const LATE: f64 = 1.0 / 8.0;
 
-/// When the next check of `mirror` is due, of which there was none since then: at most `every`
-/// later.
+/// Returns the time at which the next check of `mirror` is due: at most `every` after `since`.
 pub(crate) fn due(mirror: &str, since: f64, every: Duration) -> f64 {
     let mut hasher = DefaultHasher::new();
     (mirror, since.to_bits()).hash(&mut hasher);
@@ -389,16 +389,16 @@ pub(crate) fn due(mirror: &str, since: f64, every: Duration) -> f64 {
     since + every.as_secs_f64() * (1.0 - EARLY * share)
 }
 
-/// Whether a check should long have begun, where it doesn't run.
+/// Returns true if a check should long have begun. The caller knows that none is running.
 pub(crate) fn is_overdue(since: f64, every: f64, now: f64) -> bool {
     now > since + every * (1.0 + LATE)
 }
 
-/// How often a mirror is checked by itself.
+/// The time between the checks of a mirror.
 #[derive(Debug, Default)]
 pub(crate) struct CheckSchedule {
-    /// L: is the lock, held for a moment, a leaf; guards the time after which it is. `None`: it
-    /// isn't.
+    /// L: is the lock, held for a moment, a leaf; guards that time. `None`: it is never checked by
+    /// itself.
     every: Mutex<Option<Duration>>,
 }
 
@@ -417,14 +417,14 @@ impl CheckSchedule {
 pub(crate) struct Scheduled {
     pub(crate) since: f64,
     pub(crate) due: f64,
-    /// All its legs are in sync: else there is less to compare.
+    /// True if all its legs are in sync. Otherwise there is less to compare.
     pub(crate) is_whole: bool,
 }
 
-/// Which of these is to be checked now: the one that is due for longest. The caller asks only while
-/// no mirror is being checked.
+/// Returns the mirror to check now: the one that is due for longest. The caller asks only while no
+/// mirror is being checked.
 pub(crate) fn next(mirrors: &[Scheduled], now: f64) -> Option<usize> {
-    // A clock that was set back: nobody knows how long ago the last check was.
+    // If the clock was set back, the time since the last check is unknown.
     let is_due = |one: &Scheduled| one.is_whole && (one.due <= now || one.since > now + 60.0);
     let due = mirrors.iter().enumerate().filter(|(_, one)| is_due(one));
     due.min_by(|(_, one), (_, other)| one.due.total_cmp(&other.due)).map(|(n, _)| n)
@@ -464,7 +464,7 @@ mod tests {
         let now = 1_800_000_000.0;
         let due: Vec<f64> = (0..1000).map(|n| due(&format!("m{n}"), now, WEEK) - now).collect();
         assert!(due.iter().all(|due| (7.0 * DAY * 7.0 / 8.0..=7.0 * DAY).contains(due)));
-        // A tenth of them each tenth of the time, roughly.
+        // Roughly a tenth of them is due in each tenth of the time.
         for tenth in 0..10 {
             let begin = 7.0 * DAY * (7.0 / 8.0 + f64::from(tenth) / 80.0);
             let there =

@@ -1,8 +1,8 @@
-//! The control socket of a running `corewise up`: where it is, and what is said over it.
-//! `docs/control.md` describes both for other programs.
+//! The control socket of a running `corewise up`: its path and its protocol. `docs/control.md`
+//! describes both for other programs.
 //!
 //! A line of JSON asks, a line of JSON answers, as often as the client likes. `answers` has the
-//! end that answers, `dump` and `mirror` those that ask.
+//! server's end, `dump` and `mirror` those of clients.
 
 pub mod changes;
 pub mod devices;
@@ -23,61 +23,61 @@ use serde::{Deserialize, Serialize};
 
 pub use changes::Mode;
 
-/// The protocol, and the document that it carries. It goes up when something that a client may rely
-/// on is changed or taken away, and not when something is added.
+/// The version of the protocol and of its documents. It goes up when something that a client may
+/// rely on is changed or removed, and not when something is added.
 pub const VERSION: u32 = 1;
 /// The longest question, its newline included, in bytes.
 pub(crate) const LONGEST_QUESTION: usize = 4096;
 
-/// What a client asks. A server ignores a field that it doesn't know.
+/// A question of a client. A server ignores a field that it doesn't know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// [`VERSION`].
+    /// Version: [`VERSION`].
     pub corewise: u32,
-    /// `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`, `take_back`,
-    /// `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`, `delete_snapshot`,
-    /// `add`, `remove`, `grow` or `reload`.
+    /// Question: `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`,
+    /// `take_back`, `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`,
+    /// `delete_snapshot`, `add`, `remove`, `grow` or `reload`.
     pub ask: String,
-    /// For `dump`: the queues that are wanted, a `*` stands for any letters; none: all.
+    /// Queues for `dump`; a `*` stands for any letters. Empty for all queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<String>,
-    /// For `dump`: also as text of about so many columns. `usize::MAX`: nothing is cut.
+    /// Width in columns for `dump` to add text. `usize::MAX` cuts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<usize>,
-    /// For `disconnect`: which one.
+    /// Client for `disconnect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u64>,
-    /// For `take_back`, `check`, `replace`, `add_leg` and `remove_leg`: the mirror. For those about
-    /// snapshots: the volume.
+    /// Mirror for `take_back`, `check`, `replace`, `add_leg` and `remove_leg`, or volume for the
+    /// questions about snapshots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// For `take_back`: the leg that is to come back; none: all that are out. For `replace` and
-    /// `remove_leg`: the leg that goes.
+    /// Leg that is to come back, for `take_back` (`None`: all that are out), or leg that goes, for
+    /// `replace` and `remove_leg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leg: Option<String>,
-    /// For `replace` and `add_leg`: the device that becomes a leg.
+    /// Device that becomes a leg, for `replace` and `add_leg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
-    /// For `check`: how.
+    /// Options for `check`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<mirrors::CheckOptions>,
-    /// For `snapshot`: its name; none: its number. For `delete_snapshot`: which one, by name or
-    /// number.
+    /// Name of the new snapshot for `snapshot` (`None`: its number), or name or number for
+    /// `delete_snapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// For `add`: the manifest's absolute path, by which the server reads it.
+    /// Absolute path of the manifest for `add`. The server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// For `remove`: a device, or `export:` and an export. For `grow`: a device.
+    /// Device, or `export:` and an export, for `remove`; device for `grow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// For `grow`: how many bytes it is to have; none: as many as its file or disk has by now.
+    /// New size in bytes for `grow`. `None` takes the size that its file or disk has by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// For `remove` and `reload`: what becomes of clients.
+    /// Treatment of clients for `remove` and `reload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// For changes: only say what would be done.
+    /// True to report what a change would do, and change nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
@@ -93,19 +93,19 @@ impl Question {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerInfo {
-    /// [`VERSION`].
+    /// Version: [`VERSION`].
     pub corewise: u32,
-    /// The server's process id.
+    /// Process id of the server.
     pub pid: u32,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
-    /// The file that it was started with, or what stands for one.
+    /// File of the manifest, or a description of its source.
     pub manifest: String,
-    /// How long it has been running.
+    /// Time since the start.
     pub up_seconds: f64,
 }
 
-/// What it answers. A question that can't be answered has an `error` instead of the rest.
+/// An answer. A question that can't be answered has an `error` instead of the rest.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Answer {
     #[serde(flatten)]
@@ -140,7 +140,7 @@ pub(crate) struct Answer {
     pub(crate) snapshots: Option<Vec<stores::Snapshot>>,
 }
 
-/// Whether `name` is what `pattern` says; a `*` in it stands for any letters.
+/// Returns true if `name` matches `pattern`, in which a `*` stands for any letters.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(start) else { return false };

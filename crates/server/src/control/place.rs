@@ -1,7 +1,7 @@
-//! Where control sockets are: in a folder of the user's own, one a process, named by its id.
+//! The paths of control sockets: in a folder of the user's own, one a process, named by its id.
 //!
-//! Servers that were asked to put theirs elsewhere leave a symbolic link there, so that they are
-//! found all the same.
+//! Servers with a socket elsewhere leave a symbolic link there, so that clients find them all the
+//! same.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -16,16 +16,16 @@ use crate::manifest::too_long;
 
 const EXTENSION: &str = "sock";
 
-/// Where sockets are where the folder of temporary files has too long a path for them.
+/// The folder of sockets if the path of the temporary folder is too long for them.
 pub const SHORT: &str = "/tmp";
 
-/// Where a server puts its socket, and clients look for it: `corewise` in the runtime folder, or
-/// `corewise-UID` in that of temporary files. Both, since the two may have been started with other
-/// environments. Absolute, whether they exist or not. A folder with too long a path for a socket is
-/// none.
+/// Returns the folders in which a server puts its socket, and clients look for it: `corewise` in
+/// the runtime folder, and `corewise-UID` in the temporary one. There are two because server and
+/// client may have been started with different environments. The paths are absolute, and need not
+/// exist. A path that is too long for a socket is left out.
 pub fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // After `sudo` it may still be another user's.
+    // After `sudo`, the variable may still name another user's folder.
     let runtime = runtime.filter(|path| path.is_absolute() && own(path).is_ok());
     let within = |folder: &Path| folder.join(format!("corewise-{}", uid()));
     let fits = |folder: &PathBuf| too_long(&folder.join(name(u32::MAX))).is_none();
@@ -51,8 +51,8 @@ fn own(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder where it isn't there, for this user alone. One that somebody else has put there
-/// is refused.
+/// Creates the folder if it is missing, for this user alone. A folder that somebody else has put
+/// there is refused.
 pub(crate) fn make(folder: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -65,25 +65,25 @@ pub(crate) fn make(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What is at a control socket's path.
+/// The state of a control socket's path.
 #[derive(Debug)]
 pub enum SocketState {
-    /// Somebody listens.
+    /// A process listens.
     Live(UnixStream),
-    /// Somebody listens, and is far behind with it.
+    /// A process listens, but its backlog is full.
     Busy,
-    /// A leftover of a process that was killed.
+    /// A killed process has left the socket.
     Stale,
-    /// Nothing, or something else, or nobody can tell.
+    /// The path has nothing, or something else, or an error hides it.
     Other(io::Error),
 }
 
-/// Looks whether somebody listens there. Doesn't wait for a server that hangs.
+/// Checks whether a process listens there. Doesn't wait for a server that hangs.
 pub fn probe(path: &Path) -> SocketState {
     match connect(path) {
         Ok(stream) => SocketState::Live(stream),
         Err(Errno::AGAIN) => SocketState::Busy,
-        // Refused by what is no socket, too.
+        // A connection to a file that is no socket is refused, too.
         Err(Errno::CONNREFUSED) if path.metadata().is_ok_and(|m| m.file_type().is_socket()) => {
             SocketState::Stale
         }
@@ -103,9 +103,9 @@ fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// The sockets of all servers of this user that are found, by process id; leftovers of those that
-/// were killed are removed. One that is about to come up isn't there yet: a socket gets its name
-/// when somebody listens on it.
+/// Returns the sockets of all servers of this user, by process id. Leftovers of killed servers are
+/// removed. A server that is about to come up isn't found yet: its socket gets the name when it
+/// listens.
 pub fn servers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
     let mut found = Vec::new();
     for folder in folders.iter().filter(|folder| own(folder).is_ok()) {
@@ -113,14 +113,14 @@ pub fn servers(folders: &[PathBuf]) -> Vec<(u32, PathBuf)> {
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let Some(pid) = pid_of(&path) else { continue };
             match probe(&path) {
-                // A killed server's link, and another one has its socket there now.
+                // The link of a killed server, but another server has its socket there now.
                 _ if path.is_symlink() && !is_alive(pid) => drop(std::fs::remove_file(&path)),
                 SocketState::Live(_) | SocketState::Busy => found.push((pid, path)),
                 SocketState::Stale => drop(std::fs::remove_file(&path)),
                 SocketState::Other(_) => {}
             }
         }
-        // As the server would have done; it stays where another socket is in it.
+        // The server would have done the same. The folder stays while another socket is in it.
         let _ = std::fs::remove_dir(folder);
     }
     found.sort();
@@ -136,7 +136,7 @@ fn is_alive(pid: u32) -> bool {
     })
 }
 
-/// The name of the socket of process `pid`.
+/// Returns the name of the socket of process `pid`.
 pub(crate) fn name(pid: u32) -> String {
     format!("{pid}.{EXTENSION}")
 }
@@ -165,7 +165,7 @@ mod tests {
         let me = std::process::id();
         std::os::unix::fs::symlink(path("elsewhere"), path(&name(me))).unwrap();
         std::os::unix::fs::symlink(path("elsewhere"), path("4000000000.sock")).unwrap();
-        // Names that no server gives: nobody's business.
+        // Names that no server gives are left alone.
         drop(UnixListener::bind(path(".20.new")).unwrap());
         std::fs::write(path("notes.sock"), "x").unwrap();
         std::fs::write(path("21.sock"), "x").unwrap();

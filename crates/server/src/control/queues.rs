@@ -1,7 +1,7 @@
-//! What worker pools and their queues were found at, as tables for people.
+//! The state of worker pools and their queues, as tables for people.
 //!
 //! Sections begin with a line that isn't indented. Tables that are too wide go on below, beside the
-//! same names; long lists are wrapped, and cut where they would fill the screen.
+//! same names. Long lists are wrapped, and cut if they would fill the screen.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,26 +11,26 @@ use corewise::workqueue::{Dump, LinkDump, QueueDump, QueueKind, ScopeDump, SlotP
 
 use crate::units;
 
-/// So many lines of a list are written: a machine of 512 CPUs has as many pods of scope `cpu`.
+/// Lines that a list takes at most: a machine of 512 CPUs has as many pods of scope `cpu`.
 const LIST_LINES: usize = 4;
-/// So many rows of a list that may be as long as there are queues times pools.
+/// Rows of a list that could be as long as there are queues times pools.
 const ROWS: usize = 64;
 
-/// The room that words in a last column have at least.
+/// Least width of words in a last column.
 const LAST_WORDS: usize = 12;
 
-/// A longer name is cut in its middle.
+/// Returns the width of names. A longer name is cut in its middle.
 fn names(width: usize) -> usize {
     if width == usize::MAX { width } else { (width / 5).clamp(13, 33) - 1 }
 }
 
-/// How many rows of a list of `len` are written. Where one alone would be left out it is written,
-/// too.
+/// Returns the number of rows written of a list of `len`. A single row is never left out.
 fn rows(width: usize, len: usize) -> usize {
     if width == usize::MAX || len <= ROWS + 1 { len } else { ROWS }
 }
 
-/// A dump in lines of at most `width` characters, 60 at the least. `usize::MAX`: nothing is cut.
+/// Displays a dump in lines of at most `width` characters, 60 at the least. `usize::MAX` cuts
+/// nothing.
 pub(crate) fn text(dump: &Dump, width: usize) -> impl fmt::Display {
     Text { tables: Tables(dump), width: width.max(60) }
 }
@@ -199,7 +199,7 @@ impl Tables<'_> {
         self.slots(f, width)
     }
 
-    /// Only where there are limits, or something is held back.
+    /// Writes the limits of queues, if there are any or something is held back.
     fn slots(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         let mut table = Table::new(["queue", "counted for", "active/max", "held"]).keys(2);
         for queue in &self.0.queues {
@@ -227,10 +227,11 @@ impl Tables<'_> {
         table.write(f, width, "")
     }
 
-    /// Only those that were ever used: most queues have one a pod.
+    /// Writes the links that were ever used: most queues have one a pod.
     fn links(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nQueues by pool")?;
-        // Used or not: the pods of these pools, above, say where the work of each CPU goes.
+        // Unused links count here: the pods of these pools, above, say where the work of each CPU
+        // goes.
         let mut pools = Table::new(["queue", "pools"]);
         for queue in &self.0.queues {
             let its = queue.links.iter().filter_map(|link| u32::try_from(link.pool).ok());
@@ -261,7 +262,7 @@ impl Tables<'_> {
         and_more(f, links.len(), width)
     }
 
-    /// What runs, three lines each: names of functions are long.
+    /// Writes the running items, three lines each: names of functions are long.
     fn running(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "\nRunning")?;
         if self.0.running.is_empty() {
@@ -283,7 +284,7 @@ impl Tables<'_> {
     }
 }
 
-/// What of a long list was left out.
+/// Writes the number of rows that were left out.
 fn and_more(f: &mut fmt::Formatter<'_>, all: usize, width: usize) -> fmt::Result {
     match all.saturating_sub(rows(width, all)) {
         0 => Ok(()),
@@ -291,12 +292,12 @@ fn and_more(f: &mut fmt::Formatter<'_>, all: usize, width: usize) -> fmt::Result
     }
 }
 
-/// In seconds, to the millisecond.
+/// Formats a time in seconds, to the millisecond.
 fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// `pod_cpus`, `pod_node` and `cpu_pod`, with neighbours that have the same in one.
+/// Returns `pod_cpus`, `pod_node` and `cpu_pod`, with equal neighbours merged.
 fn lists(scope: &ScopeDump) -> (Vec<String>, Vec<String>, Vec<String>) {
     let pods = &scope.pods;
     let cpus = pods.iter().map(|pod| format!("[{}]={}", pod.pod, pod.cpus));
@@ -343,7 +344,7 @@ fn list(f: &mut fmt::Formatter<'_>, name: &str, words: &[String], width: usize) 
     writeln!(f, "{}", line.trim_end())
 }
 
-/// `text` in at most `width` characters, its middle cut out where it is longer.
+/// Returns `text` in at most `width` characters. The middle of a longer one is cut out.
 fn fit(text: &str, width: usize) -> String {
     let chars = text.chars().count();
     if chars <= width {
@@ -354,11 +355,11 @@ fn fit(text: &str, width: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(chars - tail)).collect()
 }
 
-/// Rows below a head. Numbers stand to the right, words to the left; the last column takes what is
-/// left of the width. Where there is too little, the others go on below.
+/// A table with a head. Numbers are aligned to the right, words to the left. The last column takes
+/// the rest of the width. If there is too little, the other columns go on below.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
-    /// So many columns, the first ones, say which row it is: each part has them.
+    /// Number of first columns that identify the row. Each part of a wide table repeats them.
     keys: usize,
 }
 
@@ -379,7 +380,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells.map(|cell| printable(&cell).into_owned()));
     }
 
-    /// `empty` stands for the table where it has no row.
+    /// Writes the table, or `empty` if it has no row.
     fn write(&self, f: &mut fmt::Formatter<'_>, width: usize, empty: &str) -> fmt::Result {
         if self.is_empty() {
             return writeln!(f, "  {empty}");
@@ -390,7 +391,7 @@ impl<const N: usize> Table<N> {
         let numbers: [bool; N] = std::array::from_fn(|column| {
             self.rows[1..].iter().all(|row| is_number(&row[column], column + 1 == N))
         });
-        // Of a list of CPUs the beginning will do.
+        // The begin of a list of CPUs is enough.
         let mut least = widths;
         least[N - 1] = match numbers[N - 1] {
             true => widths[N - 1],
@@ -429,7 +430,8 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Digits, or a ratio, or a time in seconds. In a last column all else is a list of CPUs.
+/// Returns true for digits, a ratio, or a time in seconds. In a last column all else is a list of
+/// CPUs.
 fn is_number(cell: &str, last: bool) -> bool {
     let number = cell.strip_suffix(" s").unwrap_or(cell);
     let plain = |c: char| c.is_ascii_digit() || c == '.' || !last && matches!(c, '/' | '-');
@@ -533,7 +535,7 @@ mod tests {
             assert!(!is_whole(&text) && is_whole(&super::text(&dump, usize::MAX).to_string()));
             let whole = width == 60 || text.contains("nasty\u{fffd}[2J\u{fffd}name");
             assert!(!text.contains('\x1b') && whole, "{text}");
-            // Nothing of a table is lost where it is narrow.
+            // A narrow table loses no column.
             for column in ["CPU time", "overflowed", "rescued", "idle/workers"] {
                 assert!(text.contains(column), "{width}: {text}");
             }

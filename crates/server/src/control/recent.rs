@@ -1,6 +1,5 @@
-//! What a disk did, or clients of an export were answered, in the last minute: the counters now,
-//! less those of a minute ago. A few earlier states of the counters are kept for that, so no
-//! request pays for it. Pure.
+//! The counts of a disk, or of an export, for the last minute: the counters now, less those of a
+//! minute ago. A few earlier states of the counters are kept for that, so no request pays for it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::disks::{OfOp, Ops, Times};
 
-/// Between two states that are kept.
+/// Time between two states that are kept.
 const STEP: Duration = Duration::from_secs(5);
-/// How far back they go.
+/// Time span of the states.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What was done of one operation in the last minute. Times are seconds.
+/// The counts of one operation in the last minute. Times are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastMinute {
-    /// How long that was: of a disk that came up just now less than a minute, else up to a few
-    /// seconds more.
+    /// Length of that time. For a disk that came up just now it is less than a minute, else up to a
+    /// few seconds more.
     pub(crate) seconds: f64,
     pub(crate) requests: u64,
     pub(crate) errors: u64,
@@ -27,46 +26,46 @@ pub struct LastMinute {
     pub(crate) p50_seconds: Option<f64>,
     pub p99_seconds: Option<f64>,
     pub(crate) p999_seconds: Option<f64>,
-    /// To an eighth.
+    /// Longest time, exact to an eighth.
     pub(crate) longest_seconds: Option<f64>,
 }
 
-/// Earlier states of counters that only rise.
+/// The earlier states of counters that only rise.
 #[derive(Debug)]
 pub(crate) struct Recent {
-    /// The oldest first: one that is as old as the window, and those behind it.
+    /// States, the oldest first: one that is as old as the window, and all later ones.
     states: VecDeque<(Instant, Ops)>,
 }
 
 impl Recent {
-    /// Nothing was counted yet.
+    /// Creates a history that begins with nothing counted.
     pub(crate) fn new(now: Instant) -> Recent {
         Recent { states: VecDeque::from([(now, Ops::default())]) }
     }
 
-    /// Whether it is time for another state.
+    /// Returns true if it is time for another state.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let last = self.states.back().map(|(at, _)| *at);
         last.is_none_or(|last| now.saturating_duration_since(last) >= STEP)
     }
 
-    /// Keeps the counters as they are now, where that is due.
+    /// Keeps the counters as they are now, if that is due.
     pub(crate) fn note(&mut self, now: Instant, ops: &Ops) {
-        // They began anew.
+        // The counters began anew.
         if self.states.back().is_some_and(|(_, last)| last.is_beyond(ops)) {
             *self = Recent::new(now);
         }
         if self.is_due(now) {
             self.states.push_back((now, ops.clone()));
         }
-        // The second one is old enough by itself.
+        // The second state is old enough by itself.
         let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
         while self.states.get(1).is_some_and(|(at, _)| is_old(*at)) {
             self.states.pop_front();
         }
     }
 
-    /// Says of each operation what was done of it in the last minute. `ops`: the counters as they
+    /// Fills in the counts of the last minute for each operation. `ops` holds the counters as they
     /// are now.
     pub(crate) fn fill(&self, now: Instant, ops: &mut Ops) {
         let Some((at, before)) = self.states.front() else { return };
@@ -84,8 +83,8 @@ impl LastMinute {
     fn between(before: &OfOp, now: &OfOp, seconds: f64) -> LastMinute {
         let mut times = Vec::new();
         added(&mut times, &before.latency, &now.latency);
-        // None took longer than the longest ever, which is known exactly; a bucket's end may be
-        // beyond.
+        // No request took longer than the longest ever, which is known exactly. A bucket's end may
+        // be beyond.
         let longest = now.latency.longest_seconds.unwrap_or(f64::INFINITY);
         let share = |share| quantile(&times, share).map(|seconds| seconds.min(longest));
         LastMinute {
@@ -101,7 +100,7 @@ impl LastMinute {
     }
 }
 
-/// Adds what came into a histogram since another look.
+/// Adds the difference of two histograms to `sum`.
 pub(super) fn added(sum: &mut Vec<(f64, u64)>, before: &Times, now: &Times) {
     let mut earlier = before.histogram.iter().peekable();
     for &(end, count) in &now.histogram {
@@ -114,7 +113,7 @@ pub(super) fn added(sum: &mut Vec<(f64, u64)>, before: &Times, now: &Times) {
     }
 }
 
-/// The time in seconds that such a share of those didn't exceed, which are sorted.
+/// Returns the time in seconds that `share` of these times don't exceed. They must be sorted.
 pub(super) fn quantile(times: &[(f64, u64)], share: f64) -> Option<f64> {
     let all: u64 = times.iter().map(|(_, count)| count).sum();
     let rank = ((all as f64 * share).ceil() as u64).max(1);
@@ -136,7 +135,7 @@ mod tests {
         Ops { reads, ..Ops::default() }
     }
 
-    /// Of the reads.
+    /// Returns the counts of reads in the last minute.
     fn last_minute(recent: &Recent, now: Instant, ops: &Ops) -> LastMinute {
         let mut ops = ops.clone();
         recent.fill(now, &mut ops);
@@ -149,7 +148,7 @@ mod tests {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut recent = Recent::new(began);
-        // One request a second, of a millisecond in the first two minutes, and of ten later.
+        // One request a second: of a millisecond in the first two minutes, and of ten later.
         let ops = |seconds: u64| {
             let slow = seconds.saturating_sub(120);
             reads(seconds, slow / 2, &[(0.001, seconds - slow), (0.01, slow)])

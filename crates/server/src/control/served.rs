@@ -1,4 +1,4 @@
-//! Exports and their clients as JSON and as text. The names of the JSON are the promise:
+//! Exports and their clients as JSON and as text. The names in the JSON are a promise;
 //! `docs/control.md` explains each.
 
 use std::collections::BTreeMap;
@@ -34,13 +34,13 @@ impl From<&Traffic> for Ops {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Export {
-    /// Its name, which may be empty.
+    /// Name of the export, which may be empty.
     pub name: String,
-    /// The device that it shows.
+    /// Device that it shows.
     pub device: Option<String>,
-    /// Whether clients may only read.
+    /// True if clients may only read.
     pub read_only: bool,
-    /// The clients that it is there for.
+    /// Clients that may attach.
     pub state: ExportState,
     /// Clients that are attached.
     pub clients: usize,
@@ -48,27 +48,27 @@ pub struct Export {
     pub in_flight: u64,
     /// Clients that have left without knowing that a flush has failed.
     pub(crate) untold: usize,
-    /// What its clients have been answered.
+    /// Operations of its clients.
     #[serde(flatten)]
     pub ops: Ops,
 }
 
-/// Which clients an export is there for.
+/// The clients that may use an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportState {
-    /// For those that it has.
+    /// Attached clients alone may use it.
     Hidden,
-    /// It is being removed.
+    /// The export is being removed.
     Leaving,
-    /// For all that it lets in.
+    /// All clients that it permits may attach.
     #[default]
     #[serde(other)]
     Open,
 }
 
 impl ExportState {
-    /// Returns the word for it.
+    /// Returns its word.
     pub fn words(self) -> &'static str {
         match self {
             ExportState::Open => "open",
@@ -79,7 +79,7 @@ impl ExportState {
 }
 
 impl Export {
-    /// `device`: the one that it shows.
+    /// Returns an export. `device` is the device that it shows.
     pub(crate) fn new(status: &ExportStatus, device: Option<String>) -> Export {
         Export {
             name: status.name.clone(),
@@ -98,12 +98,12 @@ impl Export {
     }
 }
 
-/// Earlier states of the counters of exports.
+/// The earlier states of the counters of exports.
 #[derive(Debug, Default)]
 pub(crate) struct RecentExports(BTreeMap<String, Recent>);
 
 impl RecentExports {
-    /// To be called once a second, with the exports that there are.
+    /// Keeps the counters of all exports. It is called once a second.
     pub(crate) fn note(&mut self, exports: &[ExportStatus]) {
         let now = now();
         self.0.retain(|name, _| exports.iter().any(|export| export.name == *name));
@@ -115,7 +115,7 @@ impl RecentExports {
         }
     }
 
-    /// Says of each of them what clients were answered in the last minute.
+    /// Fills in the counts of the last minute for each export.
     pub(crate) fn fill(&self, exports: &mut [Export]) {
         for export in exports {
             if let Some(recent) = self.0.get(&export.name) {
@@ -129,43 +129,43 @@ impl RecentExports {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Client {
-    /// Its number, as in the log.
+    /// Number of the client, as in the log.
     pub client: u64,
-    /// Where it comes from.
+    /// Origin of the client.
     #[serde(flatten)]
     pub from: ClientOrigin,
-    /// `None` during its handshake.
+    /// Name of its export. `None` during its handshake.
     pub(crate) export: Option<String>,
-    /// How long ago it came.
+    /// Time since it connected.
     pub connected_seconds: f64,
     /// Requests that are not answered yet.
     pub in_flight: u32,
     pub(crate) in_flight_bytes: u64,
-    /// How long ago the oldest of these requests came.
+    /// Age of the oldest of these requests.
     pub oldest_seconds: Option<f64>,
-    /// How long the oldest reply has waited for the client to take earlier ones; `None` where none
-    /// does.
+    /// Time that the oldest reply has waited for the client to take earlier ones. `None` if no
+    /// reply waits.
     pub untaken_seconds: Option<f64>,
     /// Bytes of the replies that wait so.
     pub untaken_bytes: u64,
-    /// How long the rest of a request has been waited for that came in part.
+    /// Time that the server has waited for the rest of a request that came in part.
     pub partial_seconds: Option<f64>,
-    /// It is being let go.
+    /// True while it is being disconnected.
     pub(crate) leaving: bool,
-    /// What it has been answered.
+    /// Operations that were answered.
     #[serde(flatten)]
     pub ops: Ops,
 }
 
-/// Where a client comes from.
+/// The origin of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientOrigin {
     pub(crate) address: Option<String>,
     pub(crate) uid: Option<u32>,
-    /// The process that connected, of a client of this machine.
+    /// Process that connected, for a client of this machine.
     pub pid: Option<u32>,
-    /// The names in its certificate.
+    /// Names in its certificate.
     pub(crate) certificate: Vec<String>,
 }
 
@@ -179,12 +179,12 @@ impl ClientOrigin {
         ClientOrigin { address, uid, pid, certificate: names.to_vec() }
     }
 
-    /// The process, in a table.
+    /// Returns the process for a table.
     pub fn process(&self) -> String {
         self.pid.map_or("-".to_string(), |pid| pid.to_string())
     }
 
-    /// In a few words.
+    /// Returns the origin in a few words.
     pub fn words(&self) -> String {
         let mut words = match (&self.address, self.uid) {
             (Some(address), _) => address.clone(),
@@ -216,22 +216,22 @@ impl Client {
         }
     }
 
-    /// How long ago its oldest request in flight came.
+    /// Returns the age of its oldest request in flight.
     pub fn oldest(&self) -> Option<Duration> {
         self.oldest_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
-    /// How long the oldest reply has waited for it.
+    /// Returns the time that the oldest reply has waited for the client.
     pub fn untaken(&self) -> Option<Duration> {
         self.untaken_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
-    /// How long the rest of a request has been waited for.
+    /// Returns the time that the server has waited for the rest of a request.
     pub fn partial(&self) -> Option<Duration> {
         self.partial_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
-    /// Its export in words.
+    /// Returns its export in words.
     pub fn export_words(&self) -> &str {
         match self.export.as_deref() {
             None => "(handshake)",
@@ -241,7 +241,7 @@ impl Client {
     }
 }
 
-/// How handshakes have ended.
+/// The results of handshakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Handshakes {
     pub(crate) attached: u64,
@@ -273,9 +273,9 @@ impl From<HandshakeCounts> for Handshakes {
 pub struct Memory {
     /// Bytes in use.
     pub taken: u64,
-    /// Bytes that there are.
+    /// Bytes in all.
     pub of: u64,
-    /// Clients that wait for some.
+    /// Clients that wait for memory.
     pub(crate) waiting: usize,
 }
 
@@ -285,7 +285,7 @@ impl From<MemoryUse> for Memory {
     }
 }
 
-/// Puts the clients first that don't take their replies, then those with the oldest requests.
+/// Sorts clients: first those that don't take their replies, then those with the oldest requests.
 pub fn slowest_first(clients: &mut [Client]) {
     clients.sort_by(|one, other| {
         let age = |client: &Client| (client.untaken(), client.oldest().max(client.partial()));
@@ -293,27 +293,27 @@ pub fn slowest_first(clients: &mut [Client]) {
     });
 }
 
-/// The clients of a server, now.
+/// Returns the clients of a server.
 pub(crate) fn clients(server: &nbd::Server) -> Vec<Client> {
     server.clients().iter().map(Client::new).collect()
 }
 
-/// What was answered in some time.
+/// The rates of operations between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// A second.
+    /// Requests per second.
     pub requests: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes: f64,
     pub(crate) errors: f64,
-    /// Of that time's requests: what half of them took at most, and 99 in a hundred.
+    /// Time that half of the requests didn't exceed.
     pub p50: Option<Duration>,
-    /// The time that 99 in a hundred of them took at most.
+    /// Time that 99 in a hundred requests didn't exceed.
     pub p99: Option<Duration>,
 }
 
 impl Rates {
-    /// What was answered in so many seconds between two looks.
+    /// Returns the rates between two states of counters, `seconds` apart.
     pub fn between(before: Option<&Ops>, now: &Ops, seconds: f64) -> Rates {
         let none = Ops::default();
         let ops = before.unwrap_or(&none).all().into_iter().zip(now.all());
@@ -333,12 +333,12 @@ impl Rates {
     }
 }
 
-/// A time in a table.
+/// Formats a time for a table.
 pub fn time(time: Option<Duration>) -> String {
     time.map_or("-".to_string(), duration)
 }
 
-/// Seconds in a table, to the second where there are many.
+/// Formats seconds for a table, to the second if there are many.
 pub fn seconds(seconds: f64) -> String {
     let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let whole = time.as_secs();
@@ -350,8 +350,8 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A table of exports, and one of clients, in lines of at most `width` columns as far as names
-/// allow.
+/// Returns a table of exports and one of clients, in lines of at most `width` columns as far as
+/// names allow.
 pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> String {
     let mut out = String::from("\nExports\n");
     let head = ["export", "device", "state", "clients", "infl", "requests", "errors", "MiB"];
@@ -421,9 +421,9 @@ mod tests {
         assert_eq!(rates.p50, Some(Duration::from_millis(1)));
         assert_eq!(rates.p99, Some(Duration::from_millis(500)));
         assert_eq!(Rates::between(Some(&now), &now, 1.0), Rates::default());
-        // One that came meanwhile has done all of it meanwhile.
+        // A client that came meanwhile has done all of it meanwhile.
         assert_eq!(Rates::between(None, &now, 1.0).requests, 110.0);
-        // A server that was started anew counts from nothing.
+        // A server that was restarted counts from 0.
         assert_eq!(Rates::between(Some(&now), &before, 1.0).requests, 0.0);
     }
 

@@ -1,5 +1,5 @@
-//! What volumes in object stores cost, and how other servers' exports are, as JSON and in words.
-//! The names of the JSON are the promise: `docs/control.md` explains each.
+//! The costs of volumes in object stores, and the state of other servers' exports, as JSON and in
+//! words. The names in the JSON are a promise; `docs/control.md` explains each.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::disks::Ops;
 use crate::units;
 
-/// Says it of a volume that is up.
+/// A function that returns the costs of a volume that is up.
 pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
 
-/// What a volume has in its store, and what was asked of it since the volume was opened.
+/// The objects of a volume in its store, and the requests since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreOf {
-    /// No other server has opened it, and its store hasn't lost what was written last.
+    /// True if no other server has opened the volume, and its store hasn't lost the last writes.
     pub(crate) served: bool,
-    /// Another server has opened it.
+    /// True if another server has opened it.
     pub(crate) fenced: bool,
-    /// Its store has lost objects of it, or has damaged ones, as far as a request found.
+    /// True if the store has lost or damaged objects of the volume, as far as a request found.
     pub(crate) damaged: bool,
-    /// Why its store takes no writes.
+    /// Reason why the store takes no writes.
     pub(crate) refuses: Option<Refuses>,
-    /// Bytes of changes that its store doesn't have yet.
+    /// Bytes of changes that the store doesn't have yet.
     pub(crate) not_stored: u64,
     pub(crate) puts: u64,
     pub(crate) gets: u64,
@@ -42,28 +42,28 @@ pub struct StoreOf {
 #[serde(default)]
 pub(crate) struct Refuses {
     pub(crate) why: String,
-    /// In seconds since 1970.
+    /// Time of the first refusal, in seconds since 1970.
     pub(crate) since: u64,
-    /// Flushes are kept in a file, too.
+    /// True if flushes are kept in a file, too.
     pub(crate) has_flush_file: bool,
 }
 
-/// What its data takes in the store, in bytes.
+/// The space of a volume's data in the store, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Space {
-    /// Objects.
+    /// Number of objects.
     pub(crate) segments: u64,
     pub(crate) stored: u64,
     pub(crate) used: u64,
-    /// That only snapshots need.
+    /// Bytes that only snapshots need.
     pub(crate) snapshots: u64,
     pub(crate) garbage: u64,
-    /// In use, and its parent's: `stored` has none of it.
+    /// Bytes in use that belong to the parent. `stored` has none of them.
     pub(crate) shared: u64,
 }
 
-/// Its read cache.
+/// The read cache of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Cache {
@@ -75,7 +75,7 @@ pub(crate) struct Cache {
 /// An action on the snapshots of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotAction {
-    /// Take one with this name, or with its number for one.
+    /// Takes a snapshot with this name, or with its number as its name.
     Take(Option<String>),
     List,
     Delete(String),
@@ -85,24 +85,24 @@ pub(crate) enum SnapshotAction {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// Its name; its number where none was given.
+    /// Name of the snapshot, by default its number.
     pub name: String,
     pub(crate) number: u64,
-    /// In seconds since 1970.
+    /// Time, in seconds since 1970.
     pub taken: f64,
-    /// In bytes, of the volume then.
+    /// Size in bytes of the volume at that time.
     pub size: u64,
-    /// The places in the store of volumes that need it.
+    /// Locations of the volumes that need it.
     pub clones: Vec<String>,
 }
 
 impl StoreOf {
-    /// Each kind of request, with the name that metrics give it.
+    /// Returns the number of each kind of request, with its name in metrics.
     pub(crate) fn requests(&self) -> [(&'static str, u64); 4] {
         [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
     }
 
-    /// In words, beside what clients have done: a line each.
+    /// Returns two lines about requests and space, compared with what clients have done.
     pub fn lines(&self, ops: &Ops) -> [String; 2] {
         [self.requests_in_words(ops), self.space_in_words()]
     }
@@ -153,18 +153,18 @@ impl StoreOf {
     }
 }
 
-/// The connections of a volume that is somebody else's export.
+/// The connections of a volume on another server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RemoteOf {
     pub(crate) connections: usize,
-    /// There has been none for so long that requests fail at once.
+    /// True if there has been no connection for so long that requests fail at once.
     pub(crate) down: bool,
-    /// How often it has lost its connections.
+    /// Number of times that it has lost its connections.
     pub(crate) losses: u64,
-    /// Flushes that failed since changes may have been lost with a connection.
+    /// Flushes that failed because changes may have been lost with a connection.
     pub(crate) unflushed: u64,
-    /// Why it lost its connections the last time, or why there is none; empty where it never did.
+    /// Reason why it last lost its connections, or has none; empty if it never did.
     pub(crate) why: String,
 }
 

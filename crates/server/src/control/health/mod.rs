@@ -1,8 +1,8 @@
-//! How a server is, in one word, with each reason for it and what to do about it. Pure: from what
-//! the server knows of itself.
+//! The health of a server in one word, with each reason and its remedy. It is computed from facts
+//! alone.
 //!
-//! This is the one place that decides what is a reason. `corewise health`, the metrics, `dump`,
-//! `top` and the status that a service manager is told show its findings and decide nothing. A new
+//! This is the only place that decides what counts as a reason. `corewise health`, the metrics,
+//! `dump`, `top` and the status for a service manager show its findings and decide nothing. A new
 //! fault is a variant of `Fault`, and a line in one of the functions below that finds it.
 //! `docs/monitoring.md` defines the three words and lists the faults.
 
@@ -22,13 +22,13 @@ use super::served::Export;
 
 pub(crate) use server::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
 
-/// The word.
+/// The health of a server or the severity of a reason, in one word.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
-    /// None of the faults below is known.
+    /// All is well: no fault below is known.
     Ok,
     /// All data is there and can be reached, but less protects it than was asked for, or a part of
     /// the server doesn't work.
@@ -43,7 +43,7 @@ impl HealthState {
     pub(crate) const ALL: [HealthState; 3] =
         [HealthState::Ok, HealthState::Degraded, HealthState::Lost];
 
-    /// Returns the word for it.
+    /// Returns its word.
     pub fn name(self) -> &'static str {
         match self {
             HealthState::Ok => "ok",
@@ -53,12 +53,12 @@ impl HealthState {
     }
 }
 
-/// A request that is in flight for so long hangs, and so does a server of which no work item has
-/// run for so long: as long as Linux gives a disk for a request, and as the workqueue's watchdog
-/// lets work wait.
+/// The time after which a request in flight counts as hanging, and so does a server whose volumes
+/// have run no work item. Linux gives a disk the same time for a request, and so does the
+/// workqueue's watchdog for work.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// What can be wrong. Its name in JSON and in metrics is a promise.
+/// A kind of fault. Its name in JSON and in metrics is a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fault {
@@ -84,7 +84,7 @@ pub(crate) enum Fault {
     LegResyncing,
     /// A device or an export of the manifest was left out.
     LeftOut,
-    /// Nobody reads the log.
+    /// The log isn't read.
     LogUnread,
     /// Clients have left without knowing that a flush has failed.
     LossUntold,
@@ -98,7 +98,7 @@ pub(crate) enum Fault {
     RequestsFail,
     /// A socket that clients, scrapers or commands connect to is gone.
     SocketGone,
-    /// No work item of the volumes runs.
+    /// The volumes run no work item.
     Stalled,
     /// An object with data of a volume is missing or damaged.
     StoreDamaged,
@@ -114,7 +114,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// As in JSON.
+    /// Returns the name in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::CertificateExpires => "certificate_expires",
@@ -150,16 +150,16 @@ impl Fault {
 pub struct Reason {
     #[serde(rename = "reason")]
     pub(crate) fault: Fault,
-    /// How much this one alone matters.
+    /// Severity of this fault alone.
     pub state: HealthState,
-    /// The volume, the device, the export (`export:NAME`) or `server`.
+    /// Name of the volume, device, export (`export:NAME`) or `server`.
     pub subject: String,
-    /// The part of it: of a mirror a leg; of the server a socket or a certificate.
+    /// Part of the subject: a leg of a mirror; a socket or a certificate of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) part: Option<String>,
-    /// What was found, in words.
+    /// Finding, in words.
     pub what: String,
-    /// What to do about it: a sentence with the command, where there is one.
+    /// Remedy: a sentence, with the command if there is one.
     pub todo: String,
 }
 
@@ -177,24 +177,24 @@ impl Reason {
         Reason { todo: todo.into(), ..self }
     }
 
-    /// It in a line: what it is about, what was found, what to do.
+    /// Returns one line with subject, finding and remedy.
     pub(crate) fn line(&self) -> String {
         let Reason { subject, what, todo, .. } = self;
         format!("{subject}: {what}. {todo}")
     }
 }
 
-/// How a server is.
+/// The health of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// The worst state of a reason.
+    /// Worst state of a reason.
     pub state: HealthState,
-    /// The worst first.
+    /// Reasons, the worst first.
     #[serde(default)]
     pub reasons: Vec<Reason>,
 }
 
-/// What is known of a server.
+/// The known facts about a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) devices: &'a [Device],
@@ -204,7 +204,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Health {
-    /// Decides.
+    /// Derives the health from facts.
     pub(crate) fn of(facts: &Facts<'_>) -> Health {
         let mut reasons = server::reasons(facts);
         reasons.extend(volumes::reasons(facts));
@@ -212,7 +212,7 @@ impl Health {
             let key = |reason: &Reason| (reason.subject.clone(), reason.fault, reason.part.clone());
             other.state.cmp(&one.state).then_with(|| key(one).cmp(&key(other)))
         });
-        // One fault of one part is one reason, whichever way it was found.
+        // One fault of one part is one reason, however it was found.
         reasons.dedup_by(|one, other| {
             (one.fault, &one.subject, &one.part) == (other.fault, &other.subject, &other.part)
         });
@@ -220,7 +220,7 @@ impl Health {
         Health { state, reasons }
     }
 
-    /// The word, and a line for each reason.
+    /// Returns the word, and a line for each reason.
     pub fn text(&self) -> String {
         let mut out = format!("{}\n", self.state.name());
         for reason in &self.reasons {
@@ -230,14 +230,15 @@ impl Health {
         out
     }
 
-    /// The same as a part of a dump.
+    /// Returns the same text as a section of a dump.
     pub(crate) fn section(&self) -> String {
         let lines: Vec<String> =
             self.text().lines().map(|line| format!("  {}", line.trim())).collect();
         format!("Health\n{}\n\n", lines.join("\n"))
     }
 
-    /// The word, and what it is about, for a line that has little room; `None` where all is well.
+    /// Returns the word and its subjects, for a line with little room. Returns `None` if all is
+    /// well.
     pub fn summary(&self) -> Option<String> {
         let mut subjects: Vec<&str> = Vec::new();
         for reason in self.reasons.iter().filter(|reason| reason.state == self.state) {

@@ -7,10 +7,10 @@ use crate::control::devices::Device;
 use crate::control::served;
 use crate::units;
 
-/// The subject of what is about no device.
+/// The subject of faults that aren't about a device.
 const SERVER: &str = "server";
 
-/// What part of its life a server is in.
+/// The phase of a server's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Devices come up.
@@ -22,22 +22,23 @@ pub(crate) enum Phase {
     Stopping,
 }
 
-/// What a server knows of itself beside its devices, volumes and exports.
+/// The facts about a server beside its devices, volumes and exports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerFacts {
     pub(crate) phase: Phase,
-    /// Devices and exports (`export:NAME`) of the manifest that it does without, and why.
+    /// Devices and exports (`export:NAME`) of the manifest that the server does without, and the
+    /// reasons.
     pub(crate) left_out: Vec<(String, String)>,
     /// Devices of which a change takes too long.
     pub(crate) hanging: Vec<String>,
     pub(crate) lost_sockets: Vec<LostSocket>,
-    /// The one of its certificates that expires first, where it has any.
+    /// Certificate that expires first, if there are any.
     pub(crate) certificate: Option<Certificate>,
-    /// How long ago a work item of the volumes has run last, of which one is due each second.
+    /// Time since a work item of the volumes has last run. One is due each second.
     pub(crate) silent: Duration,
-    /// Its outputs whose readers don't read, each with how many lines it lacks.
+    /// Outputs whose readers don't read, each with the number of lines dropped.
     pub(crate) unread: Vec<(&'static str, u64)>,
-    /// The time, in seconds since 1970.
+    /// Time, in seconds since 1970.
     pub(crate) now: f64,
 }
 
@@ -46,11 +47,11 @@ pub(crate) struct ServerFacts {
 pub(crate) struct LostSocket {
     pub(crate) path: String,
     pub(crate) used: SocketUse,
-    /// Clients have no other way in.
+    /// True if clients have no other socket.
     pub(crate) only: bool,
 }
 
-/// What a socket is for.
+/// The use of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketUse {
     Clients,
@@ -58,21 +59,21 @@ pub(crate) enum SocketUse {
     Metrics,
 }
 
-/// How long a certificate that the server shows is valid, in seconds.
+/// The validity of a certificate that the server shows, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Certificate {
-    /// From now on; below 0: it has expired.
+    /// Time left. Below 0, it has expired.
     pub(crate) left: f64,
-    /// From its beginning to its end.
+    /// Time from its begin to its end.
     pub(crate) lifetime: f64,
-    /// Clients get nothing without it.
+    /// True if clients can't use the server without it.
     pub(crate) required: bool,
 }
 
 impl Certificate {
-    /// Renewal programs renew when a third of the lifetime is left. Where half of that has passed
-    /// too, renewal has failed for a while; of a certificate of months, two weeks are enough to
-    /// renew it by hand.
+    /// Renewal programs renew when a third of the lifetime is left. If half of that has passed too,
+    /// renewal has failed for a while. Two weeks are enough to renew a certificate of months by
+    /// hand.
     const MOST_LEFT: f64 = 14.0 * 86_400.0;
 
     fn is_due(&self) -> bool {
@@ -115,7 +116,8 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Whether what was left out has come since; also where its device says itself why it isn't up.
+/// Returns true if what was left out has come up since, or if its device reports itself why it
+/// isn't up.
 fn is_there(facts: &Facts<'_>, name: &str) -> bool {
     let device = facts.devices.iter().find(|device| device.name == name);
     device.is_some_and(|device| {
@@ -149,8 +151,8 @@ fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
     Some(Reason::new(fault, HealthState::Degraded, SERVER, what).todo(todo))
 }
 
-/// A device that is on its way up or down is no fault: a change is being made. One that takes too
-/// long is told apart.
+/// Returns the fault of a device that isn't up. A device on its way up or down is none, since a
+/// change is being made; one that takes too long is reported separately.
 fn of_device(device: &Device) -> Option<Reason> {
     if !matches!(device.state.as_str(), "failed" | "no_driver" | "deferred" | "cancelled") {
         return None;

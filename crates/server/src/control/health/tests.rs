@@ -1,4 +1,4 @@
-//! What is decided of which facts.
+//! Tests of the health derived from given facts.
 
 use super::*;
 use crate::control::disks::{OfOp, Ops};
@@ -35,7 +35,7 @@ fn health(devices: &[Device], disks: &[Disk], exports: &[Export], server: &Serve
     Health::of(&Facts { devices, disks, exports, server })
 }
 
-/// Of a server with these volumes, each of which is shown that is named here.
+/// Returns the health of a server with these volumes, of which those named in `shown` are exported.
 fn of(disks: &[Disk], shown: &[&str]) -> Health {
     let exports: Vec<Export> = shown.iter().map(|name| export(name)).collect();
     health(&[], disks, &exports, &ServerFacts::default())
@@ -84,16 +84,16 @@ fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_
     assert_eq!(state(&[lost("a"), lost("b"), m.clone()], &["m"]), HealthState::Lost);
     // A client reads the leg itself.
     assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m", "a"]), HealthState::Lost);
-    // Another volume stands on it too.
+    // Another volume is above it, too.
     let part = disk("part", &["a"]);
     assert_eq!(state(&[lost("a"), b.clone(), m, part], &["m"]), HealthState::Lost);
     let out = mirror("m", &[("a", LegStatus::InSync), ("b", LegStatus::Out)]);
     assert_eq!(state(&[lost("a"), b.clone(), out], &["m"]), HealthState::Lost);
-    // Below the leg.
+    // A volume is between the leg and the mirror.
     let deep = mirror("m", &[("slow", LegStatus::InSync), ("b", LegStatus::InSync)]);
     let slow = disk("slow", &["a"]);
     assert_eq!(state(&[lost("a"), slow, b, deep], &["m"]), HealthState::Degraded);
-    // A cycle, which no server has, ends all the same.
+    // A cycle, which no server has, must end the walk, too.
     assert_eq!(state(&[Disk { lost: true, ..disk("x", &["x"]) }], &[]), HealthState::Lost);
 }
 
@@ -298,7 +298,7 @@ fn a_certificate_is_told_of_when_its_renewal_is_late_for_its_lifetime() {
     };
     assert_eq!(state(15.0 * day, 365.0 * day, true), HealthState::Ok);
     assert_eq!(state(13.0 * day, 365.0 * day, true), HealthState::Degraded);
-    // One of a day that is renewed in time.
+    // A certificate of one day that is renewed in time.
     assert_eq!(state(day / 3.0, day, true), HealthState::Ok);
     assert_eq!(state(day / 7.0, day, true), HealthState::Degraded);
     assert_eq!(state(-1.0, day, true), HealthState::Lost);

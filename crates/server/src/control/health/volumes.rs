@@ -36,7 +36,8 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// A promise to a client that doesn't know that it was broken. Exports of one device say the same.
+/// Returns the reason for a broken promise to a client that doesn't know of it. All exports of one
+/// device report the same.
 fn untold(export: &Export) -> Reason {
     let device = export.device.as_deref().unwrap_or(&export.name);
     let who = units::count(export.untold as u64, "client");
@@ -46,7 +47,8 @@ fn untold(export: &Export) -> Reason {
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
 }
 
-/// Its store takes no writes: what clients wrote since is on this machine alone.
+/// Returns the reason for a store that takes no writes: what clients wrote since is on this machine
+/// alone.
 fn unwritable(disk: &Disk) -> Option<Reason> {
     let store = disk.store.as_ref()?;
     let refuses = store.refuses.as_ref()?;
@@ -68,7 +70,8 @@ fn unwritable(disk: &Disk) -> Option<Reason> {
     Some(Reason::new(fault, state, &disk.name, what).todo(todo))
 }
 
-/// Nothing is lost, but the next server may not find it, or nobody can change it.
+/// Returns the reason for a file that isn't in its place. Nothing is lost, but the next server may
+/// not find it, or nobody can change it.
 fn displaced(disk: &Disk, stack: &Stack<'_>) -> Reason {
     let state = match disk.blocks_changes {
         true => stack.severity(&disk.name),
@@ -79,7 +82,7 @@ fn displaced(disk: &Disk, stack: &Stack<'_>) -> Reason {
     Reason::new(Fault::Displaced, state, &disk.name, what).todo(todo)
 }
 
-/// What a volume has lost, or can't reach. It matters less where a mirror has it elsewhere.
+/// A loss of data, or of access to it. It matters less if a mirror has the data elsewhere.
 struct Loss {
     fault: Fault,
     what: String,
@@ -151,7 +154,8 @@ fn loss(disk: &Disk) -> Option<Loss> {
     })
 }
 
-/// A volume is told of where no volume below it has the same fault.
+/// Returns the reasons about requests. A volume is reported only if no volume below has the same
+/// fault.
 fn of_requests(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
     let below = || facts.disks.iter().filter(|other| disk.stands_on(&other.name));
     let reason = |fault, what: String, todo: &str| {
@@ -172,13 +176,13 @@ fn of_requests(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// How long its oldest request has been in flight, in seconds, where that is too long.
+/// Returns the age of the oldest request in flight, in seconds, if that is too long.
 fn hangs(disk: &Disk) -> Option<f64> {
     disk.oldest_seconds.filter(|age| *age >= HANGS.as_secs_f64())
 }
 
-/// Requests that failed in the last minute. Clients try what a device may refuse (fast zeroes,
-/// discards): that is no fault.
+/// Returns the requests that failed in the last minute. Clients try what a device may refuse (fast
+/// zeroes, discards), so such failures are no fault.
 fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     let ops =
         disk.ops.all().into_iter().filter(|(op, _)| matches!(*op, "read" | "write" | "flush"));
@@ -231,8 +235,8 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
     Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))
 }
 
-/// Where legs differ nobody knows which one has what clients wrote, and reads go to either. A place
-/// that one leg can't read is read from another one.
+/// Returns the reason for what a check found. If legs differ, it is unknown which one has the
+/// clients' data, and reads go to either. A place that one leg can't read is read from another one.
 fn of_check(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
     let CheckFindings { differ, unreadable, lost, repaired } = found;
     let state = match differ != 0 || lost != 0 {
@@ -259,10 +263,10 @@ fn of_check(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
     Reason::new(Fault::CheckFound, state, mirror, what).todo(todo)
 }
 
-/// What stands on what, and which volumes have lost something.
+/// The stack of volumes, and those that have lost data.
 pub(super) struct Stack<'a> {
     facts: Facts<'a>,
-    /// Volumes that have lost data, or can't reach it.
+    /// Names of volumes that have lost data, or can't reach it.
     lost: BTreeSet<&'a str>,
 }
 
@@ -271,7 +275,7 @@ impl<'a> Stack<'a> {
         Stack { facts: *facts, lost }
     }
 
-    /// How much it matters that this volume has lost data, or can't reach it.
+    /// Returns the severity of this volume's loss of data, or of access to it.
     pub(super) fn severity(&self, volume: &str) -> HealthState {
         match self.reaches_clients(volume, self.facts.disks.len()) {
             true => HealthState::Lost,
@@ -279,8 +283,8 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// `depth`: how many volumes may stand on one another. A snapshot of a server that is being
-    /// changed may show a cycle.
+    /// Returns true if the loss reaches clients. `depth` limits the height of the stack, since a
+    /// snapshot of a server that is being changed may show a cycle.
     fn reaches_clients(&self, volume: &str, depth: usize) -> bool {
         let is_shown = self.facts.exports.iter().any(|e| e.device.as_deref() == Some(volume));
         let mut above = self.facts.disks.iter().filter(|disk| disk.stands_on(volume)).peekable();
@@ -292,7 +296,7 @@ impl<'a> Stack<'a> {
         })
     }
 
-    /// Whether `disk` is a mirror that has everything on another leg.
+    /// Returns true if `disk` is a mirror that has everything on another leg.
     fn does_without(&self, disk: &Disk, leg: &str) -> bool {
         let legs = disk.mirror.iter().flat_map(|mirror| &mirror.legs);
         legs.filter(|other| other.name != leg && other.state == LegStatus::InSync)
