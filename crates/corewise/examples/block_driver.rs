@@ -1,9 +1,9 @@
-//! A block driver of one's own, and a filter that stands on it.
+//! A block driver of one's own, and a filter above it.
 //!
-//! `Disk` is the driver at the bottom: a thread that has the bytes, and to which requests are
-//! handed over. They complete there, a moment later and in whatever order it likes. `Scramble` is a
-//! filter, a driver that stands on any block device: what lies below is scrambled. It changes the
-//! bytes of a read where they are, and gives a write a buffer of its own.
+//! `Disk` is the driver at the bottom: a thread that has the bytes, and takes requests. They
+//! complete there, a moment later and in whatever order it likes. `Scramble` is a filter, a driver
+//! above any block device, whose bytes it scrambles. It changes the bytes of a read where they are,
+//! and gives a write a buffer of its own.
 //!
 //! `cargo run --release -p corewise --example block_driver`
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
@@ -21,7 +21,7 @@ use corewise::prelude::*;
 
 const BLOCK: usize = 512;
 
-/// Blocks that a thread keeps: those that were written.
+/// A disk whose thread keeps the blocks that were written.
 struct Disk {
     size: u64,
     requests: Option<Sender<Started>>,
@@ -36,12 +36,12 @@ impl Disk {
     }
 }
 
-/// The disk's own thread. It ends when the driver is dropped, and with it the queue that had
+/// Runs the disk's own thread. It ends when the driver is dropped, and with it the queue that had
 /// requests for it.
 fn serve(requests: &Receiver<Started>) {
     let mut blocks: HashMap<u64, Box<[u8]>> = HashMap::new();
     for mut rq in requests {
-        // The queue has checked the range, and it is in whole blocks.
+        // The queue has checked the range, which is whole blocks.
         let numbers = rq.offset() / BLOCK as u64..(rq.offset() + rq.len()) / BLOCK as u64;
         match rq.op() {
             Op::Read => {
@@ -55,8 +55,8 @@ fn serve(requests: &Receiver<Started>) {
                 blocks.extend(numbers.zip(bytes.chunks_exact(BLOCK).map(Box::from)));
             }
             Op::Discard | Op::WriteZeroes => blocks.retain(|number, _| !numbers.contains(number)),
-            // A flush: nothing survives it anyway. Extents and prefetches: it says nothing of the
-            // former, and has no cache.
+            // A flush needs nothing, since no data survives the disk. Extents aren't reported, and
+            // there is no cache to prefetch into.
             _ => {}
         }
         rq.complete(Ok(()));
@@ -66,18 +66,18 @@ fn serve(requests: &Receiver<Started>) {
 impl Driver for Disk {
     fn info(&self) -> Info {
         Info {
-            // As many as the thread is to know of at once. The others wait in the queue, are merged
-            // there where they touch, and ordered by its scheduler.
+            // Number of requests that the thread has at once. The others wait in the queue, where
+            // neighbours are merged and the scheduler orders them.
             depth: 32,
             ..Info::new("disk", Geometry { can_flush: false, ..Geometry::new(self.size) })
         }
     }
 
-    /// Called inside an atomic section, by one thread at a time for each hardware queue: it hands
-    /// over, and doesn't wait.
+    /// Hands a request over without waiting. It is called inside an atomic section, by one thread
+    /// at a time for each hardware queue.
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         if let Some(requests) = &self.requests {
-            // Where the thread has died the request comes back as an error, and is dropped: then it
+            // If the thread has died, the request comes back as an error. When it is dropped, it
             // completes as gone.
             drop(requests.send(rq));
         }
@@ -89,13 +89,13 @@ impl Drop for Disk {
     fn drop(&mut self) {
         drop(self.requests.take());
         if let Some(thread) = self.thread.take() {
-            // It has been told of a panic by the request that it had.
+            // A panic has reached the client of the request.
             drop(thread.join());
         }
     }
 }
 
-/// Has the bytes of another device scrambled. (A toy: nothing is kept secret by it.)
+/// A filter that scrambles the bytes of another device. (A toy: it keeps nothing secret.)
 struct Scramble {
     below: Arc<dyn BlockDevice>,
     key: Key,
@@ -114,10 +114,11 @@ impl Key {
 }
 
 impl Driver for Scramble {
-    /// One hardware queue for each CPU: it has no queue of its own to keep short.
+    /// Returns one hardware queue for each CPU, since the filter has no queue of its own to keep
+    /// short.
     fn info(&self) -> Info {
         let over = Info::over("scramble", &*self.below);
-        // Zeroes below aren't zeroes here: clients have to write them.
+        // Zeroes below aren't zeroes here, so clients have to write them.
         Info { geometry: Geometry { can_write_zeroes: false, ..over.geometry }, ..over }
     }
 
@@ -125,8 +126,8 @@ impl Driver for Scramble {
         let (key, offset, len) = (self.key, rq.offset(), rq.len());
         match rq.op() {
             Op::Read => {
-                // The device below fills the caller's own memory; then each piece of it is
-                // unscrambled there.
+                // The device below fills the caller's own memory. Then each piece is unscrambled
+                // there.
                 let whole = Whole::with(rq, move |mut rq, result| {
                     let mut at = offset;
                     for bytes in rq.filled_mut() {
@@ -138,14 +139,14 @@ impl Driver for Scramble {
                 self.below.submit(whole.part(0, len, offset));
             }
             Op::Write => {
-                // The caller's bytes are the caller's.
+                // The caller's bytes must not change.
                 let mut bytes = vec![0; len as usize];
                 rq.copy_to(&mut bytes);
                 key.turn(offset, &mut bytes);
                 let write = Request::write(offset, bytes).with_flags(rq.flags());
                 self.below.submit(write.on_complete(move |done| rq.complete(done.result)));
             }
-            // As it is, without bytes.
+            // All else goes down as it is, without bytes.
             _ => self.below.submit(Whole::new(rq).part(0, len, offset)),
         }
         Dispatch::Started
@@ -159,7 +160,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let disk = Queue::builder(&machine, Arc::new(Disk::new(64 << 20)?)).build(&queue);
     let filter = Scramble { below: Arc::clone(&disk) as _, key: Key(42) };
-    // A thread that submits faster than the disk takes waits while so many of its requests are
+    // A thread that submits faster than the disk takes waits while this many of its requests are
     // inside: their bytes take memory.
     let volume =
         Queue::builder(&machine, Arc::new(filter)).name("volume").nr_requests(256).build(&queue);
@@ -171,7 +172,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_ne!(disk.read_at(4096, length)?, text[..length]);
     println!("{length} bytes were read back, and lie scrambled below");
 
-    // Many at once: they touch, so the disk gets few.
+    // Many neighbours at once, so the disk gets few requests.
     for n in 0..1000 {
         let at = (1 << 20) + n * BLOCK as u64;
         volume.submit(Request::write(at, vec![n as u8; BLOCK]).on_complete(|done| {

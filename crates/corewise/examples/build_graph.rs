@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p corewise --example build_graph`
 //!
-//! No worker ever waits for another target: each has a count of what it still needs, and the worker
+//! No worker ever waits for another target. Each target counts what it still needs, and the worker
 //! that builds the last of that spawns it. The scope lets all of them borrow the graph.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use corewise::prelude::*;
 use corewise::workqueue::Scope;
 
-/// Name, cost (ten thousands of hash rounds), what it needs.
+/// The name, cost (ten thousands of hash rounds) and needs of each target.
 const TARGETS: &[(&str, u32, &[&str])] = &[
     ("config.h", 20, &[]),
     ("grammar.c", 50, &["config.h"]),
@@ -42,7 +42,7 @@ struct Target {
     cost: u32,
     needs: Vec<usize>,
     needed_by: Vec<usize>,
-    /// Of `needs`, those that aren't built.
+    /// Number of `needs` that aren't built.
     missing: AtomicUsize,
     built: OnceLock<Built>,
 }
@@ -70,7 +70,7 @@ fn graph() -> Vec<Target> {
     graph
 }
 
-/// "Compiles": hashes what it needs, many times over.
+/// "Compiles" a target: hashes what it needs, many times over.
 fn build(graph: &[Target], n: usize, begin: Instant) {
     let started = begin.elapsed();
     let mut hasher = DefaultHasher::new();

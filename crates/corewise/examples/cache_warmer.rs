@@ -3,10 +3,10 @@
 //!
 //! `cargo run --release -p corewise --example cache_warmer -- [--synthetic SPEC] [--mib N]`
 //!
-//! Linux puts a page on the node of the CPU that touches it first. So a cache that is filled by the
-//! thread that happens to run ends up anywhere; one that is filled through `s.at(At::Node(n))` lies
-//! where its readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the
-//! placement is the same, but its CPUs don't exist, so the times mean nothing.
+//! Linux puts a page on the node of the CPU that touches it first. So a cache filled by the thread
+//! that happens to run ends up anywhere. A cache filled through `s.at(At::Node(n))` lies where its
+//! readers are. On a described machine (`--synthetic 'numa:2 l3:2 core:8 pu:1'`) the placement is
+//! the same, but its CPUs don't exist, so the times mean nothing.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::collections::HashSet;
@@ -41,13 +41,13 @@ fn options() -> Result<Options, Box<dyn Error>> {
     Ok(Options { machine: machine.map_or_else(Machine::live, Ok)?, mib })
 }
 
-/// A node's part of the cache. The memory is asked for here, and comes when it is touched.
+/// A node's part of the cache. Its memory is allocated here, and placed when it is touched.
 struct Part {
     node: Option<u32>,
     memory: Vec<u64>,
 }
 
-/// What a pass over a part cost, and which workers of the node took part in it.
+/// The cost of a pass over a part, and the workers of the node that took part in it.
 struct Pass {
     took: Duration,
     workers: HashSet<ThreadId>,
@@ -74,8 +74,8 @@ fn pass(queue: &Workqueue, part: &mut Part, each: impl Fn(&mut [u64]) + Sync) ->
 fn main() -> Result<(), Box<dyn Error>> {
     let Options { machine, mib } = options()?;
     let pools = WorkerPools::new(&machine);
-    // A pod is a whole node, and strict: a chunk that another node's idle worker took over would
-    // lie on the wrong node.
+    // A pod is a whole node, and strict: an idle worker of another node would place a chunk on the
+    // wrong node.
     let queue = Workqueue::builder("warmer").scope(AffinityScope::Numa).strict(true);
     let queue = queue.build(&pools)?;
 
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut wrong = 0;
     for node in nodes {
         let mut part = Part { node, memory: Vec::new() };
-        // Not `vec![0; n]` and then a loop: the zeroes must not be written from here.
+        // The zeroes of `vec![0; n]` aren't written, which would place them here.
         part.memory = vec![0; mib * CHUNK];
         let fill = pass(&queue, &mut part, |chunk| {
             for (n, word) in chunk.iter_mut().enumerate() {

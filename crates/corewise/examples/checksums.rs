@@ -3,8 +3,8 @@
 //! `cargo run --release -p corewise --example checksums -- [FILE]`
 //!
 //! `Workqueue::map` calls a function with each block, in parallel, and returns the results in the
-//! order of the blocks. Meanwhile `Workqueue::every` prints how far it is. `Workqueue::reduce`
-//! makes one value of all results.
+//! order of the blocks. Meanwhile `Workqueue::every` prints the progress. `Workqueue::reduce` makes
+//! one value of all results.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use corewise::prelude::*;
 
-/// Bytes. A block takes a worker some 100 us.
+/// Bytes. A block takes a worker about 100 µs.
 const BLOCK: usize = 128 << 10;
 
 fn checksum(block: &[u8]) -> u64 {
@@ -24,7 +24,7 @@ fn checksum(block: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The checksum of each block, in order.
+/// Returns the checksum of each block, in order.
 fn checksums(queue: &Workqueue, data: &[u8]) -> Result<Vec<u64>, Box<dyn Error>> {
     let (all, done) = (data.chunks(BLOCK).len(), Arc::new(AtomicUsize::new(0)));
     let so_far = Arc::clone(&done);
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => (0..64_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect(),
     };
     let pools = WorkerPools::new(&Machine::live()?);
-    // It gives way to whatever else the machine has to do.
+    // The queue gives way to all other work of the machine.
     let queue = Workqueue::builder("checksums").nice(10).build(&pools)?;
 
     let begun = Instant::now();

@@ -1,5 +1,5 @@
 //! A rate-limited crawler: it walks a web site on loopback, over real sockets, with few requests at
-//! once, a pause between two of them, and patience with a server that says "later".
+//! once, a pause between two of them, and a retry if the server says "later".
 //!
 //! `cargo run --release -p corewise --example crawler`
 //!
@@ -26,7 +26,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(10);
 const SERVER_TAKES: Duration = Duration::from_millis(8);
 
-/// The site: page n links to the pages 2n and 2n + 1, and one back. Each 7th request is too much.
+/// Serves the site: page n links to the pages 2n and 2n + 1, and one back. Each 7th request is too
+/// much.
 fn serve(listener: &TcpListener, most: &AtomicUsize) {
     let (now, requests) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|threads| {
@@ -46,7 +47,8 @@ fn serve(listener: &TcpListener, most: &AtomicUsize) {
                     links.fold("200\n".to_string(), |text, link| format!("{text}/page/{link}\n"))
                 };
                 std::thread::park_timeout(SERVER_TAKES);
-                // Counted out first: once the client has the reply, it may ask for the next page.
+                // The count goes down first: once the client has the reply, it may ask for the next
+                // page.
                 now.fetch_sub(1, Ordering::SeqCst);
                 let _ = stream.write_all(reply.as_bytes());
             });
@@ -54,7 +56,7 @@ fn serve(listener: &TcpListener, most: &AtomicUsize) {
     });
 }
 
-/// One request; `None` where the server is busy.
+/// Makes one request. Returns `None` if the server is busy.
 fn fetch(server: SocketAddr, page: usize) -> io::Result<Option<Vec<usize>>> {
     let mut text = String::new();
     blocking("a request", || {
@@ -72,16 +74,16 @@ struct Crawler {
     server: SocketAddr,
     queue: Workqueue,
     seen: Mutex<HashSet<usize>>,
-    /// When the next request may go out.
+    /// Time of the next request.
     next: Mutex<Instant>,
     requests: AtomicUsize,
-    /// Pages that were found and aren't done.
+    /// Number of pages that were found and aren't done.
     left: AtomicUsize,
     done: Completion,
 }
 
 impl Crawler {
-    /// A page was found: once each, it is visited when its turn comes.
+    /// Adds a page that was found. Each page is visited once, when its turn comes.
     fn found(self: &Arc<Self>, page: usize) {
         if self.seen.lock().insert(page) {
             self.left.fetch_add(1, Ordering::SeqCst);

@@ -4,9 +4,9 @@
 //! `cargo run --release -p corewise --example inside_tokio`
 //!
 //! A small service in tokio takes requests. Short work and waits stay there. Computation goes to a
-//! workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for I/O: a
+//! workqueue, whose workers sit on the caches, so that tokio's own few threads stay free for I/O. A
 //! task that awaits a [`JoinHandle`] holds no thread at all. The workers' threads are the program's
-//! own: a spawn handler makes them inside the runtime.
+//! own: a spawn handler starts them inside the runtime.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -26,7 +26,7 @@ fn count_primes(below: u32) -> usize {
     (2..below).filter(|n| !composite(*n)).count()
 }
 
-/// Tokio's side: each request becomes a task, which awaits its closure on the workqueue.
+/// Serves requests on tokio's side: each becomes a task, which awaits its closure on the workqueue.
 async fn serve(queue: Workqueue, mut requests: mpsc::Receiver<Request>) -> usize {
     let mut served = 0;
     while let Some(Request { below, reply }) = requests.recv().await {
@@ -42,8 +42,8 @@ async fn serve(queue: Workqueue, mut requests: mpsc::Receiver<Request>) -> usize
     served
 }
 
-/// How late tokio's timer is, again and again, while the requests are served: what a computation on
-/// tokio's own thread would ruin.
+/// Measures how late tokio's timer is while the requests are served. A computation on tokio's own
+/// thread would make it late.
 async fn watch_latency(mut stop: oneshot::Receiver<()>) -> Duration {
     let tick = Duration::from_millis(1);
     let mut worst = Duration::ZERO;
@@ -95,7 +95,7 @@ async fn run(queue: Workqueue) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // One thread is enough for what only waits.
+    // One thread is enough, since tasks only wait.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     // A worker is inside the runtime for as long as it lives, so that a closure may spawn tasks
     // there.

@@ -4,10 +4,10 @@
 //!
 //! `cargo run --release -p corewise --example intake`
 //!
-//! It uses of a workqueue: a capacity and `try_spawn` (the queue gives a job back instead of
-//! growing), `mod_delayed` (each change puts the reload off: a debounce), `every` (a tick, until
-//! its handle is dropped), a `Work` with a state of its own, `wait_timeout` and `abort_on_drop` (a
-//! job that takes too long is dropped).
+//! It uses these features of a workqueue: a capacity and `try_spawn` (the queue gives a job back
+//! instead of growing), `mod_delayed` (each change puts the reload off: a debounce), `every` (a
+//! tick, until its handle is dropped), a `Work` with a state of its own, `wait_timeout` and
+//! `abort_on_drop` (a job that takes too long is dropped).
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -22,25 +22,25 @@ use corewise::prelude::*;
 use corewise::sync::Counter;
 use corewise::workqueue::{QueueError, Ticker};
 
-/// Jobs that wait or run. More are refused.
+/// The most jobs that wait or run. More are refused.
 const CAPACITY: usize = 16;
-/// The configuration is read again when nothing has changed for so long.
+/// The time without a change after which the configuration is read again.
 const SETTLED: Duration = Duration::from_millis(50);
 
 struct Server {
     queue: Workqueue,
     configuration: PathBuf,
-    /// How often a job hashes its text: the configuration.
+    /// Rounds in which a job hashes its text, from the configuration.
     rounds: Arc<AtomicUsize>,
     reload: Work,
-    /// Added to by all workers and clients, read now and then.
+    /// Counter that all workers and clients add to, and that is read now and then.
     done: Arc<Counter>,
     refused: Counter,
-    /// Ends with the server.
+    /// Ticker, which ends with the server.
     _ticker: Ticker,
 }
 
-/// The server holds all the jobs that it can.
+/// The error of a server that is full.
 struct Busy;
 
 impl Server {
@@ -70,7 +70,7 @@ impl Server {
         Ok(Server { queue, configuration, rounds, reload, done, refused, _ticker: ticker })
     }
 
-    /// Takes a job: to hash a text, over and over.
+    /// Takes a job that hashes a text, over and over.
     fn submit(&self, text: String) -> Result<JoinHandle<u64>, Busy> {
         let (rounds, done) = (self.rounds.load(Relaxed), Arc::clone(&self.done));
         let job = move || {
@@ -113,8 +113,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         for client in 0..4 {
             let server = &server;
             clients.spawn(move || {
-                // Each asks for 25 jobs at a time, and goes without those that the server has no
-                // room for.
+                // Each client submits 25 jobs at a time, and does without those that the server has
+                // no room for.
                 for round in 0..10 {
                     let ask = |n| server.submit(format!("{client}/{round}/{n}")).ok();
                     let answers: Vec<_> = (0..25).filter_map(ask).collect();
@@ -126,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     server.reload.flush_delayed(); // now, if it hasn't settled yet
 
-    // One that will never be over.
+    // A job that will never be over.
     let stuck = server.queue.spawn_future(pending::<()>()).abort_on_drop();
     if !stuck.wait_timeout(Duration::from_millis(5)) {
         drop(stuck);

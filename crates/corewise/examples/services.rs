@@ -1,14 +1,14 @@
-//! A web of 200 asynchronous services, started and stopped from tokio in the order of what they
-//! need.
+//! A web of 200 asynchronous services, started and stopped from tokio in the order of their
+//! dependencies.
 //!
 //! `cargo run --release -p corewise --example services`
 //!
 //! A server has connections to other machines, shards of data that need some of these, and
 //! listeners that need shards. Each is a task of tokio with an inbox, and each takes its time to
-//! come up and to drain. The device manager knows who needs whom: it starts each as soon as what it
-//! needs is up, and stops each as soon as nobody needs it any more. A probe and a shutdown are
-//! *begun* on a worker and finished later, from tokio: so no thread waits for any of them, however
-//! many there are.
+//! come up and to drain. The device manager knows the dependencies: it starts each service as soon
+//! as its suppliers are up, and stops each as soon as no consumer is left. A probe and a shutdown
+//! are *begun* on a worker and finished later, from tokio: so no thread waits for any of them,
+//! however many there are.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -28,19 +28,19 @@ const CONNECTIONS: usize = 128;
 const SHARDS: usize = 48;
 const LISTENERS: usize = 24;
 
-/// What a service is told.
+/// A message to a service.
 enum Message {
-    /// Somebody uses it from now on.
+    /// A new consumer.
     Hello,
-    /// Nobody less does.
+    /// The end of a consumer.
     Bye,
     /// A question.
     Ask(oneshot::Sender<String>),
-    /// It is to end, and to say when it has.
+    /// The order to stop, and the way to report the end.
     Stop(ShutdownDone),
 }
 
-/// Where a service is reached.
+/// The address of a service.
 #[derive(Clone)]
 struct Inbox(mpsc::UnboundedSender<Message>);
 
@@ -52,7 +52,7 @@ impl Inbox {
     }
 }
 
-/// A service that is up: what the device manager holds.
+/// A service that is up, as the device manager holds it.
 struct Service {
     inbox: Inbox,
 }
@@ -64,7 +64,7 @@ impl Bound for Service {
     }
 }
 
-/// Starts services as tasks of a runtime.
+/// The driver that starts services as tasks of a runtime.
 struct Services {
     runtime: Handle,
 }
@@ -79,7 +79,7 @@ impl Driver for Services {
             (Ok(takes), Ok(needs)) => (*takes, needs),
             (Err(error), _) | (_, Err(error)) => return done.finish(Err(error)),
         };
-        // Their inboxes, and not the services: those belong to the manager, which drops them in
+        // The task gets the inboxes, not the services: the manager owns those, and drops them in
         // order.
         let needs: Vec<Inbox> = needs.iter().map(|service| service.inbox.clone()).collect();
         let name = cx.name().to_string();
@@ -90,15 +90,15 @@ impl Driver for Services {
     }
 }
 
-/// Stands for what a real service waits for: packets of a handshake, a log that is replayed.
+/// Waits for what a real service would: packets of a handshake, a log that is replayed.
 async fn wait(time: Duration) {
     tokio::time::sleep_until(tokio::time::Instant::now() + time).await;
 }
 
-/// A service comes up: it shakes hands with those that it needs, and takes its time.
+/// Starts a service, which shakes hands with its suppliers, and takes its time.
 async fn start(name: String, takes: Duration, needs: Vec<Inbox>) -> Result<Service, ProbeError> {
     for need in &needs {
-        // It was started before this one: else there would be no inbox.
+        // The supplier was started before: otherwise there would be no inbox.
         let _ = need.0.send(Message::Hello);
         let answer = need.ask().await;
         answer.ok_or_else(|| ProbeError::failed("a service that it needs has died"))?;
@@ -109,7 +109,7 @@ async fn start(name: String, takes: Duration, needs: Vec<Inbox>) -> Result<Servi
     Ok(Service { inbox: Inbox(inbox) })
 }
 
-/// A service's life, until it is told to stop.
+/// Runs a service until it is stopped.
 async fn serve(
     name: String,
     takes: Duration,
@@ -141,7 +141,8 @@ async fn serve(
     }
 }
 
-/// The services, and their needs. Listeners come first: the order of the list doesn't matter.
+/// Returns the services and their dependencies. Listeners come first: the order of the list doesn't
+/// matter.
 fn web() -> Vec<DeviceDecl> {
     let service = |kind: &str, n: usize, takes: u64| {
         let takes = Duration::from_millis(takes);
@@ -162,7 +163,7 @@ fn web() -> Vec<DeviceDecl> {
 }
 
 async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
-    // Both calls block until all is done, so they get a thread for that: tokio's own one serves.
+    // Both calls block until all is done, so they get a thread of their own, and tokio's serves.
     let its = devices.clone();
     let up = tokio::task::spawn_blocking(move || its.bring_up(web(), &BringUpOptions::new()));
     let up = up.await??;
@@ -196,7 +197,7 @@ fn say(what: &str, services: usize, timeline: &Timeline) {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pools = WorkerPools::new(&Machine::live()?);
-    // One thread is enough for what only waits.
+    // One thread is enough, since tasks only wait.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let devices = Arc::new(DeviceManager::new(&pools)?);
     devices.register(Arc::new(Services { runtime: runtime.handle().clone() }))?;

@@ -21,7 +21,7 @@ use corewise::device::{
 use corewise::prelude::*;
 use corewise::smp::PerCpu;
 
-/// Work that makes no progress for so long is told to the terminal: the program has no log.
+/// The time without progress after which work is reported on the terminal: the program has no log.
 const STALL: Duration = Duration::from_secs(2);
 
 /// One shard of the store: the keys of one CPU, and their values.
@@ -48,7 +48,7 @@ impl Store {
         })
     }
 
-    /// The CPU that has this key.
+    /// Returns the CPU that owns this key.
     fn owner(&self, key: &str) -> CpuId {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -66,7 +66,7 @@ impl Store {
         self.smp.run(cpu, || f(&mut lock(shard))).map_err(|error| error.to_string())
     }
 
-    /// The number of keys: each CPU counts its own, all at the same time.
+    /// Counts the keys: each CPU counts its own, all at the same time.
     fn count(&self) -> Result<usize, String> {
         let keys = |cpu| self.shards.on(cpu).map_or(0, |shard| lock(shard).len());
         let counts = self.smp.run_each(&self.smp.online(), keys).into_values();
@@ -260,7 +260,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The content of a lock, also after a panic of another thread that had it.
+/// Locks a mutex, also after a panic of another thread that had it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -141,7 +141,7 @@ pub use corewise_topology as topology;
 #[cfg(feature = "workqueue")]
 pub use corewise_workqueue as workqueue;
 
-/// What most programs need: `use corewise::prelude::*`.
+/// The items that most programs need: `use corewise::prelude::*`.
 pub mod prelude {
     #[cfg(feature = "smp")]
     pub use corewise_smp::{PerCpu, Smp};
@@ -153,17 +153,17 @@ pub mod prelude {
     };
 }
 
-/// The README's example is a test too.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}
 
-/// And that of the project's.
+/// The examples of the project's README, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub mod readme_of_the_project {}
 
-/// So are the tutorial's complete programs.
+/// The tutorial's complete programs, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorial.md")]
 pub mod tutorial {}

@@ -1,6 +1,6 @@
-//! Which of the automatic traits each public type has. None of them stands in a type's source: a
-//! private field that is changed takes them away from users without a word.
-//! `docs/api/auto-traits.txt` has them, a line a type.
+//! The automatic traits of each public type. None of them stands in a type's source: a changed
+//! private field can take them away from users unnoticed. `docs/api/auto-traits.txt` has them, a
+//! line a type.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,12 +9,13 @@ use std::marker::PhantomData;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 
-/// Writes the file anew where it is set.
+/// The variable that makes this test write the file.
 const RENEW: &str = "COREWISE_RENEW";
 
 struct Is<T: ?Sized>(PhantomData<T>);
 
-/// What a type has that lacks the trait: a constant of the type itself goes before that of a trait.
+/// The defaults for a type that lacks the trait: a constant of the type itself goes before that of
+/// a trait.
 #[allow(dead_code, reason = "each of them has a type that lacks it, or will have")]
 trait Not {
     const SEND: bool = false;
@@ -40,7 +41,7 @@ impl<T: ?Sized + RefUnwindSafe> Is<T> {
     const REF_UNWIND_SAFE: bool = true;
 }
 
-/// A line for each type of a module.
+/// Makes a line for each type of a module.
 macro_rules! lines {
     ($($module:ident: $($type:ident$(<$($parameter:tt),*>)?),* $(,)?;)*) => {
         [$($({
@@ -135,8 +136,8 @@ fn the_automatic_traits_of_each_public_type_are_as_they_were_written_down() {
     );
 }
 
-/// The names of types that a module has: words of its `pub use`, if a line of the crate's API
-/// declares them.
+/// Returns the names of types that a module has: words of its `pub use`, if a line of the crate's
+/// API declares them.
 fn types(library: &str, module: &str) -> BTreeSet<String> {
     let read = |path: String| fs::read_to_string(root().join(path)).expect("it is there");
     let api = read(format!("docs/api/{library}.txt"));
@@ -154,7 +155,7 @@ fn types(library: &str, module: &str) -> BTreeSet<String> {
     let source = read(format!("crates/{library}/src/{module}"));
     let code: String = source.lines().filter(|line| !line.trim().starts_with("//")).collect();
     let uses = code.split("pub use ").skip(1).filter_map(|rest| rest.split_once(';'));
-    // The last two are compiled with a feature that this test isn't.
+    // The last two need a feature that this test is compiled without.
     let listed = |word: &String| declared.contains(word) && word != "Tls" && word != "RemoteTls";
     uses.flat_map(|(names, _)| words(names)).filter(listed).collect()
 }

@@ -1,4 +1,4 @@
-//! Runs the example programs: each ends by itself, with success, and says what it is there to say.
+//! The runs of the example programs: each ends by itself, with success, and prints what it should.
 
 use std::path::PathBuf;
 use std::process::Command;

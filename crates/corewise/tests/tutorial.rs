@@ -1,9 +1,9 @@
-//! docs/tutorial.md and the program that it builds say the same.
+//! The check that docs/tutorial.md and the program that it builds say the same.
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 const PROGRAM: &str = include_str!("../examples/tutorial.rs");
 
-/// The blocks of a language, such as `rust,ignore`.
+/// Returns the blocks of a language, such as `rust,ignore`.
 fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
     let begin = format!("```{language}\n");
     let inside = |block: &'t str| block.split_once("```").map_or(block, |(inside, _)| inside);

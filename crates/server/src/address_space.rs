@@ -1,18 +1,18 @@
 //! The address space: how much of it the process may have, what it keeps for itself, and how many
-//! clients that leaves room for.
+//! clients the rest has room for.
 //!
-//! `RLIMIT_AS` and `RLIMIT_DATA` count what is mapped, and not what is used: each thread costs its
-//! whole stack, a volume in memory its whole size, from its first moment on. An allocation that
-//! finds nothing left ends the process. So the server reserves the memory that its clients may
-//! take, with the heap's loss, before the first of them comes ([`nbd::reserve_heap`]), and lets in
-//! as many as that and the rest have room for. After that only threads can run short, and a client
-//! can wait for one.
+//! `RLIMIT_AS` and `RLIMIT_DATA` count mapped bytes, not used ones: each thread costs its whole
+//! stack, a volume in memory its whole size, from the first moment on. An allocation that finds
+//! nothing left ends the process. So the server reserves the memory that its clients may take, with
+//! the heap's loss, before the first of them comes ([`nbd::reserve_heap`]). It accepts as many as
+//! that and the rest have room for. After that only threads can run short, and a client can wait
+//! for one.
 //!
 //! | for | bytes |
 //! | --- | --- |
-//! | what clients allocate | [`LOSS`] times [`Options::worst_case`] |
+//! | allocations of clients | [`LOSS`] times [`Options::worst_case`] |
 //! | threads of clients | [`Options::stacks`] |
-//! | what the server allocates | [`HEAP`], and the caches of volumes |
+//! | allocations of the server | [`HEAP`], and the caches of volumes |
 //! | its own threads | [`THREADS`], and three for each CPU |
 //! | each device | [`mapped`] |
 
@@ -24,48 +24,48 @@ use rustix::process::{Resource, getrlimit};
 use crate::manifest::{Device, Driver};
 use crate::units;
 
-/// How much longer a heap gets than what lies in it, where buffers of all sizes come and go.
+/// The ratio of a heap's size to its content, when buffers of all sizes come and go.
 const LOSS: u64 = 2;
-/// What the server allocates for itself, in bytes: some 6 MiB, and answers to those that look on.
+/// The server's own allocations, in bytes: about 6 MiB, and answers on the control socket.
 const HEAP: u64 = 16 << 20;
-/// Its threads: 12 with everything on, and some for changes.
+/// The server's own threads: 12 with everything on, and some for changes.
 const THREADS: u64 = 16;
-/// A stack, its guard page, and one for signals, in bytes.
+/// The size of a stack, its guard page, and a stack for signals, in bytes.
 const THREAD: u64 = (2 << 20) + (64 << 10);
-/// The rings of a CPU, where a device is a file.
+/// The size of a CPU's rings, if a device is a file.
 const RINGS: u64 = 1 << 20;
-/// Buffers of a connection to an export elsewhere.
+/// The buffers of a connection to another server's export.
 const LINE: u64 = 2 << 20;
-/// What a volume in a store has beside its read cache: changes that wait, and objects that are read
-/// and written.
+/// The memory of a volume in a store, beside its read cache: changes that wait, and objects that
+/// are read and written.
 const STORE: u64 = 64 << 20;
-/// Threads that work for it.
+/// The threads of a volume in a store.
 const STORE_THREADS: u64 = 8;
 
 /// A limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limit {
-    /// Its name, and how to raise it.
+    /// Name of the limit; `raise` is the way to raise it.
     name: &'static str,
     raise: &'static str,
     bytes: u64,
-    /// What it leaves beside what was mapped at the start.
+    /// Bytes that it leaves beside what was mapped at the start.
     left: u64,
 }
 
-/// What the process may map.
+/// The address space that the process may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressSpace {
-    /// `None`: as much as it likes.
+    /// Limit; `None` if there is none.
     limit: Option<Limit>,
     cpus: u64,
 }
 
-/// Fewer clients, or less memory for them, than was asked for.
+/// A cut: fewer clients, or less memory for them, than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     limit: Limit,
-    /// Clients, and their memory in bytes.
+    /// Clients asked for, and their memory in bytes; `left` has what remains.
     asked: (usize, u64),
     left: (usize, u64),
     kept: u64,
@@ -91,7 +91,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// No client would have a place.
+/// An error: no client would have a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLittle {
     limit: Limit,
@@ -111,13 +111,13 @@ impl fmt::Display for TooLittle {
     }
 }
 
-/// What clients allocate at most, with the heap's loss, in bytes.
+/// Returns the most that clients allocate, with the heap's loss, in bytes.
 fn heap(options: &Options, tls: bool) -> u64 {
     options.worst_case(tls).saturating_mul(LOSS)
 }
 
 impl AddressSpace {
-    /// That of this process, beside what is mapped now.
+    /// Returns the address space of this process, beside what is mapped now.
     pub(crate) fn now() -> AddressSpace {
         let pages = |at: usize| -> Option<u64> {
             let all = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -136,7 +136,7 @@ impl AddressSpace {
         AddressSpace { limit, cpus }
     }
 
-    /// What the server keeps for itself with these devices.
+    /// Returns the bytes that the server keeps for itself with these devices.
     fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone) -> u64 {
         let is_file = |device: &Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(is_file) { RINGS * self.cpus } else { 0 };
@@ -145,8 +145,8 @@ impl AddressSpace {
         theirs.fold(HEAP + threads + rings, u64::saturating_add)
     }
 
-    /// What clients may have beside these devices, of what `options` allows them. `reserved`: what
-    /// was reserved for them at the start, which stays.
+    /// Returns the part of `options` that clients can have beside these devices. `reserved` bytes
+    /// were reserved for them at the start and stay.
     pub(crate) fn share<'d>(
         &self,
         options: Options,
@@ -157,7 +157,7 @@ impl AddressSpace {
         let Some(limit) = self.limit else { return Ok((options, None)) };
         let kept = self.kept(devices);
         let left = limit.left.saturating_sub(kept);
-        // With what there was before.
+        // Bytes mapped at the start count, too.
         let kept = kept.saturating_add(limit.bytes - limit.left);
         let need = |options: &Options| {
             reserved.unwrap_or_else(|| heap(options, tls)).saturating_add(options.stacks())
@@ -192,11 +192,11 @@ impl AddressSpace {
         Ok((fewer, less.then_some(Cut { limit, asked, left, kept })))
     }
 
-    /// Reserves what clients and the caches of these devices may allocate: how much of that is for
-    /// clients. On the main thread.
+    /// Reserves the memory that clients and the caches of these devices may allocate. Returns the
+    /// clients' part. The main thread must call it.
     ///
     /// # Errors
-    /// The limit doesn't leave so much.
+    /// The limit doesn't leave that much.
     pub(crate) fn reserve<'d>(
         &self,
         options: &Options,
@@ -218,22 +218,22 @@ impl AddressSpace {
     }
 }
 
-/// What this thread's stack may need, in bytes.
+/// The size that this thread's stack may need, in bytes.
 const MAIN_STACK: usize = 512 << 10;
 
-/// Has the stack of the main thread mapped, which grows as it is used: at the limit that would end
-/// the process.
+/// Maps the stack of the main thread. It grows as it is used, and at the limit that would end the
+/// process.
 #[inline(never)]
 fn map_main_stack() {
     let mut stack = [0_u8; MAIN_STACK];
-    // Each page.
+    // One write for each page.
     for at in (0..MAIN_STACK).step_by(4096) {
         stack[at] = 1;
     }
     std::hint::black_box(&stack);
 }
 
-/// What a device takes of the address space, in bytes.
+/// The address space that a device takes, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceMemory {
     /// Bytes that it maps beside the heap.
@@ -305,7 +305,7 @@ mod tests {
                 "{cut}"
             );
             assert!(cut.contains("and not 1024 clients with 4.0 GiB"), "{cut}");
-            // A volume in memory takes its size from them.
+            // A volume in memory takes its size from the clients' part.
             let (fewer, _) = share(space, &devices("64M")).unwrap();
             assert!(fewer.worst_case(false) < options.worst_case(false), "{fewer:?}");
         }

@@ -1,4 +1,4 @@
-//! Whether a manifest would come up, as far as a look at its files tells.
+//! The check whether a manifest would come up, as far as its files tell.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -12,11 +12,11 @@ use crate::drivers::file::{other_size, refuse_what_is_no_disk};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{room, store_check, tls};
 
-/// Returns what is wrong with the files and the NUMA nodes that the manifest names, and with ranges
-/// of faults. Nothing is opened but the files of certificates and keys.
+/// Returns the problems of the files and the NUMA nodes that the manifest names, and of ranges of
+/// faults. Opens nothing but the files of certificates and keys.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let machine = Machine::live();
-    // Where there is no machine the start says why.
+    // If the topology can't be read, the start reports why.
     let topology = machine.as_ref().ok().map(Machine::topology);
     let mut problems = impossible(&manifest.devices, &manifest.by_name(), topology);
     for device in &manifest.devices {
@@ -37,8 +37,8 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
     problems
 }
 
-/// Returns why some of `devices`, which are among `all`, can't come up on this machine: their NUMA
-/// nodes, and their ranges of faults.
+/// Returns the problems of `devices` (some of `all`) on this machine: their NUMA nodes, and their
+/// ranges of faults.
 pub(crate) fn impossible(
     devices: &[Device],
     all: &HashMap<&str, &Device>,
@@ -51,7 +51,7 @@ pub(crate) fn impossible(
     problems
 }
 
-/// Returns what is wrong with the range of a device that fails requests, if it has one.
+/// Returns the problem of the range of a device that fails requests, if it has one.
 fn range_behind(device: &Device, all: &HashMap<&str, &Device>) -> Option<Problem> {
     let Driver::Error(asked) = &device.driver else { return None };
     let (from, size) = asked.from.as_ref().zip(size_of(&asked.over, all))?;
@@ -60,7 +60,7 @@ fn range_behind(device: &Device, all: &HashMap<&str, &Device>) -> Option<Problem
     (from.value >= size).then(|| Problem::new(from.place, subject(), why()))
 }
 
-/// Returns what is wrong with the NUMA nodes that devices are to be near to.
+/// Returns the problems of the NUMA nodes that devices are to be near to.
 pub(crate) fn missing_nodes(devices: &[Device], topology: &Topology) -> Vec<Problem> {
     let missing = |device: &Device| {
         let at = device.tuning.node.as_ref().filter(|at| topology.node(at.value).is_none())?;
@@ -74,7 +74,7 @@ pub(crate) fn missing_nodes(devices: &[Device], topology: &Topology) -> Vec<Prob
     devices.iter().filter_map(missing).collect()
 }
 
-/// The size that a device will have, as far as the manifest and its file tell.
+/// Returns the size that a device will have, as far as the manifest and its file tell.
 fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
     let mut name = name;
     loop {

@@ -1,8 +1,8 @@
-//! What this run made and has to take away again: sockets, a temporary folder, and the files of
+//! The things that this run created and must remove: sockets, a temporary folder, and the files of
 //! volumes that did not come up.
 //!
 //! It is shared with the thread that handles a second signal, so every way out leaves nothing
-//! behind, `kill -9` excepted.
+//! behind, except `kill -9`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
@@ -16,23 +16,23 @@ use corewise::sync::Mutex;
 /// The things to remove.
 #[derive(Debug, Default)]
 pub struct Cleanup {
-    /// L: is the lock, taken inside that of a part; guards what there is to remove.
+    /// L: is the lock, taken inside that of a part; guards the things to remove.
     held: Mutex<CleanupState>,
-    /// Of the part of one server: that of the program.
+    /// Cleanup of the program, for the part of one server.
     whole: Option<Arc<Cleanup>>,
 }
 
 #[derive(Debug, Default)]
 struct CleanupState {
-    /// The oldest first.
+    /// Folders and sockets, the oldest first.
     things: Vec<Removable>,
-    /// By their devices.
+    /// New files by device.
     new_files: BTreeMap<String, Vec<CreatedFile>>,
-    /// Whether the files of volumes that are up are the user's.
+    /// True once the files of volumes that are up belong to the user.
     keeps_files: bool,
-    /// Devices whose files are not the user's yet, though they may be up.
+    /// Devices whose files aren't the user's yet, though they may be up.
     together: BTreeSet<String>,
-    /// What servers of this process have to remove.
+    /// Parts of the servers in this process.
     parts: Vec<Weak<Cleanup>>,
 }
 
@@ -40,7 +40,7 @@ struct CleanupState {
 enum Removable {
     /// A folder with everything in it.
     Folder(PathBuf),
-    /// A folder that others use, too: it goes with the last one.
+    /// A folder that others use, too. The last one removes it.
     FolderIfEmpty(PathBuf),
     /// A socket, as long as its name still leads to it.
     Socket(PathBuf, Identity),
@@ -51,20 +51,20 @@ enum Removable {
 struct CreatedFile {
     file: NewFile,
     identity: Identity,
-    /// Whether the device is up.
+    /// True once the device is up.
     up: bool,
 }
 
-/// A file that was made for a device.
+/// A file that was created for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewFile {
     pub(crate) device: String,
     pub(crate) path: PathBuf,
-    /// In bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
 }
 
-/// Which file it is, whatever its name is.
+/// The identity of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -78,7 +78,7 @@ impl Identity {
 }
 
 impl Cleanup {
-    /// Makes the part of one server. It removes its own things when that server ends; those of
+    /// Creates the part of one server. It removes its own things when that server ends; those of
     /// other servers stay. The whole removes all of them.
     pub(crate) fn part_of(whole: &Arc<Cleanup>) -> Arc<Cleanup> {
         let part = Cleanup { whole: Some(Arc::clone(whole)), ..Cleanup::default() };
@@ -89,18 +89,19 @@ impl Cleanup {
         part
     }
 
-    /// `path` is a folder that only this run uses.
+    /// Registers a folder that only this run uses.
     pub fn folder(&self, path: &Path) {
         self.held.lock().things.push(Removable::Folder(path.to_path_buf()));
     }
 
-    /// `path` is a folder that this run put something in, and others may, too.
+    /// Registers a folder that others may use, too.
     pub(crate) fn folder_if_empty(&self, path: &Path) {
-        // Before what is in it: the newest go first. Code that puts something in tells of it later.
+        // Before its content: the newest entries go first. Code that puts something in registers
+        // that later.
         self.held.lock().things.push(Removable::FolderIfEmpty(path.to_path_buf()));
     }
 
-    /// `path` is a socket that this run has bound, or a link to one.
+    /// Registers a socket that this run has bound, or a link to one.
     pub(crate) fn socket(&self, path: &Path) -> io::Result<()> {
         let identity = Identity::of(&path.symlink_metadata()?);
         self.held.lock().things.push(Removable::Socket(path.to_path_buf(), identity));
@@ -118,7 +119,7 @@ impl Cleanup {
         }
     }
 
-    /// Whether the name of a socket that this run has bound leads to nothing by now, or to
+    /// Returns true if the name of a socket that this run has bound leads to nothing by now, or to
     /// something else.
     pub(crate) fn has_lost(&self, path: &Path) -> bool {
         let held = self.held.lock();
@@ -131,7 +132,7 @@ impl Cleanup {
         identity.is_some_and(|identity| found() != Some(identity))
     }
 
-    /// This file was made by this run for a device that is not up yet.
+    /// Registers a file that this run created for a device which isn't up yet.
     pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
         let identity = Identity::of(&file.path.symlink_metadata()?);
         let device = file.device.clone();
@@ -140,8 +141,8 @@ impl Cleanup {
         Ok(())
     }
 
-    /// `device` is up, perhaps after everybody stopped waiting for it. Returns the new files that
-    /// are the user's from now on.
+    /// Records that `device` is up, perhaps after everybody stopped waiting for it. Returns the new
+    /// files that are the user's from now on.
     #[must_use]
     pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -151,13 +152,14 @@ impl Cleanup {
         held.let_go_of(device, self.whole.as_deref())
     }
 
-    /// These devices come up together or not at all: until it is known the files that are made for
-    /// them are nobody's.
+    /// Begins the bring-up of devices that come up together or not at all. Until the result is
+    /// known, the files created for them belong to nobody.
     pub(crate) fn begin_together(&self, devices: impl IntoIterator<Item = String>) {
         self.held.lock().together = devices.into_iter().collect();
     }
 
-    /// It is known: those that weren't given up are the user's. Returns them.
+    /// Ends that bring-up. The files of devices that weren't given up are the user's, and are
+    /// returned.
     #[must_use]
     pub(crate) fn end_together(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -165,10 +167,10 @@ impl Cleanup {
         held.let_go(self.whole.as_deref())
     }
 
-    /// `device` isn't up, and won't be: the file that was made for it goes.
+    /// Removes the file created for `device`, which isn't up and won't be.
     pub(crate) fn give_up(&self, device: &str) {
-        // Under the lock, so that nobody removes it at the same time. A file that can't be removed
-        // is left to nobody: the device's own failure is told, and that is what matters.
+        // Under the lock, so that nobody removes the file at the same time. A file that can't be
+        // removed stays: the device's own failure is reported, and that is what matters.
         let mut held = self.held.lock();
         for CreatedFile { file, identity, .. } in
             held.new_files.remove(device).into_iter().flatten()
@@ -177,8 +179,8 @@ impl Cleanup {
         }
     }
 
-    /// From now on there are clients: the data of each device that is up, or comes up later, is the
-    /// user's, and its new file stays. Returns those of the devices that are up.
+    /// Records that there are clients. From now on the data of each device that is up, or comes up
+    /// later, is the user's, and its new file stays. Returns the files of the devices that are up.
     #[must_use]
     pub(crate) fn keep_files(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -186,8 +188,7 @@ impl Cleanup {
         held.let_go(self.whole.as_deref())
     }
 
-    /// Removes all of it, the newest first. A file that can't be removed is returned with the
-    /// reason.
+    /// Removes all things, the newest first. Returns those that can't be removed, with the reasons.
     pub fn run(&self) -> Vec<(PathBuf, io::Error)> {
         let mut held = self.held.lock();
         let (things, files) =
@@ -207,7 +208,7 @@ impl Cleanup {
         for thing in things.into_iter().rev() {
             let (path, result) = match &thing {
                 Removable::Folder(path) => (path, std::fs::remove_dir_all(path)),
-                // Not empty: somebody else's are in it.
+                // A folder that isn't empty has another process's things.
                 Removable::FolderIfEmpty(path) => (path, std::fs::remove_dir(path).or(Ok(()))),
                 Removable::Socket(path, identity) => (path, remove_if(path, *identity)),
             };
@@ -222,14 +223,14 @@ impl Cleanup {
 }
 
 impl CleanupState {
-    /// Forgets what is the user's, and returns it, but for files in a folder of this run, which go
-    /// with that.
+    /// Forgets the files that are the user's, and returns them. Files in a folder of this run
+    /// aren't returned: they go with the folder.
     fn let_go(&mut self, whole: Option<&Cleanup>) -> Vec<NewFile> {
         let devices: Vec<String> = self.new_files.keys().cloned().collect();
         devices.iter().flat_map(|device| self.let_go_of(device, whole)).collect()
     }
 
-    /// The same, of one device.
+    /// Does the same for one device.
     fn let_go_of(&mut self, device: &str, whole: Option<&Cleanup>) -> Vec<NewFile> {
         if !self.keeps_files || self.together.contains(device) {
             return Vec::new();

@@ -1,21 +1,21 @@
-//! Descriptors: how many the process may have, which of them it keeps for itself, and how many that
-//! leaves to clients.
+//! Descriptors: how many the process may have, how many it keeps for itself, and how many are left
+//! for clients.
 //!
 //! Clients decide how many descriptors a server needs, as they decide how much memory: one for each
 //! connection, for each handshake, and for each connection that ends to make room. Without a limit
-//! they take the last one, and then neither the control socket nor metrics can be answered, no
-//! volume can be opened, and none that lost its connection comes back. So the server keeps what it
-//! can need for itself, and clients share the rest ([`Options::descriptors`] says how many they
+//! they would take the last one. Then neither the control socket nor metrics could be answered, no
+//! volume could be opened, and a volume that lost its connection couldn't return. So the server
+//! keeps what it can need, and clients share the rest ([`Options::descriptors`] says how many they
 //! take).
 //!
 //! | for | descriptors |
 //! | --- | --- |
-//! | what the process was started with | as many as are open then |
+//! | those that the process was started with | as many as are open then |
 //! | the server | [`OWN`]: sockets, eventfds, timers, files that are read in passing |
-//! | the control socket | [`CONTROL`]: those that ask, those that listen to events, those whose change is being made |
+//! | the control socket | [`CONTROL`]: clients that ask, listen, or wait for a change |
 //! | metrics | [`METRICS`]: the scrapers |
 //! | samples of worker threads | two for each of 128 threads, a sixteenth of the limit at most |
-//! | `io_uring` | two for each CPU, where a device is a file |
+//! | `io_uring` | two for each CPU, if a device is a file |
 //! | each device | [`of_device`] |
 
 use std::fmt;
@@ -25,31 +25,33 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::manifest::{Device, Driver};
 
-/// The server's own: measured as 16 with everything on, and as much again for what is opened for a
-/// moment.
+/// The server's own descriptors: measured as 16 with everything on, and as many for files opened
+/// for a moment.
 const OWN: u64 = 32;
-/// 16 clients that ask, 16 that listen, 4 whose change is being made, one that is being let in; and
-/// what is opened for an answer.
+/// The control socket's: 16 clients that ask, 16 that listen, 4 whose change is being made, one
+/// being accepted, and what an answer opens.
 const CONTROL: u64 = 40;
-/// 8 scrapers, one that is being let in; and what is opened for an answer.
+/// The metrics': 8 scrapers, one being accepted, and what an answer opens.
 const METRICS: u64 = 12;
-/// Samples of worker threads: the most, and their part of the limit. The library keeps to both.
+/// The descriptors for samples of worker threads: the most, and their part of the limit. The
+/// library keeps to both.
 const SAMPLES: (u64, u64) = (256, 16);
-/// A file, its write log, and its folder.
+/// The descriptors of a file, its write log, and its folder.
 const FILE: u64 = 4;
-/// An export elsewhere, beside its connections: its eventfd, and sockets of a name look-up.
+/// The descriptors of another server's export, beside its connections: its eventfd, and sockets of
+/// a name lookup.
 const REMOTE: u64 = 4;
-/// A volume in a store in a folder: 8 threads that each read or write one file and its folder, and
-/// what it holds open.
+/// The descriptors of a volume in a store in a folder: 8 threads that each read or write one file
+/// and its folder, and the files held open.
 const STORE_IN_FOLDER: u64 = 24;
-/// A volume in a store elsewhere: as many connections as it has requests in flight for one CPU, and
-/// what its runtime holds.
+/// The descriptors of a volume in a remote store: a connection for each request in flight of one
+/// CPU, and those of its runtime.
 const STORE_ELSEWHERE: u64 = 256 + 8;
 
-/// How many descriptors the process may have.
+/// The descriptors that the process may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
-    /// `RLIMIT_NOFILE`.
+    /// Limit: `RLIMIT_NOFILE`.
     limit: u64,
     /// Descriptors that were open at the start.
     inherited: u64,
@@ -95,7 +97,7 @@ impl fmt::Display for TooFew {
 }
 
 impl Descriptors {
-    /// Reads the limit of this process, and counts what it has open now, before the server opens
+    /// Reads the limit of this process, and counts its open descriptors, before the server opens
     /// anything.
     pub(crate) fn now() -> Descriptors {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -103,7 +105,7 @@ impl Descriptors {
         Descriptors { limit, inherited: open(limit), cpus }
     }
 
-    /// How many the server keeps for itself with these devices.
+    /// Returns the number that the server keeps for itself with these devices.
     fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone) -> u64 {
         let is_file = |device: &&Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(|device| is_file(&device)) { 2 * self.cpus } else { 0 };
@@ -112,7 +114,7 @@ impl Descriptors {
         self.inherited + OWN + CONTROL + METRICS + samples + rings + devices
     }
 
-    /// What clients may have beside these devices, of what `options` allows them.
+    /// Returns the part of `options` that clients can have beside these devices.
     pub(crate) fn share<'d>(
         &self,
         options: Options,
@@ -137,7 +139,7 @@ impl Descriptors {
         Ok((options.max_connections(clients as usize), cut))
     }
 
-    /// The reason for which these devices don't fit beside so many clients.
+    /// Returns the reason for which these devices don't fit beside so many clients.
     pub(crate) fn refusal<'d>(
         &self,
         devices: impl Iterator<Item = &'d Device> + Clone,
@@ -151,7 +153,8 @@ impl Descriptors {
     }
 }
 
-/// The most that a device keeps open, with those that it opens when it comes back.
+/// Returns the most descriptors that a device keeps open, with those that it opens when it
+/// reconnects.
 fn of_device(device: &Device) -> u64 {
     match &device.driver {
         Driver::File(_) => FILE,
@@ -173,13 +176,14 @@ fn of_device(device: &Device) -> u64 {
     }
 }
 
-/// How many descriptors below the limit are open; the usual three where the system doesn't say.
+/// Returns the number of open descriptors below the limit; the usual three if the system doesn't
+/// say.
 fn open(limit: u64) -> u64 {
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return 3 };
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.ok()?.file_name().to_str()?.parse::<u64>().ok()
     };
-    // One of them is that of the look itself.
+    // One of them belongs to this directory listing.
     (all.filter_map(number).filter(|fd| *fd < limit).count() as u64).saturating_sub(1)
 }
 

@@ -1,12 +1,12 @@
-//! The error of a server: why it doesn't come up, or why a change of it isn't made.
+//! The error of a server that doesn't come up, or of a change that isn't made.
 
 use std::fmt;
 
-/// What kind of error it is, for a program that decides by it.
+/// The kind of an error, for a program that decides by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The server did not come up. Its observer was told why.
+    /// The server did not come up. Its observer has the reason.
     Reported,
     /// The server can't come up, or a manifest can't be used.
     Failed,
@@ -49,18 +49,18 @@ impl Error {
         self.kind
     }
 
-    /// Returns what is wrong.
+    /// Returns the problem in words.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Returns what to do about it.
+    /// Returns advice.
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
-/// The reason for which a change is refused.
+/// Creates an error from the reason for which a change is refused.
 impl From<String> for Error {
     fn from(why: String) -> Error {
         Error::of(ErrorKind::Refused, why)

@@ -1,8 +1,7 @@
-//! What happens on a server, told to those that listen on the control socket.
+//! The events of a server for clients that listen on the control socket.
 //!
-//! Telling never waits: each listener has an inbox with room for so many lines; where that is full
-//! lines are left out, and the listener is told how many. Without listeners it costs a look at one
-//! word.
+//! Publishing never waits. Each listener has an inbox of limited size. Lines that find it full are
+//! left out, and the listener gets their number. Without listeners an event costs one load.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,23 +12,23 @@ use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicUsize, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Lines that wait for one listener, at most.
+/// Most lines that wait for one listener.
 const ROOM: usize = 1024;
-/// Listeners at a time.
+/// Most listeners at a time.
 const LISTENERS: usize = 16;
 
-/// Those that listen.
+/// The listeners and their inboxes.
 #[derive(Debug)]
 pub(crate) struct Events {
     /// L: is the lock; guards the inboxes.
     inboxes: Mutex<Vec<Arc<Inbox>>>,
-    /// A: how many there are. Relaxed: a listener hears of what happens after it was answered.
+    /// A: number of listeners. Relaxed: a listener gets what happens after it was answered.
     listeners: AtomicUsize,
     /// Wakes the thread that hands lines out.
     wake: OwnedFd,
 }
 
-/// What one listener has not been handed yet.
+/// The lines that one listener has not been handed yet.
 #[derive(Debug, Default)]
 struct Inbox {
     /// L: is the lock; guards the lines.
@@ -39,26 +38,26 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct PendingLines {
     waiting: VecDeque<Arc<str>>,
-    /// Left out behind those.
+    /// Number of lines left out after those.
     lost: u64,
-    /// The first of them: where it stays the only one the listener gets it after all.
+    /// First line left out. If it stays the only one, the listener gets it after all.
     first: Option<Arc<str>>,
 }
 
-/// A place among those that listen.
+/// A listener's place.
 pub(crate) struct Listening {
     events: Arc<Events>,
     inbox: Arc<Inbox>,
 }
 
 impl Listening {
-    /// `None` where there is no place.
+    /// Takes a place. Returns `None` if none is free.
     pub(crate) fn new(events: Arc<Events>) -> Option<Listening> {
         let inbox = events.listen()?;
         Some(Listening { events, inbox })
     }
 
-    /// What there is to hear.
+    /// Moves the waiting lines to `out`.
     pub(crate) fn take(&self, out: &mut Vec<u8>) {
         self.inbox.take(out);
     }
@@ -76,22 +75,23 @@ impl Events {
         Ok(Events { inboxes: Mutex::default(), listeners: AtomicUsize::new(0), wake })
     }
 
-    /// Whether anybody listens.
+    /// Returns true if anybody listens.
     pub(crate) fn are_heard(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) != 0
     }
 
-    /// Hands a line, with its newline, to all that listen. Any thread; never waits for any of them.
+    /// Hands a line, with its newline, to all listeners. Any thread may call it, and it waits for
+    /// none of them.
     pub(crate) fn tell(&self, line: &str) {
         let line: Arc<str> = line.into();
         for inbox in self.inboxes.lock().iter() {
             inbox.put(Arc::clone(&line));
         }
-        // Fails only where the counter is full, and then the thread is being woken anyway.
+        // The write fails only if the counter is full, and then the thread is being woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// One more that listens; `None` where there are too many.
+    /// Adds a listener. Returns `None` if there are too many.
     fn listen(&self) -> Option<Arc<Inbox>> {
         let mut inboxes = self.inboxes.lock();
         if inboxes.len() == LISTENERS {
@@ -103,14 +103,14 @@ impl Events {
         Some(inbox)
     }
 
-    /// It listens no more.
+    /// Removes a listener.
     fn leave(&self, gone: &Arc<Inbox>) {
         let mut inboxes = self.inboxes.lock();
         inboxes.retain(|inbox| !Arc::ptr_eq(inbox, gone));
         self.listeners.store(inboxes.len(), Ordering::Relaxed);
     }
 
-    /// Is readable once a line was told.
+    /// Returns a descriptor that is readable once a line was told.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -124,7 +124,7 @@ impl Events {
 impl Inbox {
     fn put(&self, line: Arc<str>) {
         let mut lines = self.lines.lock();
-        // Once some were left out the others follow them, until there is room to say so.
+        // After a line was left out, the following ones are, too, until there is room to say so.
         match lines.lost != 0 || lines.waiting.len() == ROOM {
             true => {
                 lines.lost += 1;
@@ -134,7 +134,7 @@ impl Inbox {
         }
     }
 
-    /// What waits, and how many were left out behind that.
+    /// Moves the waiting lines to `out`, and the number of those left out after them.
     fn take(&self, out: &mut Vec<u8>) {
         let mut lines = self.lines.lock();
         let PendingLines { waiting, lost, first } = &mut *lines;

@@ -1,5 +1,4 @@
-//! A running server as a signal handler needs it, and its devices that are left at the end, in
-//! words.
+//! A running server as a signal handler needs it, and the devices left at the end, in words.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -7,19 +6,19 @@ use std::sync::{Arc, Weak};
 use corewise::device::{DeviceManager, DeviceState, Remaining, RemainingState};
 use corewise::timeline::duration;
 
-/// What a handle reaches of a server.
+/// The part of a server that a handle reaches.
 pub(crate) trait Reachable: Send + Sync {
     /// Follows the manifest's file, on a thread of its own.
     fn reload(self: Arc<Self>);
 
-    /// Tells those that listen on the control socket of a line of the log.
+    /// Hands a line of the log to listeners on the control socket.
     fn logged(&self, line: &tracing::Event<'_>);
 }
 
 /// A server from before its bring-up to its end. It doesn't keep the server alive.
 #[derive(Clone)]
 pub struct Handle {
-    /// Knows better than the server while a shutdown is in progress.
+    /// Device manager, which knows more than the server while a shutdown is in progress.
     manager: Weak<DeviceManager>,
     server: Weak<dyn Reachable>,
 }
@@ -46,14 +45,14 @@ impl Handle {
         }
     }
 
-    /// Tells those that listen on the control socket of a warning or an error of the log.
+    /// Hands a warning or an error of the log to listeners on the control socket.
     pub fn logged(&self, line: &tracing::Event<'_>) {
         if let Some(server) = self.server.upgrade() {
             server.logged(line);
         }
     }
 
-    /// Returns the devices that are not shut down, in words; empty where there are none.
+    /// Returns the devices that are not shut down, in words; empty if there are none.
     pub fn not_shut_down(&self) -> String {
         let Some(manager) = self.manager.upgrade() else { return String::new() };
         let left = manager.remaining();
@@ -64,13 +63,13 @@ impl Handle {
     }
 }
 
-/// The devices that are up while no shutdown is in progress.
+/// Returns the devices that are up while no shutdown is in progress.
 fn up(manager: &DeviceManager) -> Vec<String> {
     let devices = manager.devices().into_iter();
     devices.filter(|one| one.state == DeviceState::Bound).map(|one| one.name).collect()
 }
 
-/// Those that hold up the others first.
+/// Returns the devices left in words, those that hold up others first.
 pub(crate) fn waiting(left: &[Remaining]) -> String {
     let rank = |remaining: &&Remaining| match remaining.state {
         RemainingState::Running { .. } => 0,
@@ -82,8 +81,8 @@ pub(crate) fn waiting(left: &[Remaining]) -> String {
     sorted.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The one that has been at it for longest, and those that wait for it: what a progress bar has
-/// room for.
+/// Returns the device whose shutdown has run for longest, and those that wait for it: what a
+/// progress bar has room for.
 pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     let running = left.iter().filter_map(|one| match one.state {
         RemainingState::Running { elapsed } => Some((elapsed, &one.device)),
@@ -98,7 +97,7 @@ pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     Some(format!("waiting for {device} ({}){others}", duration(elapsed)))
 }
 
-/// Those that wait for that device, directly or through others.
+/// Returns the devices that wait for that device, directly or through others.
 pub(crate) fn held_up_by(device: &str, left: &[Remaining]) -> Vec<String> {
     let waits = |one: &&Remaining| one.behind.as_ref().is_some_and(|b| b.device == device);
     left.iter().filter(waits).map(|one| one.device.clone()).collect()

@@ -1,4 +1,4 @@
-//! The folder of `state`: how long devices took to go down in earlier runs.
+//! The folder of `state`: the shutdown times of devices in earlier runs.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,10 +13,10 @@ use crate::report::Report;
 /// The file's name in its folder.
 const FILE: &str = "device-history.json";
 
-/// The longest history that is read, in bytes. One of a hundred thousand devices has 8 MiB.
+/// The longest history that is read, in bytes. A history of a hundred thousand devices has 8 MiB.
 const LONGEST: u64 = 64 << 20;
 
-/// What is known, and where it is kept.
+/// The history and its folder.
 #[derive(Debug)]
 pub(crate) struct ShutdownHistory {
     folder: Option<PathBuf>,
@@ -25,8 +25,8 @@ pub(crate) struct ShutdownHistory {
 }
 
 impl ShutdownHistory {
-    /// What that folder has; nothing where there is none. A damaged file is warned about, and will
-    /// be replaced.
+    /// Reads the history of that folder, empty without one. A damaged file causes a warning, and
+    /// will be replaced.
     pub(crate) fn load(folder: Option<&Path>, report: Report) -> ShutdownHistory {
         let (history, damage) = folder.map(load).unwrap_or_default();
         if let Some(damage) = damage {
@@ -39,13 +39,12 @@ impl ShutdownHistory {
         }
     }
 
-    /// For a shutdown.
+    /// Returns the history for a shutdown.
     pub(crate) fn history(&self) -> Arc<History> {
         Arc::clone(&self.history)
     }
 
-    /// Keeps what a run did. A run that can't keep it has done its work all the same: that is
-    /// warned about.
+    /// Saves the times of a run. A failure is only a warning, since the run has done its work.
     pub(crate) fn keep(&self, timelines: &[&Timeline]) {
         let Some(folder) = &self.folder else { return };
         let mut history = History::clone(&self.history);
@@ -58,10 +57,10 @@ impl ShutdownHistory {
     }
 }
 
-/// Reads the history of a folder; an empty one where there is none. Blocks on the file.
+/// Reads the history of a folder, empty if there is none. Blocks on the file.
 ///
-/// A file that can't be read or understood doesn't keep the server from starting: the history is
-/// empty then, and the text says what is wrong. The next [`save`] replaces the file.
+/// A file that can't be read or understood doesn't keep the server from starting. The history is
+/// then empty, and the text says what is wrong. The next [`save`] replaces the file.
 fn load(folder: &Path) -> (History, Option<String>) {
     let file = folder.join(FILE);
     let text = match read(&file) {
@@ -96,9 +95,9 @@ fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a history into a folder, which is made if there is none. The file is replaced as a whole:
-/// a process that reads it sees the old one or the new one. After an error the old file is as it
-/// was. Blocks on the disk.
+/// Writes a history into a folder, which is created if missing. The file is replaced as a whole: a
+/// process that reads it sees the old one or the new one. After an error the old file is as it was.
+/// Blocks on the disk.
 fn save(history: &History, folder: &Path) -> io::Result<()> {
     write(history, folder).map_err(|error| {
         let said = format!("cannot save the device history in {}: {error}", folder.display());
@@ -116,7 +115,7 @@ fn write(history: &History, folder: &Path) -> io::Result<()> {
     });
     let done = written.and_then(|()| fs::rename(&new, folder.join(FILE)));
     if done.is_err() {
-        // It may not be there.
+        // The file may be missing.
         let _ = fs::remove_file(&new);
     }
     done

@@ -1,4 +1,4 @@
-//! The block-storage server as a library: a program brings a manifest up, looks at it, changes it
+//! The block-storage server as a library: a program brings a manifest up, inspects it, changes it
 //! while it serves, and takes it down.
 //!
 //! ```no_run
@@ -12,12 +12,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In reading order: `manifest` reads and checks what to bring up without touching anything;
-//! `control` is what a running server and its clients say to each other; `drivers` makes block
-//! devices and exports of a manifest, `live` changes them while they serve, `answers` is the end of
-//! the control socket that answers, and `server` is the life of it all, from the first socket to
-//! the last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] is
-//! told what happens.
+//! In reading order: `manifest` reads and checks what to bring up without touching anything.
+//! `control` is the protocol between a running server and its clients. `drivers` creates the block
+//! devices and exports of a manifest, and `live` changes them while they serve. `answers` is the
+//! server's end of the control socket. `server` is the life of it all, from the first socket to the
+//! last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] gets the
+//! reports.
 
 mod address_space;
 mod answers;

@@ -9,25 +9,24 @@ use corewise::nbd::{Error, Listener};
 
 use crate::cleanup::Cleanup;
 
-/// Binds a Unix socket and has it removed at the end, whatever the end is. A socket file that
-/// nobody answers on is replaced; one that is answered, or a file that is no socket, is not
-/// touched.
+/// Binds a Unix socket and has it removed at the end, whatever the end is. A socket file on which
+/// nobody listens is replaced. A socket in use, or a file that is no socket, is not touched.
 pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
     let listener = Listener::unix(path).map_err(|error| words(error, path.display()))?;
     cleanup.socket(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(listener)
 }
 
-/// As [`unix`], for this user alone, and for somebody else than clients.
+/// Binds a socket like [`unix`], for this user alone, and for another use than NBD clients.
 pub(crate) fn unix_for_owner(path: &Path, cleanup: &Cleanup) -> Result<UnixListener, String> {
     let listener = unix(path, cleanup)?;
-    // It is taken away at the end, as from now on by `cleanup` alone.
+    // From now on `cleanup` alone removes the socket at the end.
     let listener = UnixListener::from(OwnedFd::from(listener));
     only_for_owner(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(listener)
 }
 
-/// Lets no other user in than root.
+/// Denies access to all users except the owner and root.
 pub(crate) fn only_for_owner(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
@@ -37,10 +36,10 @@ pub(crate) fn tcp(address: &str) -> Result<Listener, String> {
     Listener::tcp(host_and_port(address)).map_err(|error| words(error, address))
 }
 
-/// What is looked up for `HOST:PORT`. The system knows the zone of a link-local address
+/// Splits `HOST:PORT` for the lookup. The system knows the zone of a link-local address
 /// (`fe80::1%eth0`) by its name, and no brackets.
 pub(crate) fn host_and_port(address: &str) -> (&str, u16) {
-    // The manifest has made sure of both.
+    // The manifest has checked both.
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     (host, port.parse().unwrap_or(0))
@@ -115,8 +114,7 @@ mod tests {
         ] {
             assert_eq!(host_and_port(address), found);
         }
-        // The machine may have no such address, or no IPv6; the name of the interface is
-        // understood.
+        // The machine may lack the address, or IPv6, but it understands the name of the interface.
         let reason = tcp("[fe80::1%lo]:0").err().unwrap_or_default();
         assert!(!reason.contains("lookup"), "{reason}");
     }

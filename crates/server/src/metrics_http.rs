@@ -1,10 +1,10 @@
 //! The listener of the metrics: as much of HTTP/1.1 as a scraper of Prometheus needs, on one
 //! thread, if the manifest asks for it.
 //!
-//! Scrapers can't hurt the server: there are at most [`SCRAPERS`] at a time, each has [`PATIENCE`]
-//! to ask and to take its answer, and the metrics are made anew at most ten times a second. Nor
-//! each other: a newcomer gets the place of the one that has been silent for longest, and waits in
-//! the system's queue only where all others are being answered.
+//! Scrapers can't hurt the server. There are at most [`SCRAPERS`] at a time, each has [`PATIENCE`]
+//! to ask and to take its answer, and the metrics are rebuilt at most ten times a second. Scrapers
+//! can't hurt each other, either: a new one replaces the one that has been silent for longest. It
+//! waits in the system's queue only if all others are being answered.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,22 +25,22 @@ use crate::manifest::MetricsAt;
 use crate::report::Report;
 use crate::threads::ListenerThread;
 
-/// Connections at once.
+/// Most connections at a time.
 const SCRAPERS: usize = 8;
-/// How long one may take in all.
+/// Time that a scraper has in all.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 8 << 10;
-/// How old the metrics may be that are answered with.
+/// Greatest age of the metrics in an answer.
 const FRESH: Duration = Duration::from_millis(100);
-/// How long nobody is let in after that failed.
+/// Time without accepting after that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that listens, and nobody answers yet.
+/// A listening socket that nobody answers yet.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: Listener,
-    /// Where it is, in words.
+    /// Address in words.
     address: String,
     socket: Option<OwnSocket>,
 }
@@ -54,7 +54,8 @@ struct OwnSocket {
 
 impl Drop for OwnSocket {
     fn drop(&mut self) {
-        // An error: somebody has removed it, or the folder takes no change. Nobody listens there.
+        // An error means that somebody has removed the socket, or that the folder is read-only.
+        // Nobody listens there.
         let _ = self.cleanup.remove_socket(&self.path);
     }
 }
@@ -108,7 +109,7 @@ fn warn_of(address: SocketAddr, report: &Report) {
     }
 }
 
-/// Makes the text of metrics.
+/// A function that returns the text of metrics.
 pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The thread that answers. Dropping it ends the thread.
@@ -116,22 +117,22 @@ pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 pub(crate) struct MetricsListener {
     _thread: ListenerThread,
     address: String,
-    /// Behind the thread, which ends first.
+    /// Dropped after the thread, which ends first.
     socket: Option<OwnSocket>,
 }
 
 impl MetricsListener {
-    /// Where they are, of a Unix socket.
+    /// Returns the path of a Unix socket.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.socket.as_ref().map(|socket| &*socket.path)
     }
 
-    /// Where they are to be had, in words.
+    /// Returns the address in words.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Answers from now on, with what `text` makes.
+    /// Starts to answer with the result of `text`.
     pub(crate) fn start(
         bound: Bound,
         text: impl Fn() -> String + Send + 'static,
@@ -162,12 +163,12 @@ struct Serving {
     listener: Listener,
     stopped: UnixStream,
     text: Box<dyn Fn() -> String + Send>,
-    /// The last one, and when it was made.
+    /// Last text, and its time.
     made: Option<(Instant, Arc<str>)>,
     scrapers: Vec<Scraper>,
-    /// Nobody is let in before.
+    /// Time until which nobody is accepted.
     closed_until: Option<Instant>,
-    /// The clock for deadlines of scrapers.
+    /// Clock for deadlines of scrapers.
     clock: PausableClock,
 }
 
@@ -204,7 +205,7 @@ impl AsFd for Stream {
 struct Scraper {
     stream: Stream,
     head: Vec<u8>,
-    /// The answer, once it has asked, and how much of it is sent.
+    /// Answer, once the scraper has asked, and the bytes of it already sent.
     answer: Option<(Vec<u8>, usize)>,
     until: Instant,
 }
@@ -227,7 +228,7 @@ impl Serving {
             let times = self.scrapers.iter().map(|scraper| scraper.until);
             let until = times.chain(self.closed_until.filter(|_| !open)).min();
             let timeout = until.map(|until| {
-                // A nanosecond late, so that it is over by then.
+                // A nanosecond more, so that the time is over by then.
                 let left = until.saturating_duration_since(now) + Duration::from_nanos(1);
                 let left = left.min(self.clock.slice());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
@@ -246,16 +247,16 @@ impl Serving {
             self.scrapers.retain_mut(|scraper| {
                 !each.next().unwrap_or(false) || scraper.attend(|| fresh(made, text))
             });
-            // Each that is out of time was asked once more.
+            // Each scraper that is out of time was polled once more.
             self.scrapers.retain(|scraper| scraper.until > now);
-            // Those that were attended to keep all places now and then; then it waits.
+            // If scrapers being answered hold all places, the new one waits.
             if ready[1] && (self.scrapers.len() < SCRAPERS || self.most_silent().is_some()) {
                 self.let_in();
             }
         }
     }
 
-    /// Of those that haven't asked yet, the one that came first.
+    /// Returns the oldest of the scrapers that haven't asked yet.
     fn most_silent(&self) -> Option<usize> {
         self.scrapers.iter().position(|scraper| scraper.answer.is_none())
     }
@@ -275,8 +276,8 @@ impl Serving {
                 let until = self.clock.now() + PATIENCE;
                 let mut new = Scraper { stream, head: Vec::new(), answer: None, until };
                 let (made, text) = (&mut self.made, &self.text);
-                // At once, as most have asked by now: those that come behind it can't take its
-                // place first.
+                // The new one is attended at once, as most have asked by now: a later one can't
+                // take its place first.
                 if !new.attend(|| fresh(made, text)) {
                     return;
                 }
@@ -297,20 +298,20 @@ impl Serving {
     }
 }
 
-/// The metrics, made anew unless that was just now.
+/// Returns the metrics, rebuilt unless they are fresh.
 fn fresh(made: &mut Option<(Instant, Arc<str>)>, text: &dyn Fn() -> String) -> Arc<str> {
     if let Some((at, text)) = made.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
         let _ = at;
         return Arc::clone(text);
     }
-    // A bug in here is no business of the server's.
+    // A panic here must not end the server.
     let new: Arc<str> = catch_unwind(AssertUnwindSafe(text)).unwrap_or_default().into();
     *made = Some((Instant::now(), Arc::clone(&new)));
     new
 }
 
 impl Scraper {
-    /// Does what can be done without waiting; false where it is over.
+    /// Does what can be done without waiting. Returns false at the end of the connection.
     fn attend(&mut self, text: impl FnOnce() -> Arc<str>) -> bool {
         if self.answer.is_none() {
             let mut room = [0; 1024];
@@ -341,7 +342,7 @@ fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// The answer to a request; `None` where more of its head has to come. Pure.
+/// Returns the answer to a request, or `None` if its head is incomplete.
 fn answer(head: &[u8], text: impl FnOnce() -> Arc<str>) -> Option<Vec<u8>> {
     let whole =
         head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n");

@@ -1,6 +1,7 @@
-//! Parts that must not be made: a stripe whose other parts hold data had data in this one, too.
+//! Parts that must not be created: if the other parts of a stripe hold data, this one held data,
+//! too.
 //!
-//! Mirrors aren't examined here: `Mirror::open` compares what its legs hold.
+//! Mirrors aren't examined here: `Mirror::open` compares the content of its legs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -10,7 +11,7 @@ use std::path::Path;
 use crate::manifest::{Device, Driver, Manifest};
 use crate::store_check;
 
-/// The devices of this manifest that don't exist and must not be made, each with the reason.
+/// Returns the missing devices of this manifest that must not be created, each with the reason.
 ///
 /// Volumes in stores on the network aren't looked up.
 pub(crate) fn refused(manifest: &Manifest) -> BTreeMap<String, String> {
@@ -40,7 +41,7 @@ pub(crate) fn refused(manifest: &Manifest) -> BTreeMap<String, String> {
     refused
 }
 
-/// Why a volume doesn't come up with a part that is new.
+/// Returns the reason why a volume doesn't come up with a part that is new.
 pub(crate) fn beside(volume: &str, new: &str, old: &str) -> String {
     format!(
         "'{new}' would be new, and '{old}', another part of '{volume}', was there before: \
@@ -56,8 +57,8 @@ fn stripes(manifest: &Manifest) -> impl Iterator<Item = (&str, &[String])> {
     })
 }
 
-/// Whether each part of a stripe, and each device below it, existed before. Unknown is `None`.
-/// Each device is examined once, in however many ways it is reached.
+/// Returns for each part of a stripe, and each device below it, whether it existed before, or
+/// `None` if that is unknown. Each device is examined once, in however many ways it is reached.
 fn presence<'m>(
     manifest: &'m Manifest,
     devices: &HashMap<&str, &'m Device>,
@@ -83,7 +84,7 @@ fn presence<'m>(
     presence
 }
 
-/// Whether a device existed before, given the same of what it is built over.
+/// Returns whether a device existed before, given the same of its parts.
 fn existed(driver: &Driver, parts: &[Option<bool>]) -> Option<bool> {
     match driver {
         Driver::File(file) if file.create => holds_file(&file.path.value),
@@ -100,7 +101,7 @@ fn existed(driver: &Driver, parts: &[Option<bool>]) -> Option<bool> {
     }
 }
 
-/// Whether data was at that path, or `None` if nothing would be lost without it.
+/// Returns true if data was at that path, or `None` if nothing would be lost without it.
 fn holds_file(path: &Path) -> Option<bool> {
     match path.metadata() {
         Ok(meta) if meta.is_file() && meta.len() == 0 => Some(false),

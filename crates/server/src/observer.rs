@@ -1,4 +1,4 @@
-//! What a server tells the program that runs it.
+//! The reports of a server to the program that runs it.
 
 use std::fmt;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::handle::Handle;
 use crate::manifest::{self, LeftOut, Tls};
 use crate::room::Cut;
 
-/// How grave a message is.
+/// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Something failed.
+    /// A failure.
     Error,
-    /// Something is not as it should be, and the server goes on.
+    /// A fault despite which the server goes on.
     Warning,
-    /// Nothing is wrong.
+    /// An event that is no fault.
     Note,
 }
 
@@ -35,17 +35,17 @@ pub enum Phase {
     Shutdown,
 }
 
-/// Says which device a phase waits for, if it waits for one. It may be called from any thread.
+/// A function that returns the device for which a phase waits, if any. Any thread may call it.
 pub type Blocker = Box<dyn Fn() -> Option<String> + Send>;
 
-/// What clients may have, and how they come in.
+/// The limits of clients, and their TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits<'a> {
-    /// The limits of their number, memory and time.
+    /// Limits of their number, memory and time.
     pub options: &'a Options,
-    /// The certificate and key of the server; `None`: clients have no TLS.
+    /// Certificate and key of the server. `None` if clients have no TLS.
     pub tls: Option<Tls<'a>>,
-    /// The reason for which there are fewer than were asked for.
+    /// Reason why there are fewer than were asked for.
     pub(crate) cut: Option<Cut>,
 }
 
@@ -64,72 +64,72 @@ impl ClientLimits<'_> {
     }
 }
 
-/// A server that lets clients in.
+/// A server that accepts clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready<'a> {
-    /// The sockets on which it listens.
+    /// Sockets on which it listens.
     pub endpoints: &'a [Endpoint],
-    /// The exports that are up, in the manifest's order.
+    /// Exports that are up, in the manifest's order.
     pub exports: &'a [Shown],
-    /// The limits of clients.
+    /// Limits of clients.
     pub clients: ClientLimits<'a>,
-    /// The path of the control socket.
+    /// Path of the control socket.
     pub control: Option<&'a Path>,
-    /// The address of metrics.
+    /// Address of metrics.
     pub metrics: Option<&'a str>,
 }
 
-/// Something that happened, for people.
+/// An event, for people.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// These are not brought up, though the rest is.
+    /// Devices and exports that aren't brought up, though the rest is.
     LeftOut(&'a [LeftOut]),
     /// Devices came up, or didn't.
     BringUp(&'a Timeline),
     /// Devices went down.
     Shutdown(&'a Timeline),
-    /// Clients are let in.
+    /// Clients are accepted.
     Ready(Ready<'a>),
-    /// The end begins.
+    /// The shutdown begins.
     Stopping {
-        /// The reason that was given for it.
+        /// Reason for the shutdown.
         why: &'a str,
     },
     /// Volumes and exports came, went or changed while others were served.
     Changed(&'a ChangeReport),
-    /// Something happened to a mirror.
+    /// An event of a mirror.
     Mirror {
-        /// The mirror's name.
+        /// Name of the mirror.
         device: &'a str,
-        /// The event's name: `resync`, `resynced` or `checked`.
+        /// Name of the event: `resync`, `resynced` or `checked`.
         what: &'a str,
-        /// The legs concerned, by name; none: all of them.
+        /// Names of the legs concerned; empty for all of them.
         legs: &'a [&'a str],
-        /// The bytes to copy, copied or compared.
+        /// Bytes to copy, copied or compared.
         bytes: u64,
-        /// The number of earlier times that were left out.
+        /// Number of earlier events that were left out.
         before: Option<u64>,
     },
-    /// Nothing was there, so a new and empty volume was made.
+    /// A new and empty volume was created, since nothing was there.
     Made {
-        /// The volume's name.
+        /// Name of the volume.
         device: &'a str,
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
-        /// Its place, such as the path of a file.
+        /// Place, such as the path of a file.
         at: &'a str,
     },
-    /// All is over.
+    /// The end of the server.
     Done {
-        /// Whether all of the manifest came up and went down in order.
+        /// True if all of the manifest came up and went down in order.
         complete: bool,
-        /// The result in words.
+        /// Result in words.
         what: &'a str,
     },
 }
 
 /// The program that runs a server. The server calls it from any thread, waits for each call, and
-/// makes none from inside another one. A panic in a call is caught, and logged as an error: the
+/// makes none from inside another one. A panic in a call is caught and logged as an error, and the
 /// server goes on.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// Takes a message for people.
@@ -141,42 +141,42 @@ pub trait Observer: fmt::Debug + Send + Sync {
         }
     }
 
-    /// Takes what happened, for people.
+    /// Takes an event, for people.
     fn notice(&self, _: &Notice<'_>) {}
 
-    /// Returns whether [`event`](Observer::event) is to be called.
+    /// Returns true if [`event`](Observer::event) is to be called.
     fn wants_events(&self) -> bool {
         false
     }
 
-    /// Takes what happened, for programs: a line of JSON, as listeners on the control socket get
-    /// it, but for the time.
+    /// Takes an event, for programs: a line of JSON, as listeners on the control socket get it,
+    /// without the time.
     fn event(&self, _line: &str) {}
 
-    /// A phase begins in which so many devices change.
+    /// Takes the begin of a phase, with the number of devices that change.
     fn phase_begins(&self, _: Phase, _devices: usize, _: Blocker) {}
 
-    /// Something happened to a device in a phase.
+    /// Takes an event of a device in a phase.
     fn device(&self, _: &Event<'_>) {}
 
-    /// The phase has ended.
+    /// Takes the end of the phase.
     fn phase_ends(&self) {}
 
-    /// The server is about to come up: from now on the handle works.
+    /// Takes the handle of a server that is about to come up. The handle works from now on.
     fn begins(&self, _: &Handle) {}
 
-    /// Returns what has interrupted the bring-up.
+    /// Returns the reason for which the bring-up was interrupted.
     fn interruption(&self) -> Option<&'static str> {
         None
     }
 
-    /// Keeps the timelines of the server so far. Returns whether that could be done.
+    /// Keeps the timelines of the server so far. Returns true on success.
     fn keep_timelines(&self, _: &[&Timeline]) -> bool {
         true
     }
 
-    /// Returns the output streams that have a reader which doesn't read, each with how many lines
-    /// it lacks. Never waits.
+    /// Returns the output streams whose reader doesn't read, each with the number of lines dropped.
+    /// Never waits.
     fn unread(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -185,7 +185,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
 /// The observer of a program that reads its log.
 impl Observer for () {}
 
-/// An observer whose panics end nothing.
+/// An observer whose panics are caught.
 #[derive(Debug)]
 pub(crate) struct Caught(pub(crate) Arc<dyn Observer>);
 
@@ -247,15 +247,15 @@ impl Observer for Caught {
 /// An export as clients see it.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Its name, which may be empty.
+    /// Name, which may be empty.
     pub name: String,
-    /// The device that it shows.
+    /// Device that it shows.
     pub device: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether clients may only read.
+    /// True if clients may only read.
     pub read_only: bool,
-    /// The manifest's words about it; empty where there are none.
+    /// Description in the manifest; empty if there is none.
     pub description: String,
 }
 

@@ -1,5 +1,5 @@
-//! From a manifest to the declarations that the device manager takes, and back from its devices to
-//! the manifest's lines.
+//! The declarations that the device manager takes, made from a manifest, and the way back from
+//! devices to the manifest's lines.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use corewise::device::{BringUp, DeviceDecl, DeviceReport, ProbeOutcome};
 use crate::drivers::EXPORT;
 use crate::manifest::{Driver, Manifest, Position, Subject, export_name};
 
-/// The devices that need that one, directly or through others: none of them is up before it.
+/// Returns the direct and indirect consumers of that device. None of them is up before it.
 pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
     let mut consumers: HashMap<&str, Vec<&str>> = HashMap::new();
     for decl in decls {
@@ -26,7 +26,7 @@ pub(crate) fn needing(device: &str, decls: &[DeviceDecl]) -> Vec<String> {
     names.filter(|name| found.contains(name.as_str())).cloned().collect()
 }
 
-/// The declarations, and whose they are.
+/// The declarations, and the manifest's entry of each.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) decls: Vec<DeviceDecl>,
@@ -34,12 +34,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Every device after its suppliers is not needed: the device manager sorts that out.
+    /// Makes the declarations of a manifest, in any order: the device manager sorts them.
     pub(crate) fn new(manifest: &Manifest) -> Plan {
         let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
         for device in &manifest.devices {
-            // A file device that fails to come up fails for its file; a partition, that there is
-            // none.
+            // A file device that fails to come up is reported at the path of its file, a partition
+            // at its number.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
                 Driver::Partition(asked) => asked.partition.place,
@@ -65,7 +65,7 @@ impl Plan {
         plan
     }
 
-    /// Those that failed by themselves, and why.
+    /// Returns the devices that failed by themselves, and the reasons.
     pub(crate) fn failures(
         &self,
         up: &BringUp,
@@ -80,7 +80,7 @@ impl Plan {
         found.collect()
     }
 
-    /// The entry of the manifest that a device of the manager is, and where it says so.
+    /// Returns the manifest's entry of a device of the manager, and its place.
     pub(crate) fn origin(&self, device: &str) -> Option<&(Subject, Position)> {
         self.origins.get(device)
     }

@@ -1,4 +1,4 @@
-//! What a server tells its observer, and those that listen on the control socket.
+//! The reports of a server to its observer, and to listeners on the control socket.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::observer::Shown;
 use crate::observer::{Notice, Observer, Ready, Severity};
 use crate::units;
 
-/// Tells the observer, and those that listen on the control socket.
+/// A reporter to the observer, and to listeners on the control socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) observer: Arc<dyn Observer>,
-    /// What is for people is left out.
+    /// True to leave out what is for people.
     pub(crate) quiet: bool,
-    /// Those that hear of events on the control socket.
+    /// Listeners on the control socket.
     pub(crate) events: Arc<Events>,
 }
 
-/// Where something about a mirror is told: what comes again and again is limited for the observer.
+/// The audience of an event of a mirror. Repeated events are limited for the observer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Audience {
-    /// The programs that listen on the control socket.
+    /// Programs that listen on the control socket.
     Listeners,
-    /// The observer. `left_out`: so many like it were left out before.
+    /// Observer. `left_out` is the number of similar events left out before.
     People { left_out: Option<u64> },
 }
 
 impl Report {
-    /// Tells people.
+    /// Sends a notice to people.
     fn notice(&self, notice: &Notice<'_>) {
         if !self.quiet {
             self.observer.notice(notice);
@@ -55,12 +55,12 @@ impl Report {
         self.observer.message(Severity::Warning, message);
     }
 
-    /// A manifest is wrong; `label`: how messages call it.
+    /// Reports a problem of a manifest. `label` is its name in messages.
     pub(crate) fn problem(&self, label: &str, problem: &Problem) {
         self.error(format_args!("{}", problem.display(label)));
     }
 
-    /// Something happened that people are told in other words.
+    /// Reports an event that people get in other words.
     fn event(&self, name: &str, rest: impl FnOnce() -> Value) {
         let wanted = self.observer.wants_events();
         if wanted || self.events.are_heard() {
@@ -72,7 +72,7 @@ impl Report {
         }
     }
 
-    /// Something happened that only those hear who listen on the control socket.
+    /// Reports an event to listeners on the control socket alone.
     pub(crate) fn publish(&self, name: &str, mut rest: Value) {
         if self.events.are_heard() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Report {
         }
     }
 
-    /// These are not brought up, though the rest is.
+    /// Reports devices and exports that aren't brought up, though the rest is.
     pub(crate) fn left_out(&self, left_out: &[LeftOut]) {
         for LeftOut { subject, why } in left_out {
             self.event("left_out", || json!({"subject": subject.to_string(), "why": why}));
@@ -89,18 +89,18 @@ impl Report {
         self.notice(&Notice::LeftOut(left_out));
     }
 
-    /// Bring-up begins.
+    /// Reports the begin of the bring-up.
     pub(crate) fn begin(&self, label: &str, devices: usize) {
         self.event("begin", || json!({"manifest": label, "devices": devices}));
     }
 
-    /// Devices came up, or didn't.
+    /// Reports a bring-up.
     pub(crate) fn bring_up(&self, timeline: &Timeline) {
         self.timeline("bring_up", timeline);
         self.notice(&Notice::BringUp(timeline));
     }
 
-    /// Devices went down.
+    /// Reports a shutdown.
     pub(crate) fn shutdown(&self, timeline: &Timeline) {
         self.timeline("shutdown", timeline);
         self.notice(&Notice::Shutdown(timeline));
@@ -113,19 +113,20 @@ impl Report {
         });
     }
 
-    /// Clients are let in.
+    /// Reports that clients are accepted.
     pub(crate) fn ready(&self, ready: Ready<'_>) {
         self.event("ready", || ready_json(ready));
         self.notice(&Notice::Ready(ready));
     }
 
-    /// The end begins.
+    /// Reports the begin of the shutdown.
     pub(crate) fn stopping(&self, why: &str) {
         self.event("stopping", || json!({"why": why}));
         self.notice(&Notice::Stopping { why });
     }
 
-    /// A device's bring-up or shutdown takes too long, and holds these up.
+    /// Reports a device whose bring-up or shutdown takes too long, and the devices that it holds
+    /// up.
     pub(crate) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
         self.event("overdue", || {
             let seconds = after.as_secs_f64();
@@ -139,7 +140,8 @@ impl Report {
         self.warning(format_args!("{what} of {device}: still at it after {after}{who}"));
     }
 
-    /// Volumes and exports came, went or changed while others were served. From any thread.
+    /// Reports that volumes and exports came, went or changed while others were served. Any thread
+    /// may call it.
     pub(crate) fn changed(&self, changed: &ChangeReport) {
         for failed in &changed.failed {
             self.error(format_args!("{}: {}", failed.name, failed.why));
@@ -151,13 +153,13 @@ impl Report {
         self.notice(&Notice::Changed(changed));
     }
 
-    /// A change that nobody waits for wasn't made.
+    /// Reports that a change which nobody waits for wasn't made.
     pub(crate) fn refused(&self, what: &str, why: &str) {
         self.error(format_args!("{what}: nothing was changed: {why}"));
         self.event("refused", || json!({"what": what, "why": why}));
     }
 
-    /// Something happened to the mirror `device` with these legs. From any thread.
+    /// Reports an event of the mirror `device` with these legs. Any thread may call it.
     pub(crate) fn mirror(
         &self,
         device: &str,
@@ -195,12 +197,12 @@ impl Report {
             MirrorEvent::Replaced { leg } => ("replaced", names(&[*leg]), None, None),
             MirrorEvent::Added { leg } => ("added", names(&[*leg]), None, None),
             MirrorEvent::Removed { device, .. } => ("removed", vec![device.as_str()], None, None),
-            // Other events may come; they are in the log.
+            // New kinds of events may be added; the log has them.
             _ => return,
         };
         let mut todo = None;
         if let MirrorEvent::CheckEnded { check } = happened {
-            // Repaired bytes need nothing any more.
+            // Repaired bytes need no action.
             todo = (check.differ + check.unreadable > check.repaired)
                 .then(|| format!("corewise mirror {device} --check --repair"));
         } else if why.is_some() {
@@ -247,15 +249,15 @@ impl Report {
         }
     }
 
-    /// These files are new and empty volumes, for good. From any thread.
+    /// Reports new and empty volumes in files that stay. Any thread may call it.
     pub(crate) fn made(&self, files: Vec<NewFile>) {
         for NewFile { device, path, size } in files {
             self.made_at(&device, "file", &path.display().to_string(), size);
         }
     }
 
-    /// Nothing was at `at`, so the new and empty volume `device` was made there, by this driver.
-    /// From any thread.
+    /// Reports that this driver created the new and empty volume `device`, since nothing was at
+    /// `at`. Any thread may call it.
     pub(crate) fn made_at(&self, device: &str, driver: &str, at: &str, size: u64) {
         let bytes = units::size(size);
         self.observer.message(
@@ -268,14 +270,14 @@ impl Report {
         self.notice(&Notice::Made { device, size, at });
     }
 
-    /// What happened to the file of `device`, and why, where there is a reason, which the log has
-    /// in words. From any thread.
+    /// Reports an event of the file of `device`, with the reason if there is one. The log has it in
+    /// words. Any thread may call it.
     pub(crate) fn file(&self, device: &str, what: &str, why: Option<&str>) {
         self.event("file", || json!({"device": device, "what": what, "why": why}));
     }
 
-    /// Something happened to the connections of the device `device`, which the log has in words.
-    /// From any thread.
+    /// Reports an event of the connections of the device `device`. The log has it in words. Any
+    /// thread may call it.
     pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {
         let (what, rest) = match happened {
             RemoteEvent::Lost { why, requests, unflushed } => {
@@ -294,8 +296,8 @@ impl Report {
         });
     }
 
-    /// Something happened to the device `device` in an object store, which the log has in words.
-    /// From any thread.
+    /// Reports an event of the device `device` in an object store. The log has it in words. Any
+    /// thread may call it.
     #[cfg(feature = "object")]
     pub(crate) fn object(&self, device: &str, happened: &corewise_object::ObjectEvent) {
         let (what, why) = match happened {
@@ -318,14 +320,15 @@ impl Report {
         self.event("object", || json!({"device": device, "what": what, "why": why}));
     }
 
-    /// A snapshot of the device `device` was taken, or deleted. From any thread.
+    /// Reports that a snapshot of the device `device` was taken, or deleted. Any thread may call
+    /// it.
     pub(crate) fn snapshot(&self, device: &str, what: &str, snapshot: &str) {
         tracing::info!(device, snapshot, "{}", what.replace('_', " "));
         self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
     }
 
-    /// A warning or an error of the log, which limits how many there are. From any thread, in any
-    /// context.
+    /// Reports a warning or an error of the log, which limits their number. Any thread may call it,
+    /// in any context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
         if self.events.are_heard() {
             let mut rest = Logged(json!({"level": line.metadata().level().as_str()}));
@@ -334,7 +337,7 @@ impl Report {
         }
     }
 
-    /// A client came or went. From any thread.
+    /// Reports that a client came or went. Any thread may call it.
     pub(crate) fn client(&self, happened: &ClientEvent<'_>) {
         if !self.events.are_heard() {
             return;
@@ -359,14 +362,14 @@ impl Report {
         self.publish(what, rest);
     }
 
-    /// All is over.
+    /// Reports the end of the server.
     pub(crate) fn done(&self, complete: bool, what: &str) {
         self.event("done", || json!({"ok": complete}));
         self.notice(&Notice::Done { complete, what });
     }
 }
 
-/// The message of a line of the log, and what belongs to it.
+/// The message of a line of the log, and its fields.
 struct Logged(Value);
 
 impl Visit for Logged {
@@ -387,12 +390,12 @@ impl Visit for Logged {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        // Debug: a field that its callsite shows so.
+        // Debug: a field whose callsite formats it so.
         self.0[field.name()] = format!("{value:?}").into();
     }
 }
 
-/// A line of JSON. `event` comes first, so that lines can be told apart without a parser.
+/// Returns a line of JSON. `event` comes first, so that lines can be told apart without a parser.
 fn line(name: &str, rest: &Value) -> String {
     let inside = match rest.as_object() {
         Some(map) if !map.is_empty() => {

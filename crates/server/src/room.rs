@@ -1,4 +1,4 @@
-//! What the limits of the process leave to clients: descriptors, and the address space.
+//! The descriptors and the address space that the limits of the process leave to clients.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::manifest::{Device, Server};
 use crate::{address_space, descriptors, units};
 
-/// What the process may have.
+/// The limits of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     files: descriptors::Descriptors,
     space: address_space::AddressSpace,
-    /// The server has TLS.
+    /// True if the server has TLS.
     tls: bool,
     /// Bytes that are reserved for clients.
     reserved: Option<u64>,
 }
 
-/// Fewer clients than were asked for.
+/// A cut: fewer clients than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     Files(descriptors::Cut),
@@ -28,7 +28,7 @@ pub(crate) enum Cut {
 }
 
 impl Cut {
-    /// What volumes that come take from clients, and what to raise.
+    /// Returns the resource that new volumes take from clients, and the limit to raise.
     pub(crate) fn taken(&self) -> (&'static str, &'static str) {
         match self {
             Cut::Files(_) => ("descriptors", "LimitNOFILE (systemd) or `ulimit -Hn`"),
@@ -47,19 +47,19 @@ impl fmt::Display for Cut {
 }
 
 impl Room {
-    /// That of this process, of which what it has now was there before.
+    /// Returns the limits of this process. Resources in use now count as taken.
     pub fn now() -> Room {
         let (files, space) = (descriptors::Descriptors::now(), address_space::AddressSpace::now());
         Room { files, space, tls: false, reserved: None }
     }
 
-    /// For a server with TLS.
+    /// Sets whether the server has TLS.
     pub(crate) fn with_tls(self, tls: bool) -> Room {
         Room { tls, ..self }
     }
 
-    /// What clients may have beside these devices, of what `options` allows them; or why they can't
-    /// have a place.
+    /// Returns the part of `options` that clients can have beside these devices, or the reason why
+    /// they can't have a place.
     pub(crate) fn share<'d>(
         &self,
         options: Options,
@@ -73,11 +73,11 @@ impl Room {
         Ok((options, less.map(Cut::Space).or(cut.map(Cut::Files))))
     }
 
-    /// Reserves the memory that clients may take, where the address space is limited. On the main
-    /// thread.
+    /// Reserves the memory that clients may take, if the address space is limited. The main thread
+    /// must call it.
     ///
     /// # Errors
-    /// The limit doesn't leave so much.
+    /// The limit doesn't leave that much.
     pub(crate) fn reserve<'d>(
         &mut self,
         options: &Options,
@@ -87,7 +87,7 @@ impl Room {
         Ok(())
     }
 
-    /// Why these devices can't be had beside so many clients, where they can't.
+    /// Returns the reason why these devices don't fit beside so many clients.
     pub(crate) fn refusal<'d>(
         &self,
         options: Options,
@@ -102,26 +102,26 @@ impl Room {
     }
 }
 
-/// Raises the soft limit of open files as far as the hard one allows. It stays low by default for
+/// Raises the soft limit of open files as far as the hard one allows. It is low by default for
 /// programs that call `select`, which nothing here does.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused: then the limit stays as it is, and code that can't open a file will say so.
+    // If this is refused, the limit stays, and code that can't open a file reports it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The least memory of clients that the manifest may say, and that a server has for them, in bytes.
+/// The least memory of clients, in the manifest and by default, in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// The memory of clients where the manifest says nothing, in bytes: a quarter of what this process
-/// may use. To be asked at the start: limits of the process leave less of it later.
+/// Returns the default memory of clients in bytes: a quarter of what this process may use. It must
+/// be asked at the start: limits of the process leave less of it later.
 pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
     quarter.unwrap_or(Options::default().memory)
 }
 
-/// A warning where clients may take more memory than this process may use: then those that do their
-/// worst end it. To be asked at the start.
+/// Returns a warning if clients may take more memory than this process may use, so that they could
+/// end it. It must be asked at the start.
 pub(crate) fn too_much(options: &Options, tls: bool) -> Option<String> {
     too_much_of(options.worst_case(tls), topology::memory()?)
 }
@@ -137,8 +137,8 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
     })
 }
 
-/// What clients may have: what the manifest says, and else the usual memory, for 1,024 clients or
-/// as many as that has room for.
+/// Returns the limits of clients in the manifest. By default they have the usual memory, and 1,024
+/// clients or as many as that has room for.
 pub(crate) fn of_clients(server: &Server, usual_memory: u64) -> Options {
     let tls = server.tls().is_some();
     let usual = Options::default();

@@ -1,11 +1,10 @@
-//! The service manager, systemd's protocol: what it is told. Where there is none, nothing happens
-//! here.
+//! The messages to the service manager, in systemd's protocol. Without a service manager nothing
+//! happens here.
 //!
-//! What it is told comes from a thread, `service`. That wakes as often as the watchdog asks for it,
-//! and else now and then to see whether the status changed. A watchdog's beat says that the server
-//! gets on: before each one a work item has run on the queue of the volumes, and the locks of the
-//! server and of the mirrors were to be had. A volume whose disk hangs doesn't stop it, since
-//! others are served.
+//! A thread, `service`, sends them. It wakes as often as the watchdog requires, and otherwise every
+//! few seconds to see whether the status changed. Each watchdog beat proves that a work item ran on
+//! the volumes' queue and that the locks of the server and of the mirrors could be taken. A volume
+//! whose disk hangs doesn't stop the beats, since others are served.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,15 +24,15 @@ use crate::control::health::Health;
 use crate::settings::Settings;
 use crate::units::count;
 
-/// How often the status is looked at without a watchdog.
+/// Time between two checks of the status without a watchdog.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a message may wait for the manager to read earlier ones: as long as systemd's own
-/// library lets it.
+/// Time that a message may wait for the manager to read earlier ones, the same as in systemd's own
+/// library.
 const UNREAD: Duration = Duration::from_secs(5);
-/// What a shutdown that gets on asks for beyond what its clients may take.
+/// Time that a shutdown which makes progress asks for, beyond the time of its clients.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// How the server is, in a line.
+/// Returns the status in a line.
 pub(crate) fn status(exports: &[ExportStatus], health: &Health) -> String {
     let clients: usize = exports.iter().map(|export| export.clients).sum();
     let (exports, clients) =
@@ -44,7 +43,7 @@ pub(crate) fn status(exports: &[ExportStatus], health: &Health) -> String {
     }
 }
 
-/// Tells the manager. One that can't be told is no reason to stop.
+/// Sends messages to the manager. A failure is only logged.
 fn tell(what: &[NotifyState<'_>]) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let text: String = what.iter().map(|news| format!("{news}\n")).collect();
@@ -53,7 +52,7 @@ fn tell(what: &[NotifyState<'_>]) {
     }
 }
 
-/// What `sd_notify::notify` does, but for its waiting without an end where nobody reads.
+/// Sends like `sd_notify::notify`, but doesn't wait without an end if nobody reads.
 fn send(socket: &OsStr, text: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
@@ -68,14 +67,14 @@ fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// While it lives the manager knows that the manifest is being read again.
+/// A guard during which the manager knows that the manifest is being read again.
 #[derive(Debug)]
 pub(crate) struct Reloading(bool);
 
 impl Reloading {
     pub(crate) fn told(really: bool) -> Reloading {
         if really {
-            // It tells this message from one of an earlier reload by the time.
+            // The time tells this message from one of an earlier reload.
             match NotifyState::monotonic_usec_now() {
                 Ok(now) => tell(&[NotifyState::Reloading, now]),
                 Err(error) => tracing::warn!(%error, "no clock for the service manager"),
@@ -93,18 +92,17 @@ impl Drop for Reloading {
     }
 }
 
-/// The thread that tells the manager. It goes on to the end of the process, and ends when this is
-/// dropped.
+/// The thread that sends messages. It runs to the end of the process, or until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// `None`: there is no manager.
+    /// Channel for the shutdown's status; `None` if there is no manager.
     stopping: Option<Sender<String>>,
     settings: Arc<Settings>,
 }
 
 impl Service {
-    /// The server is up. `status` and `remaining` (devices that aren't shut down) are asked on the
-    /// thread.
+    /// Reports that the server is up, and starts the thread. It calls `status` and `remaining`, the
+    /// number of devices that aren't shut down.
     pub(crate) fn start(
         workqueue: &Workqueue,
         settings: Arc<Settings>,
@@ -116,7 +114,7 @@ impl Service {
         }
         let first = status();
         tell(&[NotifyState::Ready, NotifyState::Status(&first)]);
-        // Zero means that there is none.
+        // Zero means that there is no watchdog.
         let watchdog = sd_notify::watchdog_enabled().filter(|most| !most.is_zero());
         let (stopping, told) = channel();
         let telling = Telling {
@@ -134,25 +132,25 @@ impl Service {
         Service { stopping: Some(stopping), settings }
     }
 
-    /// The server begins to end.
+    /// Reports that the shutdown begins.
     pub(crate) fn stopping(&self, why: &str) {
         if let Some(stopping) = &self.stopping {
             let status = format!("stopping: {why}");
             let more = NotifyState::ExtendTimeoutUsec(micros(self.settings.now().drain + MARGIN));
             tell(&[NotifyState::Stopping, NotifyState::Status(&status), more]);
-            // The thread may not be there.
+            // The thread may be missing.
             let _ = stopping.send(status);
         }
     }
 }
 
-/// What that thread has.
+/// The state of that thread.
 struct Telling {
     workqueue: Workqueue,
     every: Duration,
     watchdog: bool,
     settings: Arc<Settings>,
-    /// The status that was told last.
+    /// Last status that was sent.
     told: String,
 }
 
@@ -164,7 +162,7 @@ impl Telling {
         remaining: impl Fn() -> usize,
         tell: impl Fn(&[NotifyState<'_>]),
     ) {
-        // Devices that were left when the manager was told of them.
+        // Devices that were left at the last message.
         let mut left = None;
         let mut asked = None;
         loop {
@@ -194,7 +192,7 @@ impl Telling {
         }
     }
 
-    /// The server gets on.
+    /// Sends a beat and news of the status, since the server makes progress.
     fn tell(
         &mut self,
         left: &mut Option<usize>,
@@ -237,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// Long, for what comes at once.
+    /// A long timeout for what comes at once.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]
@@ -249,7 +247,7 @@ mod tests {
         send(path.as_os_str(), "READY=1\n").unwrap();
         let length = manager.recv(&mut text).unwrap();
         assert_eq!(&text[..length], b"READY=1\n");
-        // The system keeps a few for it.
+        // The system keeps a few messages for it.
         let error = (0..10_000).find_map(|_| send(path.as_os_str(), "WATCHDOG=1\n").err());
         assert_eq!(error.expect("there is room without an end").kind(), io::ErrorKind::WouldBlock);
     }
@@ -276,7 +274,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             telling.run(&told, || "well".to_string(), || 0, tell);
         });
-        // Fifty of them are due.
+        // Fifty beats are due.
         assert!(beats.recv_timeout(Duration::from_millis(50)).is_err());
         drop(go_on);
         assert!(item.join().unwrap().is_err());

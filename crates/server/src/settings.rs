@@ -7,31 +7,31 @@ use corewise::sync::Mutex;
 
 use crate::manifest::{self, Keys, Reload};
 
-/// What the program says instead of the manifest.
+/// The settings of the program that override the manifest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Overrides {
     pub(crate) shutdown_timeout: Option<Duration>,
     pub(crate) on_hang: Option<HangPolicy>,
-    /// Whether the service manager is told how the server is.
+    /// True if the service manager gets the status.
     pub(crate) service_manager: bool,
 }
 
-/// What counts now.
+/// The current settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CurrentSettings {
-    /// How long clients may go on.
+    /// Time that clients have to drain.
     pub(crate) drain: Duration,
-    /// How long the whole shutdown may take.
+    /// Longest time of the whole shutdown.
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// What is done about a device that hangs.
+    /// Policy for a device that hangs.
     pub(crate) on_hang: HangPolicy,
 }
 
-/// What a running server's end, and its changes, go by.
+/// The settings for the end of a running server, and for its changes.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     asked: Overrides,
-    /// L: is the lock, held for a moment; guards what counts.
+    /// L: is the lock, held for a moment; guards the current settings.
     now: Mutex<CurrentSettings>,
 }
 
@@ -42,7 +42,7 @@ impl Settings {
         settings
     }
 
-    /// Goes by this manifest from now on.
+    /// Applies the keys of this manifest.
     pub(crate) fn follow(&self, server: &manifest::Server) {
         *self.now.lock() = CurrentSettings {
             drain: server.drain,
@@ -60,20 +60,20 @@ impl Settings {
     }
 }
 
-/// Whether a running server follows keys of `[server]` that a reload treats so. `most`: so many
-/// clients there is room for.
+/// Returns true if a running server follows keys of `[server]` with this `reload`. `most` is the
+/// number of clients that there is room for.
 fn follows(reload: Reload, old: &manifest::Server, new: &manifest::Server, most: usize) -> bool {
     match reload {
         Reload::Follows => true,
-        // More clients than its memory was shared out for need a restart.
+        // More clients than memory was reserved for need a restart.
         Reload::Room => new.clients.is_some_and(|asked| asked <= most),
         Reload::Renews => old.tls().is_some() == new.tls().is_some(),
         _ => false,
     }
 }
 
-/// The keys of `[server]` that differ: those that a running server follows, and those that need a
-/// restart. Files that newcomers are shown are neither: they are read again in any case. Pure.
+/// Returns the keys of `[server]` that differ: those that a running server follows, and those that
+/// need a restart. Files shown to new clients are neither: they are read again in any case.
 pub(crate) fn differ(
     old: &manifest::Server,
     new: &manifest::Server,
@@ -92,7 +92,7 @@ pub(crate) fn differ(
     (follow, restart)
 }
 
-/// A server that has followed what it can from `old` to `new`.
+/// Returns the keys of a server that has followed what it can from `old` to `new`.
 pub(crate) fn followed(
     old: &manifest::Server,
     new: &manifest::Server,

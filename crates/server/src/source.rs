@@ -1,6 +1,5 @@
-//! Text that a user names: a manifest comes from a file, stdin, or the program itself. Each kind of
-//! file has a longest size, so the server refuses a disk that was named by mistake instead of
-//! taking it into memory.
+//! The sources of a manifest: a file, stdin, or the program itself. Each kind of file has a maximum
+//! size, so the server refuses a disk named by mistake instead of reading it into memory.
 
 use std::fmt;
 use std::fs::File;
@@ -13,22 +12,22 @@ use rustix::fs::{Mode, OFlags};
 use crate::error::Error;
 use crate::units;
 
-/// The longest manifest, in bytes: one of a hundred thousand devices has less.
+/// The longest manifest, in bytes. A manifest of a hundred thousand devices is shorter.
 const LONGEST: u64 = 64 << 20;
 
-/// What is brought up when nobody says what.
+/// The built-in manifest.
 const BUILT_IN: &str = include_str!("default.toml");
 
-/// A manifest's text, and what its relative paths and its messages begin with.
+/// The text of a manifest, its name in messages, and the folder of its relative paths.
 #[derive(Debug)]
 pub struct Source {
-    /// The text, in TOML.
+    /// Text, in TOML.
     pub text: String,
-    /// How messages call it.
+    /// Name in messages.
     pub label: String,
-    /// Where relative paths begin; `None`: in a temporary folder.
+    /// Folder in which relative paths begin. `None` stands for a temporary folder.
     pub base: Option<PathBuf>,
-    /// The file, which can be read again.
+    /// File, which can be read again.
     pub file: Option<PathBuf>,
 }
 
@@ -39,7 +38,7 @@ impl Source {
         Source { text: BUILT_IN.to_string(), label, base: None, file: None }
     }
 
-    /// Reads a plain file, for a server that runs: nothing that blocks, or never ends.
+    /// Reads a plain file, for a running server. Refuses files that may block, or never end.
     pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
         let read = read_plain(path, LONGEST).map_err(Refusal::Unread);
         read.and_then(|bytes| Source::of_file(path, bytes)).map_err(|refusal| {
@@ -51,7 +50,7 @@ impl Source {
         })
     }
 
-    /// Reads a file, or stdin where the path is `-`.
+    /// Reads a file, or stdin if the path is `-`.
     ///
     /// # Errors
     /// The file can't be read, or holds something else than text in UTF-8.
@@ -84,7 +83,7 @@ impl Source {
 
     fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, Refusal> {
         let (text, label) = (text(bytes)?, path.display().to_string());
-        // Absolute, since the text of a socket's path is shown to people who are elsewhere.
+        // Absolute, since messages show the path of a socket to people in other folders.
         let path = std::path::absolute(path).map_err(|error| Refusal::Unread(Unread::Io(error)))?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
         // A pipe gives its text once.
@@ -93,19 +92,19 @@ impl Source {
     }
 }
 
-/// Why there is no manifest.
+/// The reason why there is no manifest.
 #[derive(Debug)]
 enum Refusal {
     Unread(Unread),
-    /// Its bytes are those of another kind of file.
+    /// Bytes of another kind of file.
     NoText,
-    /// It is text, in UTF-16.
+    /// Text in UTF-16.
     Utf16,
 }
 
 impl Refusal {
-    /// What to do, where a disk, its image or a folder was named in place of a manifest, or a text
-    /// in another encoding.
+    /// Returns advice, if a disk, its image, a folder, or a text in another encoding was named in
+    /// place of a manifest.
     fn help(&self) -> Option<&'static str> {
         let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
                      path = \"disk.img\"; `corewise up --help` shows one";
@@ -132,7 +131,7 @@ impl fmt::Display for Refusal {
 }
 
 /// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are
-/// refused without a look at their bytes.
+/// refused before their bytes are read.
 fn open(path: &Path) -> Result<File, Unread> {
     let meta = path.metadata().map_err(Unread::Io)?;
     if meta.file_type().is_block_device() {
@@ -144,7 +143,7 @@ fn open(path: &Path) -> Result<File, Unread> {
     File::open(path).map_err(Unread::Io)
 }
 
-/// The text that these bytes are. TOML has no NUL, and most images begin with some.
+/// Returns the text that these bytes encode. TOML has no NUL, and most images begin with some.
 fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
     // The byte order mark, which isn't UTF-8.
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
@@ -154,15 +153,15 @@ fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
     if text.contains('\0') { Err(Refusal::NoText) } else { Ok(text) }
 }
 
-/// The longest certificate or key, in bytes: bundles of all public authorities have a quarter of
+/// The longest certificate or key, in bytes. Bundles of all public authorities have a quarter of
 /// it.
 #[cfg(feature = "tls")]
 pub(crate) const LONGEST_PEM: u64 = 1 << 20;
 
-/// Why a file wasn't read.
+/// The reason why a file wasn't read.
 #[derive(Debug)]
 pub enum Unread {
-    /// The system's reason.
+    /// Error of the system.
     Io(io::Error),
     /// A pipe, a socket or a device, where a plain file is wanted.
     NotPlain,
@@ -180,8 +179,8 @@ impl fmt::Display for Unread {
     }
 }
 
-/// Reads a plain file of at most `most` bytes. Blocks on the disk, but never on a pipe whose other
-/// end doesn't come.
+/// Reads a plain file of at most `most` bytes. Blocks on the disk, but never on a pipe without a
+/// writer.
 pub(crate) fn read_plain(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -199,7 +198,7 @@ pub fn read_any(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
     read(File::open(path).map_err(Unread::Io)?, most)
 }
 
-/// Reads a source to its end, which has to come within `most` bytes.
+/// Reads a source to its end, which must come within `most` bytes.
 pub fn read(source: impl Read, most: u64) -> Result<Vec<u8>, Unread> {
     let mut bytes = Vec::new();
     source.take(most + 1).read_to_end(&mut bytes).map_err(Unread::Io)?;

@@ -1,4 +1,4 @@
-//! What a server notes of itself for `corewise health`, beside what its devices and volumes tell.
+//! The status of a server for `corewise health`, beside that of its devices and volumes.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,37 @@ use crate::control::served::RecentExports;
 /// The least time between two lines about handshakes.
 const HANDSHAKES_EVERY: Duration = Duration::from_secs(60);
 
-/// Notes of a running server. From any thread; each lock is held for a moment.
+/// The recorded facts about a running server. Any thread may use it; each lock is held for a
+/// moment.
 #[derive(Debug, Default)]
 pub(crate) struct ServerStatus {
-    /// A: whether clients were let in. Relaxed: for reports, as all here.
+    /// A: true once clients were accepted. Relaxed: for reports, as all here.
     serves: AtomicBool,
-    /// A: changes that are being made.
+    /// A: number of changes in progress.
     changes: AtomicUsize,
-    /// L: is the lock; guards what of the manifest the server does without, and why.
+    /// L: is the lock; guards what of the manifest the server does without, and the reasons.
     left_out: Mutex<Vec<(String, String)>>,
     /// L: is the lock; guards the devices of which a change has taken too long.
     overdue: Mutex<Vec<String>>,
-    /// L: is the lock; guards the sockets, each with what it is for.
+    /// L: is the lock; guards the sockets and their uses.
     sockets: Mutex<Vec<(SocketUse, PathBuf)>>,
-    /// A: addresses that clients may come by.
+    /// A: number of addresses that clients may use.
     addresses: AtomicUsize,
-    /// L: is the lock; guards how long the certificate is valid that newcomers are shown.
+    /// L: is the lock; guards the validity of the certificate shown to new clients.
     validity: Mutex<Option<Validity>>,
     /// L: is the lock; guards earlier states of the counters of exports.
     pub(crate) recent_exports: Mutex<RecentExports>,
-    /// L: is the lock; guards which handshakes the log has been told of.
+    /// L: is the lock; guards the counts of handshakes already logged.
     handshakes: Mutex<LoggedHandshakes>,
-    /// L: is the lock; guards when a work item of the volumes has run last.
+    /// L: is the lock; guards the time at which a work item of the volumes last ran.
     beat: Mutex<Option<Instant>>,
 }
 
-/// How long a certificate is valid.
+/// The validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) valid: Range<SystemTime>,
-    /// Clients get nothing without it.
+    /// True if clients can't use the server without it.
     pub(crate) required: bool,
 }
 
@@ -63,7 +64,7 @@ impl Validity {
     }
 }
 
-/// A change that is being made, as long as this lives.
+/// A change in progress, as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Changing<'a>(&'a ServerStatus);
 
@@ -74,8 +75,8 @@ impl Drop for Changing<'_> {
 }
 
 impl ServerStatus {
-    /// Returns what the server knows of itself now, beside what these devices and its volumes tell.
-    /// `ended`: it is being taken down; `stuck`: devices in a change that hangs.
+    /// Returns the facts that the server knows now, beside those of these devices and its volumes.
+    /// `ended` is true while it is being taken down; `stuck` are devices in a change that hangs.
     pub(crate) fn facts(
         &self,
         ended: bool,
@@ -109,7 +110,7 @@ impl ServerStatus {
         ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
     }
 
-    /// Clients are let in by these.
+    /// Records that clients are accepted on these endpoints.
     pub(crate) fn serves(&self, endpoints: &[Endpoint]) {
         self.addresses.store(endpoints.len(), Ordering::Relaxed);
         for endpoint in endpoints {
@@ -120,7 +121,8 @@ impl ServerStatus {
         self.serves.store(true, Ordering::Relaxed);
     }
 
-    /// A work item of the volumes runs, once a second, and looks at them and at the exports.
+    /// Records that a work item of the volumes runs, which is once a second, and updates disks and
+    /// exports.
     pub(crate) fn tick(&self, disks: &Disks, server: &nbd::Server) {
         *self.beat.lock() = Some(now());
         disks.tick();
@@ -131,8 +133,8 @@ impl ServerStatus {
         }
     }
 
-    /// Logs how many clients got no export since the last line, if any. Those whose TLS failed have
-    /// lines of their own.
+    /// Logs how many clients got no export since the last line, if any. Clients whose TLS failed
+    /// have lines of their own.
     pub(crate) fn log_handshakes(&self, counts: HandshakeCounts) {
         let mut logged = self.handshakes.lock();
         let words = refusals(&logged.counts, &counts);
@@ -142,17 +144,18 @@ impl ServerStatus {
         }
     }
 
-    /// Newcomers are shown another certificate.
+    /// Records the certificate shown to new clients.
     pub(crate) fn shows(&self, validity: Option<Validity>) {
         *self.validity.lock() = validity;
     }
 
-    /// A socket was bound.
+    /// Records a bound socket.
     pub(crate) fn socket(&self, used: SocketUse, path: PathBuf) {
         self.sockets.lock().push((used, path));
     }
 
-    /// The manifest was followed, but for these devices and exports (`export:NAME`).
+    /// Records that the manifest was followed, except for these devices and exports
+    /// (`export:NAME`).
     pub(crate) fn followed(&self, left_out: Vec<(String, String)>) {
         *self.left_out.lock() = left_out;
     }
@@ -162,7 +165,7 @@ impl ServerStatus {
         Changing(self)
     }
 
-    /// A change of this device takes too long.
+    /// Records that a change of this device takes too long.
     pub(crate) fn overdue(&self, device: &str) {
         let mut overdue = self.overdue.lock();
         if !overdue.iter().any(|name| name == device) {
@@ -170,7 +173,7 @@ impl ServerStatus {
         }
     }
 
-    /// Those of which a change is still being made.
+    /// Returns the devices of which a change is still in progress.
     fn still_overdue(&self, devices: &[Device]) -> Vec<String> {
         let mut overdue = self.overdue.lock();
         if self.changes.load(Ordering::Relaxed) == 0 {
@@ -190,14 +193,14 @@ impl ServerStatus {
     }
 }
 
-/// What the log has been told of handshakes, and when.
+/// The counts of handshakes already logged, and the time.
 #[derive(Debug, Default)]
 struct LoggedHandshakes {
     counts: HandshakeCounts,
     at: Option<Instant>,
 }
 
-/// How many clients the server refused or closed between two counts, by cause.
+/// Returns how many clients the server refused or closed between two counts, by cause.
 fn refusals(before: &HandshakeCounts, now: &HandshakeCounts) -> String {
     let causes = [
         (now.no_place - before.no_place, "were told that all places are taken"),

@@ -1,5 +1,5 @@
-//! What this machine can tell of a volume in an object store, which nobody asks for that: the
-//! folder that it lies in, and the file of its key.
+//! The checks of a volume in an object store that need no request to the store: of its folder on
+//! this machine, and of the file of its key.
 
 #[cfg(feature = "object")]
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn key(from: &manifest::KeyFrom<'_>) -> Result<corewise_object::Objec
     key.map_err(|error| error.to_string())
 }
 
-/// What is wrong with it as far as this machine tells: nobody asks a store.
+/// Returns the problems that this machine can find without asking a store.
 #[cfg(feature = "object")]
 pub(crate) fn look(asked: &manifest::Object) -> Vec<(Position, String)> {
     let mut wrong = Vec::new();
@@ -57,13 +57,14 @@ pub(crate) fn look(asked: &manifest::Object) -> Vec<(Position, String)> {
     wrong
 }
 
-/// Whether there is a volume in that folder: its first record is never deleted.
+/// Returns true if there is a volume in that folder: its first record is never deleted.
 #[cfg(feature = "object")]
 fn volume_in(folder: &Path) -> bool {
     folder.join("log/00000000000000000001").exists()
 }
 
-/// Whether the volume is there, where this machine alone can tell, and it would be made.
+/// Returns whether the volume exists, or `None` if this machine alone can't tell, or the volume
+/// wouldn't be created.
 #[cfg(feature = "object")]
 pub(crate) fn is_there(asked: &manifest::Object) -> Option<bool> {
     let folder = asked.location.value.strip_prefix("file://").map(Path::new)?;
@@ -76,7 +77,7 @@ pub(crate) fn is_there(_: &manifest::Object) -> Option<bool> {
     None
 }
 
-/// A folder of a volume's objects, other than its log, that has some.
+/// Returns a folder of a volume's objects, other than its log, that isn't empty.
 #[cfg(feature = "object")]
 fn folder_left_behind(volume: &Path) -> Option<&'static str> {
     let has_some = |name: &&str| {
@@ -85,7 +86,7 @@ fn folder_left_behind(volume: &Path) -> Option<&'static str> {
     ["seg", "map", "snap"].into_iter().find(has_some)
 }
 
-/// Whether there is such a folder that may be written to, or it may be made.
+/// Checks that the folder may be written to, or may be created.
 #[cfg(feature = "object")]
 fn may_be_made(folder: &Path) -> Result<(), String> {
     use std::io::{Error, ErrorKind};

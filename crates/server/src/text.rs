@@ -1,23 +1,23 @@
-//! Text for people: tables that fit a terminal, and the name that somebody may have meant. A table
+//! Text for people: tables that fit a terminal, and the closest name to a mistyped one. A table
 //! that is too wide goes on below, beside the same names.
 
 use std::fmt::Write;
 
-/// Rows of cells below a head. All rows are as long as the head.
+/// A table: rows of cells below a head. All rows are as long as the head.
 pub struct Columns<'h> {
-    /// The titles of the columns.
+    /// Titles of the columns.
     pub head: &'h [&'h str],
-    /// The columns that say which row it is: each part of the table has them.
+    /// Columns that identify the row. Each part of the table has them.
     pub keys: &'h [usize],
-    /// The columns that stand to the left, as words do; numbers stand to the right.
+    /// Columns aligned to the left, as words are. Numbers are aligned to the right.
     pub words: &'h [usize],
-    /// The cells of each row.
+    /// Cells of each row.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Columns<'_> {
-    /// The lines, of at most `width` columns where two of the table's have room in that. The first
-    /// line of each part is its head; an empty line parts them.
+    /// Returns the lines, of at most `width` columns if two of the table's columns fit in that.
+    /// Each part begins with its head; an empty line separates parts.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let chars = |text: &str| text.chars().count();
         let widths: Vec<usize> = (0..self.head.len())
@@ -50,7 +50,7 @@ impl Columns<'_> {
     }
 }
 
-/// Which columns stand beside each other, in their order. Two blanks are before each.
+/// Returns the columns of each part, in order. Two blanks are before each column.
 fn parts(widths: &[usize], keys: &[usize], width: usize) -> Vec<Vec<usize>> {
     let keys_width: usize = keys.iter().map(|&key| 2 + widths[key]).sum();
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -72,7 +72,7 @@ fn parts(widths: &[usize], keys: &[usize], width: usize) -> Vec<Vec<usize>> {
     parts
 }
 
-/// The word of `known` that is at most a third of its letters away from `typed`.
+/// Returns the closest word of `known` that differs from `typed` in at most a third of its letters.
 pub fn closest<'k>(typed: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     known
         .into_iter()
@@ -82,8 +82,8 @@ pub fn closest<'k>(typed: &str, known: impl IntoIterator<Item = &'k str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// What to do where `typed` is none of the `known` names of `what`: the one that was meant, else
-/// some of those that there are.
+/// Returns advice for `typed`, which is none of the `known` names of `what`: the closest name, or
+/// else some of them.
 pub(crate) fn help<'k>(
     typed: &str,
     known: impl IntoIterator<Item = &'k str> + Clone,
@@ -95,25 +95,25 @@ pub(crate) fn help<'k>(
     }
 }
 
-/// The first of these names, and how many more there are.
+/// Returns the first of these names, and the number of the others.
 pub(crate) fn some<'k>(names: impl IntoIterator<Item = &'k str>) -> String {
     let mut names = names.into_iter();
     let mut first: Vec<&str> = names.by_ref().take(NAMES).collect();
     let last = names.next();
     let more = names.count();
     if more == 0 {
-        // To say that there is one more would take as much.
+        // A note that there is one more would be as long.
         first.extend(last);
     }
     let text = if first.is_empty() { "none".to_string() } else { first.join(", ") };
     if more == 0 { text } else { format!("{text} and {} more", more + 1) }
 }
 
-/// So many names fit into a message.
+/// The number of names that fit into a message.
 const NAMES: usize = 12;
 
-/// Damerau's distance with adjacent swaps: how many letters must be added, taken, changed or
-/// swapped with their neighbour.
+/// Returns Damerau's distance with adjacent swaps: the number of letters to add, remove, change or
+/// swap with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
@@ -163,7 +163,7 @@ mod tests {
             "        write  z",
         ];
         assert_eq!(table(25), narrow);
-        // Narrower than that it can't be.
+        // The table can't be narrower than that.
         assert_eq!(table(0), narrow);
     }
 

@@ -1,6 +1,6 @@
-//! The server's own threads: one that is kept for changes, so that an operator can change the
-//! server even if clients have taken the last thread that the process may have, and those that
-//! answer on a socket.
+//! The server's own threads. One is kept for changes, so that an operator can change the server
+//! even if clients have taken the last thread that the process may have. The others answer on a
+//! socket.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,11 @@ use corewise::sync::{Mutex, text};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread. It ends when this is dropped, and its last job is done.
+/// The thread kept for changes. When this is dropped, the thread ends after its last job.
 #[derive(Debug)]
 pub(crate) struct SpareThread(SyncSender<Job>);
 
-/// The error of a thread that could not be started.
+/// Returns the message for a thread that could not be started.
 pub(crate) fn no_thread(error: &io::Error) -> String {
     format!("no thread for it: {error}{}", text::thread_remedy(error))
 }
@@ -34,7 +34,7 @@ impl SpareThread {
     /// Runs a job on a new thread, or, if none can be started, on the kept one. Fails if that one
     /// is busy, too.
     pub(crate) fn run(&self, name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        // A thread that isn't started leaves it.
+        // A thread that isn't started leaves the job here.
         // L: is the lock, held for a moment; guards the job until a thread takes it.
         let job = Arc::new(Mutex::new(Some(Box::new(job) as Job)));
         let theirs = Arc::clone(&job);
@@ -56,11 +56,11 @@ impl SpareThread {
     }
 }
 
-/// The thread. Dropping this ends it and waits for that, a moment.
+/// A thread that answers on a socket. Dropping this ends it, and waits a moment for that.
 #[derive(Debug)]
 pub(crate) struct ListenerThread {
     thread: Option<JoinHandle<()>>,
-    /// Its end tells the thread to end.
+    /// Socket whose closing ends the thread.
     stop: Option<UnixStream>,
 }
 
@@ -97,7 +97,7 @@ mod tests {
         let spare = SpareThread::start("spare").unwrap();
         let (tell, told) = channel();
         let (go, wait) = channel::<()>();
-        // Once it waits for one it takes it.
+        // A thread that waits for a job takes it.
         let give = |mut job: Job| {
             while let Err(back) = spare.take(job) {
                 job = back;

@@ -1,4 +1,4 @@
-//! The server that clients come to: with TLS, where the manifest asks for it.
+//! The NBD server for clients, with TLS if the manifest asks for it.
 
 use corewise::nbd::{Options, Server};
 
@@ -9,7 +9,7 @@ pub(crate) use without::{RenewedTls, ShownFiles, renewed};
 
 use crate::manifest::{Problem, Tls};
 
-/// A server without exports, and what it shows its clients.
+/// Returns a server without exports, and the files that it shows its clients.
 pub(crate) fn server(
     options: Options,
     tls: Option<Tls<'_>>,
@@ -19,7 +19,7 @@ pub(crate) fn server(
         let (found, seen) = with::read(tls)?;
         return Ok((Server::with_tls(options, found), Some(seen)));
     }
-    // Without the feature a manifest that asks for it was refused before.
+    // Without the feature, a manifest that asks for it was refused before.
     let _ = tls;
     Ok((Server::new(options), None))
 }
@@ -36,7 +36,7 @@ mod with {
     use crate::source::{self, LONGEST_PEM};
     use crate::status::Validity;
 
-    /// What was read, but for the key, which belongs to its certificate.
+    /// The content of the files, without the key, which belongs to its certificate.
     #[derive(PartialEq, Eq)]
     pub(crate) struct ShownFiles {
         certificate: Vec<u8>,
@@ -46,13 +46,13 @@ mod with {
     }
 
     impl ShownFiles {
-        /// How long its certificate is valid.
+        /// Returns the validity of its certificate.
         pub(crate) fn validity(&self) -> Option<Validity> {
             Some(Validity { valid: self.valid.clone()?, required: self.required })
         }
     }
 
-    /// What newcomers are to be shown.
+    /// The TLS settings for new clients.
     pub(crate) struct RenewedTls(nbd::Tls, ShownFiles);
 
     impl RenewedTls {
@@ -61,7 +61,7 @@ mod with {
         }
     }
 
-    /// What the files hold by now, where a server that shows `seen` has to show something else.
+    /// Reads the files again. Returns their content if it differs from `seen`.
     pub(crate) fn renewed(tls: Tls<'_>, seen: &ShownFiles) -> Result<Option<RenewedTls>, Problem> {
         let (found, now) = read(tls)?;
         Ok((now != *seen).then_some(RenewedTls(found, now)))
@@ -92,7 +92,7 @@ mod with {
     }
 }
 
-/// Values that there are none of, which the compiler knows.
+/// Substitutes without values for builds without TLS.
 #[cfg(not(feature = "tls"))]
 mod without {
     use corewise::nbd::Server;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewise::topology::{CpuId, CpuSet};
 
-/// The moment so many seconds after 1970 began, in UTC: its day, hour, minute and second.
+/// Returns the day, hour, minute and second in UTC, `seconds` after the begin of 1970.
 pub fn utc(seconds: u64) -> (String, [u64; 3]) {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March here, so that the leap day ends one; 400 of them have a fixed length
@@ -20,18 +20,18 @@ pub fn utc(seconds: u64) -> (String, [u64; 3]) {
     (format!("{year}-{month:02}-{day:02}"), [second / 3_600, second / 60 % 60, second % 60])
 }
 
-/// Seconds since 1970 as a date and a time of UTC.
+/// Formats seconds since 1970 as a date and a time in UTC.
 pub fn moment(seconds: f64) -> String {
     let (day, [hour, minute, second]) = utc(seconds.max(0.0) as u64);
     format!("{day}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// A number and its noun: `1 pod`, `2 pods`.
+/// Formats a number and its noun: `1 pod`, `2 pods`.
 pub fn count(n: u64, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Bytes from `512`, `4K`, `64M`, `64MiB`, `1G` or `2T`. Each letter is a power of 1024.
+/// Parses bytes from `512`, `4K`, `64M`, `64MiB`, `1G` or `2T`. Each letter is a power of 1024.
 ///
 /// `64MB` is refused: half of the readers would take it for 64,000,000.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -65,12 +65,12 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| too_large(text))
 }
 
-/// What is said of a size that no volume has.
+/// Returns the message for a size that no volume has.
 pub(crate) fn too_large(text: &str) -> String {
     format!("'{text}' exceeds the largest volume, 8 EiB")
 }
 
-/// Bytes in the largest unit that divides them: `64 MiB`, `1536 B`.
+/// Formats bytes in the largest unit that divides them: `64 MiB`, `1536 B`.
 pub fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in units {
@@ -81,8 +81,8 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Bytes in the largest unit of which there is at least one, with one digit behind the point:
-/// `5.7 GiB`.
+/// Formats bytes in the largest unit of which there is at least one, with one digit after the
+/// point: `5.7 GiB`.
 pub fn about(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units.iter().find(|(shift, _)| bytes >= 1 << shift) {
@@ -91,7 +91,7 @@ pub fn about(bytes: u64) -> String {
     }
 }
 
-/// A duration from `500ms`, `5s`, `1.5s`, `2m`, `1h` or `7d`. The unit is required.
+/// Parses a duration from `500ms`, `5s`, `1.5s`, `2m`, `1h` or `7d`. The unit is required.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let example = "write it like 500ms, 5s, 2m, 1h or 7d";
@@ -111,14 +111,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         number.parse().map_err(|_| format!("'{text}' is not a duration: {example}"))?;
     Duration::try_from_secs_f64(number * seconds)
         .ok()
-        // A century. To leave it out isn't "for ever" with every key.
+        // A century. Leaving a key out means "for ever" with some keys only.
         .filter(|d| d.as_secs() < 100 * 366 * 86_400)
         .ok_or_else(|| format!("'{text}' is too long: a hundred years are the limit"))
 }
 
-/// Numbers of pods, nodes, caches or cores in the list format of CPUs: `0-3,8`.
+/// Formats numbers of pods, nodes, caches or cores in the list format of CPUs: `0-3,8`.
 pub fn list(numbers: impl IntoIterator<Item = u32>) -> String {
-    // A set of CPUs has that format; these are none.
+    // A set of CPUs has that format, so the numbers stand in for CPUs.
     numbers.into_iter().map(CpuId::new).collect::<CpuSet>().to_string()
 }
 

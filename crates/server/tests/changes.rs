@@ -12,7 +12,7 @@ use corewise_server::{Cleanup, ErrorKind, Notice, Observer, Options, Server, Sou
 const MEMORY: &str = "[[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\n\
                       device = \"ram\"\n";
 
-/// A server that follows its manifest's file.
+/// Brings a server up that follows its manifest's file.
 fn up(file: &Path, text: &str, options: Options) -> Server {
     std::fs::write(file, text).unwrap();
     let source = Source::read(file).unwrap();
@@ -50,7 +50,7 @@ fn a_reload_takes_the_socket_of_metrics_away_that_nobody_answers_on_any_more() {
     std::fs::write(path("up.toml"), text("second")).unwrap();
     server.reload(Mode::Safe).unwrap();
     assert!(path("second").exists() && !path("first").exists());
-    // A change that is refused leaves no socket behind, and the other where it is.
+    // A refused change leaves no new socket behind, and keeps the old one.
     std::fs::write(path("up.toml"), text("third").replace("1M", "2M")).unwrap();
     server.reload(Mode::Safe).unwrap_err();
     assert!(path("second").exists() && !path("third").exists());
@@ -123,7 +123,7 @@ fn a_mirror_whose_bitmap_is_written_out_stays_as_it_is() {
     assert!(server.down("enough"));
 }
 
-/// Waits in the notice of a change until it may go on.
+/// An observer that waits in the notice of a change until it may go on.
 #[derive(Debug)]
 struct Slow {
     reached: Sender<()>,

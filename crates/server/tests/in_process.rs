@@ -22,7 +22,7 @@ const DISK: &str = "[server]\nunix = \"s\"\n[[device]]\nname = \"disk\"\ndriver 
 const MORE: &str = "[[device]]\nname = \"more\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\n\
                     device = \"more\"\n";
 
-/// Keeps what it is told.
+/// An observer that keeps what it gets.
 #[derive(Debug, Default)]
 struct Kept {
     /// L: is the lock; guards the messages, and the names of notices.
@@ -56,8 +56,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Waits until the process has so many threads: one that was joined may be in the list for a moment
-/// more.
+/// Waits until the process has `wanted` threads: one that was joined may be in the list for a
+/// moment more.
 fn threads_become(wanted: usize) {
     let begun = Instant::now();
     while threads() != wanted {
@@ -81,7 +81,7 @@ fn use_export(server: &Server, export: &str) {
     pools.shutdown();
 }
 
-/// One test, since it counts the threads of the process.
+/// Runs as one test, since it counts the threads of the process.
 #[test]
 fn a_server_is_used_and_changed_and_leaves_neither_threads_nor_files() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a server does with a bad observer, and tells by its error.
+//! The behavior of a server with a bad observer, and the text of its errors.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::path::Path;
@@ -15,7 +15,7 @@ fn manifest(text: &str, base: &Path) -> Manifest {
     manifest::read(text, base).into_manifest("m.toml").unwrap()
 }
 
-/// It panics at each notice, and keeps the last one.
+/// An observer that panics at each notice, and keeps the last one.
 #[derive(Debug, Default)]
 struct Panics(Mutex<String>);
 

@@ -132,8 +132,8 @@ impl Serving {
         }
     }
 
-    /// Sleeps until there is something to do. Returns one flag a client, true if it can be read
-    /// from or written to, or `None` at the end.
+    /// Sleeps until there is something to do. Returns `None` at the end, else flags: for the
+    /// listener, true if a client wants in, then for each client, true if it is ready.
     fn wait(&self) -> io::Result<Option<Vec<bool>>> {
         let now = Instant::now();
         let open = self.closed_until.is_none_or(|until| until <= now);

@@ -1,5 +1,5 @@
-//! Changes that wait for a disk. One that takes too long is told of, and `on_hang` says whether it
-//! is waited for.
+//! Changes that wait for a disk. A change that takes too long is reported, and `on_hang` decides
+//! whether the server waits on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,9 +15,9 @@ use crate::manifest::Manifest;
 use crate::threads::no_thread;
 
 impl Live {
-    /// Does `work`, which may take as long as a disk does, to the first of the devices `of`, on a
-    /// thread of its own. Where `on_hang` says that it isn't waited for any more `late` does what
-    /// is due behind it, when it is over; until then none of these devices changes.
+    /// Runs `work` on a thread of its own. It works on the first of the devices `of`, and may take
+    /// as long as a disk does. If `on_hang` ends the wait, `late` finishes the change when `work`
+    /// is done. Until then, none of these devices changes.
     pub(super) fn bounded<T: Send + 'static>(
         self: &Arc<Self>,
         of: Vec<String>,
@@ -29,14 +29,14 @@ impl Live {
         let limit =
             has.device(name).and_then(|device| device.tuning.probe_timeout).unwrap_or(USUAL);
         let (tell, told) = channel();
-        // L: is the lock, held for a moment; guards whether nobody waits any more.
+        // L: is the lock, held for a moment; guards whether the wait has ended.
         let given_up = Arc::new(Mutex::new(false));
         let (live, theirs, all) = (Arc::clone(self), Arc::clone(&given_up), of.clone());
         let run = move || {
             let done = work();
             let given_up = theirs.lock();
             if !*given_up {
-                // It waits.
+                // The caller still waits.
                 let _ = tell.send(done);
                 return;
             }
@@ -72,7 +72,7 @@ impl Live {
         Err(why)
     }
 
-    /// Nothing else is done to a device of which a change goes on that nobody waits for.
+    /// Refuses a change of a device of which an abandoned change still runs.
     pub(super) fn refuse_stuck<'a>(
         &self,
         mut names: impl Iterator<Item = &'a str>,

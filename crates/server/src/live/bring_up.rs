@@ -1,4 +1,4 @@
-//! What comes up in a change: new volumes and exports, and exports in place of others.
+//! The bring-up in a change: new volumes and exports, and exports that replace others.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::observer::Shown;
 use crate::plan::{self, Plan};
 
 impl Live {
-    /// New volumes and exports come up. Where one fails and all are wanted, or none, what came up
-    /// goes again.
+    /// Brings new volumes and exports up. If `all_or_none` is set and one fails, those that came up
+    /// are removed again.
     pub(super) fn bring_up(
         self: &Arc<Self>,
         changes: &Changes,
@@ -86,7 +86,7 @@ impl Live {
             });
         }
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);
-        // A device that such a probe brings up late goes then.
+        // A device that such a probe brings up late is removed then.
         let probed = self.manager.pending();
         let hangs = |name: &str| {
             let probed = probed.iter().find(|one| one.device == name);
@@ -94,13 +94,13 @@ impl Live {
         };
         for decl in plan.decls.iter().rev().filter(|decl| !keep(&decl.name)) {
             self.shown.lock().retain(|shown| export_name(&shown.name) != decl.name);
-            // One that is not up has nothing to say; of the others clients have seen nothing.
+            // A device that isn't up holds no data, and clients have seen nothing of the others.
             match hangs(&decl.name) {
                 true => drop(self.begin_removal(&decl.name)),
                 false => drop(self.remove_one(&decl.name, USUAL, std::iter::empty)),
             }
             self.cleanup.give_up(&decl.name);
-            // It isn't there: it was added in vain, or went and didn't come again.
+            // The device is gone: its addition failed, or it went down and didn't come up again.
             changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Add, &decl.name));
             for step in changed.steps.iter_mut().filter(|step| step.name == decl.name) {
                 step.what = StepKind::Remove;
@@ -112,7 +112,7 @@ impl Live {
         Some(up.timeline())
     }
 
-    /// Exports whose clients stay.
+    /// Replaces exports whose clients stay.
     pub(super) fn replace(
         &self,
         exports: &[&manifest::Export],

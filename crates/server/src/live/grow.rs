@@ -1,4 +1,4 @@
-//! Volumes become longer while they are used.
+//! Growth of volumes while they are used.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn step(name: &str, size: Option<u64>) -> Step {
 }
 
 impl Live {
-    /// One device grows, and nothing else changes.
+    /// Grows one device, as the whole change.
     pub(super) fn grow_alone(
         self: &Arc<Self>,
         name: &str,
@@ -52,8 +52,8 @@ impl Live {
         Ok(changed)
     }
 
-    /// Makes a volume longer; clients that come from now on see that. The sizes that it had, and
-    /// has then.
+    /// Grows a volume. Clients that attach from now on see the new size. Returns the old and the
+    /// new size.
     pub(super) fn grow(
         self: &Arc<Self>,
         name: &str,
@@ -77,7 +77,7 @@ impl Live {
         Ok((had, size))
     }
 
-    /// It is so long by now.
+    /// Records the new size in the manifest.
     fn grown(&self, name: &str, size: u64, has: &mut Manifest) {
         for device in has.devices.iter_mut().filter(|device| device.name == name) {
             if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {

@@ -1,4 +1,4 @@
-//! Legs of mirrors change while clients go on.
+//! Changes of the legs of mirrors while clients go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::drivers::Volume;
 use crate::error::{Error, ErrorKind};
 use crate::manifest::{Changes, Device, Driver, LegChange, Manifest, against_record};
 
-/// What a question about a leg wants.
+/// Returns the change that a question about a leg asks for.
 pub(super) fn request(question: &Question) -> Result<ChangeRequest, String> {
     let (leg, with) = (question.leg.clone(), question.with.clone());
     let change = match (question.ask.as_str(), leg, with) {
@@ -43,15 +43,16 @@ impl LegChange {
     }
 }
 
-/// Why a leg is out that has come all the same; or why the mirror has changed nothing.
+/// The reason why a leg is out although it was added, if it is; or the reason why the mirror
+/// changed nothing.
 type LegResult = Result<Option<String>, String>;
 
-/// What the manifest's `over` was of each mirror whose legs are others by now.
+/// The manifest's `over` of each mirror whose legs were changed since.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenLegs(BTreeMap<String, Vec<String>>);
 
 impl WrittenLegs {
-    /// A manifest that nobody has brought up to date must not undo what was done by hand.
+    /// Refuses a manifest that wasn't updated and would undo changes made by hand.
     pub(super) fn refuse_old(&mut self, has: &Manifest, new: &Manifest) -> Result<(), String> {
         for (mirror, written) in &self.0 {
             let now = over(has, mirror).unwrap_or_default();
@@ -68,7 +69,7 @@ impl WrittenLegs {
     }
 }
 
-/// The legs of a mirror, as a manifest has them.
+/// Returns the legs of a mirror in a manifest.
 fn over<'a>(manifest: &'a Manifest, mirror: &str) -> Option<&'a [String]> {
     match &manifest.device(mirror)?.driver {
         Driver::Mirror(mirror) => Some(&mirror.over),
@@ -82,7 +83,7 @@ fn list(names: &[String]) -> String {
 }
 
 impl Live {
-    /// A mirror that couldn't come up again isn't taken down.
+    /// Refuses to take down a mirror that couldn't come up again.
     pub(super) fn refuse_restart(
         &self,
         changes: &Changes,
@@ -98,7 +99,7 @@ impl Live {
         Ok(())
     }
 
-    /// Changes the legs of a mirror; its clients notice nothing.
+    /// Changes the legs of a mirror, unseen by its clients.
     pub(super) fn change_legs(
         self: &Arc<Self>,
         mirror: &str,
@@ -129,7 +130,7 @@ impl Live {
         Ok(changed)
     }
 
-    /// Tells that the legs, which were these, are others now.
+    /// Reports that the legs have changed. `legs` are the old ones.
     fn is_done(
         &self,
         mirror: &str,
@@ -155,8 +156,8 @@ impl Live {
         self.report.changed(changed);
     }
 
-    /// A manifest has other legs for mirrors, and what becomes of those that have left. Ends a
-    /// mirror's changes with one that can't be made.
+    /// Applies the leg changes of a manifest, and removes the devices of former legs. If one change
+    /// fails, the later changes of that mirror aren't tried.
     pub(super) fn follow_legs(
         self: &Arc<Self>,
         changes: &Changes,
@@ -182,7 +183,7 @@ impl Live {
         }
     }
 
-    /// A manifest has mirrors checked at other times.
+    /// Applies the check intervals of a manifest.
     pub(super) fn follow_checks(&self, changes: &Changes, has: &mut Manifest) {
         for (name, every) in &changes.checks {
             if let Some(volume) = self.manager.bound::<Volume>(name) {
@@ -196,8 +197,8 @@ impl Live {
         }
     }
 
-    /// These devices, which were legs or stand below one, and are none of the manifest's: they
-    /// close, where they are in use no more.
+    /// Closes devices that were legs, or below one, and aren't in the manifest any more. A device
+    /// still in use stays.
     pub(super) fn remove_legs(
         &self,
         names: &[String],
@@ -223,7 +224,7 @@ impl Live {
         Ok(())
     }
 
-    /// Does it; the legs that there are then.
+    /// Changes one leg. Returns the legs after that.
     fn change_leg(
         self: &Arc<Self>,
         mirror: &str,
@@ -236,7 +237,7 @@ impl Live {
         let volume = bound(mirror)?;
         let newcomer = change.comes().map(bound).transpose()?;
         if let Some(with) = change.comes() {
-            // It goes down after the mirror from now on.
+            // From now on the new leg goes down after the mirror.
             let linked = self.manager.link(mirror, with);
             linked.map_err(|error| error.to_string())?;
         }
@@ -255,7 +256,7 @@ impl Live {
         self.leg_changed(mirror, change, has, changed, done)
     }
 
-    /// As [`Live::leg_changed`], of a change that nobody waits for.
+    /// Finishes, like [`Live::leg_changed`], a change that nobody waits for.
     fn leg_changed_late(
         &self,
         mirror: &str,
@@ -272,7 +273,7 @@ impl Live {
         }
     }
 
-    /// The mirror has changed a leg, or says why not; the legs that there are then.
+    /// Records the result of a leg change. Returns the legs after that.
     fn leg_changed(
         &self,
         mirror: &str,
@@ -281,7 +282,8 @@ impl Live {
         changed: &mut ChangeReport,
         done: LegResult,
     ) -> Result<Vec<String>, String> {
-        // An error of `unlink`: the server ends, and does all in the order of before.
+        // An error of `unlink` means that the server ends, which takes devices down in the old
+        // order.
         let gone = if done.is_ok() { change.leaves() } else { change.comes() };
         if let Some(gone) = gone {
             let _ = self.manager.unlink(mirror, gone);
@@ -308,7 +310,7 @@ impl Live {
     }
 }
 
-/// Whether a device can become a leg: nobody else writes to it.
+/// Checks that a device can become a leg: nobody else writes to it.
 fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), String> {
     if has.device(name).is_none() {
         return Err(format!(

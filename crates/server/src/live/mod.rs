@@ -1,8 +1,8 @@
 //! Changes of a running server: volumes and exports come, go and change while others are served.
 //!
-//! One change at a time. Exports go first, all at once, then the volumes under them, each after
-//! those that stand on it; then new ones come up side by side, as at the start. All else notices
-//! nothing of a change.
+//! There is one change at a time. Exports go first, all at once, then the volumes below, each after
+//! its consumers. New devices then come up in parallel, as at the start. The rest of the server
+//! notices nothing of a change.
 
 mod bounded;
 mod bring_up;
@@ -48,7 +48,7 @@ use legs::WrittenLegs;
 pub(crate) use request::{Change, ChangeRequest};
 use request::{added, checked, shrunk, without};
 
-/// What a running server is changed by.
+/// The parts of a running server that a change works on.
 pub(crate) struct Live {
     pub(crate) manager: Arc<DeviceManager>,
     pub(crate) server: Arc<nbd::Server>,
@@ -59,51 +59,53 @@ pub(crate) struct Live {
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Warnings>,
     pub(crate) report: Report,
-    /// How long clients may go on, and what is done about devices that hang.
+    /// Settings that follow the manifest: the time to drain, and the policy for devices that hang.
     pub(crate) settings: Arc<Settings>,
-    /// What is noted for `corewise health`.
+    /// Status for `corewise health`.
     pub(crate) status: ServerStatus,
-    /// So many clients there is room for, and their exports have a Unix socket to come by.
+    /// Most clients that memory was reserved for. `has_unix` is true if there is a Unix socket for
+    /// clients.
     pub(crate) most_clients: usize,
-    /// What the process may have. Clients share what the devices leave.
+    /// Limits of the process. Clients share what the devices leave.
     pub(crate) room: Room,
-    /// Bytes for clients if the manifest says nothing.
+    /// Memory for clients by default, in bytes.
     pub(crate) usual_memory: u64,
     pub(crate) has_unix: bool,
-    /// L: is the lock, taken inside that of `has`; guards where metrics are answered.
+    /// L: is the lock, taken inside that of `has`; guards the listener for metrics.
     pub(crate) metrics: Mutex<Option<MetricsListener>>,
     /// I: set once, before anybody asks: makes the text of metrics.
     pub(crate) metrics_text: OnceLock<MetricsText>,
-    /// The manifest's file, where it can be read again.
+    /// File of the manifest, if it can be read again.
     pub(crate) source: Option<PathBuf>,
-    /// Thrown when the server is to end.
+    /// Cancels bring-ups when the server is to end.
     pub(crate) cancel: Cancel,
-    /// L: is the lock, taken inside that of `has`; guards what newcomers are shown. `None`: no TLS.
+    /// L: is the lock, taken inside that of `has`; guards the TLS files shown to new clients.
+    /// `None`: no TLS.
     pub(crate) seen: Mutex<Option<ShownFiles>>,
-    /// L: is the lock, held as long as a change takes; guards what the server has. `None` until it
-    /// is up.
+    /// L: is the lock, held as long as a change takes; guards the manifest of what is up. `None`
+    /// until the server is up.
     pub(crate) has: Mutex<Option<Manifest>>,
-    /// L: is the lock; guards what goes when its last client leaves.
+    /// L: is the lock; guards the names of exports that are removed when their last client leaves.
     pub(crate) hiding: Mutex<BTreeSet<String>>,
-    /// L: is the lock, taken inside that of `has`; guards what the manifest said of mirrors whose
-    /// legs were changed since.
+    /// L: is the lock, taken inside that of `has`; guards the manifest's legs of mirrors whose legs
+    /// were changed since.
     pub(crate) written: Mutex<WrittenLegs>,
-    /// L: is the lock, held for a moment; guards the devices that are in a change which hangs, and
-    /// that nobody waits for any more.
+    /// L: is the lock, held for a moment; guards the devices of changes that hang and were
+    /// abandoned.
     pub(crate) stuck: Mutex<Vec<String>>,
-    /// A: whether a thread waits to follow the manifest, and hasn't begun. AcqRel: one that comes
-    /// before it is read counts.
+    /// A: true while a thread waits to follow the manifest, and hasn't begun. AcqRel: a signal that
+    /// comes before the manifest is read counts.
     pub(crate) follows: AtomicBool,
     /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server
     /// was up.
     pub(crate) missed: Mutex<bool>,
-    /// L: is the lock, held while a snapshot is taken, looked for or deleted.
+    /// L: is the lock, held while a snapshot is taken, listed or deleted.
     pub(crate) snapshots: Mutex<()>,
-    /// A: whether a flush failed in a change that the server's end overtook. Relaxed: read when
+    /// A: true if a flush failed in a change that the server's end overtook. Relaxed: read when
     /// that change is over.
     pub(crate) unclean: AtomicBool,
-    /// A: whether the server ends. Relaxed: a change that comes at the same time is refused by the
-    /// device manager.
+    /// A: true once the server ends. Relaxed: the device manager refuses a change that comes at the
+    /// same time.
     pub(crate) ended: AtomicBool,
 }
 
@@ -124,7 +126,7 @@ impl Reachable for Live {
 }
 
 impl Live {
-    /// The server is up, and has this.
+    /// Records that the server is up, with the manifest of what came up.
     pub(crate) fn begin(self: &Arc<Self>, has: Manifest) {
         *self.has.lock() = Some(has);
         if std::mem::take(&mut *self.missed.lock()) {
@@ -132,13 +134,13 @@ impl Live {
         }
     }
 
-    /// Whether a change that the end overtook has lost what clients were answered.
+    /// Returns true if a change that the end overtook has lost data that clients were promised.
     pub(crate) fn is_unclean(&self) -> bool {
         self.unclean.load(Ordering::Relaxed)
     }
 
-    /// The server ends: no more changes. One that is in progress is not waited for; the shutdown
-    /// does.
+    /// Refuses changes from now on, since the server ends. A change in progress isn't waited for
+    /// here; the shutdown waits for it.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -147,10 +149,10 @@ impl Live {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// SIGHUP: follows the manifest, on a thread of its own.
+    /// Follows the manifest after a SIGHUP, on a thread of its own.
     pub(crate) fn hang_up(self: &Arc<Self>) {
-        // One that waits for a change to end reads the manifest after that, and so for all that
-        // came meanwhile.
+        // A thread that waits for a change to end reads the manifest after that, so it covers all
+        // later signals.
         if self.ended.load(Ordering::Relaxed) || self.follows.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -175,8 +177,8 @@ impl Live {
         }
     }
 
-    /// Makes a change, or says why nothing was changed. Tells the observer, too. Blocks as long as
-    /// it takes.
+    /// Makes a change, or returns the reason why nothing was changed. Reports it to the observer,
+    /// too. Blocks as long as it takes.
     pub(crate) fn change(self: &Arc<Self>, change: &Change) -> Result<ChangeReport, Error> {
         let Some(mut has) = self.has.try_lock() else {
             let why = "another change is being made; try again when it is done";
@@ -192,7 +194,7 @@ impl Live {
     ) -> Result<ChangeReport, Error> {
         let changed = self.make(has, change);
         if let Some(has) = has.as_ref().filter(|_| !change.dry_run) {
-            // Also where it failed.
+            // Clients get the room back even if the change failed.
             self.give_room(has);
         }
         changed
@@ -274,12 +276,12 @@ impl Live {
         }
         let server = server.map(|server| self.prepare(&old.server, server)).transpose()?;
         match request {
-            // It follows a manifest that may not have them any more.
+            // A reload follows a manifest that may lack the failed devices.
             ChangeRequest::Reload => self.forget_failed(old, |_| true),
             _ => self.forget_failed(old, |name| changes.adds(name)),
         }
         let kept = self.hide(&changes.remove_exports, mode)?;
-        // Not before nothing is in the way any more: a refusal changes nothing.
+        // After the last refusal, since a refusal changes nothing.
         for name in &shown_again {
             self.hiding.lock().remove(name);
             self.server.show_export(name);
@@ -301,7 +303,7 @@ impl Live {
             for step in &mut changed.steps {
                 step.what = StepKind::Hide;
             }
-            // Those without a client, too: a reload may show them again.
+            // Exports without a client are removed later, too: a reload may show them again.
             self.remove_when_unused(name, changes.remove_exports.clone())?;
             self.report.changed(&changed);
             return Ok(changed);
@@ -309,7 +311,8 @@ impl Live {
         let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.settings.now().drain };
         let (exports, devices) = (&changes.remove_exports, &changes.remove_devices);
         let Some(down) = self.remove(exports, devices, old, deadline, &mut changed) else {
-            // Writes that were answered may not be durable: the end has to say so.
+            // Writes that were answered may not be durable, which the end of the server has to
+            // report.
             self.unclean.fetch_or(!changed.failed.is_empty(), Ordering::Relaxed);
             return Err(Error::of(ErrorKind::NotUp, ENDS));
         };
@@ -362,8 +365,8 @@ impl Live {
         Ok(changed)
     }
 
-    /// What there is to do. A mirror whose manifest names the `bitmap` that it has anyway, or names
-    /// it no more, stays as it is.
+    /// Returns the changes from `old` to `new`. A mirror stays as it is if its manifest names the
+    /// `bitmap` that it has anyway, or stops naming it.
     fn changes(&self, old: &Manifest, new: &Manifest) -> Changes {
         let had = old.by_name();
         let mut alike = new.clone();
@@ -389,8 +392,8 @@ impl Live {
         changes
     }
 
-    /// A restart takes away what a device in memory holds. A change in mode `safe` is refused for
-    /// that; any other, and one that only says what it would do, names the devices.
+    /// Warns of devices in memory, whose data a restart loses. A change in mode `safe` is refused
+    /// for that. Any other, and a dry run, names the devices.
     fn warn_of_loss(
         &self,
         changes: &Changes,
@@ -415,7 +418,7 @@ impl Live {
         Ok(())
     }
 
-    /// A manifest was followed as far as it could be.
+    /// Records what a reload couldn't follow.
     fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport) {
         if let ChangeRequest::Reload = request {
             let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
@@ -423,8 +426,8 @@ impl Live {
         }
     }
 
-    /// Removes devices of these names that the server doesn't have, since they failed to come up:
-    /// others may take their names.
+    /// Removes failed devices with these names, which the server doesn't have, so that others can
+    /// take the names.
     fn forget_failed(&self, has: &Manifest, of: impl Fn(&str) -> bool) {
         let is_down = |name: &str, state: &DeviceState| match state {
             DeviceState::Failed(_)
@@ -432,7 +435,7 @@ impl Live {
             | DeviceState::Cancelled
             | DeviceState::Deferred { .. }
             | DeviceState::Waiting => true,
-            // One that is missing.
+            // A volume that is missing.
             DeviceState::Bound => {
                 self.manager.bound::<Volume>(name).is_some_and(|volume| volume.device().is_err())
             }
@@ -441,17 +444,17 @@ impl Live {
         let has = |name: &str| {
             has.device(name).is_some() || has.exports.iter().any(|e| export_name(&e.name) == name)
         };
-        // Those that stand on others come behind these.
+        // In reverse, since devices come after those below.
         for device in self.manager.devices().into_iter().rev() {
             let name = &device.name;
             if is_down(name, &device.state) && of(name) && !has(name) {
-                // An error: the server ends, and says what of it.
+                // An error means that the server ends, which reports the device itself.
                 let _ = self.manager.remove(name);
             }
         }
     }
 
-    /// The manifest as it is now.
+    /// Reads the manifest again.
     fn again(&self, old: &Manifest) -> Result<Manifest, String> {
         let file = self.source.as_ref().ok_or(
             "the server has no manifest that could be read again: it is built in, or came through a pipe",
@@ -472,7 +475,7 @@ impl Live {
         }
     }
 
-    /// What newcomers are to be shown, where it isn't what they are shown now.
+    /// Returns the TLS files for new clients, if they differ from those shown now.
     fn renewed(&self, new: &Manifest) -> Result<Option<RenewedTls>, String> {
         let seen = self.seen.lock();
         match (new.server.tls(), &*seen) {
@@ -482,7 +485,7 @@ impl Live {
         }
     }
 
-    /// What there is to do, in its order.
+    /// Returns the steps of the changes, in order.
     fn steps(&self, changes: &Changes) -> ChangeReport {
         let clients: BTreeMap<String, usize> =
             self.server.exports().into_iter().map(|export| (export.name, export.clients)).collect();
@@ -527,15 +530,15 @@ impl Live {
         ChangeReport { steps, ..ChangeReport::default() }
     }
 
-    /// The exports that were to go with their last client, and that the manifest has all the same.
+    /// Returns the exports that were to go with their last client, but that the manifest has.
     fn hidden_and_wanted(&self, new: &Manifest, changes: &Changes) -> Vec<String> {
         let stays =
             |name: &&String| new.export(name).is_some() && !changes.remove_exports.contains(name);
         self.hiding.lock().iter().filter(stays).cloned().collect()
     }
 
-    /// Hides these exports from newcomers, and gives out those that have clients. Where these are
-    /// not to be lost all are shown again.
+    /// Hides these exports from new clients and returns those that have clients. If clients must
+    /// not be lost, all are shown again.
     fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, String> {
         let hiding = self.hiding.lock().clone();
         if let Some(name) =
@@ -568,7 +571,7 @@ impl Live {
         Ok(used.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Removes it when its exports have no client any more. Starts a thread.
+    /// Removes a device or export when its exports have no client any more. Starts a thread.
     fn remove_when_unused(
         self: &Arc<Self>,
         name: &str,
@@ -578,13 +581,13 @@ impl Live {
         let (theirs, wanted, hidden) = (Arc::clone(self), name.to_string(), exports.clone());
         let wait = move || {
             let unused = exports.iter().all(|export| theirs.server.wait_until_unused(export));
-            // A change that is in progress is over some time.
+            // A change in progress ends some time.
             let mut has = theirs.has.lock();
             let mut hiding = theirs.hiding.lock();
             let still = exports.iter().all(|export| hiding.contains(export));
             hiding.retain(|export| !exports.contains(export));
             drop(hiding);
-            // Else it was removed in another way meanwhile, or is shown again.
+            // Otherwise it was removed in another way meanwhile, or is shown again.
             if unused && still {
                 theirs.remove_unused(&mut has, &wanted);
             }

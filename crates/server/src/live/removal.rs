@@ -1,5 +1,5 @@
-//! What goes in a change: exports drain, volumes close. A device that hangs is told of, and
-//! `on_hang` says whether it is waited for.
+//! Removals in a change: exports drain, volumes close. A device that hangs is reported, and
+//! `on_hang` decides whether the server waits on.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::control::changes::{ChangeReport, StepFailure};
 use crate::drivers::export::cut;
 use crate::manifest::{Manifest, export_name};
 
-/// How long a device may take before it is told of, where the manifest doesn't say so: as at
+/// The time after which a device is reported if the manifest doesn't set one, the same as at
 /// shutdown.
 pub(super) const USUAL: Duration = Duration::from_secs(10);
 
-/// What came of a removal.
+/// The result of a removal.
 pub(super) struct Removal {
     pub(super) timeline: Timeline,
-    /// A device that hangs, and those that were to go behind it: they are there as before.
+    /// Device that hangs, and those that were to go after it. They are still there.
     pub(super) left: Vec<String>,
 }
 
 /// The errors of callbacks, by device.
 pub(super) type RemovalErrors = Result<Vec<CallbackFailure>, device::Error>;
 
-/// What came of the removal of one device.
+/// The result of the removal of one device.
 pub(super) enum Removed {
     Done(RemovalErrors),
-    /// It goes on after so long, and nobody waits for it any more.
+    /// The removal goes on after this time, but nobody waits for it.
     Hangs(Duration),
 }
 
 impl Live {
-    /// Exports drain, all at once; then volumes flush and close, each after those that stand on it.
-    /// `None` where the server ends meanwhile.
+    /// Drains exports, all at once; then flushes and closes volumes, each after its consumers.
+    /// Returns `None` if the server ends meanwhile.
     pub(super) fn remove(
         &self,
         exports: &[String],
@@ -66,7 +66,7 @@ impl Live {
                         let why = format!("the flush failed, so recent writes may be lost: {why}");
                         changed.failed.push(StepFailure { name, why });
                     }
-                    // Nobody gave it time.
+                    // The deadline gave the flush no time.
                     FlushOutcome::Unfinished if deadline.is_zero() => {}
                     FlushOutcome::Unfinished => changed.notes.push(format!(
                         "{name}: its flush takes longer than {}, and goes on; the end of its device waits for it",
@@ -94,7 +94,7 @@ impl Live {
             let end = if *is_export { drained } else { begin.elapsed() };
             let mut left = Vec::new();
             let why = match result {
-                // It was never up.
+                // The device was never up.
                 Removed::Done(Err(device::Error::NoSuchDevice(_))) => None,
                 Removed::Done(Err(device::Error::ShuttingDown)) => return None,
                 Removed::Done(Err(error)) => Some(error.to_string()),
@@ -120,8 +120,8 @@ impl Live {
         Some(Removal { timeline, left: Vec::new() })
     }
 
-    /// Removes one device, which holds up the `rest`. Blocks, for longer than `limit` only as
-    /// `on_hang` says.
+    /// Removes one device, which holds up the `rest`. Blocks longer than `limit` only if `on_hang`
+    /// says so.
     pub(super) fn remove_one<R: Iterator<Item = String>>(
         &self,
         name: &str,
@@ -133,7 +133,7 @@ impl Live {
         };
         match told.recv_timeout(limit) {
             Ok(result) => return Removed::Done(result),
-            // It can't, but for a bug.
+            // Only a bug disconnects the channel.
             Err(RecvTimeoutError::Disconnected) => return Removed::Done(Ok(Vec::new())),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -145,7 +145,7 @@ impl Live {
         }
     }
 
-    /// Removes one device on a thread of its own; `None` where there is none to be had.
+    /// Removes one device on a thread of its own. Returns `None` if no thread can be started.
     pub(super) fn begin_removal(&self, name: &str) -> Option<Receiver<RemovalErrors>> {
         let (manager, of) = (Arc::clone(&self.manager), name.to_string());
         let (tell, told) = channel();
@@ -154,7 +154,7 @@ impl Live {
         started.is_ok().then_some(told)
     }
 
-    /// A device of a change takes too long.
+    /// Reports a device of a change that takes too long.
     pub(super) fn overdue(&self, what: &str, device: &str, after: Duration, held_up: &[String]) {
         self.status.overdue(device);
         self.report.overdue(what, device, after, held_up);

@@ -1,4 +1,4 @@
-//! From a question on the control socket to the manifest that the server is to have.
+//! The way from a question on the control socket to the manifest that the server is to have.
 
 use std::path::{Path, PathBuf};
 
@@ -8,27 +8,27 @@ use crate::manifest::{self, Driver, LegChange, Manifest, Resolved, export_name};
 use crate::source::Source;
 use crate::{text, units};
 
-/// A change, and how it is to be made.
+/// A change and its options.
 pub(crate) struct Change {
     pub(crate) request: ChangeRequest,
-    /// What becomes of clients that are in the way.
+    /// Treatment of clients in the way.
     pub(crate) mode: Mode,
-    /// Nothing is changed: the report says what would be.
+    /// True to change nothing and report what would be done.
     pub(crate) dry_run: bool,
 }
 
-/// What is wanted.
+/// The change that a client asks for.
 pub(crate) enum ChangeRequest {
     Add(PathBuf),
     Remove(String),
     Grow(String, Option<u64>),
-    /// The legs of a mirror.
+    /// Change of the legs of a mirror.
     Legs(String, LegChange),
     Reload,
 }
 
 impl ChangeRequest {
-    /// What a question wants; `None` where it isn't about a change.
+    /// Returns the change that a question asks for, or `None` if it isn't about a change.
     pub(crate) fn of(question: &Question) -> Option<Result<ChangeRequest, String>> {
         Some(match question.ask.as_str() {
             "add" => match &question.file {
@@ -54,7 +54,7 @@ impl ChangeRequest {
     }
 }
 
-/// A manifest without a problem.
+/// Reads a manifest and refuses one with problems.
 pub(super) fn checked(
     file: &Path,
     read: impl FnOnce(&str, &Path) -> Resolved,
@@ -65,7 +65,7 @@ pub(super) fn checked(
     manifest.map_err(|error| error.to_string())
 }
 
-/// What a server has, with what the file adds.
+/// Returns the manifest of what a server has, with the content of the file added.
 pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
     let more = checked(file, |text, base| manifest::read_beside(text, base, old))?;
     let mut new = old.clone();
@@ -74,7 +74,8 @@ pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
     Ok(new)
 }
 
-/// What a server has, without a device and its exports, or without an export.
+/// Returns the manifest of what a server has, without a device and its exports, or without an
+/// export.
 pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
     let mut new = old.clone();
     if let Some(export) = name.strip_prefix("export:") {
@@ -85,7 +86,7 @@ pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
         };
     }
     if old.device(name).is_none() {
-        // No device has its name, so it is the export that is meant.
+        // No device has the name, so it means the export.
         return match old.export(name) {
             Some(_) => without(&export_name(name), old),
             None => Err(format!("there is no device and no export '{name}'{}", known(old))),
@@ -100,7 +101,7 @@ pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
     Ok(new)
 }
 
-/// The first of those that there are.
+/// Returns a message with the first of the devices and exports.
 pub(super) fn known(manifest: &Manifest) -> String {
     let devices = manifest.devices.iter().map(|device| device.name.clone());
     let exports = manifest.exports.iter().map(|export| export_name(&export.name));
@@ -108,7 +109,7 @@ pub(super) fn known(manifest: &Manifest) -> String {
     format!("; there are {}", text::some(all.iter().map(String::as_str)))
 }
 
-/// The files that a server has and that are to be shorter: their devices, and both sizes.
+/// Returns the files that would have to shrink: their devices, with the old and the new size.
 pub(super) fn shrunk<'a>(
     old: &'a Manifest,
     new: &'a Manifest,

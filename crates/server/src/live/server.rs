@@ -1,4 +1,4 @@
-//! `[server]` of a manifest that is read again: a running server follows what it can.
+//! Changes of `[server]` in a manifest that is read again. A running server follows what it can.
 
 use corewise::nbd::Options;
 
@@ -10,15 +10,16 @@ use crate::room;
 use crate::settings::{differ, followed};
 use crate::threads::no_thread;
 
-/// What the server is to go by, and all that it needs for that.
+/// The new keys of `[server]`, with all that they need.
 pub(super) struct PreparedSettings {
     server: Server,
-    /// Where metrics are answered from now on; `None`: as before.
+    /// New listener for metrics, if it changes.
     metrics: Option<Option<MetricsListener>>,
 }
 
 impl Live {
-    /// Tells which keys are followed, and which need a restart. `None`: none is followed.
+    /// Reports which keys are followed, and which need a restart. Returns `None` if none is
+    /// followed.
     pub(super) fn of_server(
         &self,
         old: &Server,
@@ -41,7 +42,7 @@ impl Live {
         (!follows.is_empty()).then(|| followed(old, new, self.most_clients))
     }
 
-    /// Does what may fail.
+    /// Does the steps that may fail.
     pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<PreparedSettings, String> {
         let other = old.metrics != server.metrics;
         let metrics = other
@@ -51,20 +52,19 @@ impl Live {
         Ok(PreparedSettings { server, metrics })
     }
 
-    /// Goes by it from now on.
+    /// Applies the keys.
     pub(super) fn follow(&self, PreparedSettings { server, metrics }: PreparedSettings) -> Server {
         self.settings.follow(&server);
         if let Some(metrics) = metrics {
             let former = std::mem::replace(&mut *self.metrics.lock(), metrics);
-            // Not under the lock: its thread ends first.
+            // Dropped outside the lock, since its thread ends first.
             drop(former);
         }
         server
     }
 
-    /// Leaves the descriptors to these changes that they need: clients have fewer places from now
-    /// on, and the change says so. Where so many clients are there that it can't have them, it is
-    /// refused.
+    /// Reserves the descriptors that these changes need. Clients have fewer places from now on, and
+    /// the report says so. If too many clients are attached for that, the change is refused.
     pub(super) fn make_room(
         &self,
         changes: &Changes,
@@ -74,7 +74,7 @@ impl Live {
         if changes.add_devices.is_empty() {
             return Ok(());
         }
-        // Those that go may hang, and hold what they have.
+        // Devices that go may hang, and keep their descriptors.
         let again = |name: &str| changes.add_devices.iter().any(|device| device.name == name);
         let stay = old.devices.iter().filter(|device| !again(&device.name));
         let devices = || stay.clone().chain(&changes.add_devices);
@@ -94,14 +94,14 @@ impl Live {
         if !changed.dry_run {
             self.server.set_limits(options);
         }
-        // Behind the limit: no more come.
+        // After the limit is set, since no more clients come then.
         if attached() > most { refused() } else { Ok(()) }
     }
 
-    /// Gives clients what the server leaves that has this.
+    /// Gives clients the room that a server with this manifest leaves.
     pub(super) fn give_room(&self, has: &Manifest) {
         let options = self.options_of(&has.server);
-        // It was enough for what it has.
+        // The limit was enough for what the server has.
         if let Ok((options, _)) = self.room.share(options, has.devices.iter()) {
             self.server.set_limits(options);
         }
@@ -112,13 +112,14 @@ impl Live {
         share.map_or(0, |(options, _)| options.max_connections as u64)
     }
 
-    /// What the manifest allows clients, as far as memory was shared out for it.
+    /// Returns the options that the manifest allows clients, within the number that memory was
+    /// reserved for.
     fn options_of(&self, server: &Server) -> Options {
         let options = room::of_clients(server, self.usual_memory);
         options.max_connections(options.max_connections.min(self.most_clients))
     }
 
-    /// Answers Prometheus there from now on.
+    /// Starts to answer Prometheus at this address.
     pub(crate) fn measured_at(&self, at: &MetricsAt) -> Result<MetricsListener, String> {
         let text = self.metrics_text.get().cloned();
         let text = move || text.as_ref().map(|text| text()).unwrap_or_default();

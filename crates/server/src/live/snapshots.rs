@@ -1,5 +1,5 @@
-//! Snapshots of volumes in object stores: taken, listed and deleted while clients go on. The server
-//! keeps the devices that it has, so a change of those may be made meanwhile.
+//! Snapshots of volumes in object stores, taken, listed and deleted while clients go on. The
+//! server's devices stay the same, so another change may be made meanwhile.
 
 use corewise::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::drivers::Volume;
 use crate::manifest::{Changes, Driver, Manifest};
 
-/// What a question wants of a volume's snapshots, and of which volume; `None` where it isn't about
-/// snapshots.
+/// Returns the volume and the action that a question about snapshots asks for, or `None` for
+/// another question.
 pub(crate) fn request(question: &Question) -> Option<Result<(String, SnapshotAction), String>> {
     let ask = question.ask.as_str();
     let action = match (ask, question.snapshot.clone()) {
@@ -26,7 +26,7 @@ pub(crate) fn request(question: &Question) -> Option<Result<(String, SnapshotAct
     Some(volume.map(|volume| (volume, action)))
 }
 
-/// Of what a volume is made: where that is, and of which snapshot of it.
+/// Returns the location and the snapshot of which a volume is a clone.
 fn parent(driver: &Driver) -> Option<(&str, &str)> {
     match driver {
         Driver::Object(object) => {
@@ -38,8 +38,8 @@ fn parent(driver: &Driver) -> Option<(&str, &str)> {
 }
 
 impl Live {
-    /// A volume that goes on isn't a clone of what its manifest says now: it would not come up the
-    /// next time.
+    /// Refuses changes after which a volume that stays isn't a clone of what its manifest says,
+    /// since it would not come up the next time.
     pub(super) fn refuse_parents(
         &self,
         changes: &Changes,
@@ -62,8 +62,8 @@ impl Live {
         Ok(())
     }
 
-    /// Does it, and tells of it. The snapshot that was taken, or deleted, or all that there are.
-    /// Blocks as long as the store takes.
+    /// Does the action and reports it. Returns the snapshot that was taken or deleted, or all of
+    /// them. Blocks as long as the store takes.
     pub(crate) fn snapshots(
         &self,
         name: &str,

@@ -26,31 +26,31 @@ use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::service::Service;
 
-/// Exports that drain at a time: half of the workers that a pool may have, since what they wait for
-/// needs workers, too.
+/// The number of exports that drain at a time: half of the workers that a pool may have, since what
+/// they wait for needs workers, too.
 const MOST_HELPERS: usize = 128;
 
-/// What a shutdown came to.
+/// The result of a shutdown.
 struct ShutdownResult {
     timeline: Timeline,
-    /// Callbacks hang that nobody waits for any more.
+    /// True if callbacks hang and were abandoned.
     hangs: bool,
 }
 
-/// What there is of a server from its first socket on.
+/// The parts of a server from its first socket on.
 pub(super) struct RunningServer {
     pub(super) running: Components,
     pub(super) monitoring: Monitoring,
     pub(super) endpoints: Vec<Endpoint>,
     service: Option<Service>,
-    /// The bring-up.
+    /// Timeline of the bring-up.
     times: Timeline,
-    /// Whether all of the manifest is there.
+    /// True if all of the manifest is up.
     complete: bool,
     _cleaner: Cleaner,
 }
 
-/// Cleans up at the end of its scope, however that is reached.
+/// A guard that cleans up at the end of its scope, however that is reached.
 struct Cleaner {
     cleanup: Arc<Cleanup>,
     report: Report,
@@ -65,18 +65,19 @@ impl Drop for Cleaner {
 }
 
 impl PreparedServer {
-    /// From the first socket to the first client.
+    /// Brings the server up, from the first socket to the first client.
     pub(super) fn up(mut self) -> Result<(PreparedServer, RunningServer), Error> {
         let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
         let cleaner = Cleaner { cleanup, report };
-        // Problems were told already; what matters now is the result at the end.
+        // Problems were reported already; what matters now is the result at the end.
         let mut complete = self.left_out.is_empty();
         let machine =
             Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
         complete &= self.look_for_nodes(&machine)?;
         let running = self.build(machine)?;
         let listeners = self.bind(&mut complete)?;
-        // Until the end, so that a shutdown that hangs can be looked at, too.
+        // The control socket stays until the end, so that a shutdown that hangs can be examined,
+        // too.
         let about = Arc::new(ServerView {
             pools: running.pools.0.clone(),
             manager: Arc::clone(&running.manager),
@@ -88,7 +89,7 @@ impl PreparedServer {
         let theirs = Arc::downgrade(&about);
         let text =
             move || theirs.upgrade().map(|about| answers::metrics(&about)).unwrap_or_default();
-        // It is empty.
+        // Nothing has set it before.
         let _ = running.live.metrics_text.set(Arc::new(text));
         let ticks = running.tick();
         let control = self.answer(&about, &mut complete)?;
@@ -150,7 +151,7 @@ impl PreparedServer {
         }
     }
 
-    /// From the word that the end begins to the last flush.
+    /// Takes the server down, from the announcement to the last flush.
     pub(super) fn down(&self, up: RunningServer, why: &str) -> bool {
         let RunningServer { running, monitoring, service, times, mut complete, _cleaner, .. } = up;
         running.live.end();
@@ -172,9 +173,10 @@ impl PreparedServer {
         complete
     }
 
-    /// Ends what others see of the server, and its threads, unless these hang or the process ends.
+    /// Ends the sockets of the server, and its threads, unless these hang or the process ends.
     fn leave(&self, running: Components, monitoring: Monitoring, hangs: bool) {
-        // Not under the lock: its thread, which is waited for, may be about to take it.
+        // Dropped outside the lock: its thread, which is waited for, may be about to take that
+        // lock.
         let metrics = running.live.metrics.lock().take();
         drop((metrics, monitoring));
         if hangs || self.ends_process {
@@ -182,7 +184,7 @@ impl PreparedServer {
         }
     }
 
-    /// What the server has: of what the manifest asks for, what came up.
+    /// Returns the part of the manifest that came up.
     fn has(&self, up: &BringUp, lacking: &BTreeMap<String, String>) -> Manifest {
         let mut has = self.written.clone();
         has.retain(|name| {
@@ -222,7 +224,7 @@ impl PreparedServer {
         up.map_err(|error| Error::new(error.to_string()))
     }
 
-    /// One message for each device that failed by itself.
+    /// Reports each device that failed by itself.
     fn tell_failures(&self, up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) {
         for (device, message) in plan.failures(up, lacking) {
             match plan.origin(&device) {
@@ -241,7 +243,7 @@ impl PreparedServer {
         }
     }
 
-    /// Lets clients in.
+    /// Accepts clients.
     fn accept(
         &self,
         running: &Components,
@@ -263,7 +265,7 @@ impl PreparedServer {
                 }
             }
         }
-        // In the manifest's order, and not in that in which they came up.
+        // Exports in the manifest's order, rather than that in which they came up.
         let shown = running.shown.lock().clone();
         let mut shown: HashMap<String, Shown> =
             shown.into_iter().map(|shown| (shown.name.clone(), shown)).collect();
@@ -282,7 +284,7 @@ impl PreparedServer {
         self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });
     }
 
-    /// Nothing was served: what came up goes down, and the files that were made are not kept.
+    /// Takes a server down that served nobody, and removes the files it created.
     fn give_up(
         &self,
         running: Components,
@@ -295,7 +297,7 @@ impl PreparedServer {
         }
         let ShutdownResult { timeline: down, hangs } = self.shut_down(&running, &mut false);
         self.report.observer.keep_timelines(&[up, &down]);
-        // People have been told what is wrong; more would hide it.
+        // People have the problem's message; more lines would hide it.
         let report = Report { quiet: true, ..self.report.clone() };
         report.bring_up(up);
         report.shutdown(&down);
@@ -304,11 +306,11 @@ impl PreparedServer {
         Error::reported()
     }
 
-    /// Exports drain, volumes flush, each after those that need it.
+    /// Drains exports and flushes volumes, each after its consumers.
     fn shut_down(&self, running: &Components, complete: &mut bool) -> ShutdownResult {
         running.server.close();
         let devices = running.manager.devices();
-        // Before the first of them is flushed.
+        // Before the first volume is flushed.
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
         volumes.for_each(|volume| volume.server_ends());
         let devices = devices.len();
@@ -338,8 +340,8 @@ impl PreparedServer {
             let took = duration(took);
             self.report.error(format_args!("shutdown {said} after {took}, not shut down: {left}"));
         } else {
-            // A client that has not chosen an export yet is on nobody's list. Nothing is left that
-            // could be flushed.
+            // A client that has not chosen an export yet is on no export's list, and has nothing to
+            // flush.
             let _ = running.server.drain(Duration::ZERO);
             self.tell_notes(running);
         }
@@ -358,8 +360,8 @@ impl PreparedServer {
         };
         let settings = running.live.settings.now();
         let usual = ShutdownOptions::new();
-        // An export's callback may block for as long as its clients may drain; so many of them do
-        // so side by side.
+        // An export's callback may block for as long as its clients may drain, so this many run in
+        // parallel.
         let helpers = usual.max_helpers.max(running.server.exports().len().min(MOST_HELPERS));
         usual
             .max_helpers(helpers)
@@ -370,7 +372,7 @@ impl PreparedServer {
     }
 }
 
-/// What was left out, by its name, and why.
+/// Returns the name of what was left out, and the reason.
 fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
     let name = match subject {
         Subject::Device(Ok(name)) => name.clone(),
@@ -382,7 +384,7 @@ fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
     (name, why.clone())
 }
 
-/// What did not come up, and why.
+/// Returns what did not come up, and the reasons.
 fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<LeftOut> {
     let is_out = |device: &&DeviceReport| {
         device.outcome != ProbeOutcome::Bound || lacking.contains_key(&device.name)

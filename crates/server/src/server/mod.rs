@@ -27,7 +27,7 @@ use crate::room::Room;
 /// A server that serves. Dropping it takes it down, as [`down`](Server::down) does.
 pub struct Server {
     prepared: PreparedServer,
-    /// `None`: it is down.
+    /// Running parts; `None` once it is down.
     up: Option<RunningServer>,
 }
 
@@ -38,30 +38,31 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Brings a manifest up: from the first socket to the first client.
+    /// Brings a manifest up, from the first socket to the first client.
     ///
-    /// Nothing is left of a server that doesn't come up.
+    /// A server that doesn't come up leaves nothing behind.
     ///
     /// # Errors
-    /// A device, a socket or something else that the manifest asks for can't be had, and
-    /// `keep_going` isn't set; or nothing of it came up.
+    /// A device, a socket or another thing in the manifest isn't available, and `keep_going` isn't
+    /// set; or nothing of the manifest came up.
     pub fn up(manifest: Manifest, options: Options) -> Result<Server, Error> {
         let (prepared, up) = PreparedServer::new(manifest, options)?.up()?;
         Ok(Server { prepared, up: Some(up) })
     }
 
-    /// Takes it down: exports drain, volumes flush, each after those that need it. `why` is the
-    /// reason, which is told. Returns whether all of the manifest came up and went down in order.
+    /// Takes the server down: exports drain, volumes flush, each after its consumers. `why` is the
+    /// reason, which is reported. Returns true if all of the manifest came up and went down in
+    /// order.
     pub fn down(mut self, why: &str) -> bool {
         self.up.take().is_some_and(|up| self.prepared.down(up, why))
     }
 
-    /// Returns where clients are let in.
+    /// Returns the sockets on which clients are accepted.
     pub fn endpoints(&self) -> &[Endpoint] {
         self.up.as_ref().map_or(&[], |up| &up.endpoints)
     }
 
-    /// Returns how the server is.
+    /// Returns the server's health.
     pub fn health(&self) -> Health {
         self.up.as_ref().map(|up| answers::health(&up.monitoring.about)).unwrap_or_default()
     }
@@ -105,42 +106,41 @@ impl Drop for Server {
     }
 }
 
-/// What a program says of a server beside its manifest.
+/// The options of a server beside its manifest.
 #[derive(Debug)]
 pub struct Options {
-    /// What counts in place of the manifest's `[server]`.
+    /// Replacement for the manifest's `[server]`.
     pub server: Option<manifest::Server>,
-    /// How messages call the manifest.
+    /// Name of the manifest in messages.
     pub label: String,
-    /// The manifest's file, where it can be read again.
+    /// File of the manifest, if it can be read again.
     pub source: Option<PathBuf>,
-    /// What the manifest asks for and can't have, as was told. With any of it the server is
-    /// incomplete.
+    /// Devices and exports of the manifest that can't come up, and were reported. With any of them,
+    /// the server is incomplete.
     pub left_out: Vec<LeftOut>,
-    /// Sockets that listen already; with any, no other is bound.
+    /// Sockets that listen already. With any, no other is bound.
     pub passed: Vec<Listener>,
-    /// Serve the devices that come up, even if others fail.
+    /// True to serve the devices that come up, even if others fail.
     pub keep_going: bool,
-    /// Answer on a control socket: that of the manifest, or else one in the usual place.
+    /// True to answer on a control socket: that of the manifest, or else one in the default folder.
     pub control: bool,
-    /// Tell the service manager that NOTIFY_SOCKET names how the server is.
+    /// True to report the status to the service manager named by NOTIFY_SOCKET.
     pub service_manager: bool,
-    /// The process ends with the server, and its threads with that: joined one after the other,
-    /// they would take as many turns of the scheduler.
+    /// True if the process ends with the server, and its threads with the process. Joining them one
+    /// after the other would take as many turns of the scheduler.
     pub ends_process: bool,
-    /// The deadline of the whole shutdown, in place of the manifest's, also of one that is read
-    /// again.
+    /// Deadline of the whole shutdown. It overrides that of the manifest, also after a reload.
     pub shutdown_timeout: Option<Duration>,
-    /// What is done about devices that hang, in place of what the manifest says, also one that is
-    /// read again.
+    /// Policy for devices that hang. It overrides that of the manifest, also after a reload.
     pub on_hang: Option<HangPolicy>,
-    /// What the process may have.
+    /// Limits of the process.
     pub room: Room,
-    /// What is removed at the end. Several servers may share it: each removes its own things.
+    /// Files and sockets to remove at the end. Several servers may share it: each removes its own
+    /// things.
     pub cleanup: Arc<Cleanup>,
     /// Cancels the bring-up, and the bring-ups of changes.
     pub cancel: Cancel,
-    /// The program's end: it is told what happens.
+    /// Observer: the program's side, which gets reports of all events.
     pub observer: Arc<dyn Observer>,
 }
 

@@ -1,4 +1,4 @@
-//! A server before its bring-up: what it needs is looked for, made and bound.
+//! A server before its bring-up: its checks, its parts and its sockets.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -40,38 +40,38 @@ use crate::{listen, room, tls};
 pub(super) struct PreparedServer {
     pub(super) report: Report,
     pub(super) keep_going: bool,
-    /// Whether there is to be a control socket.
+    /// True if there is to be a control socket.
     pub(super) control: bool,
     pub(super) ends_process: bool,
-    /// How messages call the manifest.
+    /// Name of the manifest in messages.
     pub(super) label: String,
-    /// The manifest's file, where it can be read again.
+    /// File of the manifest, if it can be read again.
     pub(super) source: Option<PathBuf>,
-    /// As it is written, without what the program says instead.
+    /// Manifest as it is written, without the program's overrides.
     pub(super) written: Manifest,
     pub(super) manifest: Manifest,
-    /// What the program says of that.
+    /// Overrides of the program.
     pub(super) asked: Overrides,
-    /// Whether clients come by a Unix socket, which alone says which user they are.
+    /// True if there is a Unix socket for clients, which alone tells their users.
     pub(super) has_unix: bool,
-    /// Sockets that listen already; with any, no other is bound.
+    /// Sockets that listen already. With any, no other is bound.
     pub(super) passed: Vec<Listener>,
-    /// What the manifest asks for and can't have.
+    /// Devices and exports of the manifest that can't come up.
     pub(super) left_out: Vec<LeftOut>,
-    /// What clients may have.
+    /// Limits of clients.
     pub(super) options: nbd::Options,
-    /// The reason for which there is room for fewer clients than were asked for.
+    /// Reason why fewer clients fit than were asked for.
     pub(super) cut: Option<Cut>,
-    /// A warning: clients may take more memory than the process may use.
+    /// Warning that clients may take more memory than the process may use.
     pub(super) too_much_memory: Option<String>,
     pub(super) room: Room,
-    /// Bytes for clients if the manifest says nothing.
+    /// Memory for clients by default, in bytes.
     pub(super) usual_memory: u64,
     pub(super) cleanup: Arc<Cleanup>,
     pub(super) cancel: Cancel,
 }
 
-/// What a running server consists of.
+/// The parts of a running server.
 pub(super) struct Components {
     pub(super) manager: Arc<DeviceManager>,
     pub(super) workqueue: Workqueue,
@@ -82,18 +82,18 @@ pub(super) struct Components {
     pub(super) notes: Arc<Warnings>,
     pub(super) known: ShutdownHistory,
     pub(super) live: Arc<Live>,
-    /// The last one, since the others' work needs their threads.
+    /// Worker pools, dropped last, since the other parts need their threads.
     pub(super) pools: OwnPools,
 }
 
-/// What looks at a running server; it ends before that.
+/// The monitors of a running server, which end before it.
 pub(super) struct Monitoring {
     pub(super) control: Option<Control>,
     pub(super) about: Arc<ServerView>,
     pub(super) _ticks: Option<Ticker>,
 }
 
-/// Pools that end with the server.
+/// The pools that end with the server.
 pub(super) struct OwnPools(pub(super) WorkerPools);
 
 impl Drop for OwnPools {
@@ -102,12 +102,12 @@ impl Drop for OwnPools {
     }
 }
 
-/// How often volumes and exports are looked at.
+/// The time between two checks of volumes and exports.
 const TICK: Duration = Duration::from_secs(1);
 
 impl Components {
-    /// Has a work item of the volumes look at them and at the exports now and then. It ends when
-    /// that is dropped.
+    /// Starts a work item of the volumes that checks them and the exports once in a while. It ends
+    /// when the ticker is dropped.
     pub(super) fn tick(&self) -> Option<Ticker> {
         let (live, disks) = (Arc::downgrade(&self.live), Arc::downgrade(&self.disks));
         let tick = move || {
@@ -122,8 +122,8 @@ impl Components {
         ticks.ok()
     }
 
-    /// Tells the service manager, where there is one, that the server is up, and goes on to tell it
-    /// how it is.
+    /// Tells the service manager, if there is one, that the server is up, and keeps it informed of
+    /// the status.
     pub(super) fn service(&self, about: &Arc<ServerView>) -> Service {
         let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
         let status = move || service::status(&server.exports(), &answers::health(&about));
@@ -139,7 +139,7 @@ pub(super) fn failed(what: &str, error: &dyn std::fmt::Display) -> Error {
 }
 
 impl PreparedServer {
-    /// Looks whether clients have room, and opens nothing but what tells of events.
+    /// Checks that clients have room. Opens nothing but the channel for events.
     pub(super) fn new(manifest: Manifest, options: Options) -> Result<PreparedServer, Error> {
         let written = manifest.clone();
         let mut manifest = manifest;
@@ -188,8 +188,8 @@ impl PreparedServer {
         })
     }
 
-    /// Looks whether the NUMA nodes are there that devices are to be near to. With `keep_going`
-    /// such a device has no preference; whether there was none.
+    /// Checks that the NUMA nodes exist that devices are to be near to. With `keep_going`, a device
+    /// without its node has no preference. Returns true if all nodes exist.
     pub(super) fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();
         let problems = missing_nodes(&self.manifest.devices, topology);
@@ -213,12 +213,12 @@ impl PreparedServer {
         })?;
         let pools = WorkerPools::builder(&machine).follow(true).build();
         let workqueue = Workqueue::builder("volumes")
-            // Two clock readings an item are nothing beside its IO; `corewise dump` shows the sum.
+            // Two clock readings an item are little beside its IO; `corewise dump` shows the sum.
             .timed(true)
-            // For block devices only.
+            // Only block devices use this queue.
             .lowest(true)
-            // Memory is written back through these volumes: a flush ends even if no thread can be
-            // made.
+            // Memory is written back through these volumes, so a flush must end even if no thread
+            // can be created.
             .rescuer(true)
             .build(&pools)
             .map_err(|error| failed("make a workqueue", &error))?;
@@ -301,7 +301,7 @@ impl PreparedServer {
         Ok(Components { manager, workqueue, server, shown, disks, notes, known, live, pools })
     }
 
-    /// Binds what can be bound. Without `keep_going` that has to be all.
+    /// Binds the sockets. Without `keep_going`, each of them is required.
     pub(super) fn bind(&mut self, complete: &mut bool) -> Result<Vec<Listener>, Error> {
         if !self.passed.is_empty() {
             return Ok(std::mem::take(&mut self.passed));
@@ -330,8 +330,8 @@ impl PreparedServer {
         Ok(listeners)
     }
 
-    /// Answers who looks on. Without it the server does all the same; but a place that somebody has
-    /// asked for has to be had.
+    /// Starts to answer on the control socket. The server runs without it, too; but a path that the
+    /// user has set must be available.
     pub(super) fn answer(
         &self,
         about: &Arc<ServerView>,
@@ -366,7 +366,7 @@ impl PreparedServer {
         }
     }
 
-    /// Lets Prometheus ask, where the manifest says so.
+    /// Starts to answer Prometheus, if the manifest says so.
     pub(super) fn measure(&self, live: &Live, complete: &mut bool) -> Result<(), Error> {
         let Some(at) = &self.manifest.server.metrics else { return Ok(()) };
         match live.measured_at(&at.value) {
