@@ -70,7 +70,7 @@ fn graph() -> Vec<Target> {
     graph
 }
 
-/// "Compiles" a target: hashes what it needs, many times over.
+/// Builds a target: hashes what it needs, many times over, in place of a compiler.
 fn build(graph: &[Target], n: usize, begin: Instant) {
     let started = begin.elapsed();
     let mut hasher = DefaultHasher::new();
