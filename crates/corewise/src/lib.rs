@@ -1,6 +1,6 @@
 //! Linux's lessons for machines of many cores, in user space, under one name.
 //!
-//! This crate only re-exports; each module is a crate of its own, with its own front page. Take a
+//! This crate only re-exports. Each module is a crate of its own, with its own front page. Take a
 //! [`topology::Machine`], hand it to [`workqueue::WorkerPools`] (and to [`smp::Smp`]), and build on
 //! those:
 //!
@@ -101,26 +101,39 @@
 //!
 //! # More
 //!
-//! Nine small programs in `examples/` show it at work
-//! (`cargo run --release -p corewise --example NAME`): `tutorial` (a service that starts, works and
-//! stops; docs/tutorial.md builds it step by step), `build_graph` (a parallel build of a dependency
-//! graph), `crawler` (limits, pauses and real sockets), `cache_warmer` (memory and work on the same
-//! node), `checksums` (the blocks of a file in parallel), `intake` (a queue that refuses, a
-//! debounced reload, a tick), `inside_tokio`, `services` (200 of tokio's tasks, started and stopped
-//! in the order of their needs), and `block_driver` (a block driver of one's own, and a filter on
-//! top of it). The guide on the front page of [`workqueue`] says which queue suits which work.
+//! Nine small programs are in `examples/` (`cargo run --release -p corewise --example NAME`):
+//!
+//! | example | shows |
+//! |---|---|
+//! | `tutorial` | a service that starts, works and stops; docs/tutorial.md builds it step by step |
+//! | `build_graph` | a parallel build of a dependency graph |
+//! | `crawler` | limits, pauses and real sockets |
+//! | `cache_warmer` | memory and work on the same node |
+//! | `checksums` | the blocks of a file in parallel |
+//! | `intake` | a queue that refuses, a debounced reload, a tick |
+//! | `inside_tokio` | work of tokio's tasks on a workqueue, and the other way round |
+//! | `services` | 200 of tokio's tasks, started and stopped in the order of their dependencies |
+//! | `block_driver` | a block driver of one's own, and a filter above it |
+//!
+//! The guide on the front page of [`workqueue`] says which queue suits which work.
 //!
 //! Each module but [`topology`] and [`sync`] is a feature of its name. `workqueue`, `smp`, `device`
-//! (with [`timeline`]) and `blockmq` are on by default. `drivers`, `nbd`, `kernel-log`, `timeline`
-//! (its JSON, HTML and traces), `serde` ([`device::History`] can be written and read), `xml`
-//! ([`topology::Topology::from_xml`]) and `tls` (clients of the NBD server in TLS; it compiles C)
-//! are asked for. A program that only queues work takes
-//! `default-features = false, features = ["workqueue"]`, or the crate `corewise-workqueue`, and
-//! compiles no other.
+//! (with [`timeline`]) and `blockmq` are on by default. The others are not:
 //!
-//! What blocks says so: functions that may block call [`sync::context::might_block`], and a wait on
-//! a worker lets its pool start other work. No handle is global: several machines, pools and
-//! servers may live in one process.
+//! | feature | for |
+//! |---|---|
+//! | `drivers`, `nbd`, `kernel-log` | these modules |
+//! | `timeline` | its JSON, HTML and traces |
+//! | `serde` | a [`device::History`] that can be written and read |
+//! | `xml` | [`topology::Topology::from_xml`] |
+//! | `tls` | clients of the NBD server in TLS; it compiles C |
+//!
+//! A program that only queues work takes `default-features = false, features = ["workqueue"]`, or
+//! the crate `corewise-workqueue`, and compiles no other.
+//!
+//! Functions that may block call [`sync::context::might_block`], and a wait on a worker lets its
+//! pool start other work. No handle is global: several machines, pools and servers may live in one
+//! process.
 
 #[cfg(feature = "blockmq")]
 pub use corewise_blockmq as blockmq;
