@@ -63,7 +63,7 @@ pub(crate) struct AddressSpace {
 
 /// A cut: fewer clients, or less memory for them, than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct AddressSpaceShortfall {
     limit: Limit,
     /// Clients asked for, and their memory in bytes; `left` has what remains.
     asked: (usize, u64),
@@ -71,9 +71,10 @@ pub(crate) struct Cut {
     kept: u64,
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for AddressSpaceShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cut { limit: Limit { name, raise, bytes, .. }, asked, left, kept } = *self;
+        let AddressSpaceShortfall { limit: Limit { name, raise, bytes, .. }, asked, left, kept } =
+            *self;
         let (bytes, kept) = (units::about(bytes), units::about(kept));
         let of = |(clients, memory)| {
             format!(
@@ -93,15 +94,15 @@ impl fmt::Display for Cut {
 
 /// An error: no client would have a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLittle {
+pub(crate) struct TooLittleAddressSpace {
     limit: Limit,
     kept: u64,
     needed: u64,
 }
 
-impl fmt::Display for TooLittle {
+impl fmt::Display for TooLittleAddressSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooLittle { limit: Limit { name, raise, bytes, .. }, kept, needed } = *self;
+        let TooLittleAddressSpace { limit: Limit { name, raise, bytes, .. }, kept, needed } = *self;
         let (bytes, kept, needed) = (units::about(bytes), units::about(kept), units::about(needed));
         write!(
             f,
@@ -153,7 +154,7 @@ impl AddressSpace {
         tls: bool,
         reserved: Option<u64>,
         devices: impl Iterator<Item = &'d Device> + Clone,
-    ) -> Result<(Options, Option<Cut>), TooLittle> {
+    ) -> Result<(Options, Option<AddressSpaceShortfall>), TooLittleAddressSpace> {
         let Some(limit) = self.limit else { return Ok((options, None)) };
         let kept = self.kept(devices);
         let left = limit.left.saturating_sub(kept);
@@ -183,13 +184,13 @@ impl AddressSpace {
         }
         if fit == 0 {
             let needed = need(&fewer.max_connections(1).max_half_open(1).memory(0));
-            return Err(TooLittle { limit, kept, needed });
+            return Err(TooLittleAddressSpace { limit, kept, needed });
         }
         let fewer = fewer.max_connections(fit);
         let of = |options: &Options| (options.max_connections, options.worst_case(tls));
         let (asked, left) = (of(&options), of(&fewer));
         let less = left.0 < asked.0 || left.1 < asked.1;
-        Ok((fewer, less.then_some(Cut { limit, asked, left, kept })))
+        Ok((fewer, less.then_some(AddressSpaceShortfall { limit, asked, left, kept })))
     }
 
     /// Reserves the memory that clients and the caches of these devices may allocate. Returns the
@@ -295,16 +296,16 @@ mod tests {
         assert_eq!(share(of(1 << 40), &small), Ok((asked, None)));
         for mib in [400, 600, 1000, 2000] {
             let space = of(mib << 20);
-            let (options, cut) = share(space, &small).unwrap();
+            let (options, shortfall) = share(space, &small).unwrap();
             let left = space.limit.unwrap().left - space.kept(small.iter());
             assert!(heap(&options, false) + options.stacks() <= left, "{mib}: {options:?}");
             assert!(options.max_connections as u64 > mib / 20, "{mib}: {options:?}");
-            let cut = cut.unwrap().to_string();
+            let shortfall = shortfall.unwrap().to_string();
             assert!(
-                cut.starts_with(&format!("{} clients with ", options.max_connections)),
-                "{cut}"
+                shortfall.starts_with(&format!("{} clients with ", options.max_connections)),
+                "{shortfall}"
             );
-            assert!(cut.contains("and not 1024 clients with 4.0 GiB"), "{cut}");
+            assert!(shortfall.contains("and not 1024 clients with 4.0 GiB"), "{shortfall}");
             // A volume in memory takes its size from the clients' part.
             let (fewer, _) = share(space, &devices("64M")).unwrap();
             assert!(fewer.worst_case(false) < options.worst_case(false), "{fewer:?}");

@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use crate::drivers::behind_the_end;
 use crate::drivers::file::{other_size, refuse_what_is_no_disk};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
-use crate::{room, store_check, tls};
+use crate::{process_limits, store_check, tls};
 
 /// Returns the problems of the files and the NUMA nodes that the manifest names, and of ranges of
 /// faults. Opens nothing but the files of certificates and keys.
@@ -32,7 +32,7 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
-    let options = room::of_clients(server, room::usual_memory());
+    let options = process_limits::of_clients(server, process_limits::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
 }

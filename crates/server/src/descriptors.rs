@@ -60,16 +60,16 @@ pub(crate) struct Descriptors {
 
 /// A warning: there is room for fewer clients than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct DescriptorShortfall {
     asked: u64,
     left: u64,
     limit: u64,
     kept: u64,
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for DescriptorShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cut { asked, left, limit, kept } = self;
+        let DescriptorShortfall { asked, left, limit, kept } = self;
         write!(
             f,
             "{left} clients at most, and not {asked}: the hard limit of open files is {limit}, of which {kept} are kept for \
@@ -80,14 +80,14 @@ impl fmt::Display for Cut {
 
 /// An error: the limit leaves no place for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooFew {
+pub(crate) struct TooFewDescriptors {
     limit: u64,
     kept: u64,
 }
 
-impl fmt::Display for TooFew {
+impl fmt::Display for TooFewDescriptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooFew { limit, kept } = self;
+        let TooFewDescriptors { limit, kept } = self;
         write!(
             f,
             "the hard limit of open files is {limit}, and {kept} are kept for volumes, control and metrics: no client would \
@@ -119,7 +119,7 @@ impl Descriptors {
         &self,
         options: Options,
         devices: impl Iterator<Item = &'d Device> + Clone,
-    ) -> Result<(Options, Option<Cut>), TooFew> {
+    ) -> Result<(Options, Option<DescriptorShortfall>), TooFewDescriptors> {
         let (limit, kept) = (self.limit, self.kept(devices));
         let left = limit.saturating_sub(kept);
         if options.descriptors() <= left {
@@ -132,11 +132,12 @@ impl Descriptors {
         let beside = options.max_connections(0).descriptors();
         let clients = left.saturating_sub(beside).min(options.max_connections as u64);
         if clients == 0 {
-            return Err(TooFew { limit, kept });
+            return Err(TooFewDescriptors { limit, kept });
         }
         let asked = options.max_connections as u64;
-        let cut = (clients < asked).then_some(Cut { asked, left: clients, limit, kept });
-        Ok((options.max_connections(clients as usize), cut))
+        let shortfall =
+            (clients < asked).then_some(DescriptorShortfall { asked, left: clients, limit, kept });
+        Ok((options.max_connections(clients as usize), shortfall))
     }
 
     /// Returns the reason for which these devices don't fit beside so many clients.
@@ -214,8 +215,8 @@ mod tests {
         assert_eq!(of(u64::MAX).share(asked, memory.iter()), Ok((asked, None)));
         for limit in [200, 256, 512, 1000, 1024] {
             let files = of(limit);
-            let (options, cut) = files.share(asked, memory.iter()).unwrap();
-            let cut = cut.unwrap().to_string();
+            let (options, shortfall) = files.share(asked, memory.iter()).unwrap();
+            let shortfall = shortfall.unwrap().to_string();
             assert!(
                 options.descriptors() <= limit - files.kept(memory.iter()),
                 "{limit}: {options:?}"
@@ -229,7 +230,10 @@ mod tests {
                 "{} clients at most, and not 1024: the hard limit",
                 options.max_connections
             );
-            assert!(cut.starts_with(&says) && cut.contains("LimitNOFILE"), "{cut}");
+            assert!(
+                shortfall.starts_with(&says) && shortfall.contains("LimitNOFILE"),
+                "{shortfall}"
+            );
         }
         let why = of(90).share(asked, memory.iter()).unwrap_err().to_string();
         assert!(why.contains("open files is 90, and 92 are kept"), "{why}");
@@ -239,8 +243,8 @@ mod tests {
     fn a_few_clients_that_fit_are_no_cut_though_fewer_may_shake_hands() {
         let memory = devices(MEMORY);
         let asked = Options::default().max_connections(40);
-        let (options, cut) = of(256).share(asked, memory.iter()).unwrap();
-        assert_eq!((options.max_connections, cut), (40, None));
+        let (options, shortfall) = of(256).share(asked, memory.iter()).unwrap();
+        assert_eq!((options.max_connections, shortfall), (40, None));
         assert!(options.max_half_open < 256);
     }
 

@@ -45,16 +45,16 @@ struct PendingLines {
 }
 
 /// A listener's place.
-pub(crate) struct Listening {
+pub(crate) struct ListenerSlot {
     events: Arc<Events>,
     inbox: Arc<Inbox>,
 }
 
-impl Listening {
+impl ListenerSlot {
     /// Takes a place. Returns `None` if none is free.
-    pub(crate) fn new(events: Arc<Events>) -> Option<Listening> {
+    pub(crate) fn new(events: Arc<Events>) -> Option<ListenerSlot> {
         let inbox = events.listen()?;
-        Some(Listening { events, inbox })
+        Some(ListenerSlot { events, inbox })
     }
 
     /// Moves the waiting lines to `out`.
@@ -63,7 +63,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for ListenerSlot {
     fn drop(&mut self) {
         self.events.leave(&self.inbox);
     }

@@ -38,8 +38,8 @@ mod metrics_http;
 mod new_parts;
 mod observer;
 mod plan;
+mod process_limits;
 mod report;
-mod room;
 mod server;
 mod service;
 mod settings;
@@ -57,8 +57,8 @@ pub use error::{Error, ErrorKind};
 pub use handle::Handle;
 
 pub use manifest::unreachable;
-pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity, Shown};
-pub use room::{Room, raise_open_files};
+pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity, ShownExport};
+pub use process_limits::{ProcessLimits, raise_open_files};
 pub use server::{Options, Server};
 
 pub use source::Source;

@@ -142,7 +142,7 @@ impl MetricsListener {
             Listener::Unix(listener) => listener.set_nonblocking(true)?,
         }
         let thread = ListenerThread::start("metrics", move |stopped| {
-            let mut serving = Serving {
+            let mut serving = MetricsLoop {
                 listener: bound.listener,
                 stopped,
                 text: Box::new(text),
@@ -159,7 +159,7 @@ impl MetricsListener {
     }
 }
 
-struct Serving {
+struct MetricsLoop {
     listener: Listener,
     stopped: UnixStream,
     text: Box<dyn Fn() -> String + Send>,
@@ -210,7 +210,7 @@ struct Scraper {
     until: Instant,
 }
 
-impl Serving {
+impl MetricsLoop {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let now = self.clock.now();

@@ -13,7 +13,7 @@ use corewise::timeline::Timeline;
 use crate::control::changes::ChangeReport;
 use crate::handle::Handle;
 use crate::manifest::{self, LeftOut, Tls};
-use crate::room::Cut;
+use crate::process_limits::ClientShortfall;
 
 /// The severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct ClientLimits<'a> {
     /// Certificate and key of the server. `None` if clients have no TLS.
     pub tls: Option<Tls<'a>>,
     /// Reason why there are fewer than were asked for.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) shortfall: Option<ClientShortfall>,
 }
 
 impl ClientLimits<'_> {
@@ -70,7 +70,7 @@ pub struct Ready<'a> {
     /// Sockets on which it listens.
     pub endpoints: &'a [Endpoint],
     /// Exports that are up, in the manifest's order.
-    pub exports: &'a [Shown],
+    pub exports: &'a [ShownExport],
     /// Limits of clients.
     pub clients: ClientLimits<'a>,
     /// Path of the control socket.
@@ -187,9 +187,9 @@ impl Observer for () {}
 
 /// An observer whose panics are caught.
 #[derive(Debug)]
-pub(crate) struct Caught(pub(crate) Arc<dyn Observer>);
+pub(crate) struct PanicCatcher(pub(crate) Arc<dyn Observer>);
 
-impl Caught {
+impl PanicCatcher {
     fn or<R>(&self, usual: R, call: impl FnOnce(&dyn Observer) -> R) -> R {
         caught(|| call(&*self.0)).unwrap_or_else(|| {
             tracing::error!("the observer of the server panicked; the server goes on");
@@ -198,7 +198,7 @@ impl Caught {
     }
 }
 
-impl Observer for Caught {
+impl Observer for PanicCatcher {
     fn message(&self, severity: Severity, message: fmt::Arguments<'_>) {
         self.or((), |observer| observer.message(severity, message));
     }
@@ -246,7 +246,7 @@ impl Observer for Caught {
 
 /// An export as clients see it.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ShownExport {
     /// Name, which may be empty.
     pub name: String,
     /// Device that it shows.
@@ -259,10 +259,10 @@ pub struct Shown {
     pub description: String,
 }
 
-impl Shown {
-    pub(crate) fn new(export: &manifest::Export, volume: &dyn BlockDevice) -> Shown {
+impl ShownExport {
+    pub(crate) fn new(export: &manifest::Export, volume: &dyn BlockDevice) -> ShownExport {
         let geometry = volume.geometry();
-        Shown {
+        ShownExport {
             name: export.name.clone(),
             device: export.device.clone(),
             size: geometry.size,

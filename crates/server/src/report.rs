@@ -16,7 +16,7 @@ use crate::control::mirrors::take_back_todo;
 use crate::control::served::ClientOrigin;
 use crate::events::Events;
 use crate::manifest::{LeftOut, Problem};
-use crate::observer::Shown;
+use crate::observer::ShownExport;
 use crate::observer::{Notice, Observer, Ready, Severity};
 use crate::units;
 
@@ -331,7 +331,7 @@ impl Report {
     /// in any context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {
         if self.events.are_heard() {
-            let mut rest = Logged(json!({"level": line.metadata().level().as_str()}));
+            let mut rest = LogFields(json!({"level": line.metadata().level().as_str()}));
             line.record(&mut rest);
             self.publish("log", rest.0);
         }
@@ -370,9 +370,9 @@ impl Report {
 }
 
 /// The message of a line of the log, and its fields.
-struct Logged(Value);
+struct LogFields(Value);
 
-impl Visit for Logged {
+impl Visit for LogFields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.0[field.name()] = value.into();
     }
@@ -417,7 +417,7 @@ fn ready_json(ready: Ready<'_>) -> Value {
         Endpoint::Tcp(address) => Some(address.to_string()),
         _ => None,
     });
-    let export = |export: &Shown| {
+    let export = |export: &ShownExport| {
         let uris: Vec<String> = endpoints.iter().map(|e| clients.uri(e, &export.name)).collect();
         json!({
             "name": export.name,
@@ -435,6 +435,6 @@ fn ready_json(ready: Ready<'_>) -> Value {
         "metrics": metrics,
         "memory": clients.memory(),
         "clients": clients.options.max_connections,
-        "clients_cut": clients.cut.map(|cut| cut.to_string()),
+        "clients_cut": clients.shortfall.map(|shortfall| shortfall.to_string()),
     })
 }

@@ -69,10 +69,10 @@ fn micros(time: Duration) -> u32 {
 
 /// A guard during which the manager knows that the manifest is being read again.
 #[derive(Debug)]
-pub(crate) struct Reloading(bool);
+pub(crate) struct ReloadGuard(bool);
 
-impl Reloading {
-    pub(crate) fn told(really: bool) -> Reloading {
+impl ReloadGuard {
+    pub(crate) fn told(really: bool) -> ReloadGuard {
         if really {
             // The time tells this message from one of an earlier reload.
             match NotifyState::monotonic_usec_now() {
@@ -80,11 +80,11 @@ impl Reloading {
                 Err(error) => tracing::warn!(%error, "no clock for the service manager"),
             }
         }
-        Reloading(really)
+        ReloadGuard(really)
     }
 }
 
-impl Drop for Reloading {
+impl Drop for ReloadGuard {
     fn drop(&mut self) {
         if self.0 {
             tell(&[NotifyState::Ready]);
@@ -117,7 +117,7 @@ impl Service {
         // Zero means that there is no watchdog.
         let watchdog = sd_notify::watchdog_enabled().filter(|most| !most.is_zero());
         let (stopping, told) = channel();
-        let telling = Telling {
+        let telling = StatusSender {
             workqueue: workqueue.clone(),
             every: watchdog.map_or(LOOK, |most| (most / 2).min(LOOK)),
             watchdog: watchdog.is_some(),
@@ -145,7 +145,7 @@ impl Service {
 }
 
 /// The state of that thread.
-struct Telling {
+struct StatusSender {
     workqueue: Workqueue,
     every: Duration,
     watchdog: bool,
@@ -154,7 +154,7 @@ struct Telling {
     told: String,
 }
 
-impl Telling {
+impl StatusSender {
     fn run(
         mut self,
         stopping: &Receiver<String>,
@@ -261,7 +261,7 @@ mod tests {
         let item = workqueue.spawn(move || stuck.recv());
         let (stopping, told) = channel();
         let (beat, beats) = channel();
-        let telling = Telling {
+        let telling = StatusSender {
             workqueue,
             every: Duration::from_millis(1),
             watchdog: true,

@@ -66,7 +66,7 @@ fn follows(reload: Reload, old: &manifest::Server, new: &manifest::Server, most:
     match reload {
         Reload::Follows => true,
         // More clients than memory was reserved for need a restart.
-        Reload::Room => new.clients.is_some_and(|asked| asked <= most),
+        Reload::FollowsWithinMemory => new.clients.is_some_and(|asked| asked <= most),
         Reload::Renews => old.tls().is_some() == new.tls().is_some(),
         _ => false,
     }

@@ -40,7 +40,7 @@ impl Source {
 
     /// Reads a plain file, for a running server. Refuses files that may block, or never end.
     pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
-        let read = read_plain(path, LONGEST).map_err(Refusal::Unread);
+        let read = read_plain(path, LONGEST).map_err(Refusal::Read);
         read.and_then(|bytes| Source::of_file(path, bytes)).map_err(|refusal| {
             let message = format!("cannot read the manifest '{}': {refusal}", path.display());
             match refusal.help() {
@@ -59,14 +59,14 @@ impl Source {
             true => Source::of_stdin(),
             false => open(path)
                 .and_then(|file| read(file, LONGEST))
-                .map_err(Refusal::Unread)
+                .map_err(Refusal::Read)
                 .and_then(|bytes| Source::of_file(path, bytes)),
         };
         read.map_err(|refusal| {
             let what = format!("cannot read the manifest '{}': {refusal}", path.display());
             let failure = Error::new(what);
             match (&refusal, refusal.help()) {
-                (Refusal::Unread(Unread::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
+                (Refusal::Read(ReadError::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
                     failure.with_help("`corewise up` without a manifest uses a built-in one")
                 }
                 (_, Some(help)) => failure.with_help(help),
@@ -76,15 +76,16 @@ impl Source {
     }
 
     fn of_stdin() -> Result<Source, Refusal> {
-        let bytes = read(std::io::stdin(), LONGEST).map_err(Refusal::Unread)?;
-        let base = std::env::current_dir().map_err(|error| Refusal::Unread(Unread::Io(error)))?;
+        let bytes = read(std::io::stdin(), LONGEST).map_err(Refusal::Read)?;
+        let base = std::env::current_dir().map_err(|error| Refusal::Read(ReadError::Io(error)))?;
         Ok(Source { text: text(bytes)?, label: "stdin".to_string(), base: Some(base), file: None })
     }
 
     fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, Refusal> {
         let (text, label) = (text(bytes)?, path.display().to_string());
         // Absolute, since messages show the path of a socket to people in other folders.
-        let path = std::path::absolute(path).map_err(|error| Refusal::Unread(Unread::Io(error)))?;
+        let path =
+            std::path::absolute(path).map_err(|error| Refusal::Read(ReadError::Io(error)))?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
         // A pipe gives its text once.
         let file = path.is_file().then_some(path);
@@ -95,7 +96,7 @@ impl Source {
 /// The reason why there is no manifest.
 #[derive(Debug)]
 enum Refusal {
-    Unread(Unread),
+    Read(ReadError),
     /// Bytes of another kind of file.
     NoText,
     /// Text in UTF-16.
@@ -109,10 +110,10 @@ impl Refusal {
         let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
                      path = \"disk.img\"; `corewise up --help` shows one";
         match self {
-            Refusal::Unread(Unread::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
+            Refusal::Read(ReadError::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
                 .then_some("name the manifest in that folder, such as FOLDER/up.toml"),
             Refusal::Utf16 => Some("save it as UTF-8"),
-            Refusal::Unread(_) | Refusal::NoText => Some(image),
+            Refusal::Read(_) | Refusal::NoText => Some(image),
         }
     }
 }
@@ -120,10 +121,10 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Unread(Unread::TooLong(most)) => {
+            Refusal::Read(ReadError::TooLong(most)) => {
                 write!(f, "it is too long, since a manifest has at most {}", units::size(*most))
             }
-            Refusal::Unread(why) => why.fmt(f),
+            Refusal::Read(why) => why.fmt(f),
             Refusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
             Refusal::Utf16 => f.write_str("a manifest is text in UTF-8, and this is UTF-16"),
         }
@@ -132,15 +133,15 @@ impl fmt::Display for Refusal {
 
 /// Opens a manifest, which may come through a pipe. A disk, and a file that is too long, are
 /// refused before their bytes are read.
-fn open(path: &Path) -> Result<File, Unread> {
-    let meta = path.metadata().map_err(Unread::Io)?;
+fn open(path: &Path) -> Result<File, ReadError> {
+    let meta = path.metadata().map_err(ReadError::Io)?;
     if meta.file_type().is_block_device() {
-        return Err(Unread::NotPlain);
+        return Err(ReadError::NotPlain);
     }
     if meta.is_file() && meta.len() > LONGEST {
-        return Err(Unread::TooLong(LONGEST));
+        return Err(ReadError::TooLong(LONGEST));
     }
-    File::open(path).map_err(Unread::Io)
+    File::open(path).map_err(ReadError::Io)
 }
 
 /// Returns the text that these bytes encode. TOML has no NUL, and most images begin with some.
@@ -160,7 +161,7 @@ pub(crate) const LONGEST_PEM: u64 = 1 << 20;
 
 /// The reason why a file wasn't read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum ReadError {
     /// Error of the system.
     Io(io::Error),
     /// A pipe, a socket or a device, where a plain file is wanted.
@@ -169,40 +170,40 @@ pub enum Unread {
     TooLong(u64),
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unread::Io(error) => error.fmt(f),
-            Unread::NotPlain => f.write_str("it is not a plain file"),
-            Unread::TooLong(most) => write!(f, "it has more than {}", units::size(*most)),
+            ReadError::Io(error) => error.fmt(f),
+            ReadError::NotPlain => f.write_str("it is not a plain file"),
+            ReadError::TooLong(most) => write!(f, "it has more than {}", units::size(*most)),
         }
     }
 }
 
 /// Reads a plain file of at most `most` bytes. Blocks on the disk, but never on a pipe without a
 /// writer.
-pub(crate) fn read_plain(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
+pub(crate) fn read_plain(path: &Path, most: u64) -> Result<Vec<u8>, ReadError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    let file = File::from(opened.map_err(|error| Unread::Io(error.into()))?);
-    let meta = file.metadata().map_err(Unread::Io)?;
+    let file = File::from(opened.map_err(|error| ReadError::Io(error.into()))?);
+    let meta = file.metadata().map_err(ReadError::Io)?;
     match meta.is_file() {
-        false => Err(Unread::NotPlain),
-        true if meta.len() > most => Err(Unread::TooLong(most)),
+        false => Err(ReadError::NotPlain),
+        true if meta.len() > most => Err(ReadError::TooLong(most)),
         true => read(file, most),
     }
 }
 
 /// Reads a file of any kind, such as a pipe, of at most `most` bytes.
-pub fn read_any(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
-    read(File::open(path).map_err(Unread::Io)?, most)
+pub fn read_any(path: &Path, most: u64) -> Result<Vec<u8>, ReadError> {
+    read(File::open(path).map_err(ReadError::Io)?, most)
 }
 
 /// Reads a source to its end, which must come within `most` bytes.
-pub fn read(source: impl Read, most: u64) -> Result<Vec<u8>, Unread> {
+pub fn read(source: impl Read, most: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
-    source.take(most + 1).read_to_end(&mut bytes).map_err(Unread::Io)?;
-    if bytes.len() as u64 > most { Err(Unread::TooLong(most)) } else { Ok(bytes) }
+    source.take(most + 1).read_to_end(&mut bytes).map_err(ReadError::Io)?;
+    if bytes.len() as u64 > most { Err(ReadError::TooLong(most)) } else { Ok(bytes) }
 }
 
 #[cfg(test)]
@@ -275,15 +276,15 @@ mod tests {
         let path = folder.path().join("x");
         std::fs::write(&path, [7; 100]).unwrap();
         assert_eq!(read_plain(&path, 100).unwrap(), [7; 100]);
-        assert!(matches!(read_plain(&path, 99), Err(Unread::TooLong(99))));
+        assert!(matches!(read_plain(&path, 99), Err(ReadError::TooLong(99))));
         let fifo = folder.path().join("fifo");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
         for other in [&fifo, folder.path(), Path::new("/dev/zero")] {
-            assert!(matches!(read_plain(other, 100), Err(Unread::NotPlain)), "{other:?}");
+            assert!(matches!(read_plain(other, 100), Err(ReadError::NotPlain)), "{other:?}");
         }
-        assert!(matches!(read_any(Path::new("/dev/zero"), 100), Err(Unread::TooLong(100))));
-        assert!(matches!(read_plain(&folder.path().join("y"), 1), Err(Unread::Io(_))));
-        assert!(matches!(read(io::repeat(0), 100), Err(Unread::TooLong(100))));
+        assert!(matches!(read_any(Path::new("/dev/zero"), 100), Err(ReadError::TooLong(100))));
+        assert!(matches!(read_plain(&folder.path().join("y"), 1), Err(ReadError::Io(_))));
+        assert!(matches!(read(io::repeat(0), 100), Err(ReadError::TooLong(100))));
     }
 }

@@ -66,9 +66,9 @@ impl Validity {
 
 /// A change in progress, as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Changing<'a>(&'a ServerStatus);
+pub(crate) struct ChangeInProgress<'a>(&'a ServerStatus);
 
-impl Drop for Changing<'_> {
+impl Drop for ChangeInProgress<'_> {
     fn drop(&mut self) {
         self.0.changes.fetch_sub(1, Ordering::Relaxed);
     }
@@ -160,9 +160,9 @@ impl ServerStatus {
         *self.left_out.lock() = left_out;
     }
 
-    pub(crate) fn changing(&self) -> Changing<'_> {
+    pub(crate) fn changing(&self) -> ChangeInProgress<'_> {
         self.changes.fetch_add(1, Ordering::Relaxed);
-        Changing(self)
+        ChangeInProgress(self)
     }
 
     /// Records that a change of this device takes too long.

@@ -19,7 +19,7 @@ use corewise::sync::Mutex;
 use corewise_server::control::place;
 use corewise_server::manifest::{self, At, LeftOut, Manifest, Position, Problem, Resolved};
 use corewise_server::units::count;
-use corewise_server::{Cleanup, Options, Room, Server, Source};
+use corewise_server::{Cleanup, Options, ProcessLimits, Server, Source};
 use stop::{Parent, Stop};
 use terminal::Terminal;
 
@@ -50,9 +50,9 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Also where there is a bug in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     corewise_server::raise_open_files();
-    let room = Room::now();
+    let limits = ProcessLimits::now();
     let duration = args.duration;
-    let outcome = match prepare(args, source, passed, room, &stop, cleanup, bars) {
+    let outcome = match prepare(args, source, passed, limits, &stop, cleanup, bars) {
         Ok(Some((manifest, options))) => serve(manifest, options, &stop, duration),
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
@@ -88,7 +88,7 @@ fn prepare(
     args: args::Up,
     source: Source,
     passed: Vec<Listener>,
-    room: Room,
+    limits: ProcessLimits,
     stop: &Arc<Stop>,
     cleanup: Arc<Cleanup>,
     bars: Bars,
@@ -144,7 +144,7 @@ fn prepare(
         ends_process: true,
         shutdown_timeout: args.shutdown_timeout,
         on_hang: args.on_hang,
-        room,
+        limits,
         cancel: stop.cancel(),
         observer: Arc::new(terminal),
         cleanup,

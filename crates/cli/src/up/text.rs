@@ -7,7 +7,7 @@ use corewise::nbd::Endpoint;
 use corewise::timeline::markup::printable;
 use corewise::timeline::{Timeline, text};
 use corewise_server::manifest::LeftOut;
-use corewise_server::{Notice, Ready, Shown, units};
+use corewise_server::{Notice, Ready, ShownExport, units};
 
 use crate::screen;
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
@@ -80,16 +80,16 @@ fn ready_text(ready: Ready<'_>) -> String {
     out
 }
 
-fn exports_text(out: &mut String, exports: &[Shown]) -> std::fmt::Result {
+fn exports_text(out: &mut String, exports: &[ShownExport]) -> std::fmt::Result {
     writeln!(out, "{}", styled(TITLE, "Exports"))?;
     if exports.is_empty() {
         return writeln!(out, "  none: the manifest declares no [[export]]\n");
     }
-    let name = |export: &Shown| match export.name.as_str() {
+    let name = |export: &ShownExport| match export.name.as_str() {
         "" => "(the empty name)".to_string(),
         name => printable(name).into_owned(),
     };
-    let widest = |text: &dyn Fn(&Shown) -> String| {
+    let widest = |text: &dyn Fn(&ShownExport) -> String| {
         exports.iter().map(|export| text(export).chars().count()).max().unwrap_or(0)
     };
     let (names, sizes) = (widest(&name), widest(&|export| units::size(export.size)));
@@ -128,7 +128,7 @@ fn listening_text(
 fn try_text(
     out: &mut String,
     uri: &dyn Fn(&str) -> String,
-    exports: &[Shown],
+    exports: &[ShownExport],
     control: Option<&Path>,
 ) -> std::fmt::Result {
     writeln!(out, "{}", styled(TITLE, "Try"))?;

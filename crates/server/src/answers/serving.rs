@@ -13,9 +13,9 @@ use serde_json::json;
 use super::bound::Bound;
 use super::{ServerView, answered, asks, change, line, wants_change};
 use crate::control::disks;
-use crate::control::mirrors::MirrorOf;
+use crate::control::mirrors::MirrorReport;
 use crate::control::{Answer, LONGEST_QUESTION, Question};
-use crate::events::Listening;
+use crate::events::ListenerSlot;
 use crate::threads::{ListenerThread, SpareThread};
 
 /// Limit of clients at a time.
@@ -45,7 +45,7 @@ impl Control {
         bound.listener.set_nonblocking(true)?;
         let spare = SpareThread::start("change")?;
         let thread = ListenerThread::start("control", move |stopped| {
-            let mut serving = Serving {
+            let mut serving = ControlLoop {
                 listener: bound.listener,
                 stopped,
                 view,
@@ -65,7 +65,7 @@ impl Control {
     }
 }
 
-struct Serving {
+struct ControlLoop {
     listener: UnixListener,
     stopped: UnixStream,
     view: Arc<ServerView>,
@@ -79,7 +79,7 @@ struct Serving {
     /// Time until which the mirrors aren't checked.
     next_look: Instant,
     /// Mirrors as they were at the last check.
-    mirrors: Vec<(String, MirrorOf)>,
+    mirrors: Vec<(String, MirrorReport)>,
 }
 
 struct Client {
@@ -92,7 +92,7 @@ struct Client {
     /// Time at which the client came, or was last answered.
     heard: Instant,
     /// Events for a client that listens, which asks no more.
-    listens: Option<Listening>,
+    listens: Option<ListenerSlot>,
 }
 
 /// The next step with a client.
@@ -106,7 +106,7 @@ enum ClientAction {
     Change(Box<Question>),
 }
 
-impl Serving {
+impl ControlLoop {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let Some(ready) = self.wait()? else { return Ok(()) };
@@ -272,7 +272,7 @@ impl Serving {
     }
 }
 
-impl Serving {
+impl ControlLoop {
     /// Makes the client a listener. Returns the answer.
     fn begin_to_listen(&mut self, index: usize) -> Vec<u8> {
         let events = Arc::clone(&self.view.live.report.events);
@@ -283,7 +283,7 @@ impl Serving {
             true => self.look_at_mirrors(),
             false => self.mirrors = disks::each_mirror(&self.view.disks.mirrors()),
         }
-        let place = Listening::new(events);
+        let place = ListenerSlot::new(events);
         let answer = answered(&self.view, || match &place {
             Some(_) => Ok(Answer::default()),
             None => Err("too many listen already; end one of them".to_string()),
@@ -309,7 +309,7 @@ impl Serving {
     }
 
     /// Tells listening clients of mirrors that have changed.
-    fn tell_mirrors(&mut self, now: Vec<(String, MirrorOf)>) {
+    fn tell_mirrors(&mut self, now: Vec<(String, MirrorReport)>) {
         for (device, mirror) in now.iter().filter(|mirror| !self.mirrors.contains(mirror)) {
             let report = &self.view.live.report;
             report.publish("mirror_state", json!({"device": device, "mirror": mirror}));
@@ -433,7 +433,7 @@ mod tests {
         let listener = || {
             let (stream, theirs) = UnixStream::pair().unwrap();
             stream.set_nonblocking(true).unwrap();
-            let listens = Listening::new(Arc::clone(&events));
+            let listens = ListenerSlot::new(Arc::clone(&events));
             let (input, output, heard) = (Vec::new(), Vec::new(), Instant::now());
             (Client { stream, input, output, ended: false, heard, listens }, theirs)
         };

@@ -16,10 +16,10 @@ use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use super::devices::indented;
-use super::mirrors::{self, CheckSchedule, MirrorOf, Schedule, Scheduled};
+use super::mirrors::{self, CheckSchedule, MirrorReport, Schedule, ScheduledMirror};
 use super::recent::{LastMinute, Recent};
 use super::served;
-use super::stores::{RemoteOf, StoreNow, StoreOf};
+use super::stores::{RemoteReport, StoreNow, StoreReport};
 use crate::text::Columns;
 
 /// The disks that are up. It holds weak references to them.
@@ -99,9 +99,9 @@ fn begin_due_check(up: &[OpenDisk]) {
         let since = status.unchecked_since.as_secs_f64();
         let is_in = |leg: &LegState| matches!(leg, LegState::InSync | LegState::Removed);
         let is_whole = status.to_resync == 0 && status.legs.iter().all(is_in);
-        Scheduled { since, due: mirrors::due(name, since, *every), is_whole }
+        ScheduledMirror { since, due: mirrors::due(name, since, *every), is_whole }
     };
-    let all: Vec<Scheduled> = scheduled.iter().map(of).collect();
+    let all: Vec<ScheduledMirror> = scheduled.iter().map(of).collect();
     if let Some(next) = mirrors::next(&all, wall().as_secs_f64()) {
         let (name, mirror, _) = scheduled[next];
         // False means that the mirror ends, or that somebody else began a check.
@@ -193,9 +193,9 @@ impl Disks {
 }
 
 /// Returns the state of these mirrors, without the count that changes with each write.
-pub(crate) fn each_mirror(disks: &[Disk]) -> Vec<(String, MirrorOf)> {
+pub(crate) fn each_mirror(disks: &[Disk]) -> Vec<(String, MirrorReport)> {
     let mirrors = disks.iter().filter_map(|disk| Some((disk.name.clone(), disk.mirror.clone()?)));
-    mirrors.map(|(name, mirror)| (name, MirrorOf { dirty: 0, ..mirror })).collect()
+    mirrors.map(|(name, mirror)| (name, MirrorReport { dirty: 0, ..mirror })).collect()
 }
 
 /// A disk.
@@ -222,13 +222,13 @@ pub struct Disk {
     pub(crate) over: Vec<String>,
     /// State of a mirror and its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mirror: Option<MirrorOf>,
+    pub mirror: Option<MirrorReport>,
     /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) remote: Option<RemoteOf>,
+    pub(crate) remote: Option<RemoteReport>,
     /// Requests to the store of a volume in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<StoreOf>,
+    pub store: Option<StoreReport>,
     /// Size in bytes.
     pub size: u64,
     /// Scheduler: `none` or `deadline`.
@@ -251,19 +251,19 @@ pub struct Disk {
 #[serde(default)]
 pub struct Ops {
     /// Reads.
-    pub reads: OfOp,
-    pub(crate) writes: OfOp,
-    pub(crate) flushes: OfOp,
-    pub(crate) discards: OfOp,
-    pub(crate) write_zeroes: OfOp,
-    pub(crate) extents: OfOp,
-    pub(crate) prefetches: OfOp,
+    pub reads: OpCounts,
+    pub(crate) writes: OpCounts,
+    pub(crate) flushes: OpCounts,
+    pub(crate) discards: OpCounts,
+    pub(crate) write_zeroes: OpCounts,
+    pub(crate) extents: OpCounts,
+    pub(crate) prefetches: OpCounts,
 }
 
 /// The counts of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct OfOp {
+pub struct OpCounts {
     /// Requests that were answered.
     pub requests: u64,
     /// Requests that failed.
@@ -358,11 +358,11 @@ impl Disk {
             blocks_changes: displaced.is_some_and(|displaced| displaced.blocks_changes),
             condition,
             over,
-            mirror: mirror.as_ref().map(|(mirror, over)| MirrorOf {
+            mirror: mirror.as_ref().map(|(mirror, over)| MirrorReport {
                 schedule: Schedule::of(queue.name(), mirror, up.check_every()),
-                ..MirrorOf::new(mirror, over)
+                ..MirrorReport::new(mirror, over)
             }),
-            remote: remote.map(|remote| RemoteOf::new(&remote.status())),
+            remote: remote.map(|remote| RemoteReport::new(&remote.status())),
             store,
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
@@ -384,20 +384,20 @@ impl Disk {
 impl From<&DiskStats> for Ops {
     fn from(stats: &DiskStats) -> Ops {
         Ops {
-            reads: OfOp::from(&stats.reads),
-            writes: OfOp::from(&stats.writes),
-            flushes: OfOp::from(&stats.flushes),
-            discards: OfOp::from(&stats.discards),
-            write_zeroes: OfOp::from(&stats.write_zeroes),
-            extents: OfOp::from(&stats.extents),
-            prefetches: OfOp::from(&stats.prefetches),
+            reads: OpCounts::from(&stats.reads),
+            writes: OpCounts::from(&stats.writes),
+            flushes: OpCounts::from(&stats.flushes),
+            discards: OpCounts::from(&stats.discards),
+            write_zeroes: OpCounts::from(&stats.write_zeroes),
+            extents: OpCounts::from(&stats.extents),
+            prefetches: OpCounts::from(&stats.prefetches),
         }
     }
 }
 
 impl Ops {
     /// Returns all operations, in the order of [`Ops::all`].
-    pub(super) fn all_mut(&mut self) -> [&mut OfOp; 7] {
+    pub(super) fn all_mut(&mut self) -> [&mut OpCounts; 7] {
         [
             &mut self.reads,
             &mut self.writes,
@@ -416,7 +416,7 @@ impl Ops {
     }
 
     /// Returns each operation with its name in metrics and pictures.
-    pub fn all(&self) -> [(&'static str, &OfOp); 7] {
+    pub fn all(&self) -> [(&'static str, &OpCounts); 7] {
         [
             ("read", &self.reads),
             ("write", &self.writes),
@@ -429,9 +429,9 @@ impl Ops {
     }
 }
 
-impl From<&OpStats> for OfOp {
-    fn from(stats: &OpStats) -> OfOp {
-        OfOp {
+impl From<&OpStats> for OpCounts {
+    fn from(stats: &OpStats) -> OpCounts {
+        OpCounts {
             requests: stats.requests,
             errors: stats.errors,
             bytes: stats.bytes,
@@ -484,7 +484,7 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
                 let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
                 time.map_or("-".to_string(), duration)
             };
-            let OfOp { requests, errors, bytes, latency, last_minute } = of_op;
+            let OpCounts { requests, errors, bytes, latency, last_minute } = of_op;
             let last = last_minute.clone().unwrap_or_default();
             rows.push(vec![
                 name,
@@ -535,7 +535,7 @@ mod tests {
             in_flight: 3,
             oldest_seconds: Some(41.0),
             ops: Ops {
-                reads: OfOp {
+                reads: OpCounts {
                     requests: 12,
                     bytes: 3 << 20,
                     latency: Times { p50_seconds: Some(0.0001), ..Times::default() },
@@ -543,9 +543,9 @@ mod tests {
                         p99_seconds: Some(0.007),
                         ..LastMinute::default()
                     }),
-                    ..OfOp::default()
+                    ..OpCounts::default()
                 },
-                flushes: OfOp { requests: 1, errors: 1, ..OfOp::default() },
+                flushes: OpCounts { requests: 1, errors: 1, ..OpCounts::default() },
                 ..Ops::default()
             },
             ..Disk::default()

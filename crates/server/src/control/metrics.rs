@@ -7,9 +7,9 @@
 use std::fmt::Write as _;
 
 use super::Answer;
-use super::disks::{OfOp, Times};
+use super::disks::{OpCounts, Times};
 use super::health::HealthState;
-use super::mirrors::{CheckFindings, LegStatus, MirrorOf};
+use super::mirrors::{CheckFindings, LegStatus, MirrorReport};
 use super::served::ExportState;
 
 /// The upper ends of a histogram's buckets, in seconds.
@@ -20,12 +20,12 @@ const BOUNDS: [f64; 20] = [
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
 /// The counts of all operations, each with its name.
-type Ops<'a> = [(&'static str, &'a OfOp); 7];
+type Ops<'a> = [(&'static str, &'a OpCounts); 7];
 /// A family of metrics: its name or the end of it, its help, and the function that returns its
 /// value.
-type Of<T, V> = (&'static str, &'static str, fn(&T) -> V);
-/// A family of metrics like [`Of`], with its kind after its name.
-type OfKind<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+type MetricFamily<T, V> = (&'static str, &'static str, fn(&T) -> V);
+/// A family of metrics like [`MetricFamily`], with its kind after its name.
+type MetricFamilyWithKind<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
 
 /// The text of metrics: one family after the other, each with all its samples after its head.
 #[derive(Default)]
@@ -115,7 +115,7 @@ impl Text {
     /// Writes requests, errors, bytes and times by operation for each of `all`. Operations without
     /// requests are left out.
     fn by_op(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
-        let counters: [Of<OfOp, u64>; 3] = [
+        let counters: [MetricFamily<OpCounts, u64>; 3] = [
             ("requests", "that ended, well or not", |op| op.requests),
             ("errors", "that failed", |op| op.errors),
             ("bytes", "of those that ended well, in bytes", |op| op.bytes),
@@ -284,7 +284,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
     for disk in disks.iter().filter(|disk| !disk.in_driver.histogram.is_empty()) {
         text.histogram(name, &[("volume", &disk.name)], &disk.in_driver);
     }
-    let counters: [Of<super::disks::HwQueue, u64>; 4] = [
+    let counters: [MetricFamily<super::disks::HwQueue, u64>; 4] = [
         ("merged_requests", "Requests that went to the driver as a part of another one.", |hw| {
             hw.merged
         }),
@@ -318,7 +318,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
         (
             "corewise_mirror_to_resync_bytes",
             "Bytes that a resync has yet to look at.",
-            (|of| of.to_resync) as fn(&MirrorOf) -> u64,
+            (|of| of.to_resync) as fn(&MirrorReport) -> u64,
         ),
         ("corewise_mirror_dirty_bytes", "Bytes that a crash now would have resynced.", |of| {
             of.dirty
@@ -342,8 +342,8 @@ fn mirrors(text: &mut Text, answer: &Answer) {
 }
 
 /// Writes for each mirror what its checks have found, and when the next one is due.
-fn checks(text: &mut Text, mirrors: &[(&str, &MirrorOf)]) {
-    let families: [Of<MirrorOf, Option<f64>>; 4] = [
+fn checks(text: &mut Text, mirrors: &[(&str, &MirrorReport)]) {
+    let families: [MetricFamily<MirrorReport, Option<f64>>; 4] = [
         ("running", "1 while a mirror is checked.", |of| {
             Some(f64::from(u8::from(of.check.as_ref().is_some_and(|check| check.running))))
         }),
@@ -449,7 +449,7 @@ fn pools(text: &mut Text, answer: &Answer) {
     let Some(dump) = &answer.dump else { return };
     let names: Vec<String> = dump.pools.iter().map(|pool| pool.pool.to_string()).collect();
     let pools: Vec<_> = dump.pools.iter().zip(&names).collect();
-    let of_pools: [OfKind<super::document::Pool>; 5] = [
+    let of_pools: [MetricFamilyWithKind<super::document::Pool>; 5] = [
         ("corewise_pool_workers", "gauge", "Threads of a pool of workers.", |pool| {
             pool.workers as f64
         }),
@@ -474,7 +474,7 @@ fn pools(text: &mut Text, answer: &Answer) {
     // Names need not be unique, numbers are.
     let ids: Vec<String> = dump.queues.iter().map(|queue| queue.id.to_string()).collect();
     let queues: Vec<_> = dump.queues.iter().zip(&ids).collect();
-    let of_queues: [OfKind<super::document::Queue>; 3] = [
+    let of_queues: [MetricFamilyWithKind<super::document::Queue>; 3] = [
         (
             "corewise_queue_in_flight_items",
             "gauge",
@@ -508,7 +508,7 @@ mod tests {
     fn labels_are_escaped_and_a_histogram_counts_upwards() {
         let latency =
             Times { histogram: vec![(4e-6, 2), (0.001, 3), (60.0, 1)], ..Times::default() };
-        let reads = OfOp { requests: 6, bytes: 4096, latency, ..OfOp::default() };
+        let reads = OpCounts { requests: 6, bytes: 4096, latency, ..OpCounts::default() };
         let name = "a\"b\\c\nd".to_string();
         let export =
             Export { name, clients: 2, ops: Ops { reads, ..Ops::default() }, ..Export::default() };

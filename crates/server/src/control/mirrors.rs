@@ -15,7 +15,7 @@ use crate::units;
 /// The state of a mirror.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MirrorOf {
+pub struct MirrorReport {
     /// True if it keeps a record of which legs are in sync, and of what the others lack.
     pub(crate) bitmap: bool,
     /// Legs, in order.
@@ -28,7 +28,7 @@ pub struct MirrorOf {
     /// The running check, or the last one since the server has the mirror.
     pub check: Option<Check>,
     /// The last check that was completed, also before a restart.
-    pub(crate) checked: Option<Checked>,
+    pub(crate) checked: Option<CheckResult>,
     /// Schedule of its checks, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schedule: Option<Schedule>,
@@ -56,7 +56,7 @@ impl Schedule {
 /// A completed check. Sizes are bytes, times are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Checked {
+pub(crate) struct CheckResult {
     /// End of the check, since 1970.
     pub(crate) ended: f64,
     pub(crate) took_seconds: f64,
@@ -66,9 +66,9 @@ pub(crate) struct Checked {
     pub(crate) repaired: u64,
 }
 
-impl From<&MirrorChecked> for Checked {
-    fn from(checked: &MirrorChecked) -> Checked {
-        Checked {
+impl From<&MirrorChecked> for CheckResult {
+    fn from(checked: &MirrorChecked) -> CheckResult {
+        CheckResult {
             ended: checked.ended.as_secs_f64(),
             took_seconds: checked.took.as_secs_f64(),
             differ: checked.differ,
@@ -164,9 +164,9 @@ impl Check {
     }
 }
 
-impl Checked {
+impl CheckResult {
     fn text(&self, out: &mut String) {
-        let Checked { ended, took_seconds, differ, unreadable, repaired, .. } = self;
+        let CheckResult { ended, took_seconds, differ, unreadable, repaired, .. } = self;
         let (ended, took) = (units::moment(*ended), served::seconds(*took_seconds));
         let _ = writeln!(
             out,
@@ -247,23 +247,23 @@ impl From<LegStatus> for LegState {
     }
 }
 
-impl MirrorOf {
+impl MirrorReport {
     /// Returns the state of a mirror. `over` has the names of its legs.
-    pub(super) fn new(mirror: &Mirror, over: &[String]) -> MirrorOf {
+    pub(super) fn new(mirror: &Mirror, over: &[String]) -> MirrorReport {
         let status = mirror.status();
         let leg = |(n, name): (usize, &String)| Leg {
             name: name.clone(),
             state: status.legs.get(n).copied().unwrap_or(LegState::Out).into(),
             why: mirror.why_out(n),
         };
-        MirrorOf {
+        MirrorReport {
             bitmap: mirror.has_record(),
             legs: over.iter().enumerate().filter(|(_, name)| !name.is_empty()).map(leg).collect(),
             to_resync: status.to_resync,
             resynced: status.resynced,
             dirty: status.dirty,
             check: status.check.as_ref().map(|check| Check::new(check, over)),
-            checked: status.checked.as_ref().map(Checked::from),
+            checked: status.checked.as_ref().map(CheckResult::from),
             schedule: None,
         }
     }
@@ -414,7 +414,7 @@ impl CheckSchedule {
 
 /// A mirror that has a schedule.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scheduled {
+pub(crate) struct ScheduledMirror {
     pub(crate) since: f64,
     pub(crate) due: f64,
     /// True if all its legs are in sync. Otherwise there is less to compare.
@@ -423,9 +423,9 @@ pub(crate) struct Scheduled {
 
 /// Returns the mirror to check now: the one that is due for longest. The caller asks only while no
 /// mirror is being checked.
-pub(crate) fn next(mirrors: &[Scheduled], now: f64) -> Option<usize> {
+pub(crate) fn next(mirrors: &[ScheduledMirror], now: f64) -> Option<usize> {
     // If the clock was set back, the time since the last check is unknown.
-    let is_due = |one: &Scheduled| one.is_whole && (one.due <= now || one.since > now + 60.0);
+    let is_due = |one: &ScheduledMirror| one.is_whole && (one.due <= now || one.since > now + 60.0);
     let due = mirrors.iter().enumerate().filter(|(_, one)| is_due(one));
     due.min_by(|(_, one), (_, other)| one.due.total_cmp(&other.due)).map(|(n, _)| n)
 }
@@ -445,12 +445,12 @@ mod tests {
             leg("a", LegStatus::InSync, None),
             leg("long", LegStatus::Out, Some("no such file")),
         ];
-        let mirror = MirrorOf { legs, ..MirrorOf::default() };
+        let mirror = MirrorReport { legs, ..MirrorReport::default() };
         let todo = "once its disk works: corewise mirror m --take-back=long";
         let text = format!("  a     in sync\n  long  out: no such file; {todo}\n");
         assert_eq!(mirror.text("m"), text);
         assert!(!mirror.is_busy());
-        assert!(MirrorOf { to_resync: 1, ..mirror }.is_busy());
+        assert!(MirrorReport { to_resync: 1, ..mirror }.is_busy());
         let json = serde_json::to_string(&LegStatus::InSync).unwrap();
         assert_eq!(json, "\"in_sync\"");
         assert_eq!(serde_json::from_str::<LegStatus>("\"burning\"").unwrap(), LegStatus::Out);
@@ -476,12 +476,12 @@ mod tests {
 
     #[test]
     fn the_one_that_is_due_for_longest_comes_first_and_one_that_lacks_a_leg_waits() {
-        let at = |due, is_whole| Scheduled { since: 0.0, due, is_whole };
+        let at = |due, is_whole| ScheduledMirror { since: 0.0, due, is_whole };
         assert_eq!(next(&[at(10.0, true), at(5.0, true), at(7.0, true)], 20.0), Some(1));
         assert_eq!(next(&[at(10.0, true), at(5.0, false), at(7.0, true)], 20.0), Some(2));
         assert_eq!(next(&[at(21.0, true), at(5.0, false)], 20.0), None);
         assert_eq!(next(&[], 20.0), None);
-        let ahead = Scheduled { since: 1e9, due: 2e9, is_whole: true };
+        let ahead = ScheduledMirror { since: 1e9, due: 2e9, is_whole: true };
         assert_eq!(next(&[ahead], 20.0), Some(0), "the clock was set back");
     }
 

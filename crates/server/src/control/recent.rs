@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::disks::{OfOp, Ops, Times};
+use super::disks::{OpCounts, Ops, Times};
 
 /// Time between two states that are kept.
 const STEP: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ impl Recent {
 }
 
 impl LastMinute {
-    fn between(before: &OfOp, now: &OfOp, seconds: f64) -> LastMinute {
+    fn between(before: &OpCounts, now: &OpCounts, seconds: f64) -> LastMinute {
         let mut times = Vec::new();
         added(&mut times, &before.latency, &now.latency);
         // No request took longer than the longest ever, which is known exactly. A bucket's end may
@@ -131,7 +131,8 @@ mod tests {
 
     fn reads(requests: u64, errors: u64, histogram: &[(f64, u64)]) -> Ops {
         let latency = Times { histogram: histogram.to_vec(), ..Times::default() };
-        let reads = OfOp { requests, errors, bytes: 512 * requests, latency, ..OfOp::default() };
+        let reads =
+            OpCounts { requests, errors, bytes: 512 * requests, latency, ..OpCounts::default() };
         Ops { reads, ..Ops::default() }
     }
 

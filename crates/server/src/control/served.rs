@@ -11,13 +11,13 @@ use corewise::sync::time::now;
 use corewise::timeline::duration;
 use serde::{Deserialize, Serialize};
 
-use super::disks::{OfOp, Ops};
+use super::disks::{OpCounts, Ops};
 use super::recent::{Recent, added, quantile};
 use crate::text::Columns;
 
 impl From<&Traffic> for Ops {
     fn from(traffic: &Traffic) -> Ops {
-        let of = |op| OfOp::from(traffic.of(op));
+        let of = |op| OpCounts::from(traffic.of(op));
         Ops {
             reads: of(Op::Read),
             writes: of(Op::Write),
@@ -355,7 +355,8 @@ pub fn seconds(seconds: f64) -> String {
 pub(crate) fn text(exports: &[Export], clients: &[Client], width: usize) -> String {
     let mut out = String::from("\nExports\n");
     let head = ["export", "device", "state", "clients", "infl", "requests", "errors", "MiB"];
-    let sum = |ops: &Ops, of: fn(&OfOp) -> u64| ops.all().iter().map(|(_, op)| of(op)).sum::<u64>();
+    let sum =
+        |ops: &Ops, of: fn(&OpCounts) -> u64| ops.all().iter().map(|(_, op)| of(op)).sum::<u64>();
     let totals = |ops: &Ops| {
         let mib = sum(ops, |op| op.bytes) as f64 / f64::from(1 << 20);
         let (requests, errors) = (sum(ops, |op| op.requests), sum(ops, |op| op.errors));
@@ -409,7 +410,10 @@ mod tests {
 
     fn reads(requests: u64, bytes: u64, histogram: &[(f64, u64)]) -> Ops {
         let latency = Times { histogram: histogram.to_vec(), ..Times::default() };
-        Ops { reads: OfOp { requests, bytes, latency, ..OfOp::default() }, ..Ops::default() }
+        Ops {
+            reads: OpCounts { requests, bytes, latency, ..OpCounts::default() },
+            ..Ops::default()
+        }
     }
 
     #[test]

@@ -10,12 +10,12 @@ use super::disks::Ops;
 use crate::units;
 
 /// A function that returns the costs of a volume that is up.
-pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreOf> + Send + Sync>;
+pub(crate) type StoreNow = Arc<dyn Fn() -> Option<StoreReport> + Send + Sync>;
 
 /// The objects of a volume in its store, and the requests since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StoreOf {
+pub struct StoreReport {
     /// True if no other server has opened the volume, and its store hasn't lost the last writes.
     pub(crate) served: bool,
     /// True if another server has opened it.
@@ -23,7 +23,7 @@ pub struct StoreOf {
     /// True if the store has lost or damaged objects of the volume, as far as a request found.
     pub(crate) damaged: bool,
     /// Reason why the store takes no writes.
-    pub(crate) refuses: Option<Refuses>,
+    pub(crate) refuses: Option<StoreRefusal>,
     /// Bytes of changes that the store doesn't have yet.
     pub(crate) not_stored: u64,
     pub(crate) puts: u64,
@@ -40,7 +40,7 @@ pub struct StoreOf {
 /// A store that takes no writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Refuses {
+pub(crate) struct StoreRefusal {
     pub(crate) why: String,
     /// Time of the first refusal, in seconds since 1970.
     pub(crate) since: u64,
@@ -96,7 +96,7 @@ pub struct Snapshot {
     pub clones: Vec<String>,
 }
 
-impl StoreOf {
+impl StoreReport {
     /// Returns the number of each kind of request, with its name in metrics.
     pub(crate) fn requests(&self) -> [(&'static str, u64); 4] {
         [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
@@ -156,7 +156,7 @@ impl StoreOf {
 /// The connections of a volume on another server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct RemoteOf {
+pub(crate) struct RemoteReport {
     pub(crate) connections: usize,
     /// True if there has been no connection for so long that requests fail at once.
     pub(crate) down: bool,
@@ -168,14 +168,14 @@ pub(crate) struct RemoteOf {
     pub(crate) why: String,
 }
 
-impl RemoteOf {
-    pub(crate) fn new(status: &RemoteStatus) -> RemoteOf {
+impl RemoteReport {
+    pub(crate) fn new(status: &RemoteStatus) -> RemoteReport {
         let (connections, down) = match status.state {
             RemoteState::Connected(connections) => (connections, false),
             RemoteState::Down => (0, true),
             _ => (0, false),
         };
-        RemoteOf {
+        RemoteReport {
             connections,
             down,
             losses: status.losses,
@@ -187,7 +187,7 @@ impl RemoteOf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::disks::OfOp;
+    use super::super::disks::OpCounts;
     use super::*;
 
     #[test]
@@ -201,9 +201,9 @@ mod tests {
             shared: 1 << 20,
         };
         let cache = Cache { hits: 2, misses: 1, bytes: 4096 };
-        let requests = StoreOf { puts: 2, gets: 1, ..StoreOf::default() };
-        let store = StoreOf { sent: 3 << 20, failures: 1, space, cache, ..requests };
-        let writes = OfOp { requests: 1, bytes: 2 << 20, ..OfOp::default() };
+        let requests = StoreReport { puts: 2, gets: 1, ..StoreReport::default() };
+        let store = StoreReport { sent: 3 << 20, failures: 1, space, cache, ..requests };
+        let writes = OpCounts { requests: 1, bytes: 2 << 20, ..OpCounts::default() };
         let [words, space] = store.lines(&Ops { writes, ..Ops::default() });
         assert!(
             words.starts_with("3 requests to the store, 3.0 MiB sent (1.50 a byte written)"),

@@ -10,7 +10,7 @@ use corewise::sync::Mutex;
 use super::context::Warnings;
 use super::volume::Volume;
 use crate::manifest;
-use crate::observer::Shown;
+use crate::observer::ShownExport;
 use crate::settings::Settings;
 use crate::units::count;
 
@@ -47,7 +47,7 @@ pub(crate) struct ExportDriver {
     /// Settings, which have the time to drain at shutdown.
     settings: Arc<Settings>,
     /// L: is the lock; guards the exports that are up, in the order in which they came.
-    shown: Arc<Mutex<Vec<Shown>>>,
+    shown: Arc<Mutex<Vec<ShownExport>>>,
     notes: Arc<Warnings>,
 }
 
@@ -61,7 +61,7 @@ impl ExportDriver {
     }
 
     /// Returns the exports that are up. The list grows while devices come up.
-    pub(crate) fn shown(&self) -> Arc<Mutex<Vec<Shown>>> {
+    pub(crate) fn shown(&self) -> Arc<Mutex<Vec<ShownExport>>> {
         Arc::clone(&self.shown)
     }
 }
@@ -74,7 +74,7 @@ impl Driver for ExportDriver {
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let export = cx.config::<manifest::Export>()?;
         let volume = cx.supplier::<Volume>(&export.device)?.device()?;
-        self.shown.lock().push(Shown::new(export, &*volume));
+        self.shown.lock().push(ShownExport::new(export, &*volume));
         self.server.add_export(offer(export, volume)).map_err(ProbeError::failed)?;
         Ok(Arc::new(BoundExport {
             server: Arc::clone(&self.server),
@@ -86,7 +86,7 @@ impl Driver for ExportDriver {
 }
 
 /// Returns a message about the clients that a drain disconnected unanswered, if there are any.
-pub(crate) fn cut(report: &DrainReport) -> Option<String> {
+pub(crate) fn disconnected(report: &DrainReport) -> Option<String> {
     (report.cut > 0).then(|| {
         format!(
             "disconnected {} after {}, with {} unanswered",
@@ -110,9 +110,9 @@ impl Bound for BoundExport {
         let Some(report) = self.server.remove_export(&self.name, self.settings.now().drain) else {
             return Ok(());
         };
-        if let Some(cut) = cut(&report) {
+        if let Some(who) = disconnected(&report) {
             // This is no failure: nothing acknowledged is lost, and the user set the deadline.
-            self.notes.add(format!("export '{}': {cut}", self.name));
+            self.notes.add(format!("export '{}': {who}", self.name));
         }
         flushed(&report)
     }

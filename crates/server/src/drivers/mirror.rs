@@ -161,12 +161,12 @@ mod tests {
     use corewise::blockmq::{IoError, IoErrorKind};
 
     use super::*;
-    use crate::events::{Events, Listening};
+    use crate::events::{Events, ListenerSlot};
 
     #[test]
     fn a_leg_that_fails_for_good_is_told_some_times_and_programs_hear_of_each() {
         let events = Arc::new(Events::new().unwrap());
-        let listening = Listening::new(Arc::clone(&events)).unwrap();
+        let listening = ListenerSlot::new(Arc::clone(&events)).unwrap();
         let report = Report { observer: Arc::new(()), quiet: true, events };
         let lines = EventLimiter::new(report, "m");
         let legs = ["a".to_string(), "b".to_string()];

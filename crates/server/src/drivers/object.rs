@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use corewise::device::ProbeError;
 
 use super::context::VolumeContext;
-use crate::control::stores::{Snapshot, SnapshotAction, StoreOf};
+use crate::control::stores::{Snapshot, SnapshotAction, StoreReport};
 use crate::manifest;
 #[cfg(feature = "object")]
 use crate::store_check::{is_there, key};
@@ -74,15 +74,15 @@ pub(super) fn created(driver: &ObjectDriver) -> bool {
 
 /// Returns what the volume has cost so far.
 #[cfg(feature = "object")]
-pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
-    use crate::control::stores::{Cache, Refuses, Space};
+pub(super) fn cost(driver: &ObjectDriver) -> StoreReport {
+    use crate::control::stores::{Cache, Space, StoreRefusal};
     let (used, space, cache) = (driver.usage(), driver.space(), driver.cache());
-    StoreOf {
+    StoreReport {
         served: driver.is_served(),
         fenced: driver.is_fenced(),
         damaged: driver.damage().is_some(),
         not_stored: driver.not_stored(),
-        refuses: driver.store_refusal().map(|refusal| Refuses {
+        refuses: driver.store_refusal().map(|refusal| StoreRefusal {
             why: refusal.why,
             since: refusal.since.as_secs(),
             has_flush_file: driver.has_flush_file(),
@@ -161,7 +161,7 @@ pub(super) fn snapshots(
 }
 
 #[cfg(not(feature = "object"))]
-pub(super) fn cost(driver: &ObjectDriver) -> StoreOf {
+pub(super) fn cost(driver: &ObjectDriver) -> StoreReport {
     match *driver {}
 }
 

@@ -11,7 +11,7 @@ use crate::control::changes::{ChangeReport, StepFailure, StepKind};
 use crate::drivers::Volume;
 use crate::drivers::export::offer;
 use crate::manifest::{self, Changes, Manifest, export_name};
-use crate::observer::Shown;
+use crate::observer::ShownExport;
 use crate::plan::{self, Plan};
 
 impl Live {
@@ -124,7 +124,7 @@ impl Live {
             let volume = volume.ok_or("its device is not up".to_string());
             let volume = volume.and_then(|volume| volume.device().map_err(|e| e.to_string()));
             let done = volume.and_then(|volume| {
-                let shown = Shown::new(export, &*volume);
+                let shown = ShownExport::new(export, &*volume);
                 let done = self.server.replace_export(offer(export, volume));
                 done.map(|()| shown).map_err(|error| error.to_string())
             });

@@ -35,9 +35,9 @@ use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Driver, Manifest, export_name};
 use crate::metrics_http::{MetricsListener, MetricsText};
-use crate::observer::Shown;
+use crate::observer::ShownExport;
+use crate::process_limits::ProcessLimits;
 use crate::report::Report;
-use crate::room::Room;
 use crate::service;
 use crate::settings::Settings;
 use crate::status::ServerStatus;
@@ -55,7 +55,7 @@ pub(crate) struct Live {
     pub(crate) machine: Machine,
     pub(crate) calls: Arc<CallTargets>,
     pub(crate) missing: Arc<MissingParts>,
-    pub(crate) shown: Arc<Mutex<Vec<Shown>>>,
+    pub(crate) shown: Arc<Mutex<Vec<ShownExport>>>,
     pub(crate) cleanup: Arc<Cleanup>,
     pub(crate) notes: Arc<Warnings>,
     pub(crate) report: Report,
@@ -67,7 +67,7 @@ pub(crate) struct Live {
     /// clients.
     pub(crate) most_clients: usize,
     /// Limits of the process. Clients share what the devices leave.
-    pub(crate) room: Room,
+    pub(crate) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(crate) usual_memory: u64,
     pub(crate) has_unix: bool,
@@ -217,7 +217,7 @@ impl Live {
         };
         let is_told = self.settings.tells_service_manager();
         let reloads = matches!(request, ChangeRequest::Reload) && !dry_run;
-        let _told = service::Reloading::told(reloads && is_told);
+        let _told = service::ReloadGuard::told(reloads && is_told);
         let (new, rolls_back) = match request {
             ChangeRequest::Grow(name, size) => {
                 return Ok(self.grow_alone(name, *size, old, dry_run)?);

@@ -12,7 +12,7 @@ use corewise::timeline::{Outcome, Span, SpanKind, Timeline, duration};
 
 use super::Live;
 use crate::control::changes::{ChangeReport, StepFailure};
-use crate::drivers::export::cut;
+use crate::drivers::export::disconnected;
 use crate::manifest::{Manifest, export_name};
 
 /// The time after which a device is reported if the manifest doesn't set one, the same as at
@@ -30,7 +30,7 @@ pub(super) struct Removal {
 pub(super) type RemovalErrors = Result<Vec<CallbackFailure>, device::Error>;
 
 /// The result of the removal of one device.
-pub(super) enum Removed {
+pub(super) enum RemovalResult {
     Done(RemovalErrors),
     /// The removal goes on after this time, but nobody waits for it.
     Hangs(Duration),
@@ -57,7 +57,7 @@ impl Live {
             has.exports.iter().map(|export| (export.name.as_str(), export)).collect(),
         );
         if let Some(report) = self.server.remove_exports(&exports, deadline) {
-            changed.notes.extend(cut(&report));
+            changed.notes.extend(disconnected(&report));
             for flush in &report.flushes {
                 let name = export_name(&flush.export);
                 match &flush.outcome {
@@ -95,11 +95,13 @@ impl Live {
             let mut left = Vec::new();
             let why = match result {
                 // The device was never up.
-                Removed::Done(Err(device::Error::NoSuchDevice(_))) => None,
-                Removed::Done(Err(device::Error::ShuttingDown)) => return None,
-                Removed::Done(Err(error)) => Some(error.to_string()),
-                Removed::Done(Ok(failed)) => failed.first().map(|first| first.error.to_string()),
-                Removed::Hangs(after) => {
+                RemovalResult::Done(Err(device::Error::NoSuchDevice(_))) => None,
+                RemovalResult::Done(Err(device::Error::ShuttingDown)) => return None,
+                RemovalResult::Done(Err(error)) => Some(error.to_string()),
+                RemovalResult::Done(Ok(failed)) => {
+                    failed.first().map(|first| first.error.to_string())
+                }
+                RemovalResult::Hangs(after) => {
                     left.extend(std::iter::once(name.clone()).chain(rest()));
                     Some(format!(
                         "it still isn't down after {}, and isn't waited for any more ('on_hang'); it goes on",
@@ -127,21 +129,23 @@ impl Live {
         name: &str,
         limit: Duration,
         rest: impl FnOnce() -> R,
-    ) -> Removed {
+    ) -> RemovalResult {
         let Some(told) = self.begin_removal(name) else {
-            return Removed::Done(self.manager.remove(name));
+            return RemovalResult::Done(self.manager.remove(name));
         };
         match told.recv_timeout(limit) {
-            Ok(result) => return Removed::Done(result),
+            Ok(result) => return RemovalResult::Done(result),
             // Only a bug disconnects the channel.
-            Err(RecvTimeoutError::Disconnected) => return Removed::Done(Ok(Vec::new())),
+            Err(RecvTimeoutError::Disconnected) => return RemovalResult::Done(Ok(Vec::new())),
             Err(RecvTimeoutError::Timeout) => {}
         }
         let rest: Vec<String> = rest().collect();
         self.overdue("removal", name, limit, &rest);
         match self.settings.now().on_hang {
-            HangPolicy::WaitOn => Removed::Done(told.recv().unwrap_or_else(|_| Ok(Vec::new()))),
-            _ => Removed::Hangs(limit),
+            HangPolicy::WaitOn => {
+                RemovalResult::Done(told.recv().unwrap_or_else(|_| Ok(Vec::new())))
+            }
+            _ => RemovalResult::Hangs(limit),
         }
     }
 

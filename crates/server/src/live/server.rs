@@ -6,7 +6,7 @@ use super::Live;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
 use crate::metrics_http::{self, MetricsListener};
-use crate::room;
+use crate::process_limits;
 use crate::settings::{differ, followed};
 use crate::threads::no_thread;
 
@@ -80,13 +80,14 @@ impl Live {
         let devices = || stay.clone().chain(&changes.add_devices);
         let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
         let asked = self.options_of(&old.server);
-        let refused = || Err(self.room.refusal(asked, devices(), attached()));
-        let Ok((options, cut)) = self.room.share(asked, devices()) else {
+        let refused = || Err(self.limits.refusal(asked, devices(), attached()));
+        let Ok((options, shortfall)) = self.limits.share(asked, devices()) else {
             return refused();
         };
         let most = options.max_connections as u64;
         if most < self.places(old) {
-            let (what, raise) = cut.map_or(("room", "the limits"), |cut| cut.taken());
+            let (what, raise) =
+                shortfall.map_or(("room", "the limits"), |shortfall| shortfall.taken());
             changed.notes.push(format!(
                 "the volumes take {what} from clients: {most} clients at most from now on; raise {raise} for more"
             ));
@@ -102,20 +103,20 @@ impl Live {
     pub(super) fn give_room(&self, has: &Manifest) {
         let options = self.options_of(&has.server);
         // The limit was enough for what the server has.
-        if let Ok((options, _)) = self.room.share(options, has.devices.iter()) {
+        if let Ok((options, _)) = self.limits.share(options, has.devices.iter()) {
             self.server.set_limits(options);
         }
     }
 
     fn places(&self, has: &Manifest) -> u64 {
-        let share = self.room.share(self.options_of(&has.server), has.devices.iter());
+        let share = self.limits.share(self.options_of(&has.server), has.devices.iter());
         share.map_or(0, |(options, _)| options.max_connections as u64)
     }
 
     /// Returns the options that the manifest allows clients, within the number that memory was
     /// reserved for.
     fn options_of(&self, server: &Server) -> Options {
-        let options = room::of_clients(server, self.usual_memory);
+        let options = process_limits::of_clients(server, self.usual_memory);
         options.max_connections(options.max_connections.min(self.most_clients))
     }
 

@@ -36,7 +36,7 @@ pub(crate) enum Reload {
     Follows,
     /// The new value takes effect at once, unless it is above the limit that the server's memory
     /// was divided for.
-    Room,
+    FollowsWithinMemory,
     /// New connections get the new content of the files. Setting the first file, or none, needs a
     /// restart.
     Renews,

@@ -21,7 +21,9 @@ fn row(key: &Key, usual: Reload) -> String {
         Reload::Grows => Some("A reload makes it larger while clients go on."),
         Reload::Legs => Some("A reload changes the legs while clients go on."),
         Reload::Follows => Some("A reload follows a change while clients go on."),
-        Reload::Room => Some("A reload follows a change up to what it was at the start."),
+        Reload::FollowsWithinMemory => {
+            Some("A reload follows a change up to what it was at the start.")
+        }
         Reload::Renews => Some("A reload shows a renewed file to newcomers."),
         Reload::Ignores => Some("A reload ignores a change."),
     };

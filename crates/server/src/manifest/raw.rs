@@ -46,7 +46,7 @@ pub(crate) struct RawDevice {
 keys! {
     /// The keys that name a device, its driver and its suppliers.
     #[derive(Clone, Debug, Default)]
-    struct Named {
+    struct DeviceKeys {
         /// Name of the device, unique: 1 to 64 letters, digits, `-`, `_`, `.`.
         name: Option<At<String>> = text(), Unset("required");
         /// Name of a driver below.
@@ -162,8 +162,8 @@ fn device(
     let subject = Subject::Device(name_of(table).ok_or(number));
     let mut fields = Fields::new(table, lines, base, subject);
     fields.declares("a device".to_string(), place);
-    let (named, tuning) = (Named::read(&mut fields), Tuning::read(&mut fields));
-    let Named { name, driver, suppliers } = named.unwrap_or_default();
+    let (named, tuning) = (DeviceKeys::read(&mut fields), Tuning::read(&mut fields));
+    let DeviceKeys { name, driver, suppliers } = named.unwrap_or_default();
     if !fields.has("name") {
         fields.refuse("", "a device needs a 'name'", "");
     }
@@ -213,13 +213,13 @@ fn made(
 /// Returns the keys of devices with any driver.
 fn device_keys() -> impl Iterator<Item = &'static str> {
     let drivers = DRIVERS.iter().flat_map(|driver| driver.names);
-    Named::NAMES.iter().chain(Tuning::NAMES).chain(drivers).copied()
+    DeviceKeys::NAMES.iter().chain(Tuning::NAMES).chain(drivers).copied()
 }
 
 /// Returns the keys that every device takes.
 #[cfg(test)]
 pub(super) fn keys_of_all_devices() -> Vec<super::keys::Key> {
-    Named::keys().into_iter().chain(Tuning::keys()).collect()
+    DeviceKeys::keys().into_iter().chain(Tuning::keys()).collect()
 }
 
 fn export(
@@ -371,7 +371,7 @@ shutdown_timeout = "5s"
         );
         let found = messages("[[device]]\nname = \"a\"\ndriver = \"partition\"\nof = \"b\"\n");
         let help = found.last().and_then(|found| found.split_once("known keys: ")).expect("help");
-        let own = [Named::NAMES, Tuning::NAMES, &["over", "partition"]].concat();
+        let own = [DeviceKeys::NAMES, Tuning::NAMES, &["over", "partition"]].concat();
         assert_eq!(help.1, own.join(", "), "those of this driver");
         let found = messages("[servers]\n");
         assert_eq!(found, ["m.toml:1:2: unknown key 'servers'\n  help: did you mean 'server'?"]);

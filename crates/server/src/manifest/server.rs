@@ -57,7 +57,7 @@ keys! {
         /// Largest number of clients at a time. Each has a thread and a descriptor. The hard limit
         /// of open files may [allow fewer](#greedy-clients).
         clients: Option<usize> = clients(),
-            Unset("1,024, or as many as `memory` has room for"), Room;
+            Unset("1,024, or as many as `memory` has room for"), FollowsWithinMemory;
         /// Largest number of clients from one address or, on the Unix socket, from one user.
         clients_per_peer: Option<usize> = clients(), Unset("all"), Follows;
         /// Idle time after which a client may be evicted for a new one. If no place is free, the

@@ -20,7 +20,7 @@ use crate::drivers::Volume;
 use crate::error::Error;
 use crate::handle;
 use crate::manifest::{LeftOut, Manifest, Problem, Subject, export_name};
-use crate::observer::Shown;
+use crate::observer::ShownExport;
 use crate::observer::{ClientLimits, Phase, Ready};
 use crate::plan::{self, Plan};
 use crate::report::Report;
@@ -267,17 +267,18 @@ impl PreparedServer {
         }
         // Exports in the manifest's order, rather than that in which they came up.
         let shown = running.shown.lock().clone();
-        let mut shown: HashMap<String, Shown> =
+        let mut shown: HashMap<String, ShownExport> =
             shown.into_iter().map(|shown| (shown.name.clone(), shown)).collect();
         let exports = self.manifest.exports.iter();
-        let exports: Vec<Shown> = exports.filter_map(|export| shown.remove(&export.name)).collect();
-        if let Some(cut) = &self.cut {
-            tracing::warn!("{cut}");
+        let exports: Vec<ShownExport> =
+            exports.filter_map(|export| shown.remove(&export.name)).collect();
+        if let Some(shortfall) = &self.shortfall {
+            tracing::warn!("{shortfall}");
         }
         if let Some(warning) = &self.too_much_memory {
             tracing::warn!("{warning}");
         }
-        let clients = ClientLimits { options: &self.options, tls, cut: self.cut };
+        let clients = ClientLimits { options: &self.options, tls, shortfall: self.shortfall };
         // Not under the lock: an observer may wait for the reader of its stdout.
         let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
         let (control, metrics) = (control.map(Control::path), metrics.as_deref());

@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind};
 use crate::live::{Change, ChangeRequest};
 use crate::manifest::{self, LeftOut, Manifest};
 use crate::observer::Observer;
-use crate::room::Room;
+use crate::process_limits::ProcessLimits;
 
 /// A server that serves. Dropping it takes it down, as [`down`](Server::down) does.
 pub struct Server {
@@ -134,7 +134,7 @@ pub struct Options {
     /// Policy for devices that hang. It overrides that of the manifest, also after a reload.
     pub on_hang: Option<HangPolicy>,
     /// Limits of the process.
-    pub room: Room,
+    pub limits: ProcessLimits,
     /// Files and sockets to remove at the end. Several servers may share it: each removes its own
     /// things.
     pub cleanup: Arc<Cleanup>,
@@ -158,7 +158,7 @@ impl Default for Options {
             ends_process: false,
             shutdown_timeout: None,
             on_hang: None,
-            room: Room::now(),
+            limits: ProcessLimits::now(),
             cleanup: Arc::default(),
             cancel: Cancel::new(),
             observer: Arc::new(()),

@@ -26,15 +26,15 @@ use crate::handle::Handle;
 use crate::history::ShutdownHistory;
 use crate::live::Live;
 use crate::manifest::{LeftOut, Manifest, Position, Problem, Subject};
-use crate::observer::Shown;
-use crate::observer::{Caught, Observer};
+use crate::observer::ShownExport;
+use crate::observer::{Observer, PanicCatcher};
+use crate::process_limits::{ClientShortfall, ProcessLimits};
 use crate::report::Report;
-use crate::room::{Cut, Room};
 use crate::service::{self, Service};
 use crate::settings::{Overrides, Settings};
 use crate::status::ServerStatus;
 use crate::threads::no_thread;
-use crate::{listen, room, tls};
+use crate::{listen, process_limits, tls};
 
 /// A server that was checked and not begun.
 pub(super) struct PreparedServer {
@@ -61,10 +61,10 @@ pub(super) struct PreparedServer {
     /// Limits of clients.
     pub(super) options: nbd::Options,
     /// Reason why fewer clients fit than were asked for.
-    pub(super) cut: Option<Cut>,
+    pub(super) shortfall: Option<ClientShortfall>,
     /// Warning that clients may take more memory than the process may use.
     pub(super) too_much_memory: Option<String>,
-    pub(super) room: Room,
+    pub(super) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(super) usual_memory: u64,
     pub(super) cleanup: Arc<Cleanup>,
@@ -77,7 +77,7 @@ pub(super) struct Components {
     pub(super) workqueue: Workqueue,
     pub(super) server: Arc<nbd::Server>,
     /// L: is the lock; guards the exports that are up.
-    pub(super) shown: Arc<Mutex<Vec<Shown>>>,
+    pub(super) shown: Arc<Mutex<Vec<ShownExport>>>,
     pub(super) disks: Arc<Disks>,
     pub(super) notes: Arc<Warnings>,
     pub(super) known: ShutdownHistory,
@@ -148,19 +148,19 @@ impl PreparedServer {
         }
         let events = Events::new()
             .map_err(|error| Error::new(format!("cannot make an eventfd: {error}")))?;
-        let usual_memory = room::usual_memory();
+        let usual_memory = process_limits::usual_memory();
         let server = &manifest.server;
-        let of_clients = room::of_clients(server, usual_memory);
-        let room = options.room.with_tls(server.tls().is_some());
-        let (of_clients, cut) =
-            room.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
-        let too_much_memory = room::too_much(&of_clients, server.tls().is_some());
+        let of_clients = process_limits::of_clients(server, usual_memory);
+        let limits = options.limits.with_tls(server.tls().is_some());
+        let (of_clients, shortfall) =
+            limits.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
+        let too_much_memory = process_limits::too_much(&of_clients, server.tls().is_some());
         let is_unix = |one: &Listener| matches!(one.endpoint(), Endpoint::Unix(_));
         let has_unix = match options.passed.is_empty() {
             true => server.unix.is_some(),
             false => options.passed.iter().any(is_unix),
         };
-        let observer: Arc<dyn Observer> = Arc::new(Caught(options.observer));
+        let observer: Arc<dyn Observer> = Arc::new(PanicCatcher(options.observer));
         Ok(PreparedServer {
             report: Report { observer, quiet: false, events: Arc::new(events) },
             keep_going: options.keep_going,
@@ -178,9 +178,9 @@ impl PreparedServer {
             passed: options.passed,
             left_out: options.left_out,
             options: of_clients,
-            cut,
+            shortfall,
             too_much_memory,
-            room,
+            limits,
             usual_memory,
             cleanup: Cleanup::part_of(&options.cleanup),
             cancel: options.cancel,
@@ -205,7 +205,7 @@ impl PreparedServer {
 
     pub(super) fn build(&mut self, machine: Machine) -> Result<Components, Error> {
         let devices = self.manifest.devices.iter();
-        self.room.reserve(&self.options, devices).map_err(Error::new)?;
+        self.limits.reserve(&self.options, devices).map_err(Error::new)?;
         let server = tls::server(self.options, self.manifest.server.tls());
         let (server, seen) = server.map_err(|problem| {
             self.report.problem(&self.label, &problem);
@@ -276,7 +276,7 @@ impl PreparedServer {
             settings,
             status,
             most_clients: self.options.max_connections,
-            room: self.room,
+            limits: self.limits,
             usual_memory: self.usual_memory,
             has_unix: self.has_unix,
             metrics: Mutex::default(),

@@ -1,11 +1,11 @@
 //! Tests of the health derived from given facts.
 
 use super::*;
-use crate::control::disks::{OfOp, Ops};
-use crate::control::mirrors::{Check, Checked, Leg, LegStatus, MirrorOf, Schedule};
+use crate::control::disks::{OpCounts, Ops};
+use crate::control::mirrors::{Check, CheckResult, Leg, LegStatus, MirrorReport, Schedule};
 use crate::control::recent::LastMinute;
-use crate::control::stores::RemoteOf;
-use crate::control::stores::StoreOf;
+use crate::control::stores::RemoteReport;
+use crate::control::stores::StoreReport;
 
 fn disk(name: &str, over: &[&str]) -> Disk {
     let over = over.iter().map(ToString::to_string).collect();
@@ -20,7 +20,7 @@ fn mirror(name: &str, legs: &[(&str, LegStatus)]) -> Disk {
         why: (*state == LegStatus::Out).then(|| "I/O error".to_string()),
     };
     let legs = legs.iter().map(leg).collect();
-    Disk { mirror: Some(MirrorOf { legs, ..MirrorOf::default() }), ..disk(name, &over) }
+    Disk { mirror: Some(MirrorReport { legs, ..MirrorReport::default() }), ..disk(name, &over) }
 }
 
 fn export(device: &str) -> Export {
@@ -125,7 +125,7 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
 #[test]
 fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them() {
     let store = |served, fenced, damaged| Disk {
-        store: Some(StoreOf { served, fenced, damaged, ..StoreOf::default() }),
+        store: Some(StoreReport { served, fenced, damaged, ..StoreReport::default() }),
         condition: Some("why".to_string()),
         ..disk("s", &[])
     };
@@ -140,11 +140,11 @@ fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them()
         assert!(health.reasons[0].line().contains(todo), "{:?}", health.reasons[0]);
     }
     let remote = |connections, down| Disk {
-        remote: Some(RemoteOf {
+        remote: Some(RemoteReport {
             connections,
             down,
             why: "Connection refused".to_string(),
-            ..RemoteOf::default()
+            ..RemoteReport::default()
         }),
         ..disk("far", &[])
     };
@@ -189,7 +189,7 @@ fn findings_count_until_a_check_that_looks_at_all_finds_none() {
     let state = |check: Option<Check>, differ| {
         let mut disk = mirror("m", &legs);
         let of = disk.mirror.as_mut().unwrap();
-        (of.check, of.checked) = (check, Some(Checked { differ, ..Checked::default() }));
+        (of.check, of.checked) = (check, Some(CheckResult { differ, ..CheckResult::default() }));
         of_state(disk)
     };
     let at = |running, checked, differ| {
@@ -368,10 +368,10 @@ fn requests_that_hang_or_fail_are_told_of_the_lowest_volume_that_has_them() {
     assert_eq!(faults(&of(&above, &["top"])), [(Fault::RequestHangs, "top")]);
     assert_eq!(of(&[old("a", &[], 29.0)], &["a"]).state, HealthState::Ok);
     let failing = |name: &str, over: &[&str], reads, zeroes| {
-        let of = |errors| OfOp {
+        let of = |errors| OpCounts {
             requests: 100,
             last_minute: Some(LastMinute { requests: 9, errors, ..LastMinute::default() }),
-            ..OfOp::default()
+            ..OpCounts::default()
         };
         let ops = Ops { reads: of(reads), write_zeroes: of(zeroes), ..Ops::default() };
         Disk { ops, ..disk(name, over) }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::disks::Disk;
 use crate::control::mirrors::{
-    self, CheckFindings, Leg, LegStatus, MirrorOf, Schedule, take_back_todo,
+    self, CheckFindings, Leg, LegStatus, MirrorReport, Schedule, take_back_todo,
 };
 use crate::control::served::{self, Export};
 use crate::units;
@@ -190,7 +190,12 @@ fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     errors.filter(|(_, errors)| *errors != 0).collect()
 }
 
-fn of_mirror(name: &str, mirror: &MirrorOf, facts: &Facts<'_>, stack: &Stack<'_>) -> Vec<Reason> {
+fn of_mirror(
+    name: &str,
+    mirror: &MirrorReport,
+    facts: &Facts<'_>,
+    stack: &Stack<'_>,
+) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = mirror.legs.iter().filter_map(|leg| of_leg(name, leg)).collect();
     if let Some(found) = mirror.found().filter(|found| found.wrong() != 0) {
         reasons.push(of_check(name, found, stack));

@@ -11,7 +11,7 @@ use crate::{address_space, descriptors, units};
 
 /// The limits of the process.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ProcessLimits {
     files: descriptors::Descriptors,
     space: address_space::AddressSpace,
     /// True if the server has TLS.
@@ -20,42 +20,42 @@ pub struct Room {
     reserved: Option<u64>,
 }
 
-/// A cut: fewer clients than were asked for.
+/// A shortfall: fewer clients than were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    Files(descriptors::Cut),
-    Space(address_space::Cut),
+pub(crate) enum ClientShortfall {
+    Files(descriptors::DescriptorShortfall),
+    Space(address_space::AddressSpaceShortfall),
 }
 
-impl Cut {
+impl ClientShortfall {
     /// Returns the resource that new volumes take from clients, and the limit to raise.
     pub(crate) fn taken(&self) -> (&'static str, &'static str) {
         match self {
-            Cut::Files(_) => ("descriptors", "LimitNOFILE (systemd) or `ulimit -Hn`"),
-            Cut::Space(_) => ("address space", "LimitAS (systemd) or `ulimit -v`"),
+            ClientShortfall::Files(_) => ("descriptors", "LimitNOFILE (systemd) or `ulimit -Hn`"),
+            ClientShortfall::Space(_) => ("address space", "LimitAS (systemd) or `ulimit -v`"),
         }
     }
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for ClientShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cut::Files(cut) => cut.fmt(f),
-            Cut::Space(cut) => cut.fmt(f),
+            ClientShortfall::Files(shortfall) => shortfall.fmt(f),
+            ClientShortfall::Space(shortfall) => shortfall.fmt(f),
         }
     }
 }
 
-impl Room {
+impl ProcessLimits {
     /// Returns the limits of this process. Resources in use now count as taken.
-    pub fn now() -> Room {
+    pub fn now() -> ProcessLimits {
         let (files, space) = (descriptors::Descriptors::now(), address_space::AddressSpace::now());
-        Room { files, space, tls: false, reserved: None }
+        ProcessLimits { files, space, tls: false, reserved: None }
     }
 
     /// Sets whether the server has TLS.
-    pub(crate) fn with_tls(self, tls: bool) -> Room {
-        Room { tls, ..self }
+    pub(crate) fn with_tls(self, tls: bool) -> ProcessLimits {
+        ProcessLimits { tls, ..self }
     }
 
     /// Returns the part of `options` that clients can have beside these devices, or the reason why
@@ -64,13 +64,13 @@ impl Room {
         &self,
         options: Options,
         devices: impl Iterator<Item = &'d Device> + Clone,
-    ) -> Result<(Options, Option<Cut>), String> {
-        let Room { files, space, tls, reserved } = self;
-        let (options, cut) =
+    ) -> Result<(Options, Option<ClientShortfall>), String> {
+        let ProcessLimits { files, space, tls, reserved } = self;
+        let (options, shortfall) =
             files.share(options, devices.clone()).map_err(|why| why.to_string())?;
         let (options, less) =
             space.share(options, *tls, *reserved, devices).map_err(|why| why.to_string())?;
-        Ok((options, less.map(Cut::Space).or(cut.map(Cut::Files))))
+        Ok((options, less.map(ClientShortfall::Space).or(shortfall.map(ClientShortfall::Files))))
     }
 
     /// Reserves the memory that clients may take, if the address space is limited. The main thread
@@ -96,7 +96,7 @@ impl Room {
     ) -> String {
         match self.space.share(options, self.tls, self.reserved, devices.clone()) {
             Err(why) => format!("{why} and start again"),
-            Ok((_, Some(cut))) => format!("{cut}; {clients} clients are there"),
+            Ok((_, Some(shortfall))) => format!("{shortfall}; {clients} clients are there"),
             Ok((_, None)) => self.files.refusal(devices, clients),
         }
     }
