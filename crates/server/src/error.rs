@@ -8,7 +8,7 @@ use std::fmt;
 pub enum ErrorKind {
     /// The server did not come up. Its observer has the reason.
     Reported,
-    /// The server can't come up, or a manifest can't be used.
+    /// The server can't come up, a manifest can't be used, or a change hangs and goes on.
     Failed,
     /// Another change is being made. Try again when it is done.
     Busy,
@@ -33,6 +33,10 @@ impl Error {
 
     pub(crate) fn new(message: impl Into<String>) -> Error {
         Error::of(ErrorKind::Failed, message)
+    }
+
+    pub(crate) fn refused(why: impl Into<String>) -> Error {
+        Error::of(ErrorKind::Refused, why)
     }
 
     pub(crate) fn reported() -> Error {
@@ -63,7 +67,14 @@ impl Error {
 /// Creates an error from the reason for which a change is refused.
 impl From<String> for Error {
     fn from(why: String) -> Error {
-        Error::of(ErrorKind::Refused, why)
+        Error::refused(why)
+    }
+}
+
+/// Creates an error from the reason for which a change is refused.
+impl From<&str> for Error {
+    fn from(why: &str) -> Error {
+        Error::refused(why)
     }
 }
 

@@ -68,7 +68,8 @@ fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, quest
         let answer = answered(&view, || {
             if let Some(request) = snapshots::request(&question) {
                 let (volume, request) = request?;
-                let snapshots = Some(view.live.snapshots(&volume, &request)?);
+                let snapshots = view.live.snapshots(&volume, &request);
+                let snapshots = Some(snapshots.map_err(|error| error.to_string())?);
                 return Ok(Answer { snapshots, ..Answer::default() });
             }
             let request = ChangeRequest::of(&question).ok_or("it is not about a change")??;

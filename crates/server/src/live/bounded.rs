@@ -11,6 +11,7 @@ use corewise::timeline::duration;
 
 use super::Live;
 use super::removal::USUAL;
+use crate::error::{Error, ErrorKind};
 use crate::manifest::Manifest;
 use crate::threads::no_thread;
 
@@ -24,7 +25,7 @@ impl Live {
         has: &Manifest,
         work: impl FnOnce() -> T + Send + 'static,
         late: impl FnOnce(&Live, &mut Manifest, T) + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, Error> {
         let name = of.first().map_or("", String::as_str);
         let limit =
             has.device(name).and_then(|device| device.tuning.probe_timeout).unwrap_or(USUAL);
@@ -48,16 +49,16 @@ impl Live {
             }
         };
         let started = std::thread::Builder::new().name("change".to_string()).spawn(run);
-        started.map_err(|error| no_thread(&error))?;
+        started.map_err(|error| Error::refused(no_thread(&error)))?;
         let bug = "this is a bug in corewise";
         match told.recv_timeout(limit) {
             Ok(done) => return Ok(done),
-            Err(RecvTimeoutError::Disconnected) => return Err(bug.to_string()),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::new(bug)),
             Err(RecvTimeoutError::Timeout) => {}
         }
         self.overdue("change", name, limit, &[]);
         if self.settings.now().on_hang == HangPolicy::WaitOn {
-            return told.recv().map_err(|_| bug.to_string());
+            return told.recv().map_err(|_| Error::new(bug));
         }
         let mut given_up = given_up.lock();
         if let Ok(done) = told.try_recv() {
@@ -69,18 +70,19 @@ impl Live {
             duration(limit)
         );
         self.stuck.lock().extend(of);
-        Err(why)
+        Err(Error::new(why))
     }
 
     /// Refuses a change of a device of which an abandoned change still runs.
     pub(super) fn refuse_stuck<'a>(
         &self,
         mut names: impl Iterator<Item = &'a str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         let stuck = self.stuck.lock();
         match names.find(|name| stuck.iter().any(|one| one == name)) {
             Some(name) => {
-                Err(format!("a change of '{name}' still goes on; try again when it is over"))
+                let why = format!("a change of '{name}' still goes on; try again when it is over");
+                Err(Error::of(ErrorKind::Busy, why))
             }
             None => Ok(()),
         }

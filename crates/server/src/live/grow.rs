@@ -8,6 +8,7 @@ use super::Live;
 use super::request::known;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::Volume;
+use crate::error::Error;
 use crate::manifest::{Driver, FileDriver, Manifest};
 
 fn step(name: &str, size: Option<u64>) -> Step {
@@ -22,11 +23,12 @@ impl Live {
         size: Option<u64>,
         has: &mut Manifest,
         dry_run: bool,
-    ) -> Result<ChangeReport, String> {
+    ) -> Result<ChangeReport, Error> {
         let device = has.device(name);
         let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
         if let Some(above) = has.built_over(&device.name).next() {
-            return Err(format!("'{}' is built over '{name}', and knows its size", above.name));
+            let why = format!("'{}' is built over '{name}', and knows its size", above.name);
+            return Err(Error::refused(why));
         }
         self.refuse_stuck(std::iter::once(name))?;
         self.manager.bound::<Volume>(name).ok_or("it is not up")?.may_grow(size)?;
@@ -59,7 +61,7 @@ impl Live {
         name: &str,
         size: Option<u64>,
         has: &mut Manifest,
-    ) -> Result<(u64, u64), String> {
+    ) -> Result<(u64, u64), Error> {
         let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
         let had = volume.device().map_err(|error| error.to_string())?.geometry().size;
         let of = name.to_string();

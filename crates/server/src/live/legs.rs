@@ -53,15 +53,15 @@ pub(crate) struct WrittenLegs(BTreeMap<String, Vec<String>>);
 
 impl WrittenLegs {
     /// Refuses a manifest that wasn't updated and would undo changes made by hand.
-    pub(super) fn refuse_old(&mut self, has: &Manifest, new: &Manifest) -> Result<(), String> {
+    pub(super) fn refuse_old(&mut self, has: &Manifest, new: &Manifest) -> Result<(), Error> {
         for (mirror, written) in &self.0 {
             let now = over(has, mirror).unwrap_or_default();
             if over(new, mirror).is_some_and(|new| new == written && new != now) {
                 let (now, written) = (list(now), list(written));
-                return Err(format!(
+                return Err(Error::refused(format!(
                     "the legs of '{mirror}' are {now} since they were changed by `corewise mirror`, and the \
                      manifest still says {written}: write over = {now}, and a [[device]] for each, into the manifest"
-                ));
+                )));
             }
         }
         self.0.retain(|mirror, _| over(new, mirror) != over(has, mirror));
@@ -89,11 +89,11 @@ impl Live {
         changes: &Changes,
         old: &Manifest,
         new: &Manifest,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         for mirror in &changes.restarted {
             let Some(why) = against_record(mirror, old, new) else { continue };
             if self.manager.bound::<Volume>(mirror).is_some_and(|mirror| mirror.has_record()) {
-                return Err(format!("'{mirror}' would not come up again: {why}"));
+                return Err(Error::refused(format!("'{mirror}' would not come up again: {why}")));
             }
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Live {
         change: &LegChange,
         has: &mut Manifest,
         dry_run: bool,
-    ) -> Result<ChangeReport, String> {
+    ) -> Result<ChangeReport, Error> {
         let legs = over(has, mirror).ok_or_else(|| match has.device(mirror) {
             Some(_) => format!("'{mirror}' is not a mirror"),
             None => format!("there is no device '{mirror}'{}", known(has)),
@@ -114,7 +114,8 @@ impl Live {
         let legs = legs.to_vec();
         if let Some(leg) = change.leaves().filter(|leg| !legs.iter().any(|name| name == leg)) {
             let legs = legs.join(", ");
-            return Err(format!("'{leg}' is not a leg of '{mirror}'; the legs are: {legs}"));
+            let why = format!("'{leg}' is not a leg of '{mirror}'; the legs are: {legs}");
+            return Err(Error::refused(why));
         }
         self.refuse_stuck(change.touches(mirror))?;
         if let Some(with) = change.comes() {
@@ -169,7 +170,7 @@ impl Live {
             let refused = legs.by_ref().find_map(|change| {
                 let free = change.comes().map_or(Ok(()), |with| is_free(with, mirror, has));
                 let done = free.and_then(|()| self.change_leg(mirror, change, has, changed));
-                done.err().map(|why| (change, why))
+                done.err().map(|error| (change, error.to_string()))
             });
             let Some((change, why)) = refused else {
                 self.written.lock().0.remove(mirror);
@@ -231,7 +232,7 @@ impl Live {
         change: &LegChange,
         has: &mut Manifest,
         changed: &mut ChangeReport,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, Error> {
         let bound =
             |name: &str| self.manager.bound::<Volume>(name).ok_or(format!("'{name}' is not up"));
         let volume = bound(mirror)?;
@@ -269,7 +270,10 @@ impl Live {
             ChangeReport { steps: vec![change.step(mirror)], ..ChangeReport::default() };
         match self.leg_changed(mirror, change, has, &mut changed, done) {
             Ok(now) => self.is_done(mirror, change, legs, &now, &mut changed),
-            Err(why) => self.report.refused(&format!("the late change of '{mirror}'"), &why),
+            Err(error) => {
+                let what = format!("the late change of '{mirror}'");
+                self.report.refused(&what, &error.to_string());
+            }
         }
     }
 
@@ -281,7 +285,7 @@ impl Live {
         has: &mut Manifest,
         changed: &mut ChangeReport,
         done: LegResult,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, Error> {
         // An error of `unlink` means that the server ends, which takes devices down in the old
         // order.
         let gone = if done.is_ok() { change.leaves() } else { change.comes() };
@@ -311,22 +315,23 @@ impl Live {
 }
 
 /// Checks that a device can become a leg: nobody else writes to it.
-fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), String> {
+fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), Error> {
     if has.device(name).is_none() {
-        return Err(format!(
+        return Err(Error::refused(format!(
             "there is no device '{name}'; `corewise add` brings one up that a manifest declares{}",
             known(has)
-        ));
+        )));
     }
     if let Some(above) = has.built_over(name).next() {
         let above = &above.name;
-        return Err(match above == mirror {
+        return Err(Error::refused(match above == mirror {
             true => format!("'{name}' is a leg of '{mirror}' already"),
             false => format!("'{name}' is in use: '{above}' is built over it"),
-        });
+        }));
     }
     if let Some(export) = has.exports.iter().find(|export| export.device == name) {
-        return Err(format!("'{name}' is in use: the export '{}' shows it", export.name));
+        let why = format!("'{name}' is in use: the export '{}' shows it", export.name);
+        return Err(Error::refused(why));
     }
     let (mut below, mut todo) = (Vec::new(), vec![name]);
     while let Some(name) = todo.pop() {
@@ -336,9 +341,9 @@ fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), String> {
         below.extend(needs);
     }
     match name == mirror || below.contains(&mirror) {
-        true => Err(format!(
+        true => Err(Error::refused(format!(
             "'{name}' can't be a leg of '{mirror}': it is built over that, or needs it"
-        )),
+        ))),
         false => Ok(()),
     }
 }

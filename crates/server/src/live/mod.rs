@@ -207,7 +207,7 @@ impl Live {
     ) -> Result<ChangeReport, Error> {
         let &Change { ref request, mode, dry_run } = change;
         if (mode, matches!(request, ChangeRequest::Remove(_))) == (Mode::Hide, false) {
-            return Err("mode 'hide' is for 'remove'".to_string().into());
+            return Err(Error::refused("mode 'hide' is for 'remove'"));
         }
         let _changing = self.status.changing();
         let ending = self.has_ended();
@@ -220,10 +220,10 @@ impl Live {
         let _told = service::ReloadGuard::told(reloads && is_told);
         let (new, rolls_back) = match request {
             ChangeRequest::Grow(name, size) => {
-                return Ok(self.grow_alone(name, *size, old, dry_run)?);
+                return self.grow_alone(name, *size, old, dry_run);
             }
             ChangeRequest::Legs(mirror, change) => {
-                return Ok(self.change_legs(mirror, change, old, dry_run)?);
+                return self.change_legs(mirror, change, old, dry_run);
             }
             ChangeRequest::Reload => (self.again(old)?, false),
             ChangeRequest::Add(file) => (added(file, old)?, true),
@@ -240,7 +240,7 @@ impl Live {
                 _ => self.source.as_ref(),
             };
             let file = file.map_or("the manifest".into(), |file| file.to_string_lossy());
-            return Err(problem.display(&file).to_string().into());
+            return Err(Error::refused(problem.display(&file).to_string()));
         }
         let mut changed = self.steps(&changes);
         changed.dry_run = dry_run;
@@ -263,7 +263,8 @@ impl Live {
         let new_exports = changes.add_exports.iter().chain(&changes.replace_exports);
         for export in new_exports.filter(|_| !self.has_unix) {
             if let Some((why, help)) = manifest::why_not(export) {
-                return Err(format!("{}: {why}; {help}", export_name(&export.name)).into());
+                let why = format!("{}: {why}; {help}", export_name(&export.name));
+                return Err(Error::refused(why));
             }
         }
         let server = match request {
@@ -338,8 +339,8 @@ impl Live {
             return Ok(changed);
         }
         for (name, size) in &changes.grow {
-            if let Err(why) = self.grow(name, Some(*size), old) {
-                changed.failed.push(StepFailure { name: name.clone(), why });
+            if let Err(error) = self.grow(name, Some(*size), old) {
+                changed.failed.push(StepFailure { name: name.clone(), why: error.to_string() });
             }
         }
         let (last, first): (Vec<_>, Vec<_>) =
@@ -358,7 +359,7 @@ impl Live {
             let each =
                 changed.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.why));
             let each = each.collect::<Vec<_>>().join("; ");
-            return Err(format!("nothing was added: {each}").into());
+            return Err(Error::refused(format!("nothing was added: {each}")));
         }
         self.note_left_out(request, &changed);
         self.report.changed(&changed);
@@ -408,7 +409,7 @@ impl Live {
             let why = format!("device '{name}' is in memory, and its restart loses what it holds");
             let way_out = "leave its keys, and what it needs, as they were, or use --mode soft";
             match (change.mode, change.dry_run) {
-                (Mode::Safe, false) => return Err(format!("{why}: {way_out}").into()),
+                (Mode::Safe, false) => return Err(Error::refused(format!("{why}: {way_out}"))),
                 (Mode::Safe, true) => {
                     changed.notes.push(format!("{why}; mode 'safe' refuses that: {way_out}"));
                 }
@@ -455,32 +456,32 @@ impl Live {
     }
 
     /// Reads the manifest again.
-    fn again(&self, old: &Manifest) -> Result<Manifest, String> {
+    fn again(&self, old: &Manifest) -> Result<Manifest, Error> {
         let file = self.source.as_ref().ok_or(
             "the server has no manifest that could be read again: it is built in, or came through a pipe",
         )?;
         let read = |text: &str, base: &Path| manifest::read(text, base);
         let manifest = checked(file, read)?;
         if let Some((name, had, asked)) = shrunk(old, &manifest).next() {
-            return Err(format!(
+            return Err(Error::refused(format!(
                 "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter; write size = \"{had}\" into the manifest",
                 units::size(had),
                 units::size(asked)
-            ));
+            )));
         }
         self.written.lock().refuse_old(old, &manifest)?;
         match manifest.devices.is_empty() {
-            true => Err(format!("{}: it declares no device", file.display())),
+            true => Err(Error::refused(format!("{}: it declares no device", file.display()))),
             false => Ok(manifest),
         }
     }
 
     /// Returns the TLS files for new clients, if they differ from those shown now.
-    fn renewed(&self, new: &Manifest) -> Result<Option<RenewedTls>, String> {
+    fn renewed(&self, new: &Manifest) -> Result<Option<RenewedTls>, Error> {
         let seen = self.seen.lock();
         match (new.server.tls(), &*seen) {
             (Some(tls), Some(seen)) => tls::renewed(tls, seen)
-                .map_err(|problem| problem.display("the manifest").to_string()),
+                .map_err(|problem| Error::refused(problem.display("the manifest").to_string())),
             _ => Ok(None),
         }
     }
@@ -539,14 +540,14 @@ impl Live {
 
     /// Hides these exports from new clients and returns those that have clients. If clients must
     /// not be lost, all are shown again.
-    fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, String> {
+    fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, Error> {
         let hiding = self.hiding.lock().clone();
         if let Some(name) =
             exports.iter().find(|name| hiding.contains(*name)).filter(|_| mode == Mode::Hide)
         {
-            return Err(format!(
+            return Err(Error::refused(format!(
                 "the export '{name}' is hidden already, and goes with its last client"
-            ));
+            )));
         }
         let mut used = Vec::new();
         for name in exports {
@@ -563,20 +564,16 @@ impl Live {
                 format!("export '{name}' has {}", count(*clients as u64, "client"))
             });
             let used = used.collect::<Vec<_>>().join(", ");
-            return Err(format!(
+            return Err(Error::refused(format!(
                 "{used}; --mode soft answers what they have asked for and disconnects them, --mode hard \
                  disconnects them at once"
-            ));
+            )));
         }
         Ok(used.into_iter().map(|(name, _)| name).collect())
     }
 
     /// Removes a device or export when its exports have no client any more. Starts a thread.
-    fn remove_when_unused(
-        self: &Arc<Self>,
-        name: &str,
-        exports: Vec<String>,
-    ) -> Result<(), String> {
+    fn remove_when_unused(self: &Arc<Self>, name: &str, exports: Vec<String>) -> Result<(), Error> {
         self.hiding.lock().extend(exports.iter().cloned());
         let (theirs, wanted, hidden) = (Arc::clone(self), name.to_string(), exports.clone());
         let wait = move || {
@@ -598,7 +595,7 @@ impl Live {
                 self.server.show_export(export);
                 self.hiding.lock().remove(export);
             }
-            no_thread(&error)
+            Error::refused(no_thread(&error))
         })
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::legs;
 use crate::control::{Mode, Question};
+use crate::error::Error;
 use crate::manifest::{self, Driver, LegChange, Manifest, Resolved, export_name};
 use crate::source::Source;
 use crate::{text, units};
@@ -58,15 +59,15 @@ impl ChangeRequest {
 pub(super) fn checked(
     file: &Path,
     read: impl FnOnce(&str, &Path) -> Resolved,
-) -> Result<Manifest, String> {
+) -> Result<Manifest, Error> {
     let source = Source::read_plain(file)?;
     let base = source.base.unwrap_or_default();
     let manifest = read(&source.text, &base).into_manifest(&source.label);
-    manifest.map_err(|error| error.to_string())
+    manifest.map_err(|error| Error::refused(error.to_string()))
 }
 
 /// Returns the manifest of what a server has, with the content of the file added.
-pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
+pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, Error> {
     let more = checked(file, |text, base| manifest::read_beside(text, base, old))?;
     let mut new = old.clone();
     new.devices.extend(more.devices);
@@ -76,25 +77,25 @@ pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, String> {
 
 /// Returns the manifest of what a server has, without a device and its exports, or without an
 /// export.
-pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, String> {
+pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, Error> {
     let mut new = old.clone();
     if let Some(export) = name.strip_prefix("export:") {
         new.exports.retain(|one| one.name != export);
         return match new.exports.len() < old.exports.len() {
             true => Ok(new),
-            false => Err(format!("there is no export '{export}'{}", known(old))),
+            false => Err(format!("there is no export '{export}'{}", known(old)).into()),
         };
     }
     if old.device(name).is_none() {
         // No device has the name, so it means the export.
         return match old.export(name) {
             Some(_) => without(&export_name(name), old),
-            None => Err(format!("there is no device and no export '{name}'{}", known(old))),
+            None => Err(format!("there is no device and no export '{name}'{}", known(old)).into()),
         };
     }
     let needs = |device: &&manifest::Device| device.suppliers.iter().any(|one| one == name);
     if let Some(above) = old.devices.iter().find(needs) {
-        return Err(format!("'{}' needs '{name}': remove it first", above.name));
+        return Err(format!("'{}' needs '{name}': remove it first", above.name).into());
     }
     new.exports.retain(|export| export.device != name);
     new.devices.retain(|device| device.name != name);

@@ -4,6 +4,7 @@ use corewise::nbd::Options;
 
 use super::Live;
 use crate::control::changes::{ChangeReport, Step, StepKind};
+use crate::error::Error;
 use crate::manifest::{Changes, Manifest, MetricsAt, Server};
 use crate::metrics_http::{self, MetricsListener};
 use crate::process_limits;
@@ -43,7 +44,7 @@ impl Live {
     }
 
     /// Does the steps that may fail.
-    pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<PreparedSettings, String> {
+    pub(super) fn prepare(&self, old: &Server, server: Server) -> Result<PreparedSettings, Error> {
         let other = old.metrics != server.metrics;
         let metrics = other
             .then(|| server.metrics.as_ref().map(|at| self.measured_at(&at.value)).transpose());
@@ -70,7 +71,7 @@ impl Live {
         changes: &Changes,
         old: &Manifest,
         changed: &mut ChangeReport,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         if changes.add_devices.is_empty() {
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl Live {
         let devices = || stay.clone().chain(&changes.add_devices);
         let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
         let asked = self.options_of(&old.server);
-        let refused = || Err(self.limits.refusal(asked, devices(), attached()));
+        let refused = || Err(Error::refused(self.limits.refusal(asked, devices(), attached())));
         let Ok((options, shortfall)) = self.limits.share(asked, devices()) else {
             return refused();
         };

@@ -7,6 +7,7 @@ use super::Live;
 use crate::control::Question;
 use crate::control::stores::{Snapshot, SnapshotAction};
 use crate::drivers::Volume;
+use crate::error::{Error, ErrorKind};
 use crate::manifest::{Changes, Driver, Manifest};
 
 /// Returns the volume and the action that a question about snapshots asks for, or `None` for
@@ -45,7 +46,7 @@ impl Live {
         changes: &Changes,
         old: &Manifest,
         new: &Manifest,
-    ) -> Result<(), String> {
+    ) -> Result<(), Error> {
         for device in &new.devices {
             let name = &device.name;
             let was = old.device(name).and_then(|device| parent(&device.driver));
@@ -68,13 +69,13 @@ impl Live {
         &self,
         name: &str,
         action: &SnapshotAction,
-    ) -> Result<Vec<Snapshot>, String> {
+    ) -> Result<Vec<Snapshot>, Error> {
         if self.ended.load(Ordering::Relaxed) {
-            return Err("the server ends".to_string());
+            return Err(Error::of(ErrorKind::NotUp, "the server ends"));
         }
         let Some(_alone) = self.snapshots.try_lock() else {
             let why = "another snapshot is being taken, looked for or deleted; try again when that is done";
-            return Err(why.to_string());
+            return Err(Error::of(ErrorKind::Busy, why));
         };
         let volume = self.manager.bound::<Volume>(name);
         let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
