@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use corewise::device::DeviceManager;
 use corewise::workqueue::WorkerPools;
 
+use crate::control::calls::{self, CallTargetsReport};
 use crate::control::devices::{self, Device};
 use crate::control::disks::{self, Disks};
 use crate::control::document::Document;
@@ -248,7 +249,10 @@ fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
     }
     // A client that names queues gets only those.
     let rest = match question.queues.is_empty() {
-        true => all_but_pools(view),
+        true => {
+            let call_targets = view.live.calls.dump().as_ref().map(CallTargetsReport::from);
+            Answer { call_targets, ..all_but_pools(view) }
+        }
         false => Answer::default(),
     };
     let text = question.text.map(|width| {
@@ -259,9 +263,11 @@ fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
             (Some(exports), Some(clients)) => served::text(exports, clients, width),
             _ => String::new(),
         };
+        let calls = rest.call_targets.as_ref();
+        let calls = calls.map(|targets| calls::text(targets, width)).unwrap_or_default();
         // Health comes first, since most readers look for it.
         let health = rest.health.as_ref().map(Health::section).unwrap_or_default();
-        format!("{health}{}{devices}{disks}{served}", queues::text(&dump, width))
+        format!("{health}{}{calls}{devices}{disks}{served}", queues::text(&dump, width))
     });
     Ok(Answer { dump: Some(Document::from(&dump)), text, ..rest })
 }

@@ -4,6 +4,7 @@
 //! A line of JSON asks, a line of JSON answers, as often as the client likes. `answers` has the
 //! server's end, `dump` and `mirror` those of clients.
 
+pub(crate) mod calls;
 pub mod changes;
 pub mod devices;
 pub mod disks;
@@ -114,6 +115,8 @@ pub(crate) struct Answer {
     pub(crate) error: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) dump: Option<document::Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) call_targets: Option<calls::CallTargetsReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) devices: Option<Vec<devices::Device>>,
     #[serde(skip_serializing_if = "Option::is_none")]

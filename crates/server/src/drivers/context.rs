@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corewise::blockmq::{self, Completer, HwQueues, Queue, RqAffinity};
 use corewise::device::{BringUp, ProbeOutcome};
 use corewise::drivers::FileRings;
-use corewise::smp::{Priority, Smp, StartError};
+use corewise::smp::{self, Priority, Smp, StartError};
 use corewise::sync::Mutex;
 use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::Workqueue;
@@ -181,6 +181,11 @@ impl CallTargets {
         Ok(())
     }
 
+    /// Returns what the targets do and have done, or `None` unless they are started. Never waits.
+    pub(crate) fn dump(&self) -> Option<smp::Dump> {
+        self.started.try_lock()?.as_ref().map(|(smp, _)| smp.dump())
+    }
+
     pub(crate) fn completer(&self) -> Option<Completer> {
         self.started.lock().as_ref().map(|(smp, _)| Completer::new(smp))
     }
@@ -208,6 +213,7 @@ mod tests {
             let targets = CallTargets::default();
             targets.start_for(&resolved.manifest, &machine).expect("two threads");
             assert_eq!(targets.completer().is_some(), starts, "{topology}, {keys}");
+            assert_eq!(targets.dump().is_some(), starts, "{topology}, {keys}");
         }
     }
 }
