@@ -130,31 +130,36 @@ read_only = true
 
 #[test]
 fn a_bad_value_of_a_queue_key_is_answered_with_the_valid_ones() {
-    let said = |line: &str| problem(&(memory("a") + line));
-    assert_eq!(
-        said("scheduler = \"bfq\"\n"),
-        "up.toml:5:13: device 'a': unknown scheduler 'bfq'\n  help: one of: none, deadline"
-    );
-    assert_eq!(
-        said("hw_queues = 0\n"),
-        "up.toml:5:13: device 'a': unknown hw_queues '0'\n  help: a number from 1, or one of: cpu, \
-         cache_shard, cache, numa"
-    );
-    assert!(said("hw_queues = -1\n").contains("unknown hw_queues '-1'"));
-    assert_eq!(
-        said("rq_affinity = \"2\"\n"),
-        "up.toml:5:15: device 'a': unknown rq_affinity '2'\n  help: one of: none, cache, cpu"
-    );
-    assert_eq!(
-        said("iostats = \"all\"\n"),
-        "up.toml:5:11: device 'a': unknown iostats 'all'\n  help: one of: counted, sampled, timed"
-    );
-    assert_eq!(
-        said("timeout = \"0s\"\n"),
-        "up.toml:5:11: device 'a': 'timeout' must be greater than 0, not \"0s\"\n  help: leave it out for no timeout"
-    );
-    assert!(said("timeout = 30\n").contains("'timeout' must be a duration such as \"5s\""));
-    assert!(said("direct = true\n").contains("driver 'memory' takes no 'direct'"));
+    for (line, says) in [
+        (
+            "scheduler = \"bfq\"",
+            "up.toml:5:13: device 'a': unknown scheduler 'bfq'\n  help: one of: none, deadline",
+        ),
+        (
+            "hw_queues = 0",
+            "up.toml:5:13: device 'a': unknown hw_queues '0'\n  help: a number from 1, or one of: cpu, \
+             cache_shard, cache, numa",
+        ),
+        ("hw_queues = -1", "unknown hw_queues '-1'"),
+        (
+            "rq_affinity = \"2\"",
+            "up.toml:5:15: device 'a': unknown rq_affinity '2'\n  help: one of: none, cache, cpu",
+        ),
+        (
+            "iostats = \"all\"",
+            "up.toml:5:11: device 'a': unknown iostats 'all'\n  help: one of: counted, sampled, timed",
+        ),
+        (
+            "timeout = \"0s\"",
+            "up.toml:5:11: device 'a': 'timeout' must be greater than 0, not \"0s\"\n  help: leave it \
+             out for no timeout",
+        ),
+        ("timeout = 30", "'timeout' must be a duration such as \"5s\""),
+        ("direct = true", "driver 'memory' takes no 'direct'"),
+    ] {
+        let found = problem(&(memory("a") + line + "\n"));
+        assert!(found.contains(says), "{line}: {found}");
+    }
     let text = memory("a") + "hw_queues = 3\n";
     let resolved = resolve(&text);
     assert_eq!(resolved.manifest.devices[0].tuning.hw_queues, HwQueues::Count(3));
@@ -407,21 +412,25 @@ fn devices_over_one_other_say_which_and_how() {
 
 #[test]
 fn errors_of_a_device_over_one_part_are_reported() {
-    let of = |driver: &str, keys: &str| problem(&over_a(driver, keys));
-    assert!(of("partition", "").contains("driver 'partition' needs 'partition'"));
-    for none in ["0", "\"0\"", "\"\""] {
-        let found = of("partition", &format!("partition = {none}\n"));
-        assert!(found.contains("must be a number from 1, a name or a GUID, not "), "{found}");
+    let no_partition = "must be a number from 1, a name or a GUID, not ";
+    for (driver, keys, says) in [
+        ("partition", "", "driver 'partition' needs 'partition'"),
+        ("partition", "partition = 0\n", no_partition),
+        ("partition", "partition = \"0\"\n", no_partition),
+        ("partition", "partition = \"\"\n", no_partition),
+        ("delay", "", "driver 'delay' needs 'read_delay'"),
+        ("error", "fails = []\n", "help: leave it out for all operations"),
+        ("error", "fails = [\"sync\"]\n", "unknown operation 'sync'"),
+        ("error", "errno = \"EBAD\"\n", "unknown errno 'EBAD'"),
+        ("error", "errno = 0\n", "unknown errno '0'"),
+        ("error", "rate = 1.5\n", "'rate' must be a number from 0 to 1, not 1.5"),
+        ("error", "every = 0\n", "help: 1 means every request"),
+        ("error", "from = 8192\nto = 4096\n", "greater than 'from'"),
+        ("error", "chunk = \"64K\"\n", "driver 'error' takes no 'chunk'"),
+    ] {
+        let found = problem(&over_a(driver, keys));
+        assert!(found.contains(says), "{driver}, {keys}: {found}");
     }
-    assert!(of("error", "fails = []\n").contains("help: leave it out for all operations"));
-    assert!(of("delay", "").contains("driver 'delay' needs 'read_delay'"));
-    assert!(of("error", "fails = [\"sync\"]\n").contains("unknown operation 'sync'"));
-    assert!(of("error", "errno = \"EBAD\"\n").contains("unknown errno 'EBAD'"));
-    assert!(of("error", "errno = 0\n").contains("unknown errno '0'"));
-    assert!(of("error", "rate = 1.5\n").contains("'rate' must be a number from 0 to 1, not 1.5"));
-    assert!(of("error", "every = 0\n").contains("help: 1 means every request"));
-    assert!(of("error", "from = 8192\nto = 4096\n").contains("greater than 'from'"));
-    assert!(of("error", "chunk = \"64K\"\n").contains("driver 'error' takes no 'chunk'"));
     let two = memory("c") + &over_a("error", "").replace("[\"a\"]", "[\"a\", \"c\"]");
     assert!(problem(&two).contains("'over' must be a list of exactly one device"));
 }

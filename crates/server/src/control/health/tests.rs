@@ -75,26 +75,33 @@ fn a_leg_that_is_out_degrades_and_the_line_has_the_command_that_takes_it_back() 
 #[test]
 fn what_a_volume_lost_is_lost_unless_each_way_to_clients_leads_through_a_mirror_that_has_it() {
     let lost = |name: &str| Disk { lost: true, ..disk(name, &[]) };
-    let state = |all: &[Disk], shown: &[&str]| of(all, shown).state;
-    assert_eq!(state(&[lost("a")], &["a"]), HealthState::Lost);
-    assert_eq!(state(&[lost("a")], &[]), HealthState::Lost, "nothing stands on it");
-    let in_sync = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
-    let (m, b) = (mirror("m", &in_sync), disk("b", &[]));
-    assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m"]), HealthState::Degraded);
-    assert_eq!(state(&[lost("a"), lost("b"), m.clone()], &["m"]), HealthState::Lost);
-    // A client reads the leg itself.
-    assert_eq!(state(&[lost("a"), b.clone(), m.clone()], &["m", "a"]), HealthState::Lost);
-    // Another volume is above it, too.
-    let part = disk("part", &["a"]);
-    assert_eq!(state(&[lost("a"), b.clone(), m, part], &["m"]), HealthState::Lost);
-    let out = mirror("m", &[("a", LegStatus::InSync), ("b", LegStatus::Out)]);
-    assert_eq!(state(&[lost("a"), b.clone(), out], &["m"]), HealthState::Lost);
-    // A volume is between the leg and the mirror.
-    let deep = mirror("m", &[("slow", LegStatus::InSync), ("b", LegStatus::InSync)]);
-    let slow = disk("slow", &["a"]);
-    assert_eq!(state(&[lost("a"), slow, b, deep], &["m"]), HealthState::Degraded);
-    // A cycle, which no server has, must end the walk, too.
-    assert_eq!(state(&[Disk { lost: true, ..disk("x", &["x"]) }], &[]), HealthState::Lost);
+    let legs = |a: &str, b| mirror("m", &[(a, LegStatus::InSync), ("b", b)]);
+    let (m, b) = (legs("a", LegStatus::InSync), disk("b", &[]));
+    let (out, deep) = (legs("a", LegStatus::Out), legs("slow", LegStatus::InSync));
+    let cycle = Disk { lost: true, ..disk("x", &["x"]) };
+    for (disks, shown, is, case) in [
+        (vec![lost("a")], &["a"][..], HealthState::Lost, "a client reads it"),
+        (vec![lost("a")], &[], HealthState::Lost, "nothing stands on it"),
+        (vec![lost("a"), b.clone(), m.clone()], &["m"], HealthState::Degraded, "b has it"),
+        (vec![lost("a"), lost("b"), m.clone()], &["m"], HealthState::Lost, "no leg has it"),
+        (vec![lost("a"), b.clone(), m.clone()], &["m", "a"], HealthState::Lost, "a leg is shown"),
+        (
+            vec![lost("a"), b.clone(), m, disk("part", &["a"])],
+            &["m"],
+            HealthState::Lost,
+            "another volume is above the leg",
+        ),
+        (vec![lost("a"), b.clone(), out], &["m"], HealthState::Lost, "the other leg is out"),
+        (
+            vec![lost("a"), disk("slow", &["a"]), b, deep],
+            &["m"],
+            HealthState::Degraded,
+            "a volume is between the leg and the mirror",
+        ),
+        (vec![cycle], &[], HealthState::Lost, "a cycle, which no server has, ends the walk"),
+    ] {
+        assert_eq!(of(&disks, shown).state, is, "{case}");
+    }
 }
 
 #[test]
@@ -195,11 +202,15 @@ fn findings_count_until_a_check_that_looks_at_all_finds_none() {
     let at = |running, checked, differ| {
         Some(Check { running, checked, size: 100, differ, ..Check::default() })
     };
-    assert_eq!(state(None, 512), HealthState::Lost, "before a restart");
-    assert_eq!(state(at(true, 50, 0), 512), HealthState::Lost, "another one has only begun");
-    assert_eq!(state(at(false, 50, 0), 512), HealthState::Lost, "it was stopped");
-    assert_eq!(state(at(false, 100, 0), 512), HealthState::Ok);
-    assert_eq!(state(at(true, 50, 1), 0), HealthState::Lost, "it has found something already");
+    for (check, differ, is, case) in [
+        (None, 512, HealthState::Lost, "before a restart"),
+        (at(true, 50, 0), 512, HealthState::Lost, "another one has only begun"),
+        (at(false, 50, 0), 512, HealthState::Lost, "it was stopped"),
+        (at(false, 100, 0), 512, HealthState::Ok, "it looked at all"),
+        (at(true, 50, 1), 0, HealthState::Lost, "it has found something already"),
+    ] {
+        assert_eq!(state(check, differ), is, "{case}");
+    }
 }
 
 fn of_state(disk: Disk) -> HealthState {
@@ -273,10 +284,14 @@ fn sockets_and_changes_that_hang_are_reasons() {
         ServerFacts { lost_sockets: vec![socket], ..ServerFacts::default() }
     };
     let state = |used, only| health(&[], &[], &[], &lost(used, only)).state;
-    assert_eq!(state(SocketUse::Clients, true), HealthState::Lost);
-    assert_eq!(state(SocketUse::Clients, false), HealthState::Degraded);
-    assert_eq!(state(SocketUse::Metrics, true), HealthState::Degraded);
-    assert_eq!(state(SocketUse::Control, true), HealthState::Degraded);
+    for (used, only, is) in [
+        (SocketUse::Clients, true, HealthState::Lost),
+        (SocketUse::Clients, false, HealthState::Degraded),
+        (SocketUse::Metrics, true, HealthState::Degraded),
+        (SocketUse::Control, true, HealthState::Degraded),
+    ] {
+        assert_eq!(state(used, only), is, "{used:?}");
+    }
     let unread = ServerFacts { unread: vec![("stderr", 12)], ..ServerFacts::default() };
     let unread = health(&[], &[], &[], &unread);
     assert_eq!(
@@ -296,13 +311,18 @@ fn a_certificate_is_told_of_when_its_renewal_is_late_for_its_lifetime() {
         let facts = ServerFacts { certificate, ..ServerFacts::default() };
         health(&[], &[], &[], &facts).state
     };
-    assert_eq!(state(15.0 * day, 365.0 * day, true), HealthState::Ok);
-    assert_eq!(state(13.0 * day, 365.0 * day, true), HealthState::Degraded);
-    // A certificate of one day that is renewed in time.
-    assert_eq!(state(day / 3.0, day, true), HealthState::Ok);
-    assert_eq!(state(day / 7.0, day, true), HealthState::Degraded);
-    assert_eq!(state(-1.0, day, true), HealthState::Lost);
-    assert_eq!(state(-1.0, day, false), HealthState::Degraded, "others come without it");
+    for (left, lifetime, required, is) in [
+        (15.0 * day, 365.0 * day, true, HealthState::Ok),
+        (13.0 * day, 365.0 * day, true, HealthState::Degraded),
+        // A certificate of one day that is renewed in time.
+        (day / 3.0, day, true, HealthState::Ok),
+        (day / 7.0, day, true, HealthState::Degraded),
+        (-1.0, day, true, HealthState::Lost),
+        // Others come without it.
+        (-1.0, day, false, HealthState::Degraded),
+    ] {
+        assert_eq!(state(left, lifetime, required), is, "{left} of {lifetime}");
+    }
 }
 
 #[test]
