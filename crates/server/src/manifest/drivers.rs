@@ -539,7 +539,7 @@ keys! {
         /// lacks the node, the device is refused, or has no preference with `--keep-going`.
         node: Option<At<u32>> = number(), Unset("no preference");
         /// Time after which a bring-up that isn't done is reported.
-        probe_timeout: Option<Duration> = duration(), Unset("as long as it takes");
+        probe_timeout: Option<Duration> = duration(), Unset("no limit");
         /// Time after which a shutdown that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
         /// Number of hardware queues, or `"cpu"`, `"cache_shard"`, `"cache"`, `"numa"` for one
@@ -550,7 +550,7 @@ keys! {
         scheduler: IoScheduler = scheduler(), Usual("\"none\"");
         /// Longest time of a request in the driver; see [below](#requests-that-take-too-long).
         timeout: Option<Duration> = duration().positive("leave it out for no timeout"),
-            Unset("as long as it takes");
+            Unset("no limit");
         /// CPU on which a request ends. `"none"`: where the driver completes it. `"cache"`: one
         /// that shares a last-level cache with the CPU it came from. `"cpu"`: the CPU it came from.
         /// Ending a request elsewhere costs a call to that CPU. On a machine with one cache,

@@ -20,22 +20,22 @@ keys! {
         /// Text that clients can list.
         description: Option<String> = shown("a description"), Unset("none");
         /// Largest number of clients at a time.
-        clients: Option<usize> = clients(), Unset("as many as the server");
+        clients: Option<usize> = clients(), Unset("the server's limit");
         /// Limit of all its clients together, per second: `{ iops = 1000, bytes = "100M" }`, or one
         /// of both; see [below](#greedy-clients).
-        limit: Option<Limit> = limit(), Unset("as much as they can");
+        limit: Option<Limit> = limit(), Unset("no limit");
         /// Limit of each client, in the same form.
-        client_limit: Option<Limit> = limit(), Unset("as much as it can");
+        client_limit: Option<Limit> = limit(), Unset("no limit");
         /// Users of this machine that may attach, by number: `[0, 1000]`. They use the Unix socket,
         /// where the kernel tells the server the user; see [below](#who-may-attach).
-        allow_uids: Option<Vec<u32>> = users(), Unset("everybody");
+        allow_uids: Option<Vec<u32>> = users(), Unset("all users");
         /// Clients that may attach, by a name in their certificate: a DNS name, a URI, or the
         /// common name, letter by letter. Needs `tls_client_ca`. With `allow_uids`, one of the two
         /// is enough.
-        allow_certificates: Option<Vec<String>> = certificates(), Unset("everybody");
+        allow_certificates: Option<Vec<String>> = certificates(), Unset("all clients");
         /// `true` gives this export to clients that ask for the empty name. At most one export may
         /// have it.
-        default: bool = flag(), Filled("false", "they get the only one that is for them");
+        default: bool = flag(), Filled("false", "clients get the only export that is open to them");
         /// Time after which a drain and flush that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {
@@ -56,10 +56,10 @@ keys! {
     pub struct Limit {
         /// Number of requests.
         iops: Option<u64> = number().within("at least 1", "", |n| *n > 0).map(|n, _| u64::from(n)),
-            Unset("any number");
+            Unset("no limit");
         /// Bytes of reads and writes.
         bytes: Option<u64> = size().within("at least 1", "", |bytes| *bytes > 0),
-            Unset("any number");
+            Unset("no limit");
     }
 }
 

@@ -18,13 +18,13 @@ fn row(key: &Key, usual: Reload) -> String {
     let reload = match key.reload {
         reload if reload == usual => None,
         Reload::Restarts => Some("A change needs a restart."),
-        Reload::Grows => Some("A reload makes it larger while clients go on."),
+        Reload::Grows => Some("A reload grows it while clients go on."),
         Reload::Legs => Some("A reload changes the legs while clients go on."),
         Reload::Follows => Some("A reload follows a change while clients go on."),
         Reload::FollowsWithinMemory => {
-            Some("A reload follows a change up to what it was at the start.")
+            Some("A reload follows a change up to the value at the start.")
         }
-        Reload::Renews => Some("A reload shows a renewed file to newcomers."),
+        Reload::Renews => Some("A reload gives new clients the renewed file."),
         Reload::Ignores => Some("A reload ignores a change."),
     };
     let left_out = match key.left_out {
@@ -39,7 +39,7 @@ fn row(key: &Key, usual: Reload) -> String {
 
 fn table(keys: &[Key], usual: Reload) -> String {
     let rows: String = keys.iter().map(|key| row(key, usual)).collect();
-    format!("| key | what it says | if left out |\n| --- | --- | --- |\n{rows}")
+    format!("| key | meaning | default |\n| --- | --- | --- |\n{rows}")
 }
 
 /// Wraps text in lines of at most 100 characters.

@@ -47,7 +47,7 @@ keys! {
         /// next one waits this long before its first write.
         lease: Duration = duration().within(
             "at least \"100ms\"",
-            "so often, a server that reads asks the store whether there is another one",
+            "a server that reads asks the store this often for another server",
             |time| time.as_millis() >= 100,
         ), Usual("\"5s\"");
         /// Target of a flush. `"store"`: the object store. `"local"`: `flush_file` on this machine,

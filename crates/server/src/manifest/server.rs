@@ -36,7 +36,7 @@ keys! {
         /// connections are closed.
         drain: Duration = duration(), Usual("\"5s\""), Follows;
         /// Path of the Unix socket that answers `corewise dump`, at most 107 bytes.
-        control: Option<At<PathBuf>> = socket(), Unset("[the usual place](control.md)");
+        control: Option<At<PathBuf>> = socket(), Unset("[the default path](control.md)");
         /// Address for [Prometheus](monitoring.md#metrics): `"HOST:PORT"`, a port alone (host
         /// 127.0.0.1; port 0 lets the system choose), or the path of a Unix socket, with a `/` in
         /// it.
@@ -44,9 +44,9 @@ keys! {
             Unset("no metrics"), Follows;
         /// Folder that records how long each device takes to go down, so that the slow ones go
         /// first next time. A missing folder is created.
-        state: Option<PathBuf> = text().seen("a path").parse(folder), Unset("nothing is kept");
+        state: Option<PathBuf> = text().seen("a path").parse(folder), Unset("not recorded");
         /// Longest time of the whole shutdown.
-        shutdown_timeout: Option<Duration> = duration(), Unset("as long as it takes"), Follows;
+        shutdown_timeout: Option<Duration> = duration(), Unset("no limit"), Follows;
         /// Policy once only hanging devices are left, in the bring-up or the shutdown: `"wait"`,
         /// `"skip"` or `"give-up"`; see [below](#what-hangs).
         on_hang: HangPolicy = word(HANG_POLICIES), Usual("\"wait\""), Follows;
@@ -63,7 +63,7 @@ keys! {
         /// Idle time after which a client may be evicted for a new one. If no place is free, the
         /// server disconnects the client that has been idle for longest since its last reply. No
         /// answered request is lost.
-        evict_idle: Option<Duration> = duration(), Unset("the newcomer is refused"), Follows;
+        evict_idle: Option<Duration> = duration(), Unset("the new client is refused"), Follows;
         /// Time for a client to finish a request that it began to send, plus 1 s for each MiB.
         /// After that it is disconnected; the next two keys do the same.
         request_timeout: Duration = duration().positive(""), Usual("\"30s\""), Follows;
@@ -71,7 +71,7 @@ keys! {
         reply_timeout: Duration = duration().positive(""), Usual("\"60s\""), Follows;
         /// Time without a request, counted from the last reply.
         idle_timeout: Option<Duration> = duration().positive(""),
-            Unset("as long as it likes"), Follows;
+            Unset("no limit"), Follows;
         /// `true` offers NBD's extended headers (`NBD_OPT_EXTENDED_HEADERS`; qemu from 8.2, libnbd
         /// from 1.18). They allow zeroes, trims, prefetches and block status of more than 4 GiB at
         /// a time. The specification calls them experimental. If it changes, a client and this
