@@ -62,7 +62,7 @@ fn a_reload_that_check_would_refuse_changes_nothing_and_names_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("up.toml");
     let over = "[[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"ram\"]\n";
-    let text = |keys: &str| server_at("s", &[MEMORY, over, keys].concat());
+    let text = |keys: &str| server_at("s", &[MEMORY, "read_only = true\n", over, keys].concat());
     let server = up(&file, &text("from = \"4K\"\n"), Options::default());
     let up_then = |server: &Server| server.health().text();
     let before = up_then(&server);

@@ -539,7 +539,7 @@ keys! {
         /// lacks the node, the device is refused, or has no preference with `--keep-going`.
         node: Option<At<u32>> = number(), Unset("no preference");
         /// Time after which a bring-up that isn't done is reported.
-        probe_timeout: Option<Duration> = duration(), Unset("no limit");
+        probe_timeout: Option<Duration> = duration(), Unset("never");
         /// Time after which a shutdown that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
         /// Number of hardware queues, or `"cpu"`, `"cache_shard"`, `"cache"`, `"numa"` for one
